@@ -425,13 +425,13 @@ fn dearest_can_pass(limit: &RawRateLimit, raw: &Raw, notes: &Notes) {
             _ => dearest(&costs, &exempt),
         };
         let dearest = whole_tokens(dearest);
-        if dearest > rule.dearest() {
+        if dearest > rule.costliest() {
             let told = match rule.safe_share() {
                 0 => format!("a call of {dearest} tokens never passes: a window has {total}"),
                 share => format!(
                     "a call of {dearest} tokens never passes: of {total}, each of {sidecars} \
                      sidecars owns {share}, and one can spend {} at most",
-                    rule.dearest()
+                    rule.costliest()
                 ),
             };
             let cure = "give a higher total or a smaller safe, or lower the cost in [costs]";

@@ -70,7 +70,7 @@ fn pace(rate: f64, ratio: f64) -> Pace {
     )
 }
 
-/// So fast that nobody is refused for long, and with pools so large that they need few fills.
+/// So fast that no thread is refused for long, with pools so large that they need few fills.
 fn endless() -> Pace {
     pace(1e9, 1.1)
         .with_pool_min(Duration::from_secs(1))
@@ -444,8 +444,8 @@ fn rate() -> String {
     table
 }
 
-/// Grants in the first 5 ms after two seconds in which nobody came, at 1000 a second, and
-/// seconds until as many have gone as if somebody had.
+/// Grants in the first 5 ms after two seconds without callers, at 1000 a second, and
+/// seconds until the total is as if callers had come all along.
 async fn after_a_stall(ratio: f64) -> (u32, f64) {
     let limiter = PacedLimiter::new(pace(1000.0, ratio));
     let mut timely = 0;

@@ -188,7 +188,7 @@ impl Limited {
                     ran += 1;
                 }
                 Step::SleepUntil(moment) => return (moment, ran),
-                Step::Expired { .. } | Step::Idle => unreachable!("somebody always waits"),
+                Step::Expired { .. } | Step::Idle => unreachable!("a call always waits"),
             }
         }
     }
@@ -304,7 +304,7 @@ impl Crowd {
                     self.scheduler.sent(self.now, &hold);
                     self.running = Some(hold);
                 }
-                Step::Expired { .. } => unreachable!("nobody waits that long"),
+                Step::Expired { .. } => unreachable!("no call waits that long"),
                 Step::SleepUntil(_) | Step::Idle => return,
             }
         }
@@ -395,7 +395,7 @@ impl Drawn {
                     self.scheduler.sent(self.now, &hold);
                     self.scheduler.finish(self.now, hold, Outcome::Served, None);
                 }
-                Step::Expired { .. } => unreachable!("nobody waits that long"),
+                Step::Expired { .. } => unreachable!("no call waits that long"),
                 Step::SleepUntil(_) | Step::Idle if self.scheduler.asks_of_quotas() => {
                     for question in self.scheduler.quota_questions() {
                         self.answer(&question);

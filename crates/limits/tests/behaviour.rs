@@ -259,7 +259,7 @@ fn a_dear_call_whose_turn_it_is_holds_its_limits_tokens_back() {
 }
 
 #[test]
-fn nobody_overtakes_a_dear_call_at_the_limit_that_bars_it_not_even_from_another_line() {
+fn no_call_overtakes_an_expensive_one_at_the_limit_that_bars_it() {
     let mut gate = Gate::new(policy(vec![
         window("total", Scope::Every, 10),
         window("list", function("list"), 10),
@@ -428,7 +428,7 @@ fn callers_share_by_cost_not_by_calls() {
 }
 
 #[test]
-fn a_call_whose_limits_open_only_after_its_deadline_is_told_at_once() {
+fn a_call_whose_limits_open_only_after_its_deadline_is_refused_at_once() {
     let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1)]));
     gate.submit(call(gate.now, "f"), 0);
     gate.drain(1);
@@ -504,7 +504,7 @@ fn a_call_that_costs_more_than_a_limit_is_never_possible() {
 }
 
 #[test]
-fn a_waiting_call_that_a_reload_made_impossible_is_told() {
+fn a_waiting_call_that_a_reload_made_impossible_is_refused() {
     let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 5)]));
     gate.submit(
         Call {
@@ -668,7 +668,7 @@ fn a_call_at_the_door_keeps_its_turn_over_reloads_and_takes_another_with_its_cla
     let tickets: Vec<_> = (1..7).map(|id| gate.submit(poll(&gate, id), id)).collect();
     assert!(matches!(gate.next(), Step::Idle));
     assert_eq!(gate.crowd(), (2, 4));
-    // A larger queue, and a smaller one, of which nobody is put out.
+    // A larger queue, and a smaller one, which puts no call out.
     gate.scheduler.apply(gate.now, policy(5, 4));
     assert_eq!(gate.crowd(), (5, 1));
     gate.scheduler.apply(gate.now, policy(1, 0));
@@ -770,7 +770,7 @@ fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capa
         }
         assert!(
             moment >= at(1000),
-            "nobody is back before the least jitter, not {moment:?}"
+            "no call is back before the least jitter, not {moment:?}"
         );
         *woken.entry(moment.as_nanos() / 250_000_000).or_insert(0) += 1;
         gate.now = moment;
@@ -974,7 +974,7 @@ fn a_limit_closed_by_supply_opens_for_one_probe() {
     assert!(
         !gate
             .scheduler
-            .supply(gate.now, "nobody", Supplier::Health, Supply::configured())
+            .supply(gate.now, "unknown", Supplier::Health, Supply::configured())
     );
 }
 
@@ -1152,7 +1152,7 @@ fn a_snapshot_says_what_is_used_who_waits_and_for_what() {
 }
 
 #[test]
-fn an_expired_call_is_told_how_long_a_slot_takes() {
+fn an_expired_call_gets_the_time_that_a_slot_takes() {
     let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 2)]));
     gate.submit(call(gate.now, "f"), 0);
     let (_, hold) = gate.run();
@@ -1223,7 +1223,7 @@ fn a_closed_limit_costs_nothing_however_many_wait() {
     let looking = asked(&mut gate, &|gate| (0..1000).for_each(|_| gate.idles()));
     assert_eq!(
         looking, 0,
-        "asking again when nothing has changed asks nobody"
+        "asking again when nothing has changed asks no call"
     );
     let behind = asked(&mut gate, &|gate| {
         for id in 0..1000 {
@@ -1278,7 +1278,7 @@ fn a_hundred_thousand_that_expire_at_once_are_asked_once_each_at_most() {
 }
 
 #[test]
-fn a_reload_with_a_hundred_thousand_waiting_loses_nobody_and_asks_nobody() {
+fn a_reload_with_a_hundred_thousand_waiting_calls_loses_none_and_asks_none() {
     let (mut gate, hold, tickets) = crowd(None);
     let before = gate.scheduler.asked_count();
     let limits = vec![

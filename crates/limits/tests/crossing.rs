@@ -226,7 +226,7 @@ fn a_call_that_meets_two_busy_limits_runs_no_later_for_reloads() {
 }
 
 #[test]
-fn a_backlog_at_one_function_goes_before_nobody_who_comes_later_whatever_others_do() {
+fn a_backlog_at_one_function_does_not_delay_later_callers() {
     for callers in [1, 2, 5, 50] {
         let limits = vec![
             window("total", Scope::Every, 30),
@@ -267,7 +267,7 @@ fn a_backlog_at_one_function_goes_before_nobody_who_comes_later_whatever_others_
 }
 
 #[test]
-fn whoever_comes_back_after_its_class_is_gone_waits_for_nobody_who_came_later() {
+fn a_requeued_call_of_a_removed_class_waits_for_no_later_call() {
     let limits = || vec![rule("one", Scope::Every, Limit::Outstanding { max: 1 })];
     let mut scheduler = Scheduler::new(policy(limits(), &["gone", "stays"]));
     // The class is served a lot, so that its tags are far ahead.

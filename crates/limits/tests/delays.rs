@@ -1,4 +1,4 @@
-//! What a call is told that it waited for. That the parts add up for every call, and over all
+//! What a call waited for, as it is reported. That the parts add up for every call, and over all
 //! calls to what could be seen while they waited, is a law: `laws.rs`.
 
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Gate {
                     self.0.sent(at(now), &hold);
                     ran.push((payload, hold, waited));
                 }
-                Step::Expired { .. } => panic!("nobody here has a deadline"),
+                Step::Expired { .. } => panic!("no call here has a deadline"),
                 Step::SleepUntil(_) | Step::Idle => return ran,
             }
         }
@@ -148,7 +148,7 @@ fn parts(delays: &Delays) -> Vec<(&str, u128)> {
 }
 
 #[test]
-fn a_call_that_need_not_wait_is_told_nothing() {
+fn a_call_that_does_not_wait_reports_no_delays() {
     let mut gate = Gate::new(vec![outstanding(1)]);
     gate.submit(5, 1, None);
     let (_, _, delays) = gate.run_one(5);
@@ -156,7 +156,7 @@ fn a_call_that_need_not_wait_is_told_nothing() {
 }
 
 #[test]
-fn what_held_a_call_one_after_the_other_is_told_with_the_time_of_each() {
+fn each_limit_that_held_a_call_is_reported_with_its_time() {
     let mut gate = Gate::new(vec![outstanding(1), window(1)]);
     let set = gate.0.set_bucket(at(0), BucketId(1), bucket("gold"));
     set.expect("there is room");
@@ -272,7 +272,7 @@ fn a_call_that_is_set_aside_is_charged_to_what_had_it_set_aside() {
     let (_, first, _) = gate.run_one(0);
     gate.submit(0, 2, None);
     assert!(gate.run(0).is_empty());
-    // It is open from here, but nobody asks before the second is over.
+    // It is open from here, but no call asks before the second is over.
     gate.finish(300, first);
     assert!(gate.run(300).is_empty());
     let (id, _, delays) = gate.run_one(1000);

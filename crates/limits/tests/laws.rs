@@ -159,7 +159,7 @@ fn buckets_with_calls_set_aside_keep_every_law_but_order() {
 }
 
 #[test]
-fn what_is_kept_for_a_class_is_there_for_it_and_for_nobody_else() {
+fn a_reserve_is_there_for_its_class_and_for_no_other() {
     check_laws(|random| Shape {
         classes: random.between(1, 3),
         callers: random.between(1, 3),

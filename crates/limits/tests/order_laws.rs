@@ -4,8 +4,8 @@
 //! store answers late or not at all), callers and classes of different weights, and streams of calls
 //! that ask each limit for 0.8 to 3 times what it lets through. In some seeds calls are given back or
 //! put back to wait, clients leave, the queue is small so that calls wait at the door, limits and
-//! classes come and go in reloads, something is kept for a class, or calls are set aside (jitter), but
-//! for those of the class for which something is kept. The oracle counts for itself what each limit
+//! classes come and go in reloads, something is kept for a class, or calls are set aside (jitter), except
+//! those of the class for which something is kept. The oracle counts for itself what each limit
 //! lets through, and holds the scheduler to this:
 //!
 //! - the wait of every single call is at most what the law says, by what was ahead of it;

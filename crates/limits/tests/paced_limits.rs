@@ -1,4 +1,4 @@
-//! Paced limits in the scheduler: for all calls, for a function, and for whoever is charged to a
+//! Paced limits in the scheduler: for all calls, for a function, and for calls that are charged to a
 //! bucket, beside limits of other kinds.
 
 mod random;
@@ -76,7 +76,7 @@ fn at(nanos: u64) -> Timestamp {
 }
 
 fn next(scheduler: &mut Scheduler<usize>, now: Timestamp) -> Step<usize> {
-    scheduler.next(now, &mut || unreachable!("nobody is set aside"))
+    scheduler.next(now, &mut || unreachable!("no call is set aside"))
 }
 
 /// When each of the calls that wait is let through, if each ends at once.
@@ -91,7 +91,7 @@ fn run_out(scheduler: &mut Scheduler<usize>, mut now: Timestamp) -> Vec<(usize, 
             }
             Step::SleepUntil(until) => now = until,
             Step::Idle => return went,
-            Step::Expired { .. } => panic!("nobody has a deadline"),
+            Step::Expired { .. } => panic!("no call has a deadline"),
         }
     }
 }
@@ -117,13 +117,13 @@ fn calls_go_at_the_pace_and_what_they_cost_counts() {
 }
 
 #[test]
-fn the_late_catch_up_at_the_ratio_and_nobody_at_a_ratio_of_one() {
+fn late_callers_catch_up_at_the_ratio_and_not_at_a_ratio_of_one() {
     let check = |ratio, least, most| {
         let limit = Limit::Paced {
             pace: pace(1000.0, ratio),
         };
         let mut scheduler = Scheduler::new(policy(vec![rule("total", Scope::Every, limit)]));
-        // Two seconds in which nobody asks.
+        // Two seconds without callers.
         let start = at(2_000_000_000);
         for id in 0..3_000 {
             let ticket = scheduler.submit(start, call("f", 1.0, start), id);
@@ -183,7 +183,7 @@ fn what_could_not_be_sent_is_put_back() {
 }
 
 #[test]
-fn a_new_pace_holds_from_now_on_and_loses_nobody() {
+fn a_new_pace_takes_effect_at_once_and_loses_no_call() {
     let with = |rate| {
         let pace = pace(rate, 1.0);
         policy(vec![rule("total", Scope::Every, Limit::Paced { pace })])
@@ -215,7 +215,7 @@ fn a_new_pace_holds_from_now_on_and_loses_nobody() {
 }
 
 #[test]
-fn what_is_told_from_outside_is_the_rate_until_it_expires() {
+fn a_supply_is_the_rate_until_it_expires() {
     let limit = Limit::Paced {
         pace: pace(60.0, 1.0),
     };
@@ -252,7 +252,7 @@ fn went_within(scheduler: &mut Scheduler<usize>, from: Timestamp, span: Duration
             }
             Step::SleepUntil(until) if until <= from + span => now = until,
             Step::SleepUntil(_) | Step::Idle => return went,
-            Step::Expired { .. } => panic!("nobody has a deadline"),
+            Step::Expired { .. } => panic!("no call has a deadline"),
         }
     }
 }
@@ -384,8 +384,8 @@ fn a_share_at_which_the_most_expensive_call_takes_a_lifetime_is_kept_too() {
     }
 }
 
-/// Every draw is held against a limiter of its own, which the scheduler never sees: whoever went
-/// could go, and whenever the scheduler slept while somebody waited, whoever was first could not.
+/// Every draw is held against a limiter of its own, which the scheduler never sees: a call that went
+/// could go, and whenever the scheduler slept while calls waited, the first one could not go.
 #[test]
 fn every_call_goes_when_its_paces_allow_and_no_sooner() {
     for seed in 0..2_000 {
@@ -515,7 +515,7 @@ fn check_load(seed: u64) {
                         .expect("there is room");
                 }
             }
-            Step::Expired { .. } => panic!("nobody has a deadline"),
+            Step::Expired { .. } => panic!("no call has a deadline"),
         }
     }
     assert!(waiting.is_empty(), "seed {seed}: {waiting:?} never went");
@@ -546,7 +546,7 @@ fn a_call_that_was_in_flight_before_there_was_a_pace_gives_nothing_back_to_it() 
 }
 
 /// A call that never left gives back the time that it took, whatever the pace has become by then: by a
-/// reload, by a new rule of its bucket, or by what either is told.
+/// reload, by a new rule of its bucket, or by a supply of either.
 #[test]
 fn what_a_call_took_of_a_pace_comes_back_whole_over_reloads_and_supplies() {
     let ten = Tokens::new(10.0).expect("a cost");

@@ -230,7 +230,7 @@ fn a_record_of_the_future_is_followed_and_told() {
 }
 
 #[test]
-fn while_the_store_is_away_the_rule_says_what_passes() {
+fn while_the_store_is_unavailable_the_rule_decides_what_passes() {
     let check = |away, covered: u64| {
         let mut ledger = ledger(|settings| settings.away = away);
         // It has run for longer than a window.
@@ -293,7 +293,7 @@ fn what_is_given_back_of_an_older_own_share_is_worth_nothing_in_the_next() {
 }
 
 #[test]
-fn who_waits_is_told_when_the_own_share_is_there_anew_though_the_store_says_nothing() {
+fn a_waiting_call_knows_when_the_share_is_renewed_without_the_store() {
     let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
     let _ = ledger.take(25, &at(104_000)).expect("its own");
     let moment = ledger.own_share_at(&at(104_000)).expect("it is spent");

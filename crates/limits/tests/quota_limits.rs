@@ -2,7 +2,7 @@
 //! replies take a while, all in virtual time.
 //!
 //! What is drawn and when is the ledger's business, and tested there. Here it is about calls: that
-//! each draws from all that it names or from none, that nobody waits while what it needs is held,
+//! each draws from all that it names or from none, that no call waits while what it needs is held,
 //! nor behind a key that is not its own, and that no window is spent beyond its total, whatever is
 //! forgotten, reloaded or given back meanwhile.
 
@@ -297,13 +297,13 @@ fn one_by_user(total: u64) -> Alone {
 }
 
 #[test]
-fn each_user_spends_what_is_his_and_waits_for_the_next_window() {
+fn each_user_spends_its_own_tokens_and_waits_for_the_next_window() {
     let mut gate = one_by_user(3);
     let alice: Vec<_> = (0..5).map(|_| gate.call(&[of_user("alice")])).collect();
     let bob = gate.call(&[of_user("bob")]);
     let went = |gate: &Alone| alice.iter().filter(|&&id| gate.went(id)).count();
     assert_eq!(went(&gate), 3, "a window has three");
-    assert!(gate.went(bob), "nobody waits behind another's key");
+    assert!(gate.went(bob), "no call waits behind another key");
     gate.go_to(ms(999));
     assert_eq!(went(&gate), 3);
     gate.go_to(ms(1_000));
@@ -318,7 +318,7 @@ fn each_user_spends_what_is_his_and_waits_for_the_next_window() {
     assert_eq!(
         how,
         (4, 0, 2),
-        "a draw that is answered at once holds nobody"
+        "a draw that is answered at once holds no call"
     );
 }
 
@@ -375,7 +375,7 @@ fn a_call_dearer_than_a_window_is_refused_for_good() {
 }
 
 #[test]
-fn who_may_not_wait_is_told_when_the_window_ends() {
+fn a_call_that_may_not_wait_is_refused_with_the_windows_end() {
     let mut gate = Alone::new(&[(USER, rejecting(settings(2)))]);
     gate.go_to(ms(400));
     for _ in 0..2 {
@@ -427,7 +427,7 @@ fn who_may_not_wait_is_refused_in_the_queue_too_once_nothing_is_left() {
 }
 
 #[test]
-fn a_deadline_before_the_windows_end_is_told_at_once() {
+fn a_call_with_a_deadline_before_the_windows_end_is_refused_at_once() {
     let mut gate = one_by_user(1);
     gate.call(&[of_user("alice")]);
     let mut hurried = call(gate.now, &[of_user("alice")]);
@@ -493,7 +493,7 @@ fn calls_that_wait_for_a_quota_that_is_taken_away_wait_for_the_rest() {
     assert_eq!(
         went(&gate),
         3,
-        "a quota that comes back holds whoever names it"
+        "a quota that comes back holds calls that name it"
     );
 }
 
@@ -546,7 +546,7 @@ fn one_key_may_have_a_rule_of_its_own() {
 }
 
 #[test]
-fn whoever_was_used_least_lately_is_forgotten_for_a_new_one() {
+fn the_least_recently_used_key_is_evicted_for_a_new_one() {
     let mut gate = one_by_user(10);
     gate.node.set(&[(USER, quota(settings(10)))], 3);
     for (after, user) in ["a", "b", "c", "a", "d"].into_iter().enumerate() {
@@ -748,11 +748,11 @@ fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refuse
     assert_eq!(refusal.limit.as_deref(), Some(USER));
     gate.go_to(ms(1_000));
     let id = gate.call(&[of_user("c")]);
-    assert!(gate.went(id), "nobody waits for the others any more");
+    assert!(gate.went(id), "no call waits for the others any more");
 }
 
 #[test]
-fn however_many_keys_come_no_more_are_known_than_may_be_and_nobody_else_suffers() {
+fn however_many_keys_come_the_number_known_is_bounded_and_other_keys_are_not_affected() {
     let mut gate = Alone::new(&[(USER, quota(settings(1))), (TOTAL, quota(settings(5)))]);
     let rules = [(USER, quota(settings(1))), (TOTAL, quota(settings(5)))];
     gate.node.set(&rules, 1_000);
@@ -987,11 +987,14 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
         .refused
         .values()
         .next()
-        .expect("who may not wait is told");
+        .expect("a call that may not wait is refused");
     assert_eq!(refused.reason, Reason::StoreAway);
     assert_eq!(refused.limit.as_deref(), Some(TOTAL));
     let again = gate.submit(call(gate.now, &[key(TOTAL, "all")]));
-    assert_eq!(again.expect_err("it is away").reason, Reason::StoreAway);
+    assert_eq!(
+        again.expect_err("the store is unavailable").reason,
+        Reason::StoreAway
+    );
     gate.answers = true;
     gate.go_to(ms(1_200));
     assert!(gate.went(waits), "it goes on as soon as there is an answer");
@@ -1003,7 +1006,7 @@ fn what_another_node_gives_back_is_heard_of_by_those_who_wait_for_it() {
     let full = gate.store.records.clone();
     assert!(full.is_empty());
     gate.call(&[of_user("alice")]);
-    // Somebody else has drawn the rest.
+    // Another node has drawn the rest.
     let (_, record) = gate.store.records[&of_user("alice")];
     let nothing = record.less(record.left()).expect("all of it");
     gate.store

@@ -229,7 +229,7 @@ fn saturated(
 }
 
 #[test]
-fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
+fn under_saturation_little_strands_no_node_starves_and_few_draws_suffice() {
     // Nodes, total, window in ms, calls a second of each, costs; the draws that a prototype of the
     // design needed on a real ensemble, which is a mean; and how much is decided without waiting.
     let cases = [
@@ -237,7 +237,7 @@ fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
         (4, 3_000, 2_000, 1_000, (1, 1), 31.0, 0.98),
         (8, 60_000, 2_000, 1_000, (1, 14), 98.0, 0.98),
         // Forty times too much: all that is there goes in the first moments of a window, in which
-        // nobody knows of it.
+        // no node knows of it.
         (8, 200, 1_000, 1_000, (1, 1), 10.0, 0.94),
     ];
     for (nodes, total, length, per_second, costs, draws, local) in cases {
@@ -272,7 +272,7 @@ fn under_saturation_little_strands_nobody_starves_and_few_draws_do() {
 }
 
 #[test]
-fn what_is_asked_for_is_admitted_but_for_what_strands_or_dies() {
+fn demand_is_admitted_except_what_strands_or_dies() {
     for seed in seeds(200) {
         let _seed = Seed(seed);
         let mut random = Random::new(seed);
@@ -313,10 +313,7 @@ fn a_node_that_reaches_the_store_again_draws_again() {
         let run = run(&setup);
         hold(&run);
         let unreached = run.counts.unknown + run.counts.unavailable;
-        assert!(
-            unreached > 0 || seed > 0,
-            "the first seed cuts somebody off"
-        );
+        assert!(unreached > 0 || seed > 0, "the first seed cuts a node off");
     }
 }
 
@@ -490,7 +487,7 @@ fn the_original_refuses_a_whole_window_after_a_crash_between_its_two_writes() {
     let admitted = (0..100).filter(|at| original.request(at % 2, 10)).count();
     assert!(admitted < 100, "then nothing is left");
     original.pass(WINDOW);
-    // Whoever marks the window dies before it fills it; all others believe that it is full.
+    // The node that marks the window dies before it fills it; all others believe that it is full.
     original.mark_refreshed();
     original.restart(0);
     original.deliver(1);

@@ -186,13 +186,13 @@ impl Gate {
                     self.finish(hold);
                     ids.push(payload);
                 }
-                Step::Expired { .. } => panic!("nobody here has a deadline"),
+                Step::Expired { .. } => panic!("no call here has a deadline"),
                 Step::SleepUntil(_) | Step::Idle => return ids,
             }
         }
     }
 
-    /// Lives until nobody waits, every call taking no time: who ran when, and what it waited for.
+    /// Lives until no call waits, every call taking no time. Returns when each ran, and what it waited for.
     fn live(&mut self) -> Vec<(u64, Timestamp, Waited)> {
         let mut ran = Vec::new();
         loop {
@@ -207,7 +207,7 @@ impl Gate {
                     self.finish(hold);
                     ran.push((payload, self.now, waited));
                 }
-                Step::Expired { .. } => panic!("nobody here has a deadline"),
+                Step::Expired { .. } => panic!("no call here has a deadline"),
                 Step::SleepUntil(moment) => self.now = moment,
                 Step::Idle => return ran,
             }
@@ -258,7 +258,7 @@ fn every_case_of_the_source_is_let_through_when_it_is_there() {
                 assert_eq!(
                     waited.held_by.is_some(),
                     *granted > 0.0,
-                    "{}: who is delayed knows it, and nobody else: {name}",
+                    "{}: delayed calls report it, and no others: {name}",
                     case.name
                 );
             }
@@ -278,7 +278,7 @@ fn a_hundred_calls_at_forty_a_second_take_two_and_a_quarter_seconds() {
     let took = seconds(ran.last().expect("a hundred ran").1);
     assert_eq!(ran.len(), 100);
     assert!((took - 2.25).abs() <= 0.0225, "{took} s");
-    // Each opening is slept until, so nobody is asked in vain but once per call.
+    // Each opening is slept until, so each call is asked in vain at most once.
     let asked = gate.scheduler.asked_count() - asked;
     assert!(asked <= 400, "{asked} asked");
 }
@@ -399,12 +399,12 @@ fn check_goyals_bound(seed: u64) -> Result<(), String> {
     });
     gate.set(bucket(12.0, 8.0));
     let submit = |gate: &mut Gate, random: &mut Random, caller: u64| {
-        let (weight, dearest) = traits[caller as usize];
+        let (weight, costliest) = traits[caller as usize];
         let call = Call {
             caller: Caller(caller),
             weight: Weight::new(weight).expect("above zero"),
             bucket: by_bucket.then_some(BUCKET),
-            ..gate.call((1 + random.below(dearest)) as f64 / 4.0)
+            ..gate.call((1 + random.below(costliest)) as f64 / 4.0)
         };
         let cost = call.tokens.get();
         // The payload says whose it is and, in quarters, what it cost.
@@ -423,7 +423,7 @@ fn check_goyals_bound(seed: u64) -> Result<(), String> {
             match gate.next() {
                 Step::Run { payload, hold, .. } => break (payload, hold),
                 Step::SleepUntil(moment) => gate.now = moment,
-                step => return Err(format!("somebody always waits: {step:?}")),
+                step => return Err(format!("a call always waits: {step:?}")),
             }
         };
         gate.now = gate.now + Duration::from_millis(random.below(50));
@@ -439,8 +439,8 @@ fn check_goyals_bound(seed: u64) -> Result<(), String> {
                 *least = difference.min(*least);
                 *most = difference.max(*most);
                 let maximal = |caller: usize| {
-                    let (weight, dearest) = traits[caller];
-                    dearest as f64 / 4.0 / f64::from(weight)
+                    let (weight, costliest) = traits[caller];
+                    costliest as f64 / 4.0 / f64::from(weight)
                 };
                 let bound = maximal(one) + maximal(other);
                 if *most - *least > bound + 1e-4 {
@@ -510,7 +510,7 @@ fn an_endless_stream_of_identities_does_not_take_all_turns() {
                 join(&mut gate);
             }
             Step::SleepUntil(moment) => gate.now = moment,
-            step => panic!("somebody always waits: {step:?}"),
+            step => panic!("a call always waits: {step:?}"),
         }
     }
     // 256 flows of their own and 128 that all others share, one call of each a round.
@@ -567,11 +567,11 @@ fn a_bucket_that_changes_keeps_its_tokens_and_its_queue() {
         mode: BucketMode::Observe,
         ..bucket(5.0, 0.5)
     });
-    assert_eq!(gate.drain(), [3, 4], "who observes holds nobody");
+    assert_eq!(gate.drain(), [3, 4], "an observing bucket holds no call");
 }
 
 #[test]
-fn a_bucket_that_is_removed_loses_nobody_and_keeps_the_order() {
+fn a_removed_bucket_loses_no_call_and_keeps_the_order() {
     let mut gate = Gate::limited(bucket(1.0, 1e-3));
     let other = BucketId(8);
     gate.scheduler
@@ -607,7 +607,7 @@ fn a_bucket_that_is_removed_loses_nobody_and_keeps_the_order() {
 }
 
 #[test]
-fn a_bucket_that_there_is_not_holds_nobody() {
+fn an_unknown_bucket_holds_no_call() {
     let mut gate = Gate::new(Vec::new());
     let call = gate.call(1e6);
     gate.submit(call, 1);
@@ -639,7 +639,7 @@ fn there_are_only_so_many_buckets() {
 }
 
 #[test]
-fn who_observes_bars_nobody_and_counts_whom_it_would_have() {
+fn an_observing_bucket_bars_no_call_and_counts_those_it_would_have_barred() {
     let mut gate = Gate::limited(BucketRule {
         mode: BucketMode::Observe,
         on_excess: OnExcess::Reject,
@@ -658,7 +658,7 @@ fn who_observes_bars_nobody_and_counts_whom_it_would_have() {
 }
 
 #[test]
-fn who_is_rejected_is_told_at_once_by_which_limit_and_when_to_come_back() {
+fn a_rejected_call_gets_the_limit_and_the_retry_time_at_once() {
     let mut gate = Gate::new(vec![rule("slots", Scope::Every, outstanding(1))]);
     gate.set(BucketRule {
         on_excess: OnExcess::Reject,
@@ -690,7 +690,7 @@ fn who_is_rejected_is_told_at_once_by_which_limit_and_when_to_come_back() {
 }
 
 #[test]
-fn a_call_whose_bucket_opens_only_after_its_deadline_is_told_at_once() {
+fn a_call_whose_bucket_opens_only_after_its_deadline_is_refused_at_once() {
     let mut gate = Gate::limited(bucket(1.0, 1.0));
     let first = gate.call(1.0);
     gate.submit(first, 0);
@@ -858,7 +858,7 @@ fn a_refund_lets_the_next_one_go_at_once_and_a_surcharge_makes_it_wait_longer() 
 }
 
 #[test]
-fn whoever_was_held_by_its_bucket_alone_brings_no_arrears_when_it_opens() {
+fn a_caller_held_by_its_bucket_alone_brings_no_arrears() {
     let mut gate = Gate::new(vec![rule("slots", Scope::Every, outstanding(1))]);
     gate.set(bucket(1.0, 1e-6));
     for id in 0..100 {
@@ -1060,7 +1060,7 @@ fn who_waits_for_what_is_kept_is_woken_by_it_and_who_waits_for_the_rest_by_the_r
     let (polling, of_polling) = gate.run();
     assert_eq!(polling, 1);
     assert!(matches!(gate.next(), Step::Idle));
-    // With nobody of its class there, what is kept stays kept.
+    // Without calls of its class, the reserve stays.
     gate.finish(of_user);
     assert!(matches!(gate.next(), Step::Idle), "one of two is kept");
     gate.finish(of_polling);
@@ -1220,7 +1220,7 @@ fn storm(postpone: Postpone, kept: Option<u32>, in_classes: bool) -> f64 {
                 ran += 1;
                 continue;
             }
-            Step::Expired { .. } => panic!("nobody here has a deadline"),
+            Step::Expired { .. } => panic!("no call here has a deadline"),
             Step::SleepUntil(moment) => moment,
             Step::Idle => Timestamp::MAX,
         };
@@ -1299,7 +1299,7 @@ fn a_call_for_whose_class_something_is_kept_is_never_set_aside() {
 }
 
 #[test]
-fn a_rate_that_is_told_counts_from_then_on_and_refunds_nothing() {
+fn a_supplied_rate_counts_from_then_on_and_refunds_nothing() {
     let fill = |rate| Fill::new(rate).expect("a rate");
     let mut gate = Gate::limited(bucket(100.0, 10.0));
     let level = |gate: &Gate, now| {
@@ -1313,7 +1313,7 @@ fn a_rate_that_is_told_counts_from_then_on_and_refunds_nothing() {
     let told = Supply::until(fill(2.0), at(4_000), fill(1.0));
     gate.now = at(1_000);
     assert!(gate.scheduler.supply_fill(gate.now, BUCKET, told));
-    // A second at ten, three at two, and from then on one a second, although nobody looked.
+    // A second at ten, three at two, and from then on one a second, although nothing looked.
     assert_eq!(level(&gate, at(1_000)), (10.0, 2.0));
     gate.now = at(6_000);
     gate.submit(gate.call(18.0), 1);
@@ -1342,7 +1342,7 @@ fn a_rate_that_is_told_counts_from_then_on_and_refunds_nothing() {
 }
 
 #[test]
-fn a_bucket_that_is_gone_when_what_it_was_told_runs_out_harms_nobody() {
+fn a_bucket_removed_before_its_supply_expires_does_no_harm() {
     let fill = |rate| Fill::new(rate).expect("a rate");
     let mut gate = Gate::limited(bucket(1.0, 1.0));
     let told = Supply::until(fill(0.5), at(1_000), fill(0.1));

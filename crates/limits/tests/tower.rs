@@ -17,7 +17,7 @@ use tidegate_limits::{Call, Limit, Policy, Timestamp};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// A service whose calls end when they are told to.
+/// A service whose calls end when it is opened.
 #[derive(Clone, Default)]
 struct Backend {
     called: Arc<AtomicUsize>,

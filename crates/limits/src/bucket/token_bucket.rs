@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_behind_others_waits_for_their_tokens_too() {
+    fn a_call_behind_others_waits_for_their_tokens_too() {
         let mut bucket = bucket(10.0, 2.0);
         assert_eq!(
             bucket.wait_behind(at(0.0), 4.0, tokens(6.0)),

@@ -246,7 +246,7 @@ fn no_span_lets_more_through_than_its_pools_and_the_pace_of_the_ratio() {
 /// every `interval`, within two operations, a burst pool and one round: whatever the pools contain
 /// after a pause of any length.
 #[test]
-fn a_filler_that_fires_in_between_lets_as_much_through_but_for_a_burst_pool_and_one_round() {
+fn a_filler_that_fires_in_between_admits_as_much_within_a_burst_pool_and_one_round() {
     for_each_seed(|seed, random| {
         let rate = random.pick(&[100.0, 1000.0, 12_000.0, 1e5, 1e6]);
         let ratio = BurstRatio::new(random.pick(&[1.0, 1.1, 1.5, 2.0])).expect("a ratio");
@@ -314,11 +314,11 @@ fn the_moment_named_is_the_first_at_which_there_is_enough() {
                 let before = Timestamp::from_nanos(moment.as_nanos() - 1);
                 assert!(!paced.has(before, cost), "seed {seed}: {paced:?} {cost:?}");
                 assert_eq!(paced.verdict(now, cost), Verdict::NotBefore(moment));
-                let behind_nobody = now + paced.wait_behind(now, 0.0, cost);
+                let alone = now + paced.wait_behind(now, 0.0, cost);
                 assert!(
-                    behind_nobody.as_nanos()
+                    alone.as_nanos()
                         <= moment.as_nanos() + moment.since(now).as_nanos() as u64 / 1_000_000 + 2,
-                    "seed {seed}: {behind_nobody:?} for {moment:?}"
+                    "seed {seed}: {alone:?} for {moment:?}"
                 );
             }
         }

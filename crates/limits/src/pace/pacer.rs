@@ -48,7 +48,7 @@ pub enum ApplyError {
 
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the limiter cannot do as it is told")
+        f.write_str("the limiter cannot apply the specification")
     }
 }
 

@@ -93,13 +93,13 @@ impl Pace {
         Self::sized(self.rate, self.ratio, largest, self.pool_for, self.pool_min)
     }
 
-    /// With operations that cost up to `dearest`, rounded up. If two of those would take too long
+    /// With operations that cost up to `costliest`, rounded up. If two of those would take too long
     /// at this rate, the limit is the most expensive operation of which two would not. An operation
     /// that costs more goes when the pool is full, and leaves a debt.
     #[must_use]
-    pub fn with_room_for(self, dearest: Tokens) -> Self {
-        let whole = dearest.get() as u32;
-        let up = u32::from(f64::from(whole) < dearest.get());
+    pub fn with_room_for(self, costliest: Tokens) -> Self {
+        let whole = costliest.get() as u32;
+        let up = u32::from(f64::from(whole) < costliest.get());
         let wanted = whole.saturating_add(up).max(1);
         let most = largest_max(self.rate, self.ratio) as u32;
         let largest = Cost::new(wanted.min(most)).unwrap_or(Cost::ONE);
@@ -279,16 +279,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pool_has_room_for_two_of_the_dearest_that_fit() {
+    fn the_pool_has_room_for_two_of_the_most_expensive_that_fit() {
         let pace = |rate, ratio| {
             Pace::new(
                 Rate::new(rate).expect("a rate"),
                 BurstRatio::new(ratio).expect("a ratio"),
             )
         };
-        let check = |pace: Pace, dearest, largest| {
-            let dearest = Tokens::new(dearest).expect("tokens");
-            assert_eq!(pace.with_room_for(dearest).largest().get(), largest);
+        let check = |pace: Pace, costliest, largest| {
+            let costliest = Tokens::new(costliest).expect("tokens");
+            assert_eq!(pace.with_room_for(costliest).largest().get(), largest);
         };
         check(pace(10.0, 1.1), 0.0, 1);
         check(pace(10.0, 1.1), 1.0, 1);

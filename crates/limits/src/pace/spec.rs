@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_is_told_apart_and_named() {
+    fn each_mistake_has_an_error_of_its_own() {
         let error = |line: &str| line.parse::<PaceSpec>().expect_err(line);
         assert_eq!(error(""), SpecError::Empty);
         assert_eq!(error(" "), SpecError::Empty);

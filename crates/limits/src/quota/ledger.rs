@@ -108,7 +108,7 @@ struct Speed {
     since: Option<Timestamp>,
     spent: u64,
     /// The most expensive call. An old one counts less with every grant.
-    dearest: u64,
+    costliest: u64,
     /// How long a reply takes.
     reply: Duration,
 }
@@ -180,7 +180,7 @@ impl Ledger {
                 rate: None,
                 since: None,
                 spent: 0,
-                dearest: 0,
+                costliest: 0,
                 reply: Duration::ZERO,
             },
             flight: None,

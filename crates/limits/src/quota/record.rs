@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_told_apart() {
+    fn each_invalid_record_has_an_error_of_its_own() {
         let check = |text: &str, error| assert_eq!(Record::parse(text.as_bytes()), Err(error));
         check("", RecordError::Empty);
         check("100", RecordError::Foreign);

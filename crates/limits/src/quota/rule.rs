@@ -198,7 +198,7 @@ impl Rule {
 
     /// The most expensive call that can ever pass.   tokens
     #[must_use]
-    pub fn dearest(&self) -> u64 {
+    pub fn costliest(&self) -> u64 {
         self.0.total - self.reserved() + self.safe_share()
     }
 
@@ -440,7 +440,7 @@ mod tests {
         check(7, 0, 7);
         check(TOTAL_MAX, TOTAL_MAX / 8, TOTAL_MAX / 2);
         let deny = rule(1_000, |settings| settings.away = Away::Deny);
-        assert_eq!((deny.safe_share(), deny.dearest()), (0, 1_000));
+        assert_eq!((deny.safe_share(), deny.costliest()), (0, 1_000));
     }
 
     #[test]

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_is_known_nothing_ever_is_until_it_is_told() {
+    fn an_unknown_time_stays_unknown_until_a_reply() {
         let time = StoreTime::unknown(at(0)).at(at(1 << 40));
         assert_eq!(time.latest(), Duration::MAX);
         assert!(time.earliest() < ms(1 << 40));

@@ -54,7 +54,7 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         if self.queue.is_empty() {
             self.to_reject.clear();
-            self.parking.nobody_waits();
+            self.parking.forget_changes();
             self.settle_quotas(now);
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
             let moments = [expires_at, self.quotas.wake()].into_iter().flatten();
@@ -159,14 +159,14 @@ impl<T> Scheduler<T> {
             let verdict = self.peek_at(now, line, waiting, bar);
             let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::WhenTold);
             // A call that is to be refused is asked for it.
-            let is_told = match bar {
+            let is_refused = match bar {
                 Bar::Quota(quota) => {
                     let answer = self.quotas.peek(now, quota, waiting.call.tokens);
                     self.quotas.rejects(quota, answer)
                 }
                 Bar::Limit(_) | Bar::Bucket(_) => false,
             };
-            if is_barred && !is_told {
+            if is_barred && !is_refused {
                 return Answer::Barred(bar, verdict);
             }
         }

@@ -31,7 +31,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The limits as the oracle is told.
+    /// The limits as the oracle gets them.
     pub(crate) fn claims(self, rules: &[LimitRule]) -> Vec<LimitRule> {
         let mut rules = rules.to_vec();
         for rule in &mut rules {

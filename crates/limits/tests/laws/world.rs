@@ -224,7 +224,7 @@ impl World {
         self.end()
     }
 
-    /// Time passes. Everybody who waits goes on waiting for what he waits for.
+    /// Time passes. Every waiting call continues to wait for what it waits for.
     fn pass(&mut self, until: u64) {
         let time = nanos(until.saturating_sub(self.now));
         if !time.is_zero() {

@@ -12,7 +12,7 @@ use tidegate_limits::policy::{LimitRule, Scope, WindowShape, WindowStamp};
 use tidegate_limits::scheduler::{BucketMode, BucketRule, OnExcess, Settlement, Supplier, Supply};
 use tidegate_limits::{Call, Fill, Limit, Timestamp, Tokens};
 
-/// Numbers of tokens this close are the same: they are sums of fractions of two, but for
+/// Numbers of tokens this close are the same: they are sums of fractions of two, except for
 /// rounding.
 pub(crate) const CLOSE: f64 = 1e-6;
 
@@ -50,7 +50,7 @@ pub(crate) struct Oracle {
     /// Limits of which the exact count is not known after a reload; the count here is a lower
     /// bound for them.
     inexact: BTreeSet<Arc<str>>,
-    /// Limits that had the same rule but for the maximum throughout, and the largest maximum
+    /// Limits that had the same rule except the maximum throughout, and the largest maximum
     /// ever in force.
     constant: BTreeMap<Arc<str>, (LimitRule, u64)>,
 }
@@ -156,7 +156,7 @@ impl Oracle {
         }
     }
 
-    /// What of a limit a call of this class could have if nobody used anything.
+    /// What of a limit a call of this class could have if no call used anything.
     pub(crate) fn reach(&self, rule: &LimitRule, call: &Call, now: u64) -> u64 {
         let kept = rule.reserve.filter(|reserve| reserve.class != call.class);
         let kept = kept.map_or(0, |reserve| u64::from(reserve.amount));
@@ -174,7 +174,7 @@ impl Oracle {
     }
 
     /// Whether there will be enough by then, as far as one can tell now: a supply that runs out
-    /// before, or is told anew, may change it either way.
+    /// before, or is set again, may change it either way.
     pub(crate) fn has_tokens_by(&self, call: &Call, now: u64, deadline: u64) -> bool {
         let Some(bucket) = self.bucket(call) else {
             return true;
@@ -250,7 +250,7 @@ impl Oracle {
         Ok(self.ran_unasked(call, now))
     }
 
-    /// A call was let through, and nobody asked us: only spans and peaks are checked, later.
+    /// A call was admitted without a check here: only spans and peaks are checked, later.
     pub(crate) fn ran_unasked(&mut self, call: &Call, now: u64) -> usize {
         let forgotten_by = BTreeSet::new();
         let bucket = call.bucket.and_then(|id| self.buckets.get_mut(&id));

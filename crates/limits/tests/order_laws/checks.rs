@@ -27,7 +27,7 @@ struct Head {
     kind: Kind,
     caller: u64,
     /// Calls that are set aside make room for others of their line, which may cost more.
-    dearest: f64,
+    costliest: f64,
     keeps_place: bool,
 }
 
@@ -129,13 +129,13 @@ impl World {
             let call = &self.calls[id];
             let (kind, caller) = (call.kind, self.streams[call.stream].caller);
             match heads.get_mut(&(kind, caller)) {
-                Some(head) if !self.in_turn => head.dearest = head.dearest.max(call.tokens),
+                Some(head) if !self.in_turn => head.costliest = head.costliest.max(call.tokens),
                 Some(_) => {}
                 None => {
                     let head = Head {
                         kind,
                         caller,
-                        dearest: call.tokens,
+                        costliest: call.tokens,
                         keeps_place: call.keeps_place,
                     };
                     heads.insert((kind, caller), head);
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Whether a limit has room for the dearest call that waits at it, beside what is claimed: those
+    /// Whether a limit has room for the costliest call that waits at it, beside what is claimed: those
     /// that cost less may have a later turn.
     fn room(&self, met: &Met, class: usize, claimed: f64, heads: &[Head]) -> Room {
         if self.now < met.exact_from {
@@ -172,12 +172,12 @@ impl World {
         }
         let open = |is_open| if is_open { Room::Open } else { Room::Closed };
         let here = heads.iter().filter(|head| met.meets(head.kind));
-        let dearest = here.map(|head| head.dearest).fold(0.0, f64::max);
+        let costliest = here.map(|head| head.costliest).fold(0.0, f64::max);
         match met.who {
             Who::Bucket => {
                 let bucket = self.scheduler.bucket_now(at(self.now), BUCKET);
                 let tokens = bucket.expect("it is there").tokens;
-                open(tokens >= dearest + claimed + 1e-6)
+                open(tokens >= costliest + claimed + 1e-6)
             }
             // As the store's time is known, a window may not have begun yet.
             Who::Quota if self.now % (500 * MS) < 10 * MS => Room::Unknown,
@@ -185,7 +185,7 @@ impl World {
                 let quotas = self.scheduler.quotas_now(at(self.now), "quota", 1);
                 let ledger = quotas.first().map(|quota| quota.ledger);
                 let there = ledger.map_or(0, |ledger| ledger.held + ledger.safe);
-                open(there as f64 >= dearest + claimed)
+                open(there as f64 >= costliest + claimed)
             }
             _ => match met.room(self.now, class) {
                 Some(room) => open(room as f64 > claimed),

@@ -185,7 +185,7 @@ fn quota(random: &mut Random, silent: Option<u64>) -> (QuotaRule, Met) {
 }
 
 fn streams(random: &mut Random, limits: &[Met], classes: usize) -> Vec<Stream> {
-    let dearest = if random.one_in(2) { 1 } else { 3 };
+    let costliest = if random.one_in(2) { 1 } else { 3 };
     let mut streams = Vec::new();
     let is_there = |who| limits.iter().any(|met| met.who == who);
     for caller in 0..random.between(1, 5) {
@@ -200,7 +200,7 @@ fn streams(random: &mut Random, limits: &[Met], classes: usize) -> Vec<Stream> {
                     function,
                     has_bucket: is_there(Who::Bucket) && random.one_in(2),
                     has_quota: is_there(Who::Quota) && random.one_in(2),
-                    tokens: random.between(1, dearest),
+                    tokens: random.between(1, costliest),
                     every: 0,
                 });
             }

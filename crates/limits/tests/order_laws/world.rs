@@ -348,9 +348,9 @@ impl World {
             .collect()
     }
 
-    fn dearest(&self) -> f64 {
-        let dearest = self.streams.iter().map(|one| one.tokens).max();
-        dearest.unwrap_or(1) as f64
+    fn costliest(&self) -> f64 {
+        let costliest = self.streams.iter().map(|one| one.tokens).max();
+        costliest.unwrap_or(1) as f64
     }
 
     /// Tokens for one of this call, when all others that may come take their turns.
@@ -365,7 +365,7 @@ impl World {
     /// How long a call of a stream waits at most, as the law has it, if it comes now.
     fn bound(&self, stream: usize, kind: Kind) -> f64 {
         let own = &self.streams[stream];
-        let dearest = self.dearest();
+        let costliest = self.costliest();
         let claims = 2.0 * self.streams.len() as f64;
         let mut bound = 0.0;
         let mut patience: f64 = 1e9;
@@ -380,10 +380,10 @@ impl World {
             let classes: BTreeSet<usize> = callers.keys().map(|&(class, _)| class).collect();
             let share = self.share(&callers, own.weight, kind.class);
             // What is ahead, and one maximal call of each other on top.
-            let tokens = (ahead.count() + 1) as f64 * dearest * share
-                + (callers.len() + classes.len()) as f64 * dearest;
+            let tokens = (ahead.count() + 1) as f64 * costliest * share
+                + (callers.len() + classes.len()) as f64 * costliest;
             let turn = met.lets.takes(self.longest, tokens, met.kept_amount());
-            let room = met.lets.next_room(self.longest, dearest);
+            let room = met.lets.next_room(self.longest, costliest);
             // Of each stream that meets it one call claims at once, in each class that it has.
             bound += 2.0 * turn + 2.0 * (claims + 1.0) * room;
             patience = patience.max(met.lets.window().unwrap_or(0) as f64);
@@ -394,7 +394,7 @@ impl World {
     /// One more maximal call goes before others at what this one meets: it was served, and was not
     /// after all.
     fn delay_others(&mut self, id: usize) {
-        let dearest = self.dearest();
+        let costliest = self.costliest();
         let mut longer = Vec::new();
         for &other in &self.waiting {
             let call = &self.calls[other];
@@ -406,7 +406,7 @@ impl World {
                     let share = self.share(&self.callers(met), stream.weight, call.kind.class);
                     2.0 * met
                         .lets
-                        .takes(self.longest, dearest * share, met.kept_amount())
+                        .takes(self.longest, costliest * share, met.kept_amount())
                 })
                 .sum();
             longer.push((other, delay));

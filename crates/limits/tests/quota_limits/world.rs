@@ -236,7 +236,7 @@ impl World {
         for question in scheduler.quota_questions() {
             self.after(4_000_000, Event::Asked(node, question));
         }
-        self.check_nobody_waits_in_vain(node)
+        self.check_no_covered_call_waits(node)
     }
 
     fn let_go(
@@ -259,7 +259,7 @@ impl World {
             if one.cost != *cost || paid != *cost {
                 return Err(format!("call {id} costs {cost} and paid {one:?}"));
             }
-            // Around a window's end nobody knows which one it is. Of one's own share there is as
+            // Around a window's end the present window is not known. Of one's own share there is as
             // much in both.
             let window = match one.window {
                 Some(window) => window,
@@ -277,8 +277,8 @@ impl World {
         Ok(())
     }
 
-    /// Nobody waits who is alone with what would cover it.
-    fn check_nobody_waits_in_vain(&self, node: usize) -> Result<(), String> {
+    /// No call waits that is alone and covered.
+    fn check_no_covered_call_waits(&self, node: usize) -> Result<(), String> {
         // When a window begins it is known to within the uncertainty of the store's time, and who
         // waits for that moment is not asked again each time that it is known better.
         if self.now % 1_000_000_000 < 10_000_000 {

@@ -19,10 +19,10 @@ pub(crate) enum Invariant {
     I4,
     /// What was drawn from a window is spent in it.
     I5,
-    /// What is asked for and there is admitted, but for what strands, dies with a node, is granted to
-    /// nobody knows whom, or can't be asked for as no answer comes.
+    /// What is asked for and there is admitted, except what strands, dies with a node, is granted to
+    /// an unknown node, or can't be asked for as no answer comes.
     I6,
-    /// Whoever is covered by what a node holds waits for nothing.
+    /// A call that is covered by what a node holds does not wait.
     I7,
     /// Who is refused has changed no balance.
     I8,
@@ -90,7 +90,7 @@ pub(crate) enum Entry {
         window: u64,
         amount: u64,
     },
-    /// A write was applied. What its writer meant to take or give back is told by itself, not by
+    /// A write was applied. What its writer meant to take or give back is reported separately, not by
     /// what stood there.
     Committed {
         key: usize,
@@ -385,7 +385,7 @@ pub(crate) fn check(log: &Log) -> Vec<Violation> {
         let name = format!("{key}/{window}");
         let admitted = own.drawn + own.safe + own.owed;
         let held = i128::from(own.granted) - i128::from(own.returned);
-        // Whoever has committed nothing has no total: then only shares of their own were spent.
+        // A store that has committed nothing has no total: then only shares of their own were spent.
         let total = if own.total > 0 { own.total } else { admitted };
         let account = own.owed.min(log.on_account[*key]);
         let mut exceeded = Vec::new();

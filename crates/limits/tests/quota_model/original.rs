@@ -129,7 +129,7 @@ impl Original {
         }
     }
 
-    /// A node starts: it takes a base that nobody granted.
+    /// A node starts: it takes a base that was not granted.
     fn begin(&mut self, node: usize) {
         self.nodes[node].left = self.base;
         self.deliver(node);
@@ -247,7 +247,7 @@ impl Original {
                 admits: size,
             }
         } else {
-            // Charged to nobody.
+            // Charged to no node.
             self.log.entries.push(Entry::Answered { node, key: KEY });
             self.admit(node, size);
             return None;

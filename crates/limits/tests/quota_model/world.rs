@@ -38,7 +38,7 @@ pub(crate) struct Setup {
     /// Time one way between node and store, at random from one to the other.
     pub(crate) way: (Nanos, Nanos),
     pub(crate) faults: Faults,
-    /// Every node asks for more all the time, and is left in peace but for what is in `faults`.
+    /// Every node asks for more all the time, without faults except those in `faults`.
     pub(crate) saturated: bool,
     /// At this moment demand moves: the nodes take each other's gaps, backwards.
     pub(crate) shift_at: Option<Nanos>,
@@ -428,7 +428,7 @@ impl World {
             }
             Event::Heal { node } => {
                 self.nodes[node].cut = false;
-                // Nobody disturbs it any more.
+                // Nothing disturbs it any more.
                 if !self.faulty() && self.nodes[node].alive && self.nodes[node].gap < 20 * MS {
                     let at = self.now.max(self.nodes[node].paused_until);
                     self.log(Entry::Healed { node, at });
@@ -1021,7 +1021,7 @@ impl World {
             }
         }
         if self.setup.saturated {
-            // Of windows that ran from beginning to end, but for the first: in it nobody knows
+            // Of windows that ran from beginning to end, except the first: in it no node knows
             // anybody.
             for key in 0..self.setup.rules.len() {
                 let length = self.run.log.lengths[key];

@@ -68,7 +68,7 @@ fn of_two_at_once_one_gets_the_only_operation() {
 }
 
 #[test]
-fn nobody_is_refused_while_another_fills() {
+fn no_thread_is_refused_while_another_fills() {
     // One is in the pool, and one has flowed in: enough for both.
     all_at(&[1, 1], 2);
 }
@@ -76,7 +76,7 @@ fn nobody_is_refused_while_another_fills() {
 /// The pool is empty, and enough for both has flowed in: the thread that fills admits both. The
 /// other one must not be refused because it reads the moment of that fill and the pool before it.
 #[test]
-fn nobody_is_refused_by_a_fill_that_is_under_way() {
+fn no_thread_is_refused_by_a_fill_that_is_under_way() {
     loom::model(|| {
         let shared = shared();
         assert!(try_acquire(&shared, millis(0)), "the pool is empty then");
@@ -91,7 +91,7 @@ fn nobody_is_refused_by_a_fill_that_is_under_way() {
 
 /// A slice that gives back fills the pool too.
 #[test]
-fn nobody_is_refused_while_a_slice_gives_back() {
+fn no_thread_is_refused_while_a_slice_gives_back() {
     loom::model(|| {
         let shared = shared();
         let cost = shared.cost(1).expect("one may go");
@@ -127,7 +127,7 @@ fn what_a_slice_gives_back_is_there_for_the_next() {
 }
 
 #[test]
-fn whoever_waits_is_passed_by_nobody_and_can_leave_at_any_moment() {
+fn a_waiting_call_is_not_passed_and_can_leave_at_any_moment() {
     loom::model(|| {
         let shared = shared();
         assert!(try_acquire(&shared, millis(0)));

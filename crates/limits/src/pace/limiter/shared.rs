@@ -376,7 +376,7 @@ impl Shared {
         } else {
             behind.set_waker(ticket, waker);
             if behind.is_first(ticket) && behind.paced.is_running() {
-                let wanted = behind.wanted_by_first().expect("somebody is first");
+                let wanted = behind.wanted_by_first().expect("a call is first");
                 Turn::First(behind.paced.reached_at(now, wanted))
             } else {
                 Turn::Behind
@@ -523,7 +523,7 @@ impl Shared {
                 }
                 break;
             }
-            let (ticket, one) = behind.waiting.pop_first().expect("somebody is first");
+            let (ticket, one) = behind.waiting.pop_first().expect("a call is first");
             behind.queued -= u64::from(one.n);
             let cost = i128::from(one.n) * behind.paced.pace().price();
             level.active -= cost;

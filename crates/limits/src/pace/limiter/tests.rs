@@ -70,13 +70,13 @@ impl HandTimer {
     }
 
     fn next(&self) -> Option<u64> {
-        let due = self.due.lock().expect("nobody panics");
+        let due = self.due.lock().expect("no thread panics");
         due.iter().map(|(moment, _)| *moment).min()
     }
 
     fn ring(&self) {
         let now = self.clock.now().as_nanos();
-        let mut due = self.due.lock().expect("nobody panics");
+        let mut due = self.due.lock().expect("no thread panics");
         due.extract_if(.., |(moment, _)| *moment <= now)
             .for_each(|(_, waker)| waker.wake());
     }
@@ -111,7 +111,7 @@ impl Future for HandSleep {
         }
         if !self.asleep {
             self.asleep = true;
-            let mut due = self.timer.due.lock().expect("nobody panics");
+            let mut due = self.timer.due.lock().expect("no thread panics");
             due.push((self.until, cx.waker().clone()));
         }
         Poll::Pending
@@ -302,7 +302,7 @@ fn threads_and_slices_together_get_all_that_flows_in_and_no_more() {
 }
 
 #[test]
-fn whoever_waits_goes_in_order_whatever_they_cost() {
+fn waiting_calls_go_in_order_whatever_they_cost() {
     let (limiter, clock) = limiter(up_to(pace(1000.0, 1.0), 10));
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(()));
@@ -312,12 +312,12 @@ fn whoever_waits_goes_in_order_whatever_they_cost() {
         .collect();
     assert!(tasks.iter_mut().all(|task| !task.run()));
     assert_eq!(limiter.look().waiting, 4);
-    assert!(limiter.try_acquire(1).is_err(), "nobody passes");
+    assert!(limiter.try_acquire(1).is_err(), "no call passes");
     let mut went = vec![];
     while went.len() < 4 {
         let next = timer.next().expect("the first sleeps");
         assert_eq!(
-            timer.due.lock().expect("nobody panics").len(),
+            timer.due.lock().expect("no thread panics").len(),
             1,
             "only the first"
         );
@@ -335,7 +335,7 @@ fn whoever_waits_goes_in_order_whatever_they_cost() {
 }
 
 #[test]
-fn whoever_leaves_takes_nothing_along_and_the_next_is_first() {
+fn a_call_that_leaves_takes_nothing_and_the_next_is_first() {
     let (limiter, clock) = limiter(pace(1000.0, 1.0));
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(()));
@@ -361,7 +361,7 @@ fn whoever_leaves_takes_nothing_along_and_the_next_is_first() {
 }
 
 #[test]
-fn waits_that_are_given_up_after_a_few_milliseconds_cost_nobody_anything() {
+fn waits_given_up_after_a_few_milliseconds_cost_nothing() {
     let (limiter, clock) = limiter(pace(1000.0, 1.1));
     let timer = HandTimer::new(&clock);
     let begin = clock.now();
@@ -409,7 +409,7 @@ fn one_large_task_among_small_ones_has_its_turn_as_often_as_they() {
             }
         }
         if !tasks.iter().any(|task| task.woken.0.load(SeqCst)) {
-            clock.set(timer.next().expect("somebody sleeps"));
+            clock.set(timer.next().expect("a call sleeps"));
             timer.ring();
         }
     }
@@ -442,7 +442,7 @@ fn a_change_of_pace_reaches_those_who_wait() {
 }
 
 #[test]
-fn who_waits_for_more_than_the_new_largest_is_refused_and_closes_the_limiter_for_nobody() {
+fn a_wait_for_more_than_the_new_largest_is_refused_and_does_not_close_the_limiter() {
     let (limiter, clock) = limiter(up_to(pace(1e6, 1.0), 1_000_000));
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(()));
@@ -559,7 +559,7 @@ fn what_can_never_be_had_is_refused_by_name() {
 }
 
 #[test]
-fn the_rate_is_kept_at_any_speed_by_whoever_just_tries() {
+fn the_rate_is_kept_at_any_speed_by_mere_attempts() {
     for rate in [0.1, 1.0, 100.0, 10_000.0, 1e6, 5e7] {
         let (limiter, clock) = limiter(pace(rate, 1.1));
         let mut slice = limiter.slice();

@@ -315,7 +315,7 @@ fn a_call_that_makes_others_wait_is_counted_and_can_be_refunded() {
 }
 
 #[test]
-fn what_was_served_while_nobody_else_waited_is_not_refunded() {
+fn service_while_no_other_call_waited_is_not_refunded() {
     let mut waiting = Waiting::new(1);
     let first = waiting.wait(0, 1);
     assert_eq!(waiting.serve(|_| one()), first);
@@ -365,7 +365,7 @@ fn a_reload_keeps_what_callers_and_classes_were_served() {
 }
 
 #[test]
-fn a_reload_lets_nobody_go_again_before_those_that_wait_for_their_first_turn() {
+fn after_a_reload_no_caller_goes_again_before_those_that_wait_for_their_first_turn() {
     let mut waiting = Waiting::new(1);
     let lines = [waiting.wait(0, 1), waiting.wait(0, 1), waiting.wait(0, 2)];
     assert_eq!(waiting.serve(|_| one()), lines[0]);

@@ -75,13 +75,13 @@ impl Ledger {
             need: (waiting.next + owed).saturating_sub(covered),
         };
         // An account is paid as far as the rest goes; calls are not served in part.
-        let needs = ask.need > 0 || (self.wanted && self.is_away());
+        let needs = ask.need > 0 || (self.wanted && self.is_unavailable());
         let prefetches = !self.leaves && self.prefetches(page);
         let relinquishes = self.relinquish_at(page);
         // A read that shows no record may be old. If calls lack the lost tokens, a write that
         // expects no record gives certainty.
         let misses = self.wanted || self.short;
-        let probes = (self.told && (misses || self.is_away())) || (self.lost && misses);
+        let probes = (self.told && (misses || self.is_unavailable())) || (self.lost && misses);
         if !needs && !prefetches && !probes && relinquishes > now {
             return Action::Sleep(relinquishes);
         }
@@ -147,7 +147,7 @@ impl Ledger {
                 };
                 return self.write(draw, record, now);
             }
-            if self.is_away() && needs {
+            if self.is_unavailable() && needs {
                 // Nothing to draw, but whether the store is back can be found out.
                 return Action::Read(self.fly(Kind::Read, now));
             }
@@ -258,7 +258,7 @@ impl Ledger {
         }
         let reply = u128::from(nanos(self.pace.reply)) * 4;
         let underway = self.pace.rate.unwrap_or_default().whole_in(reply);
-        let calls = self.pace.dearest.saturating_mul(2);
+        let calls = self.pace.costliest.saturating_mul(2);
         let most = settings.total / self.nodes / 4;
         calls.saturating_add(underway).min(most)
     }
@@ -287,7 +287,7 @@ impl Ledger {
         let rate = self.pace.rate_now(now);
         let mean = self.pace.rate.map_or(rate, |before| before.mean(rate));
         self.pace.rate = Some(mean);
-        self.pace.dearest -= self.pace.dearest / 16;
+        self.pace.costliest -= self.pace.costliest / 16;
         self.pace.since = None;
     }
 }

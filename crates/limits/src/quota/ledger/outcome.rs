@@ -230,7 +230,7 @@ impl Ledger {
             }
             _ => {}
         }
-        if self.is_away() {
+        if self.is_unavailable() {
             self.retry_at = now + FAILURE_WAIT_MAX;
         }
     }

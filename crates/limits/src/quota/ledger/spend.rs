@@ -76,11 +76,11 @@ impl Ledger {
         if cost <= self.safe_now(time) + self.held_now(time) {
             return Answer::Covered;
         }
-        let away = self.is_away();
+        let away = self.is_unavailable();
         if away && self.rule.settings().away == Away::Allow {
             return Answer::Covered;
         }
-        if cost > self.dearest() {
+        if cost > self.costliest() {
             return Answer::Never;
         }
         let page = self.page(time);
@@ -158,7 +158,7 @@ impl Ledger {
             self.safe.spent_at = time.now();
             self.safe.until = self.safe.until.max(self.latest_end(time));
         }
-        self.pace.dearest = self.pace.dearest.max(cost);
+        self.pace.costliest = self.pace.costliest.max(cost);
         let mut rest = cost - spent.safe;
         if let Some(purse) = self
             .purse
@@ -180,7 +180,7 @@ impl Ledger {
         if rest == 0 {
             return spent;
         }
-        if self.is_away() {
+        if self.is_unavailable() {
             spent.allowed = rest;
             self.counts.allowed = self.counts.allowed.saturating_add(rest);
             self.wanted = true;
@@ -238,12 +238,12 @@ impl Ledger {
     }
 
     /// The most expensive call that the rule, or the window as it was opened, can cover.
-    fn dearest(&self) -> u64 {
+    fn costliest(&self) -> u64 {
         let opened = self
             .record
             .map_or(0, |record| record.total() - record.reserved());
         let own = self.rule.safe_share();
-        self.rule.dearest().max(opened.saturating_add(own))
+        self.rule.costliest().max(opened.saturating_add(own))
     }
 
     /// Whether this much more may pass on account: up to the base, in a window that began in the
@@ -273,7 +273,7 @@ impl Ledger {
     /// is held that it adds to, it gives that back, or it is how the end of a trouble is found out.
     #[must_use]
     pub fn asks_ahead(&self) -> bool {
-        self.leaves || self.is_away() || self.purse.is_some_and(|purse| purse.held > 0)
+        self.leaves || self.is_unavailable() || self.purse.is_some_and(|purse| purse.held > 0)
     }
 
     /// Whether a call that is not covered waits because the store does not answer.
@@ -282,7 +282,7 @@ impl Ledger {
         self.away_since.is_some() || self.late
     }
 
-    pub(crate) fn is_away(&self) -> bool {
+    pub(crate) fn is_unavailable(&self) -> bool {
         self.away_since.is_some() || matches!(self.stands, Stands::Unreadable(_))
     }
 }

@@ -350,7 +350,10 @@ impl Parking {
     /// Removes a bucket for which no call waits.
     pub(crate) fn remove_bucket(&mut self, bucket: Key) {
         let at = &mut self.buckets[bucket.index() as usize];
-        assert!(at.is_empty(), "whoever waited for the bucket was rerouted");
+        assert!(
+            at.is_empty(),
+            "all calls that waited for the bucket were rerouted"
+        );
         at.idle = Duration::ZERO;
     }
 

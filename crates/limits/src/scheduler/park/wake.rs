@@ -179,7 +179,7 @@ impl Parking {
     }
 
     /// Drops all changes: no line waits for them.
-    pub(crate) fn nobody_waits(&mut self) {
+    pub(crate) fn forget_changes(&mut self) {
         while let Some(spot) = self.next_changed() {
             if let Some(at) = self.at_mut(spot.bar()) {
                 at.look(spot).changed = false;

@@ -70,12 +70,12 @@ impl Quotas {
     /// The same for a call that was taken in before.
     pub(crate) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Pinned {
         let pinned = self.pin_for(For::Known, now, keys);
-        pinned.expect("there is room for whoever was taken in")
+        pinned.expect("there is room for calls that were admitted")
     }
 
     fn pin_for(
         &mut self,
-        whom: For,
+        made_for: For,
         now: Timestamp,
         keys: &[QuotaKey],
     ) -> Result<Pinned, NoRoomForKeys> {
@@ -94,7 +94,7 @@ impl Quotas {
         };
         let new = keys.iter().filter(|&of| is_new(of, self)).count();
         if new > 0 {
-            if !self.has_room_for(new) && whom == For::Newcomer {
+            if !self.has_room_for(new) && made_for == For::Newcomer {
                 self.unpin(now, &pinned);
                 return Err(NoRoomForKeys);
             }
@@ -254,7 +254,7 @@ impl Quotas {
         let oldest = self.leaving.oldest();
         oldest.filter(|&key| {
             let ledger = &self.expect(key).ledger;
-            ledger.is_unanswered() || ledger.is_away()
+            ledger.is_unanswered() || ledger.is_unavailable()
         })
     }
 

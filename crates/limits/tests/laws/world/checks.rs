@@ -11,12 +11,12 @@ use crate::oracle::{CLOSE, Violation, draw, meets};
 use crate::{at, nanos};
 
 impl World {
-    /// A call waits no more, and is told what it waited for.
+    /// A call waits no more. Checks what it reports to have waited for.
     pub(super) fn check_waited(&mut self, call: usize, waited: &Waited) -> Result<(), Violation> {
         let wait = nanos(self.now - self.calls[call].waits_since);
         if waited.delays.total() != wait {
             return Err(format!(
-                "at {}: call {call} waited {wait:?}, and is told {waited:?}",
+                "at {}: call {call} waited {wait:?}, and reports {waited:?}",
                 self.now
             ));
         }
@@ -183,7 +183,7 @@ impl World {
         };
         let (other, now) = (&self.calls[first], self.now);
         let moved = |one: &Submitted| one.rerouted || one.requeued || one.reclassed;
-        // It may be behind somebody else, at another limit.
+        // It may be behind another call, at another limit.
         let is_behind = self.by_arrival.values().any(|&ahead| {
             let ahead = &self.calls[ahead].call;
             let rules = self.oracle.rules().iter();
