@@ -13,7 +13,6 @@
 //!
 //! [`Postpone`]: crate::policy::Postpone
 
-mod api;
 mod kinds;
 mod pins;
 mod settle;
@@ -25,4 +24,4 @@ pub use kinds::{
 };
 pub(super) use pins::{NoRoomForKeys, Pinned};
 pub(super) use spend::reason;
-pub(super) use table::{Found, Quotas, known};
+pub(super) use table::{Found, Limiter, Named, Quotas, RULED, known};

@@ -19,7 +19,7 @@ pub struct QuotaRule {
 
 /// A key's budget, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QuotaRef(pub(super) Key);
+pub struct QuotaRef(pub(in crate::scheduler) Key);
 
 /// What the ledger of a key asks the store.
 #[derive(Clone, Debug, PartialEq, Eq)]

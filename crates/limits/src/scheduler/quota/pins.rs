@@ -150,7 +150,7 @@ impl Quotas {
     }
 
     /// No call waits for a key any more: of those of its rule it was used last.
-    pub(super) fn rest(&mut self, key: Key) {
+    pub(in crate::scheduler) fn rest(&mut self, key: Key) {
         let limiter = self.expect(key);
         let holds = limiter.ledger.holds_tokens();
         let named = self.named.get_mut(limiter.named).expect(RULED);
@@ -164,7 +164,7 @@ impl Quotas {
     }
 
     /// A call waits for it, or it is on no list for another reason.
-    pub(super) fn rouse(&mut self, key: Key) {
+    pub(in crate::scheduler) fn rouse(&mut self, key: Key) {
         let limiter = self.expect(key);
         let (rests, named) = (limiter.rests, limiter.named);
         let named = self.named.get_mut(named).expect(RULED);
@@ -182,7 +182,7 @@ impl Quotas {
     }
 
     /// A key that no call waits for may hold tokens now, or none any more.
-    pub(super) fn rest_again(&mut self, key: Key) {
+    pub(in crate::scheduler) fn rest_again(&mut self, key: Key) {
         let limiter = self.expect(key);
         let holds = limiter.ledger.holds_tokens();
         if matches!(
@@ -195,11 +195,11 @@ impl Quotas {
     }
 
     /// Known keys, except those that are leaving.
-    pub(super) fn known(&self) -> usize {
+    pub(in crate::scheduler) fn known(&self) -> usize {
         self.all.len() - self.leaving.len()
     }
 
-    pub(super) fn leaving_max(&self) -> usize {
+    pub(in crate::scheduler) fn leaving_max(&self) -> usize {
         (self.keys_max / LEAVING_ONE_IN).clamp(LEAVING_MIN, LEAVING_MAX)
     }
 
@@ -219,7 +219,7 @@ impl Quotas {
 
     /// Evicts the least recently used keys without waiting calls until at most this number is
     /// known: first keys without tokens. Others return their tokens first.
-    pub(super) fn make_room(&mut self, now: Timestamp, most: usize) {
+    pub(in crate::scheduler) fn make_room(&mut self, now: Timestamp, most: usize) {
         while self.known() > most {
             let oldest = |of: fn(&Named) -> &Recency| {
                 let all = self.named.iter();
@@ -273,7 +273,7 @@ impl Quotas {
 
     /// Forgets a key that no call waits for. What was drawn for it, if anything is left of it, is lost
     /// with its window.
-    pub(super) fn forget(&mut self, key: Key) {
+    pub(in crate::scheduler) fn forget(&mut self, key: Key) {
         let is_counted = self.expect(key).rests == Rests::Leaving;
         self.rouse(key);
         let mut limiter = self.all.remove(key).expect("it was just found");

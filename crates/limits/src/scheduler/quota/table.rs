@@ -15,35 +15,35 @@ use crate::time::Timestamp;
 
 /// One key's limiter.
 #[derive(Debug)]
-pub(super) struct Limiter {
-    pub(super) of: QuotaKey,
+pub(in crate::scheduler) struct Limiter {
+    pub(in crate::scheduler) of: QuotaKey,
     /// Its rule.
-    pub(super) named: Key,
-    pub(super) ledger: Ledger,
-    pub(super) on_excess: OnExcess,
+    pub(in crate::scheduler) named: Key,
+    pub(in crate::scheduler) ledger: Ledger,
+    pub(in crate::scheduler) on_excess: OnExcess,
     /// Its rule does not follow the quota's.
-    pub(super) has_own_rule: bool,
+    pub(in crate::scheduler) has_own_rule: bool,
     /// Calls that wait for it. While there are any it is not forgotten.
-    pub(super) pins: u64,
-    pub(super) waiting_tokens: u64,
-    pub(super) used: Timestamp,
+    pub(in crate::scheduler) pins: u64,
+    pub(in crate::scheduler) waiting_tokens: u64,
+    pub(in crate::scheduler) used: Timestamp,
     /// When it spent anything last.
-    pub(super) spent: Timestamp,
+    pub(in crate::scheduler) spent: Timestamp,
     /// On the list of those to look after.
-    pub(super) touched: bool,
+    pub(in crate::scheduler) touched: bool,
     /// When it needs work.
-    pub(super) wake: Option<Timestamp>,
+    pub(in crate::scheduler) wake: Option<Timestamp>,
     /// The store was asked to report changes.
-    pub(super) watched: bool,
+    pub(in crate::scheduler) watched: bool,
     /// What was wrong when it was looked after last.
-    pub(super) trouble: Wrong,
-    pub(super) rests: Rests,
-    pub(super) links: Links,
+    pub(in crate::scheduler) trouble: Wrong,
+    pub(in crate::scheduler) rests: Rests,
+    pub(in crate::scheduler) links: Links,
 }
 
 /// On which list a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rests {
+pub(in crate::scheduler) enum Rests {
     /// On none: calls wait for it.
     #[default]
     Not,
@@ -57,7 +57,7 @@ pub(super) enum Rests {
 
 /// What kind of trouble a key has. That the store is unavailable is the store's trouble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(in crate::scheduler) enum Wrong {
     #[default]
     Nothing,
     Unreadable,
@@ -67,7 +67,7 @@ pub(super) enum Wrong {
 }
 
 impl Wrong {
-    pub(super) fn of(trouble: Option<Trouble>) -> Self {
+    pub(in crate::scheduler) fn of(trouble: Option<Trouble>) -> Self {
         match trouble {
             None | Some(Trouble::Away(_)) => Self::Nothing,
             Some(Trouble::Unreadable(_)) => Self::Unreadable,
@@ -90,18 +90,18 @@ impl Linked for Limiter {
 
 /// A rule, and what its keys have in common.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(in crate::scheduler) struct Named {
     /// `None` while it is removed.
-    pub(super) rule: Option<QuotaRule>,
-    pub(super) counts: QuotaCounts,
+    pub(in crate::scheduler) rule: Option<QuotaRule>,
+    pub(in crate::scheduler) counts: QuotaCounts,
     /// Its keys that no call waits for, and that hold nothing.
-    pub(super) empty: Recency,
+    pub(in crate::scheduler) empty: Recency,
     /// Keys without waiting calls that hold tokens.
-    pub(super) holding: Recency,
+    pub(in crate::scheduler) holding: Recency,
 }
 
 impl Named {
-    pub(super) const fn idle(&self) -> usize {
+    pub(in crate::scheduler) const fn idle(&self) -> usize {
         self.empty.len() + self.holding.len()
     }
 }
@@ -118,28 +118,28 @@ pub(crate) enum Found {
 /// All quotas.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    pub(super) named: Slab<Named>,
-    pub(super) by_name: BTreeMap<Arc<str>, Key>,
-    pub(super) by_key: BTreeMap<QuotaKey, Key>,
-    pub(super) all: Slab<Limiter>,
-    pub(super) keys_max: usize,
-    pub(super) nodes: u32,
-    pub(super) time: StoreTime,
-    pub(super) touched: Vec<Key>,
-    pub(super) wakes: BTreeSet<(Timestamp, Key)>,
-    pub(super) questions: Vec<QuotaQuestion>,
+    pub(in crate::scheduler) named: Slab<Named>,
+    pub(in crate::scheduler) by_name: BTreeMap<Arc<str>, Key>,
+    pub(in crate::scheduler) by_key: BTreeMap<QuotaKey, Key>,
+    pub(in crate::scheduler) all: Slab<Limiter>,
+    pub(in crate::scheduler) keys_max: usize,
+    pub(in crate::scheduler) nodes: u32,
+    pub(in crate::scheduler) time: StoreTime,
+    pub(in crate::scheduler) touched: Vec<Key>,
+    pub(in crate::scheduler) wakes: BTreeSet<(Timestamp, Key)>,
+    pub(in crate::scheduler) questions: Vec<QuotaQuestion>,
     /// Keys that give back what they hold before they are forgotten.
-    pub(super) leaving: Recency,
-    pub(super) forgotten: Vec<QuotaRef>,
+    pub(in crate::scheduler) leaving: Recency,
+    pub(in crate::scheduler) forgotten: Vec<QuotaRef>,
     /// Keys whose first waiting call must be asked again.
-    pub(super) reopened: Vec<Key>,
+    pub(in crate::scheduler) reopened: Vec<Key>,
     /// Troubles that began or ended.
-    pub(super) troubles: Vec<QuotaTrouble>,
+    pub(in crate::scheduler) troubles: Vec<QuotaTrouble>,
     /// Unknown keys have spent nothing after this.
-    pub(super) unknown_since: Timestamp,
+    pub(in crate::scheduler) unknown_since: Timestamp,
 }
 
-pub(super) const RULED: &str = "a rule is there for as long as its keys are";
+pub(in crate::scheduler) const RULED: &str = "a rule is there for as long as its keys are";
 
 impl Quotas {
     pub(crate) fn new() -> Self {
@@ -163,24 +163,24 @@ impl Quotas {
     }
 
     /// A quota that calls wait for is never forgotten.
-    pub(super) fn expect(&self, key: Key) -> &Limiter {
+    pub(in crate::scheduler) fn expect(&self, key: Key) -> &Limiter {
         self.all
             .get(key)
             .expect("the quota of a waiting call is there")
     }
 
-    pub(super) fn expect_mut(&mut self, key: Key) -> &mut Limiter {
+    pub(in crate::scheduler) fn expect_mut(&mut self, key: Key) -> &mut Limiter {
         self.all
             .get_mut(key)
             .expect("the quota of a waiting call is there")
     }
 
-    pub(super) fn named_mut(&mut self, key: Key) -> &mut Named {
+    pub(in crate::scheduler) fn named_mut(&mut self, key: Key) -> &mut Named {
         let named = self.expect(key).named;
         self.named.get_mut(named).expect(RULED)
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<&Named> {
+    pub(in crate::scheduler) fn find(&self, name: &str) -> Option<&Named> {
         let named = *self.by_name.get(name)?;
         Some(self.named.get(named).expect(RULED))
     }
@@ -216,7 +216,7 @@ impl Quotas {
         }
     }
 
-    pub(super) fn make(&mut self, of: &QuotaKey, named: Key, rule: QuotaRule) -> Key {
+    pub(in crate::scheduler) fn make(&mut self, of: &QuotaKey, named: Key, rule: QuotaRule) -> Key {
         let key = self.all.insert(Limiter {
             of: of.clone(),
             named,
@@ -239,7 +239,7 @@ impl Quotas {
         key
     }
 
-    pub(super) fn touch(&mut self, key: Key) {
+    pub(in crate::scheduler) fn touch(&mut self, key: Key) {
         if let Some(limiter) = self.all.get_mut(key)
             && !limiter.touched
         {
@@ -252,7 +252,7 @@ impl Quotas {
         Some(Arc::clone(&self.all.get(key)?.of.quota))
     }
 
-    pub(super) fn now(
+    pub(in crate::scheduler) fn now(
         &self,
         time: &StoreTime,
         key: Key,

@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
-use super::table::{Limiter, Named, Quotas, RULED};
+use super::quota::{Limiter, Named, Quotas, RULED};
+use super::quota::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
+use super::state::Scheduler;
 use crate::call::QuotaKey;
 use crate::queue::Bar;
 use crate::quota::{Question, Rule, StoreReply, StoreTime};
 use crate::recency::Recency;
-use crate::scheduler::state::Scheduler;
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -280,7 +280,7 @@ impl<T> Scheduler<T> {
 
     /// Looks after the quotas for which something has changed.
     #[inline]
-    pub(crate) fn settle_quotas(&mut self, now: Timestamp) {
+    pub(super) fn settle_quotas(&mut self, now: Timestamp) {
         self.quotas.wake_due(now);
         if self.quotas.is_settled() {
             return;
