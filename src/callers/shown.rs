@@ -13,9 +13,10 @@ use tidegate_callers::{Headroom, ServiceTime, Span, Suggestion, Usage, UsageNow}
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::{Timestamp, Weight};
 
+use super::claims::{charge, charged_to};
 use super::rate_limit::{Allowance, Profile, RateLimit};
 use super::settings::Costs;
-use super::{Callers, Error, State, charge, charged_to};
+use super::{Callers, Error, State};
 use crate::call::claim::{Charged, RateLimitId};
 
 /// A caller.

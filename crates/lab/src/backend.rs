@@ -35,7 +35,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::recorder::{Call, Outcome, Recorder};
+use self::recorder::{Call, CallEnd, Recorder};
 use crate::conn::{self, Conn};
 use crate::framing::{Body, HEAD_MAX, Head};
 
@@ -301,6 +301,14 @@ struct Ask {
     userid: String,
 }
 
+/// One HTTP request, as far as it matters here.
+struct HttpAsk {
+    method: String,
+    path: String,
+    /// The body, where it names the function.
+    kept: Vec<u8>,
+}
+
 /// The effect of a userid on its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whim {
@@ -395,7 +403,6 @@ impl Backend {
         }
         stream.set_nodelay(true)?;
         let mut bytes: Vec<u8> = Vec::with_capacity(4096);
-        let mut reply: Vec<u8> = Vec::new();
         loop {
             let head = loop {
                 if let Some(head) = Head::find(&bytes) {
@@ -436,44 +443,51 @@ impl Backend {
                 }
             }
 
-            reply.clear();
-            let without_body = method == "HEAD";
-            if port == Port::Stats {
-                self.answer_stats(&method, &path, &mut reply);
-                stream.write_all(&reply).await?;
-            } else if method == "POST" && path == "/token" {
-                // sdkwsgi answers this itself: it is no call.
-                reply.extend_from_slice(
-                    b"HTTP/1.1 200 OK\r\nX-Auth-Token: server-auth-closed\r\nContent-Length: 0\r\n\r\n",
-                );
-                stream.write_all(&reply).await?;
-            } else {
-                let ask = if path == "/" && !kept.is_empty() {
-                    parse_array(&kept).unwrap_or_else(|_| ask_of_path(&method, &path))
-                } else {
-                    ask_of_path(&method, &path)
-                };
-                match self.run(&ask).await {
-                    Ending::Whole(json, overall_rc) => {
-                        write_response(&mut reply, overall_rc, &json, without_body);
-                        stream.write_all(&reply).await?;
-                    }
-                    Ending::Cut(json) => {
-                        write_response(&mut reply, 0, &json, without_body);
-                        reply.truncate(reply.len() - json.len() / 2);
-                        stream.write_all(&reply).await?;
-                        close = true;
-                    }
-                    Ending::Close => close = true,
-                    Ending::Silent(call) => {
-                        until_client_leaves(&mut stream).await;
-                        drop(call);
-                        close = true;
-                    }
-                }
-            }
+            let ask = HttpAsk { method, path, kept };
+            close |= match port {
+                Port::Stats => self.answer_stats(&ask, &mut stream).await?,
+                Port::Socket | Port::Http => self.answer_http(&ask, &mut stream).await?,
+            };
             if close {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Answers one request. True if the connection ends with it.
+    async fn answer_http(&self, asked: &HttpAsk, stream: &mut TcpStream) -> io::Result<bool> {
+        let HttpAsk { method, path, kept } = asked;
+        if method == "POST" && path == "/token" {
+            // Answered by sdkwsgi itself: no call.
+            let token =
+                b"HTTP/1.1 200 OK\r\nX-Auth-Token: server-auth-closed\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(token).await?;
+            return Ok(false);
+        }
+        let ask = if path == "/" && !kept.is_empty() {
+            parse_array(kept).unwrap_or_else(|_| ask_of_path(method, path))
+        } else {
+            ask_of_path(method, path)
+        };
+        let without_body = method == "HEAD";
+        match self.run(&ask).await {
+            Ending::Whole(json, overall_rc) => {
+                let reply = response(overall_rc, &json, without_body);
+                stream.write_all(&reply).await?;
+                Ok(false)
+            }
+            Ending::Cut(json) => {
+                let reply = response(0, &json, without_body);
+                stream
+                    .write_all(&reply[..reply.len() - json.len() / 2])
+                    .await?;
+                Ok(true)
+            }
+            Ending::Close => Ok(true),
+            Ending::Silent(call) => {
+                until_client_leaves(stream).await;
+                drop(call);
+                Ok(true)
             }
         }
     }
@@ -495,23 +509,23 @@ impl Backend {
             tokio::time::sleep(pause).await;
         }
         let due = match whim {
-            Whim::Cut | Whim::Close => Outcome::Broken,
-            Whim::NoSuchGuest => Outcome::Failed,
-            _ if call.fails_by_chance() => Outcome::Failed,
-            _ => Outcome::Answered,
+            Whim::Cut | Whim::Close => CallEnd::Broken,
+            Whim::NoSuchGuest => CallEnd::Failed,
+            _ if call.fails_by_chance() => CallEnd::Failed,
+            _ => CallEnd::Answered,
         };
         match (call.end(due), whim) {
-            (Outcome::Broken, Whim::Cut) => Ending::Cut(self.answer(ask)),
-            (Outcome::Broken, _) => Ending::Close,
-            (Outcome::Failed, Whim::NoSuchGuest) => {
+            (CallEnd::Broken, Whim::Cut) => Ending::Cut(self.answer(ask)),
+            (CallEnd::Broken, _) => Ending::Close,
+            (CallEnd::Failed, Whim::NoSuchGuest) => {
                 let errmsg = format!("Guest '{}' does not exist.", ask.userid);
                 Ending::Whole(error(404, 10, 404, 1, &errmsg), 404)
             }
-            (Outcome::Failed | Outcome::Fallen, _) => {
+            (CallEnd::Failed | CallEnd::Fallen, _) => {
                 let errmsg = "SMAPI is down: connection to the SMAPI server was refused";
                 Ending::Whole(error(500, 1, -110, 0, errmsg), 500)
             }
-            (Outcome::Answered, _) => Ending::Whole(self.answer(ask), 0),
+            (CallEnd::Answered, _) => Ending::Whole(self.answer(ask), 0),
         }
     }
 
@@ -542,24 +556,21 @@ impl Backend {
         json
     }
 
-    fn answer_stats(&self, method: &str, path: &str, reply: &mut Vec<u8>) {
-        match (method, path) {
+    async fn answer_stats(&self, asked: &HttpAsk, stream: &mut TcpStream) -> io::Result<bool> {
+        let reply = match (&*asked.method, &*asked.path) {
             ("GET", "/stats") => {
                 let json = serde_json::to_vec(&self.recorder.report())
                     .expect("a report is numbers and a flag");
-                write_response(reply, 0, &json, false);
+                response(0, &json, false)
             }
             ("POST", "/reset") => {
                 self.recorder.reset();
-                write_response(reply, 0, b"{}", false);
+                response(0, b"{}", false)
             }
-            _ => write_response(
-                reply,
-                404,
-                br#"{"have": ["GET /stats", "POST /reset"]}"#,
-                false,
-            ),
-        }
+            _ => response(404, br#"{"have": ["GET /stats", "POST /reset"]}"#, false),
+        };
+        stream.write_all(&reply).await?;
+        Ok(false)
     }
 }
 
@@ -625,13 +636,13 @@ fn write_string(json: &mut Vec<u8>, text: &str) {
 }
 
 /// An HTTP response as sdkwsgi frames it; its status follows from the `overallRC`.
-fn write_response(reply: &mut Vec<u8>, overall_rc: u16, json: &[u8], head_only: bool) {
+fn response(overall_rc: u16, json: &[u8], head_only: bool) -> Vec<u8> {
     let status = match http_status(overall_rc.into()) {
         200 => "200 OK",
         404 => "404 Not Found",
         _ => "500 Internal Server Error",
     };
-    reply.reserve(192 + json.len());
+    let mut reply = Vec::with_capacity(192 + json.len());
     write!(
         reply,
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nCache-Control: no-cache\r\n\
@@ -642,4 +653,5 @@ fn write_response(reply: &mut Vec<u8>, overall_rc: u16, json: &[u8], head_only: 
     if !head_only {
         reply.extend_from_slice(json);
     }
+    reply
 }

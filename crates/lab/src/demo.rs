@@ -190,7 +190,7 @@ pub async fn run<F>(
     limits: &Limits,
     progress: &mut Progress,
     start_proxy: &F,
-) -> io::Result<Outcome>
+) -> io::Result<Storms>
 where
     F: AsyncFn(Wish) -> io::Result<Proxy>,
 {
@@ -218,7 +218,7 @@ where
         backend.stop().await;
         storms.push(storm);
     }
-    Ok(Outcome {
+    Ok(Storms {
         calls,
         limits: *limits,
         storms,
@@ -329,14 +329,14 @@ pub struct Storm {
 
 /// The results of all storms.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Storms {
     calls: u32,
     limits: Limits,
     /// One after the other.
     pub storms: Vec<Storm>,
 }
 
-impl Outcome {
+impl Storms {
     /// Whether every storm through the sidecar kept every promise.
     #[must_use]
     pub fn kept(&self) -> bool {
@@ -494,7 +494,7 @@ mod tests {
             densest_second: 40,
             ..Report::default()
         };
-        let outcome = |jitter: Report| Outcome {
+        let outcome = |jitter: Report| Storms {
             calls: 300,
             limits: LIMITS,
             storms: vec![

@@ -80,7 +80,7 @@ struct Head {
 }
 
 /// Why a head is refused, and the head that hyper gets instead.
-struct Refused {
+struct BadHead {
     refusal: Refusal,
     instead: Vec<u8>,
 }
@@ -187,9 +187,9 @@ impl Heads {
     }
 
     /// Marks the first `ready` bytes of `held` as ready; a bad head behind them is replaced.
-    fn settle(&mut self, ready: usize, refused: Option<Refused>) {
+    fn settle(&mut self, ready: usize, refused: Option<BadHead>) {
         self.ready = ready;
-        if let Some(Refused { refusal, instead }) = refused {
+        if let Some(BadHead { refusal, instead }) = refused {
             self.held.truncate(ready);
             self.held.extend_from_slice(&instead);
             self.ready = self.held.len();
@@ -201,7 +201,7 @@ impl Heads {
     }
 
     /// Follows the messages in these bytes. Returns how many bytes are good for hyper.
-    fn follow(&mut self, bytes: &[u8]) -> (usize, Option<Refused>) {
+    fn follow(&mut self, bytes: &[u8]) -> (usize, Option<BadHead>) {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
@@ -214,7 +214,7 @@ impl Heads {
                         self.lacks_host |= head.lacks_host;
                     }
                     Ok(None) if rest.len() > HEAD_BYTES => {
-                        return (at, Some(Refused::unread(rest, too_large())));
+                        return (at, Some(BadHead::unread(rest, too_large())));
                     }
                     Ok(None) => break,
                     Err(_) if rest.starts_with(HTTP_2) => self.part = Part::Foreign,
@@ -240,7 +240,7 @@ impl Heads {
     }
 
     /// The head at the front of these bytes, if it is whole.
-    fn head(&mut self, bytes: &[u8]) -> Result<Option<Head>, Refused> {
+    fn head(&mut self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         // A connection with one request has no use for what is known.
         let known = (self.passed > 0).then_some(&mut self.known);
         if let Some(head) = plain::head(bytes, self.fields_max, known) {
@@ -250,7 +250,7 @@ impl Heads {
     }
 
     /// The same for a head of any form.
-    fn any_head(&self, bytes: &[u8]) -> Result<Option<Head>, Refused> {
+    fn any_head(&self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         let mut fields = [MaybeUninit::uninit(); FIELDS];
         let few = self.fields_max.min(FIELDS);
         let read = parse(bytes, &mut fields[..few]);
@@ -267,14 +267,14 @@ impl Heads {
         &self,
         bytes: &[u8],
         read: Result<Option<(usize, Request<'_, '_>)>, Error>,
-    ) -> Result<Option<Head>, Refused> {
+    ) -> Result<Option<Head>, BadHead> {
         let refused = match read {
             Ok(None) => return Ok(None),
             Ok(Some((length, _))) if length > HEAD_BYTES => too_large(),
             Ok(Some((length, request))) => {
                 return check(&request, length)
                     .map(Some)
-                    .map_err(|why| Refused::read(&request, bad(why), self.fields_max));
+                    .map_err(|why| BadHead::read(&request, bad(why), self.fields_max));
             }
             Err(Error::TooManyHeaders) => Refusal::new(
                 Reason::HeadTooLarge,
@@ -288,7 +288,7 @@ impl Heads {
             Err(Error::HeaderName | Error::HeaderValue) => bad("a header field is malformed"),
             Err(_) => bad("a line does not end as HTTP's lines do"),
         };
-        Err(Refused::unread(bytes, refused))
+        Err(BadHead::unread(bytes, refused))
     }
 }
 
@@ -401,7 +401,7 @@ fn number(value: &[u8]) -> Option<u64> {
     })
 }
 
-impl Refused {
+impl BadHead {
     /// For a head that cannot be parsed. HEAD stays HEAD, because its answer has no body.
     fn unread(bytes: &[u8], refusal: Refusal) -> Self {
         let method = if bytes.starts_with(b"HEAD") {

@@ -67,7 +67,7 @@ impl fmt::Display for Report {
 
 /// How a call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CallEnd {
     Answered,
     Failed,
     /// With an error, because the backend fell while it ran or before.
@@ -267,23 +267,23 @@ impl Call<'_> {
     }
 
     /// Ends the call with its outcome, unless a fall came in between.
-    pub(super) fn end(mut self, due: Outcome) -> Outcome {
+    pub(super) fn end(mut self, due: CallEnd) -> CallEnd {
         self.leave(due)
     }
 
-    fn leave(&mut self, due: Outcome) -> Outcome {
+    fn leave(&mut self, due: CallEnd) -> CallEnd {
         self.ended = true;
         let outcome = {
             let mut state = self.recorder.lock();
             let fell = self.is_down || state.falls != self.falls_before;
-            let outcome = if fell { Outcome::Fallen } else { due };
+            let outcome = if fell { CallEnd::Fallen } else { due };
             let report = &mut state.report;
             report.in_flight -= 1;
             match outcome {
-                Outcome::Answered => report.answered += 1,
-                Outcome::Failed => report.failed += 1,
-                Outcome::Fallen => report.fallen += 1,
-                Outcome::Broken => report.broken += 1,
+                CallEnd::Answered => report.answered += 1,
+                CallEnd::Failed => report.failed += 1,
+                CallEnd::Fallen => report.fallen += 1,
+                CallEnd::Broken => report.broken += 1,
             }
             outcome
         };
@@ -295,7 +295,7 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.leave(Outcome::Broken);
+            self.leave(CallEnd::Broken);
         }
     }
 }
@@ -310,7 +310,7 @@ mod tests {
         for &at in starts {
             let at = recorder.epoch + Duration::from_millis(at);
             tokio::time::advance(at.saturating_duration_since(Instant::now())).await;
-            recorder.begin().end(Outcome::Answered);
+            recorder.begin().end(CallEnd::Answered);
         }
         recorder.report().densest_second
     }
@@ -370,12 +370,12 @@ mod tests {
         assert!(third.is_down());
         assert!(third.pause().is_zero(), "what is down answers at once");
         for call in [first, second, third] {
-            assert_eq!(call.end(Outcome::Answered), Outcome::Fallen);
+            assert_eq!(call.end(CallEnd::Answered), CallEnd::Fallen);
         }
         tokio::time::advance(Duration::from_millis(4999)).await;
-        assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Fallen);
+        assert_eq!(recorder.begin().end(CallEnd::Answered), CallEnd::Fallen);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Answered);
+        assert_eq!(recorder.begin().end(CallEnd::Answered), CallEnd::Answered);
         let report = recorder.report();
         assert_eq!((report.falls, report.fallen, report.answered), (1, 4, 1));
     }
@@ -387,13 +387,13 @@ mod tests {
             ..Options::default()
         });
         for _ in 0..3 {
-            assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Answered);
+            assert_eq!(recorder.begin().end(CallEnd::Answered), CallEnd::Answered);
         }
         tokio::time::advance(Duration::from_millis(1000)).await;
         for _ in 0..3 {
-            assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Answered);
+            assert_eq!(recorder.begin().end(CallEnd::Answered), CallEnd::Answered);
         }
-        assert_eq!(recorder.begin().end(Outcome::Answered), Outcome::Fallen);
+        assert_eq!(recorder.begin().end(CallEnd::Answered), CallEnd::Fallen);
         assert_eq!(recorder.report().densest_second, 4);
     }
 

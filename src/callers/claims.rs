@@ -1,0 +1,327 @@
+//! What a call is counted for and charged to, and what it turns out to cost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+use tidegate_callers::{
+    CallerId, FunctionId, Group, LimitRef, Match, Matches, Registration, Row, Settled, Table, Usage,
+};
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::call::BucketId;
+use tidegate_limits::scheduler::Settlement;
+use tidegate_limits::{Timestamp, Weight};
+
+use super::quotas::Asking;
+use super::rate_limit::{self, RateLimit};
+use super::{Account, Callers, GroupUse, Meets, State};
+use crate::call::claim::{Charged, Claim, Counted, RateLimitId, Settling};
+use crate::call::identity::fitting;
+use crate::call::{Dialect, Facts, Identity, Verdict};
+
+impl Callers {
+    /// Says who makes a call and what is charged for it, and counts it.
+    pub fn claim(
+        &self,
+        now: Timestamp,
+        identity: &Arc<Identity>,
+        function: &str,
+        meets: Meets,
+    ) -> Claim {
+        let mut state = self.lock();
+        state.find(now, identity);
+        let function_name = function;
+        let function = state.functions.find(function_name);
+        let cost = match meets {
+            Meets::Limits => state.cost_model.cost(function),
+            Meets::NoLimits => TokenCount::ZERO,
+        };
+        let (counted, weight) = state.count(now, identity, function, cost);
+        let State {
+            table,
+            matches,
+            accounts,
+            rate_limits,
+            functions,
+            quotas,
+            cost_model,
+            costs,
+            ..
+        } = &mut *state;
+        let (charged, settlement) = match (meets, charged_to(rate_limits, matches)) {
+            (Meets::Limits, Some(limit)) => (charge(limit), limit.settlement(costs.settle)),
+            (Meets::Limits, None) if costs.settle => (Charged::Nothing, Settlement::Measured),
+            _ => (Charged::Nothing, Settlement::Estimate),
+        };
+        let settling =
+            (meets == Meets::Limits && settlement == Settlement::Measured).then(|| Settling {
+                costs: Arc::clone(cost_model),
+                estimated: cost,
+            });
+        let asking = Asking {
+            identity,
+            function: function_name,
+            functions,
+            function_id: function,
+            is_exempt: is_exempt(&charged, matches),
+        };
+        let quotas = match meets {
+            Meets::Limits => quotas.of(&asking, || quota_key(table, accounts, matches)),
+            Meets::NoLimits => None,
+        };
+        Claim {
+            at: now,
+            caller: matches.caller(),
+            weight,
+            function,
+            cost,
+            charged,
+            quotas,
+            settling,
+            counted,
+        }
+    }
+
+    /// Counts the result of a call. Evicted callers are skipped.
+    pub fn ended(&self, now: Timestamp, facts: &Facts) {
+        let Some(claim) = &facts.claim else {
+            return;
+        };
+        let wait = facts.delayed_for();
+        let is_refused = matches!(facts.verdict, Verdict::Refused | Verdict::Expired);
+        // A call that gets the answer of another one draws nothing.
+        let settled = match facts.shared {
+            true => Some(Settled {
+                estimated: claim.cost,
+                charged: TokenCount::ZERO,
+            }),
+            false => facts.settled,
+        };
+        let mut state = self.lock();
+        let State {
+            table,
+            accounts,
+            groups,
+            service_times,
+            ..
+        } = &mut *state;
+        let count = |usage: &mut Usage| {
+            if let Some(wait) = wait {
+                usage.delayed(now, wait);
+            }
+            if is_refused {
+                usage.refused(now);
+            }
+            if let Some(Settled { estimated, charged }) = settled {
+                usage.settle(now, claim.at, claim.function, estimated, charged);
+            }
+        };
+        for id in claim.counted.iter() {
+            if let Some(account) = accounts.get_mut(&id) {
+                count(account.usage());
+            }
+        }
+        each_group(table, &claim.counted, |group| {
+            let Some(group) = groups.get_mut(group) else {
+                return;
+            };
+            count(&mut group.usage);
+            group.calls += 1;
+            if facts.admitted.is_some() {
+                let cost = settled.map_or(claim.cost, |settled| settled.charged);
+                group.tokens = group.tokens.saturating_add(cost);
+            }
+        });
+        // A TCP connection lasts as long as its client likes, and an answer that failed says
+        // nothing of the next one.
+        if let (Verdict::Passed | Verdict::Delayed, Some(service)) =
+            (facts.verdict, facts.service())
+            && facts.dialect != Dialect::Tcp
+        {
+            service_times.count(now, claim.function, service);
+        }
+    }
+
+    /// What a call of this identity would be charged to if it came now. Nothing is counted.
+    #[must_use]
+    pub fn charged(&self, identity: &Identity) -> Charged {
+        let mut state = self.lock();
+        let State {
+            table,
+            matches,
+            rate_limits,
+            ..
+        } = &mut *state;
+        table.classify(&seen(identity), matches);
+        charged_to(rate_limits, matches).map_or(Charged::Nothing, charge)
+    }
+
+    /// Where a call that waits for a removed rate limit is charged instead: the limit of the next
+    /// match of the client that made its caller's latest call.
+    #[must_use]
+    pub fn reroute(&self, caller: CallerId) -> Option<BucketId> {
+        let mut state = self.lock();
+        let State {
+            table,
+            matches,
+            accounts,
+            rate_limits,
+            ..
+        } = &mut *state;
+        let identity = accounts.get(&caller)?.seen.as_ref()?;
+        table.classify(&seen(identity), matches);
+        match charge(charged_to(rate_limits, matches)?) {
+            Charged::RateLimit { id, .. } => Some(id.bucket()),
+            Charged::Nothing | Charged::Exempt(_) => None,
+        }
+    }
+}
+
+impl State {
+    /// Finds the callers that an identity matches, and registers it where it matches none exactly.
+    fn find(&mut self, now: Timestamp, identity: &Identity) {
+        let found = self
+            .table
+            .classify_and_touch(now, &seen(identity), &mut self.matches);
+        if let Registration::Registered {
+            forgotten: Some(id),
+            ..
+        } = found
+        {
+            self.accounts.remove(&id);
+            self.evicted += 1;
+        }
+    }
+
+    /// Counts a call for every caller that was found, and for their groups. Returns them, and the
+    /// weight of the most specific that has one.
+    fn count(
+        &mut self,
+        now: Timestamp,
+        identity: &Arc<Identity>,
+        function: FunctionId,
+        cost: TokenCount,
+    ) -> (Counted, Weight) {
+        let Self {
+            table,
+            matches,
+            accounts,
+            groups,
+            ..
+        } = self;
+        let mut weight = None;
+        for found in matches.as_slice() {
+            let account = accounts.entry(found.caller()).or_default();
+            account.usage().count(now, function, cost);
+            weight = weight.or(account.weight);
+        }
+        if let Some(account) = accounts.get_mut(&matches.caller())
+            && !account
+                .seen
+                .as_ref()
+                .is_some_and(|seen| Arc::ptr_eq(seen, identity))
+        {
+            account.seen = Some(Arc::clone(identity));
+        }
+        let counted: Counted = matches.as_slice().iter().map(Match::caller).collect();
+        each_group(table, &counted, |group| {
+            // Looked up first: most groups are known, and their names need no copy.
+            if !groups.contains_key(group) {
+                groups.insert(group.clone(), GroupUse::default());
+            }
+            if let Some(group) = groups.get_mut(group) {
+                group.usage.count(now, function, cost);
+            }
+        });
+        (counted, weight.unwrap_or_default())
+    }
+}
+
+/// The only rate limit that is charged.
+pub(super) fn charged_to<'a>(
+    rate_limits: &'a BTreeMap<RateLimitId, RateLimit>,
+    matches: &Matches,
+) -> Option<&'a RateLimit> {
+    match matches.charged()?.charge() {
+        tidegate_callers::Charge::Limit(LimitRef(id)) => {
+            let limit = rate_limits.get(&RateLimitId(id));
+            Some(limit.expect("a rate limit that goes is detached from every caller"))
+        }
+        tidegate_callers::Charge::None | tidegate_callers::Charge::Exempt => None,
+    }
+}
+
+pub(super) fn charge(limit: &RateLimit) -> Charged {
+    match limit.rule.allowance {
+        rate_limit::Allowance::Exempt => Charged::Exempt(limit.id),
+        rate_limit::Allowance::Bucket { .. } | rate_limit::Allowance::Paced { .. } => {
+            Charged::RateLimit {
+                id: limit.id,
+                label: Arc::clone(&limit.label),
+                deadline: limit.rule.deadline,
+            }
+        }
+    }
+}
+
+/// Whether no rate limit is asked about its calls.
+fn is_exempt(charged: &Charged, matches: &Matches) -> bool {
+    let of_its_own = |found: &Match| found.charge() == tidegate_callers::Charge::Exempt;
+    matches!(charged, Charged::Exempt(_)) || matches.charged().is_some_and(of_its_own)
+}
+
+/// The name of the caller in quotas: the most specific caller with a label. An auto-registered
+/// caller has a quota of its own only if there is none: otherwise a labelled caller would get a
+/// new one with each address that it comes from. `None` for the unknown caller.
+fn quota_key(
+    table: &Table,
+    accounts: &mut HashMap<CallerId, Account>,
+    matches: &Matches,
+) -> Option<Arc<str>> {
+    let ids = || matches.as_slice().iter().map(Match::caller);
+    let rows = || {
+        ids()
+            .filter(|id| *id != CallerId::UNKNOWN)
+            .filter_map(|id| table.get(id))
+    };
+    let row = rows()
+        .find(|row| row.label().is_some())
+        .or_else(|| rows().next())?;
+    let caller = row.id();
+    let account = accounts.entry(caller).or_default();
+    let key = account
+        .quota_key
+        .get_or_insert_with(|| fitting(row.name()).as_ref().into());
+    Some(Arc::clone(key))
+}
+
+/// Every group that one of the callers is in, each once.
+fn each_group(table: &Table, callers: &Counted, mut tell: impl FnMut(&Group)) {
+    let groups_of = |id| table.get(id).map(Row::groups).unwrap_or_default();
+    for (at, id) in callers.iter().enumerate() {
+        for group in groups_of(id) {
+            let mut earlier = callers.iter().take(at);
+            if !earlier.any(|id| groups_of(id).contains(group)) {
+                tell(group);
+            }
+        }
+    }
+}
+
+/// An identity as the table of callers takes it.
+fn seen(identity: &Identity) -> tidegate_callers::Identity<'_> {
+    let mut seen = tidegate_callers::Identity::default().with_listener(&identity.listener);
+    if let Some(address) = identity.address {
+        seen = seen.with_ip(address);
+    }
+    if let Some(user) = &identity.user {
+        seen = seen.with_user(user);
+    }
+    if let Some(user_agent) = &identity.user_agent {
+        seen = seen.with_user_agent(user_agent);
+    }
+    if let Some(originator) = &identity.originator {
+        seen = seen.with_originator(originator);
+    }
+    seen
+}
