@@ -7,10 +7,10 @@
 //!
 //! | engine | promise | clock |
 //! |---|---|---|
-//! | [`memory`] | exact; one process | the process's own |
-//! | [`zookeeper`] | nothing that was confirmed is forgotten while a quorum survives | the leader's, in each reply |
-//! | [`etcd`] | the same; of nodes' own shares as long as anybody who knows the time lives | none: the master of an election keeps one |
-//! | [`redis`] | nothing that was confirmed is forgotten while the primary survives | the primary's, in each reply |
+//! | `memory` | exact; one process | the process's own |
+//! | `zookeeper` | nothing that was confirmed is forgotten while a quorum survives | the leader's, in each reply |
+//! | `etcd` | the same; of nodes' own shares as long as a node that knows the time lives | none: the master of an election keeps one |
+//! | `redis` | nothing that was confirmed is forgotten while the primary survives | the primary's, in each reply |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

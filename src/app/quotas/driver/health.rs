@@ -1,4 +1,4 @@
-//! What answers say about the store, its members and its records, and what operators are told of it.
+//! What answers say about the store, its members and its records, and what operators see of it.
 
 use std::mem;
 
