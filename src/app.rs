@@ -402,12 +402,9 @@ fn coordination(
     metrics: &Metrics,
     clock: Clock,
 ) -> Arc<Coordination> {
-    let coordination = Coordination::new(gate.clone(), callers.clone(), clock);
+    let registry = metrics.registry();
+    let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry);
     coordination.apply(config.coordinate.as_ref(), &config.admit);
-    coordination
-        .metrics()
-        .register(metrics.registry().prometheus())
-        .expect("no other metrics have these names");
     Arc::new(coordination)
 }
 

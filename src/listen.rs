@@ -261,8 +261,30 @@ where
     if let Some(file) = file {
         let _ = tokio::task::spawn_blocking(move || drop(file)).await;
     }
+    accept_rest(
+        listener.into_inner(),
+        &address,
+        in_hand,
+        &connections,
+        failed,
+        handle,
+    )
+    .await;
+    Ok(())
+}
+
+/// Takes the clients that the kernel has accepted by now.
+async fn accept_rest<H>(
+    listener: OwnedFd,
+    address: &Bind,
+    mut in_hand: Option<(TcpStream, Peer)>,
+    connections: &Arc<Connections>,
+    failed: impl Fn(&io::Error),
+    handle: impl Fn(TcpStream, Peer, Connection) -> H,
+) where
+    H: Future<Output = ()> + Send + 'static,
+{
     // Asked directly, because the runtime may not yet know of the last clients.
-    let listener = listener.into_inner();
     for _ in 0..BACKLOG {
         let Some(connection) = connections.room_now() else {
             break;
@@ -272,7 +294,7 @@ where
             tokio::spawn(handle(stream, peer, connection));
             continue;
         }
-        match accept_one(&listener) {
+        match accept_one(&listener, address) {
             Ok((stream, peer)) => {
                 tokio::spawn(handle(stream, peer, connection));
             }
@@ -291,7 +313,6 @@ where
         let connection = connections.room().await;
         tokio::spawn(handle(stream, peer, connection));
     }
-    Ok(())
 }
 
 /// On a Unix socket a second system call identifies the peer.

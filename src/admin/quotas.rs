@@ -1,16 +1,16 @@
 //! `/v1/quotas` and `/quotas`: what this sidecar knows of its shared quotas, and the state of
 //! their store.
 
-use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
 use serde::Serialize;
 
 use super::callers::{self, Parameters};
-use super::index::{self, Escaped};
+use super::index;
 use super::routes::Routes;
 use super::{Source, api};
 
@@ -155,71 +155,50 @@ async fn quotas(
 }
 
 async fn page(State(source): State<Arc<dyn Source>>) -> Response {
-    let page = api::read(source, |source| {
-        let mut page = String::with_capacity(16 << 10);
-        write_page(&mut page, &source.quotas(PAGE_KEYS)).expect("writing to memory does not fail");
-        page
-    });
-    index::answer(page.await)
+    let body = api::read(source, |source| body(&source.quotas(PAGE_KEYS)));
+    index::answer("Tidegate quotas", &body.await)
 }
 
-fn write_page(page: &mut String, state: &QuotasState) -> fmt::Result {
-    index::write_head(page, "Tidegate quotas")?;
-    match &state.store {
-        None => write!(page, "<p>there are no quotas</p>")?,
-        Some(store) => write_store(page, store)?,
+fn body(state: &QuotasState) -> Markup {
+    html! {
+        @match &state.store {
+            None => p { "there are no quotas" },
+            Some(store) => (section_of_store(store)),
+        }
+        @for quota in &state.quotas { (section_of_quota(quota)) }
+        p { a href="/" { "all there is" } }
     }
-    for quota in &state.quotas {
-        write_quota(page, quota)?;
-    }
-    write!(page, "<p><a href=\"/\">all there is</a></p></body></html>")
 }
 
-fn write_store(page: &mut String, store: &QuotaStoreState) -> fmt::Result {
+fn section_of_store(store: &QuotaStoreState) -> Markup {
     let (class, word) = match store.up {
         Some(true) => ("good", "answers"),
         Some(false) => ("bad", "is unavailable"),
         None => ("bad", "has not answered yet"),
     };
-    let QuotaStoreState {
-        engine,
-        since_seconds,
-        members,
-        expected_sidecars,
-        unexpected_members,
-        ..
-    } = store;
-    write!(
-        page,
-        "<p class=\"{class}\">{engine} {word}, for {since_seconds:.0} s</p><p>"
-    )?;
-    match store.time_uncertainty_seconds {
-        Some(seconds) => write!(page, "its time is known to {:.1} ms", seconds * 1e3)?,
-        None => write!(page, "its time is not known")?,
-    }
-    write!(
-        page,
-        "; {members} sidecars share, {expected_sidecars} are expected</p>"
-    )?;
-    if *unexpected_members > 0 {
-        write!(
-            page,
-            "<p class=\"bad\">more sidecars than expected: safe shares may be more than the total</p>"
-        )?;
-    }
-    match &store.trouble {
-        None => Ok(()),
-        Some(trouble) => write!(
-            page,
-            "<p>last trouble, {:.0} s ago: {}</p>",
-            trouble.seconds_ago,
-            Escaped(&trouble.text)
-        ),
+    let since = store.since_seconds;
+    let time = match store.time_uncertainty_seconds {
+        Some(seconds) => format!("its time is known to {:.1} ms", seconds * 1e3),
+        None => "its time is not known".to_owned(),
+    };
+    html! {
+        p class=(class) { (store.engine) " " (word) ", for " (format!("{since:.0}")) " s" }
+        p {
+            (time) "; " (store.members) " sidecars share, " (store.expected_sidecars)
+            " are expected"
+        }
+        @if store.unexpected_members > 0 {
+            p.bad { "more sidecars than expected: safe shares may be more than the total" }
+        }
+        @if let Some(trouble) = &store.trouble {
+            p {
+                "last trouble, " (format!("{:.0}", trouble.seconds_ago)) " s ago: " (trouble.text)
+            }
+        }
     }
 }
 
-fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
-    let name = Escaped(&quota.name);
+fn section_of_quota(quota: &QuotaState) -> Markup {
     let QuotaState {
         total,
         window_seconds,
@@ -227,7 +206,6 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
         mode,
         when_store_away,
         safe_share,
-        decisions,
         draws,
         conflicts,
         unknown,
@@ -242,53 +220,54 @@ fn write_quota(page: &mut String, quota: &QuotaState) -> fmt::Result {
         drew,
         waited,
         refused,
-    } = decisions;
-    write!(
-        page,
-        "<h2>{name}</h2><p>{total} in {window_seconds} s for each key; {on_excess}, {mode}; \
-         {when_store_away} when the store is unavailable, safe share {safe_share}</p>\
-         <p>calls: {local} at once, {drew} after a draw, {waited} after a wait, {refused} refused; {draws} draws, \
-         {conflicts} conflicts, {unknown} without an answer, {unavailable} not asked; \
-         {keys} keys, {keys_forgotten} forgotten, {keys_in_trouble} in trouble</p>"
-    )?;
-    if quota.used_last.is_empty() {
-        return Ok(());
+    } = &quota.decisions;
+    html! {
+        h2 { (quota.name) }
+        p {
+            (total) " in " (window_seconds) " s for each key; " (on_excess) ", " (mode) "; "
+            (when_store_away) " when the store is unavailable, safe share " (safe_share)
+        }
+        p {
+            "calls: " (local) " at once, " (drew) " after a draw, " (waited) " after a wait, "
+            (refused) " refused; " (draws) " draws, " (conflicts) " conflicts, " (unknown)
+            " without an answer, " (unavailable) " not asked; " (keys) " keys, " (keys_forgotten)
+            " forgotten, " (keys_in_trouble) " in trouble"
+        }
+        @if !quota.used_last.is_empty() {
+            table {
+                tr {
+                    th { "key" } th.n { "window" } th.n { "left" } th.n { "of" } th {}
+                    th.n { "held" } th.n { "safe" } th.n { "waiting" } th { "trouble" }
+                }
+                @for key in &quota.used_last { (row_of_key(key)) }
+            }
+        }
     }
-    write!(
-        page,
-        "<table><tr><th>key</th><th class=\"n\">window</th><th class=\"n\">left</th>\
-         <th class=\"n\">of</th><th></th><th class=\"n\">held</th><th class=\"n\">safe</th>\
-         <th class=\"n\">waiting</th><th>trouble</th></tr>"
-    )?;
-    for key in &quota.used_last {
-        write_key(page, key)?;
-    }
-    write!(page, "</table>")
 }
 
-fn write_key(page: &mut String, of: &QuotaKeyState) -> fmt::Result {
+fn row_of_key(of: &QuotaKeyState) -> Markup {
     let name = match of.key.as_str() {
         "" => "(unknown)",
         key => key,
     };
-    let key = Escaped(name);
-    write!(page, "<tr><td>{key}</td>")?;
-    for figure in [of.window, of.left, of.window_total] {
-        match figure {
-            Some(figure) => write!(page, "<td class=\"n\">{figure}</td>")?,
-            None => write!(page, "<td class=\"n\">?</td>")?,
+    html! {
+        tr {
+            td { (name) }
+            @for figure in [of.window, of.left, of.window_total] {
+                td.n {
+                    @match figure {
+                        Some(figure) => (figure),
+                        None => "?",
+                    }
+                }
+            }
+            td {
+                @if let (Some(left), Some(total)) = (of.left, of.window_total) {
+                    meter max=(total) value=(left) {}
+                }
+            }
+            @for figure in [of.held, of.safe, of.waiting] { td.n { (figure) } }
+            td.bad { (of.trouble.join("; ")) }
         }
     }
-    match (of.left, of.window_total) {
-        (Some(left), Some(total)) => write!(
-            page,
-            "<td><meter max=\"{total}\" value=\"{left}\"></meter></td>"
-        )?,
-        _ => write!(page, "<td></td>")?,
-    }
-    for figure in [of.held, of.safe, of.waiting] {
-        write!(page, "<td class=\"n\">{figure}</td>")?;
-    }
-    let trouble = of.trouble.join("; ");
-    write!(page, "<td class=\"bad\">{}</td></tr>", Escaped(&trouble))
 }

@@ -22,6 +22,7 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{BucketNow, Supply};
 use tidegate_limits::{Fill, Timestamp};
 use tidegate_runtime::Clock;
+use tidegate_runtime::metric::Registry;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -84,21 +85,16 @@ pub struct ShareNow {
 }
 
 impl Coordination {
-    pub(super) fn new(gate: Gate, callers: Callers, clock: Clock) -> Self {
+    pub(super) fn new(gate: Gate, callers: Callers, clock: Clock, registry: &Registry) -> Self {
         Self {
             gate,
             callers,
             clock,
             started: clock.now(),
-            metrics: ClientMetrics::new(),
+            metrics: ClientMetrics::new(registry),
             running: Mutex::default(),
             changed: Notify::new(),
         }
-    }
-
-    /// The counts of requests to the servers.
-    pub(super) const fn metrics(&self) -> &ClientMetrics {
-        &self.metrics
     }
 
     /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit that

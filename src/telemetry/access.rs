@@ -235,6 +235,11 @@ fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
         None => out.extend_from_slice(br#","caller":null,"rate_limit":"#),
     }
     word(out, line.rate_limit)?;
+    figures(out, line)
+}
+
+/// The second half of a line: what the call cost, took and came to.
+fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     out.extend_from_slice(br#","tokens":"#);
     tokens(out, line.tokens)?;
     out.extend_from_slice(br#","queue_ms":"#);

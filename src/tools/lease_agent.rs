@@ -32,6 +32,7 @@ use tidegate_leases::client::{
     AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
     ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
 };
+use tidegate_runtime::metric::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -124,7 +125,7 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
 #[derive(Debug)]
 pub struct Agent {
     client: Client,
-    registry: prometheus::Registry,
+    registry: Registry,
     defaults: ResourceOptions,
     forget_after: Duration,
     opened: Mutex<BTreeMap<String, Opened>>,
@@ -188,14 +189,10 @@ impl Agent {
         }
         let listener = super::listen(options.bind, 1024)?;
         let addr = listener.local_addr()?;
-        let metrics = ClientMetrics::new();
-        let registry = prometheus::Registry::new();
-        metrics
-            .register(&registry)
-            .expect("a new registry has no names");
+        let registry = Registry::default();
         let client = ClientOptions {
             client_id: options.client_id,
-            metrics,
+            metrics: ClientMetrics::new(&registry),
             ..ClientOptions::default()
         };
         let client =

@@ -767,8 +767,8 @@ async fn metrics_have_doormans_names_and_ours_and_promtool_has_nothing_to_say() 
         "doorman_server_subclients{resource=\"disk\"} 1",
         // A client's own word is no other resource's label.
         "doorman_server_has{resource=\"other\"} 7",
-        "tidegate_lease_requests_total{method=\"GetCapacity\",code=\"failed_precondition\"} 1",
-        "tidegate_lease_requests_total{method=\"GetCapacity\",code=\"invalid_argument\"} 1",
+        "tidegate_lease_requests_total{code=\"failed_precondition\",method=\"GetCapacity\"} 1",
+        "tidegate_lease_requests_total{code=\"invalid_argument\",method=\"GetCapacity\"} 1",
         "tidegate_lease_master 1",
         "tidegate_lease_rejected_total 1",
     ] {

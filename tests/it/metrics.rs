@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -14,10 +15,12 @@ use tidegate::protocol::metrics::connections_rejected_total;
 use tidegate::tasks::{Ended, TasksNow};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::Group;
+use tidegate_leases::client::ClientMetrics;
+use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::quota::Counts;
 use tidegate_limits::scheduler::{QueueNow, QuotaCounts};
-use tidegate_runtime::metric::{Definition, Reach, Show};
+use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
 
 /// Metrics of which each has at least one value.
 fn exercised() -> Metrics {
@@ -407,46 +410,48 @@ fn every_metric_is_exercised_here() {
     assert_eq!(names, with_values(&text));
 }
 
-/// Runs in front of a table of the page, with the module whose metrics it has, and after it.
+/// Stands before a table of a page, with the module whose metrics it has, and after it.
 const BEGIN: &str = "<!-- metrics of ";
 const END: &str = "<!-- end -->";
 
-/// `make docs` writes the tables of docs/metrics.md; otherwise this compares them.
+/// `make docs` writes the tables of the docs; otherwise this compares them.
 #[test]
 fn the_tables_of_the_docs_are_made_from_the_definitions() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-    let page = std::fs::read_to_string(path).expect("the page is there");
-    let mut defined = Metrics::new("", "").registry().definitions();
-    let mut made = String::new();
+    let lease_client = Registry::default();
+    let _ = ClientMetrics::new(&lease_client);
+    let check = |page: &str, registry: &Registry| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let written = std::fs::read_to_string(&path).expect("the page is there");
+        let made = with_tables(&written, registry.definitions());
+        if std::env::var_os("MAKE_DOCS").is_some() {
+            std::fs::write(path, made).expect("the page can be written");
+        } else {
+            assert!(written == made, "{page} is out of date: run `make docs`");
+        }
+    };
+    check("docs/metrics.md", Metrics::new("", "").registry());
+    check("docs/leases.md", server::Metrics::default().registry());
+    check("docs/leases-client.md", &lease_client);
+}
+
+/// The page with each of its tables made anew.
+fn with_tables(page: &str, mut defined: Vec<Defined>) -> String {
     let mut parts = page.split(BEGIN);
-    made.push_str(parts.next().expect("split gives one at least"));
+    let mut made = parts.next().expect("split gives one at least").to_owned();
     for part in parts {
         let (module, rest) = part.split_once(" -->").expect("a marker ends");
         let (_, prose) = rest.split_once(END).expect("a table ends");
         made.push_str(&format!("{BEGIN}{module} -->\n{HEAD}"));
-        let full = format!("tidegate::{module}");
-        assert!(defined.iter().any(|(from, _)| *from == full), "{module}");
-        defined.retain(|(from, definitions)| {
-            if *from == full {
-                made.extend(definitions.iter().map(row));
-            }
-            *from != full
-        });
+        let (of_module, others): (Vec<_>, _) =
+            defined.into_iter().partition(|(from, _)| *from == module);
+        assert!(!of_module.is_empty(), "no metrics of {module}");
+        made.extend(of_module.iter().flat_map(|(_, all)| *all).map(row));
+        defined = others;
         made.push_str(END);
         made.push_str(prose);
     }
-    assert!(
-        defined.is_empty(),
-        "docs/metrics.md has no table for {defined:#?}"
-    );
-    if std::env::var_os("MAKE_DOCS").is_some() {
-        std::fs::write(path, made).expect("the page can be written");
-    } else {
-        assert!(
-            page == made,
-            "docs/metrics.md is out of date: run `make docs`"
-        );
-    }
+    assert!(defined.is_empty(), "no table for {defined:#?}");
+    made
 }
 
 const HEAD: &str = "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n";

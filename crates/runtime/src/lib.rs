@@ -28,6 +28,8 @@ mod live;
 pub mod metric;
 #[cfg(feature = "origin")]
 pub mod origin;
+#[cfg(feature = "page")]
+pub mod page;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

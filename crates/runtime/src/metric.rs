@@ -88,12 +88,6 @@ impl Registry {
             .expect("every metric is defined once");
     }
 
-    /// The registry of the crate `prometheus`.
-    #[must_use]
-    pub fn prometheus(&self) -> &prometheus::Registry {
-        &self.shown
-    }
-
     /// Every metric by the module that defines it, with a value or without.
     #[must_use]
     pub fn definitions(&self) -> Vec<Defined> {
@@ -110,9 +104,17 @@ impl Registry {
     /// Only if a metric was defined without a name or help.
     #[must_use]
     pub fn text(&self) -> String {
-        TextEncoder::new()
+        let mut text = TextEncoder::new()
             .encode_to_string(&self.shown.gather())
-            .expect("metrics are written to memory")
+            .expect("metrics are written to memory");
+        for metric in self.definitions().iter().flat_map(|(_, all)| *all) {
+            if metric.kind == UntypedCounter::TYPE {
+                // The encoder does not know this type.
+                let line = |kind| format!("# TYPE {} {kind}\n", metric.name);
+                text = text.replace(&line(Counter::TYPE), &line(metric.kind));
+            }
+        }
+        text
     }
 
     #[doc(hidden)]
@@ -126,6 +128,16 @@ impl Registry {
         Registering {
             registry: self,
             left: definitions.iter(),
+        }
+    }
+}
+
+/// Adds to a registry that a program has already.
+impl From<prometheus::Registry> for Registry {
+    fn from(shown: prometheus::Registry) -> Self {
+        Self {
+            shown,
+            defined: Arc::default(),
         }
     }
 }
@@ -209,6 +221,8 @@ macro_rules! kinds {
 kinds! {
     /// Counts one by one.
     Counter "counter": IntCounter, IntCounterVec, std::convert::identity;
+    /// Counts one by one, without a type: for names of other programs that lack `_total`.
+    UntypedCounter "untyped": IntCounter, IntCounterVec, std::convert::identity;
     /// Adds up fractions, such as seconds.
     FloatCounter "counter": Counter, CounterVec, std::convert::identity;
     /// Goes up and down.

@@ -160,11 +160,7 @@ async fn resources(State(agent): Shared) -> Response {
 }
 
 async fn metrics(State(agent): Shared) -> Response {
-    let text = prometheus::TextEncoder::new().encode_to_string(&agent.registry.gather());
-    match text {
-        Ok(text) => text.into_response(),
-        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "a bug in the agent"),
-    }
+    agent.registry.text().into_response()
 }
 
 /// The time in line.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use tidegate_runtime::metric::Registry;
 
 use super::leases::Ignored;
 use super::route::ServerAddress;
@@ -13,26 +13,37 @@ use super::route::ServerAddress;
 /// server.
 const SERVERS_MAX: usize = 64;
 
-/// The counters of one or more lease clients. Clones count together.
-///
-/// | name | labels | what |
-/// |---|---|---|
-/// | `doorman_client_requests` | server, method | requests sent |
-/// | `doorman_client_request_errors` | server, method | of these, those without an answer of a master |
-/// | `doorman_client_request_durations` | server, method | seconds until the answer or the failure |
-/// | `tidegate_lease_client_ignored_total` | reason | parts of answers that were passed over |
-///
-/// The method is `GetCapacity` or `ReleaseCapacity`, the reason `capacity`, `expired`,
-/// `unasked` or `safe_capacity`.
+tidegate_runtime::metrics! {
+    /// Requests of lease clients, under the names of Doorman's client.
+    struct RequestMetrics: "doorman_client_" {
+        /// Requests sent to capacity servers.
+        requests: Counter(server, method) in "requests",
+        /// Requests that no master answered.
+        request_errors: Counter(server, method) in "requests",
+        /// Time from sending a request to its answer or failure.
+        request_durations: Histogram(server, method) in "s",
+    }
+}
+
+tidegate_runtime::metrics! {
+    /// What Doorman's client does not count.
+    struct AnswerMetrics: "tidegate_lease_client_" {
+        /// Ignored parts of answers, by reason. `capacity`: negative or not a number. `expired`: the
+        /// lease had expired. `unasked`: a resource that was not requested. `safe_capacity`: not a valid
+        /// safe capacity.
+        ignored_total: Counter(reason) in "parts",
+    }
+}
+
+/// The counters of one or more lease clients. Clones count together. `server` is an address, or
+/// `other` after the first 64; `method` is `GetCapacity` or `ReleaseCapacity`.
 #[derive(Clone, Debug)]
 pub struct ClientMetrics(Arc<Counted>);
 
 #[derive(Debug)]
 struct Counted {
-    requests: IntCounterVec,
-    request_errors: IntCounterVec,
-    request_durations: HistogramVec,
-    ignored_total: IntCounterVec,
+    requests: RequestMetrics,
+    answers: AnswerMetrics,
     servers: Mutex<BTreeSet<ServerAddress>>,
 }
 
@@ -52,55 +63,26 @@ impl Method {
     }
 }
 
+/// Counters that no registry shows.
 impl Default for ClientMetrics {
     fn default() -> Self {
-        Self::new()
+        Self::new(&Registry::default())
     }
 }
 
 impl ClientMetrics {
-    /// Counters at nothing.
-    #[must_use]
-    pub fn new() -> Self {
-        let counter = |name, help, labels: &[&str]| {
-            IntCounterVec::new(Opts::new(name, help), labels).expect("a good name")
-        };
-        let of_request = ["server", "method"];
-        let durations = HistogramOpts::new(
-            "doorman_client_request_durations",
-            "Seconds from sending a request to its answer or failure",
-        );
-        Self(Arc::new(Counted {
-            requests: counter(
-                "doorman_client_requests",
-                "Requests sent to capacity servers",
-                &of_request,
-            ),
-            request_errors: counter(
-                "doorman_client_request_errors",
-                "Requests that no master answered",
-                &of_request,
-            ),
-            request_durations: HistogramVec::new(durations, &of_request).expect("a good name"),
-            ignored_total: counter(
-                "tidegate_lease_client_ignored_total",
-                "Parts of answers that were passed over",
-                &["reason"],
-            ),
-            servers: Mutex::default(),
-        }))
-    }
-
-    /// Shows them in a registry.
+    /// Counters at 0, which the registry shows.
     ///
-    /// # Errors
+    /// # Panics
     ///
     /// If it has metrics of these names already.
-    pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.0.requests.clone()))?;
-        registry.register(Box::new(self.0.request_errors.clone()))?;
-        registry.register(Box::new(self.0.request_durations.clone()))?;
-        registry.register(Box::new(self.0.ignored_total.clone()))
+    #[must_use]
+    pub fn new(registry: &Registry) -> Self {
+        Self(Arc::new(Counted {
+            requests: RequestMetrics::new(registry),
+            answers: AnswerMetrics::new(registry),
+            servers: Mutex::default(),
+        }))
     }
 
     pub(super) fn requested(
@@ -110,14 +92,13 @@ impl ClientMetrics {
         took: Duration,
         is_answered: bool,
     ) {
-        let labels = [self.label(server), method.name()];
-        self.0.requests.with_label_values(&labels).inc();
-        self.0
-            .request_durations
-            .with_label_values(&labels)
-            .observe(took.as_secs_f64());
+        let (server, method) = (self.label(server), method.name());
+        let of = &self.0.requests;
+        of.requests(requests { server, method }).inc();
+        let durations = of.request_durations(request_durations { server, method });
+        durations.observe(took.as_secs_f64());
         if !is_answered {
-            self.0.request_errors.with_label_values(&labels).inc();
+            of.request_errors(request_errors { server, method }).inc();
         }
     }
 
@@ -129,10 +110,7 @@ impl ClientMetrics {
             ("safe_capacity", ignored.safe_capacity),
         ] {
             if count > 0 {
-                self.0
-                    .ignored_total
-                    .with_label_values(&[reason])
-                    .inc_by(count);
+                self.0.answers.ignored_total(reason).inc_by(count);
             }
         }
     }
@@ -160,23 +138,19 @@ mod tests {
 
     #[test]
     fn no_more_servers_than_a_few_have_a_label_of_their_own() {
-        let metrics = ClientMetrics::new();
+        let metrics = ClientMetrics::default();
         let server = |n: usize| format!("s{n}:1").parse().expect("an address");
         for n in 0..SERVERS_MAX + 10 {
             metrics.requested(&server(n), Method::GetCapacity, Duration::ZERO, n % 2 == 0);
         }
-        let registry = Registry::new();
-        metrics.register(&registry).expect("names are free");
-        assert!(metrics.register(&registry).is_err(), "names are taken");
-        let others = metrics
-            .0
-            .requests
-            .with_label_values(&["other", "GetCapacity"]);
-        assert_eq!(others.get(), 10);
-        let first = metrics
-            .0
-            .requests
-            .with_label_values(&["s0:1", "GetCapacity"]);
-        assert_eq!(first.get(), 1);
+        let of = |server| {
+            let method = "GetCapacity";
+            metrics
+                .0
+                .requests
+                .requests(requests { server, method })
+                .get()
+        };
+        assert_eq!((of("other"), of("s0:1")), (10, 1));
     }
 }

@@ -32,7 +32,7 @@ impl Default for ClientOptions {
             client_id: None,
             request_timeout: Duration::from_secs(5),
             interval_min: Duration::from_secs(5),
-            metrics: ClientMetrics::new(),
+            metrics: ClientMetrics::default(),
             dial: Arc::new(TcpDial),
         }
     }

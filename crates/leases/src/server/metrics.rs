@@ -1,13 +1,14 @@
-//! The metrics: counts of requests, and the state at the scrape.
+//! What Prometheus reads: requests as they are answered, and the state at the scrape.
 //!
-//! The names that begin with `doorman_` are Doorman's own, so that its dashboards still work;
-//! ours follow Prometheus's rules. A resource is a label only if the config names it literally,
-//! or while there are few. Ids come from clients, and labels must not.
+//! The names that begin with `doorman_` are Doorman's own, so that its dashboards keep working;
+//! ours follow Prometheus's rules. A resource is a label only if the config names it literally, or
+//! while there are few: ids come from clients, and a label must not.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use prometheus::{Histogram, IntCounter};
+use tidegate_runtime::metric::{Figure, Reach, Registry, Show};
 use tonic::Code;
 
 use super::{ResourceNow, Standing, Status};
@@ -19,10 +20,86 @@ const LITERAL_MAX: usize = 1_000;
 /// The label of all others together.
 const OTHER: &str = "other";
 
-/// Upper bounds of the buckets, as Doorman has them.   seconds
-const BUCKETS: [f64; 11] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
+tidegate_runtime::metrics! {
+    /// A lease server, under names of ours.
+    pub struct LeaseServerMetrics: "tidegate_lease_" {
+        /// Answered requests, by method and gRPC status.
+        requests_total: Counter(method, code) in "requests",
+        /// Time from a request's head to its answer.
+        request_duration_seconds: Histogram(method) in "s",
+        /// Open connections.
+        connections: Gauge in "connections",
+        /// Connections closed because the peer was silent, by reason.
+        connections_closed_total: Counter(reason) in "connections",
+        /// Times that clients had to wait to be accepted. All connections, or all file descriptors of
+        /// the process, were in use.
+        accept_waits_total: Counter in "waits",
+        /// Whether this server is the master.
+        master: Gauge in "0 or 1",
+        /// Resources in memory.
+        resources: Gauge in "resources",
+        /// Clients and servers that hold a lease.
+        holders: Gauge in "holders",
+        /// Leases that have not expired.
+        leases: Gauge in "leases",
+        /// Resources left out of an answer because they were requested again too soon.
+        early_total: Counter in "resources",
+        /// Requests for a resource that no template matches.
+        unmatched_total: Counter in "requests",
+        /// Claims, outside of learning mode, to hold a lease of which there is no record.
+        unrecorded_total: Counter in "claims",
+        /// Claims, in learning mode, to hold more than the capacity of a resource.
+        overclaimed_total: Counter in "claims",
+        /// Times that a capacity fell below what was leased out.
+        shortfalls_total: Counter in "times",
+        /// Requests that were refused whole.
+        rejected_total: Counter in "requests",
+        /// Clients for which no safe share was left.
+        unreserved_total: Counter in "clients",
+        /// Answers of the parent server that came too late or for something else.
+        parent_strays_total: Counter in "answers",
+        /// Answers that contained only the address of the master.
+        redirected_total: Counter in "answers",
+        /// The most by which a capacity fell below what was leased out.
+        shortfall_max: Gauge in "units of the resource",
+        /// Capacity of a resource.
+        capacity: Gauge(resource) in "units of the resource",
+        /// Capacity that is reserved for safe shares.
+        reserved_capacity: Gauge(resource) in "units of the resource",
+        /// Clients that have a safe share.
+        safe_shares_used: Gauge(resource) in "clients",
+        /// Whether a resource is in learning mode.
+        learning: Gauge(resource) in "0 or 1",
+        /// Requests to the parent server, by outcome.
+        parent_requests_total: Counter(outcome) in "requests",
+        /// Times that the rules were reloaded, by outcome.
+        config_reloads_total: Counter(outcome) in "reloads",
+        /// Whether the last reload of the rules succeeded.
+        config_last_reload_successful: Gauge in "0 or 1",
+        /// The server's time, by which leases expire.
+        time_seconds: Gauge in "Unix s",
+        /// Always 1; the label is the version that runs.
+        build_info: Gauge(version) in "1",
+    }
+}
+
+tidegate_runtime::metrics! {
+    /// A lease server, under Doorman's names. Its dashboards know two methods.
+    pub struct DoormanServerMetrics: "doorman_server_" {
+        /// Answered requests.
+        requests: UntypedCounter(method) in "requests",
+        /// Requests answered with an error.
+        request_errors: UntypedCounter(method) in "requests",
+        /// Time from a request's head to its answer.
+        request_durations: Histogram(method) in "s",
+        /// Capacity that is leased out.
+        has: Gauge(resource) in "units of the resource",
+        /// Capacity that clients request.
+        wants: Gauge(resource) in "units of the resource",
+        /// Clients, including those of servers below.
+        subclients: Gauge(resource) in "clients",
+    }
+}
 
 /// What is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +128,7 @@ impl Method {
     }
 }
 
-/// The result of a request to the server above.
+/// The result of a request to the parent server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParentOutcome {
     Answered,
@@ -59,11 +136,17 @@ pub(super) enum ParentOutcome {
     Failed,
 }
 
-const PARENT_OUTCOMES: [(ParentOutcome, &str); 3] = [
-    (ParentOutcome::Answered, "answered"),
-    (ParentOutcome::Redirected, "redirected"),
-    (ParentOutcome::Failed, "failed"),
-];
+impl ParentOutcome {
+    const ALL: [Self; 3] = [Self::Answered, Self::Redirected, Self::Failed];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Redirected => "redirected",
+            Self::Failed => "failed",
+        }
+    }
+}
 
 /// Why a silent connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,420 +189,206 @@ const CODES: [&str; 17] = [
     "unauthenticated",
 ];
 
+/// A figure of a resource.
+type OfResource = fn(&ResourceNow) -> f64;
+
+/// What becomes of a reload.
+const TAKEN: &str = "taken";
+const REFUSED: &str = "refused";
+
 /// The counts since the start.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
-    /// By method and code.
-    requests: [[AtomicU64; CODES.len()]; Method::ALL.len()],
-    durations: [Durations; Method::ALL.len()],
-    parent: [AtomicU64; PARENT_OUTCOMES.len()],
-    /// Reloads that were applied, and refused.
-    reloads: [AtomicU64; 2],
-    /// Whether the last reload was applied.
-    refused_last: AtomicU64,
-    /// Open now.
-    connections: AtomicU64,
-    closed_silent: [AtomicU64; Silent::ALL.len()],
-    accept_waits: AtomicU64,
+    registry: Registry,
+    ours: LeaseServerMetrics,
+    doormans: DoormanServerMetrics,
+    /// By method: to look each of these up costs more than counting.
+    methods: [OfMethod; Method::ALL.len()],
+    /// Levels are mirrored by one scrape at a time.
+    scraping: Mutex<()>,
 }
 
-#[derive(Debug, Default)]
-struct Durations {
-    /// Each with those of shorter buckets left out.
-    buckets: [AtomicU64; BUCKETS.len()],
-    longer: AtomicU64,
-    nanos: AtomicU64,
+/// What an answer of one method counts in.
+#[derive(Debug)]
+struct OfMethod {
+    name: &'static str,
+    ok: IntCounter,
+    took: Histogram,
+    /// The same under Doorman's names, with the errors.
+    doormans: Option<(IntCounter, IntCounter, Histogram)>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Registry::default();
+        let ours = LeaseServerMetrics::new(&registry);
+        let doormans = DoormanServerMetrics::new(&registry);
+        for outcome in ParentOutcome::ALL {
+            ours.parent_requests_total(outcome.name());
+        }
+        for silent in Silent::ALL {
+            ours.connections_closed_total(silent.name());
+        }
+        for outcome in [TAKEN, REFUSED] {
+            ours.config_reloads_total(outcome);
+        }
+        ours.config_last_reload_successful.show(true);
+        ours.build_info(env!("CARGO_PKG_VERSION")).show(true);
+        let methods = Method::ALL.map(|(method, name)| OfMethod {
+            name,
+            ok: ours.requests_total(requests_total {
+                method: name,
+                code: CODES[0],
+            }),
+            took: ours.request_duration_seconds(name),
+            doormans: matches!(method, Method::GetCapacity | Method::ReleaseCapacity).then(|| {
+                (
+                    doormans.requests(name),
+                    doormans.request_errors(name),
+                    doormans.request_durations(name),
+                )
+            }),
+        });
+        Self {
+            registry,
+            ours,
+            doormans,
+            methods,
+            scraping: Mutex::default(),
+        }
+    }
 }
 
 impl Metrics {
+    /// Where they are registered.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     pub(super) fn answered(&self, method: Method, code: Code, took: Duration) {
-        let method = method as usize;
-        let code = (i32::from(code) as usize).min(CODES.len() - 1);
-        self.requests[method][code].fetch_add(1, Ordering::Relaxed);
-        let durations = &self.durations[method];
+        let of = &self.methods[method as usize];
+        let is_ok = code == Code::Ok;
+        if is_ok {
+            of.ok.inc();
+        } else {
+            let code = (i32::from(code) as usize).min(CODES.len() - 1);
+            let labels = requests_total {
+                method: of.name,
+                code: CODES[code],
+            };
+            self.ours.requests_total(labels).inc();
+        }
         let seconds = took.as_secs_f64();
-        let bucket = BUCKETS.iter().position(|upper| seconds <= *upper);
-        let bucket = bucket.map_or(&durations.longer, |at| &durations.buckets[at]);
-        bucket.fetch_add(1, Ordering::Relaxed);
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        durations.nanos.fetch_add(nanos, Ordering::Relaxed);
+        of.took.observe(seconds);
+        if let Some((requests, errors, durations)) = &of.doormans {
+            requests.inc();
+            errors.inc_by(u64::from(!is_ok));
+            durations.observe(seconds);
+        }
     }
 
     pub(super) fn parent(&self, outcome: ParentOutcome) {
-        self.parent[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        self.ours.parent_requests_total(outcome.name()).inc();
     }
 
     /// New rules were applied.
     pub fn reloaded(&self) {
-        self.reloads[0].fetch_add(1, Ordering::Relaxed);
-        self.refused_last.store(0, Ordering::Relaxed);
+        self.ours.config_reloads_total(TAKEN).inc();
+        self.ours.config_last_reload_successful.show(true);
     }
 
     /// New rules were refused, and the old ones stay in force.
     pub fn reload_refused(&self) {
-        self.reloads[1].fetch_add(1, Ordering::Relaxed);
-        self.refused_last.store(1, Ordering::Relaxed);
+        self.ours.config_reloads_total(REFUSED).inc();
+        self.ours.config_last_reload_successful.show(false);
     }
 
     pub(super) fn connection_opened(&self) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
+        self.ours.connections.inc();
     }
 
     pub(super) fn connection_ended(&self) {
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+        self.ours.connections.dec();
     }
 
     /// A silent connection is closed. Returns how many were, for this reason.
     pub(super) fn closed_silent(&self, silent: Silent) -> u64 {
-        self.closed_silent[silent as usize].fetch_add(1, Ordering::Relaxed) + 1
+        let closed = self.ours.connections_closed_total(silent.name());
+        closed.inc();
+        closed.get()
     }
 
     /// Clients must wait to be accepted. Returns how often they had to.
     pub(super) fn accept_waits(&self) -> u64 {
-        self.accept_waits.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn write_connections(&self, page: &mut Page) {
-        page.one(
-            "tidegate_lease_connections",
-            "Connections that are open.",
-            "gauge",
-            self.connections.load(Ordering::Relaxed) as f64,
-        );
-        page.family(
-            "tidegate_lease_connections_closed_total",
-            "Connections that were closed because their peer was silent, by reason.",
-            "counter",
-        );
-        for silent in Silent::ALL {
-            let count = self.closed_silent[silent as usize].load(Ordering::Relaxed);
-            page.sample("", &[("reason", silent.name())], count as f64);
-        }
-        page.one(
-            "tidegate_lease_accept_waits_total",
-            "Times that clients had to wait to be accepted: all connections, or all descriptors \
-             of the process, were taken.",
-            "counter",
-            self.accept_waits.load(Ordering::Relaxed) as f64,
-        );
+        self.ours.accept_waits_total.inc();
+        self.ours.accept_waits_total.get()
     }
 
     /// Everything in Prometheus's text format.
     #[must_use]
     pub(super) fn text(&self, status: &Status, redirected: u64, wall: SystemTime) -> String {
-        let mut page = Page::default();
-        self.write_requests(&mut page);
-        self.write_doormans(&mut page);
-        self.write_connections(&mut page);
-        write_state(&mut page, status);
-        write_counts(&mut page, status, redirected);
-        write_resources(&mut page, &status.resources);
-        page.family(
-            "tidegate_lease_parent_requests_total",
-            "Questions to the server above, by what became of them.",
-            "counter",
-        );
-        for (outcome, name) in PARENT_OUTCOMES {
-            let count = self.parent[outcome as usize].load(Ordering::Relaxed);
-            page.sample("", &[("outcome", name)], count as f64);
-        }
-        page.family(
-            "tidegate_lease_config_reloads_total",
-            "Times that the rules were read anew, by what became of them.",
-            "counter",
-        );
-        for (at, outcome) in ["taken", "refused"].into_iter().enumerate() {
-            let count = self.reloads[at].load(Ordering::Relaxed);
-            page.sample("", &[("outcome", outcome)], count as f64);
-        }
-        page.one(
-            "tidegate_lease_config_last_reload_successful",
-            "1 if the rules that were read last are in force, else 0.",
-            "gauge",
-            1.0 - self.refused_last.load(Ordering::Relaxed) as f64,
-        );
-        page.one(
-            "tidegate_lease_time_seconds",
-            "The server's time since 1970: leases end by it.",
-            "gauge",
-            wall.duration_since(UNIX_EPOCH)
-                .unwrap_or_default()
-                .as_secs_f64(),
-        );
-        page.family(
-            "tidegate_lease_build_info",
-            "1, with the version that runs.",
-            "gauge",
-        );
-        page.sample("", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-        page.0
+        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        let since_epoch = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.ours.time_seconds.show(since_epoch);
+        self.mirror(status, redirected);
+        self.mirror_resources(&status.resources);
+        self.registry.text()
     }
 
-    fn write_requests(&self, page: &mut Page) {
-        page.family(
-            "tidegate_lease_requests_total",
-            "Requests that were answered, by method and gRPC status.",
-            "counter",
-        );
-        for (method, name) in Method::ALL {
-            for (at, code) in CODES.into_iter().enumerate() {
-                let count = self.requests[method as usize][at].load(Ordering::Relaxed);
-                if count > 0 || code == "ok" {
-                    page.sample("", &[("method", name), ("code", code)], count as f64);
-                }
-            }
-        }
-        page.family(
-            "tidegate_lease_request_duration_seconds",
-            "Time from a request's head to its answer.",
-            "histogram",
-        );
-        for (method, name) in Method::ALL {
-            self.durations[method as usize].write(page, name);
-        }
+    fn mirror(&self, status: &Status, redirected: u64) {
+        let ours = &self.ours;
+        let is_master = matches!(status.standing, Standing::Master { .. });
+        ours.master.show(is_master);
+        ours.resources.show(status.resources.len());
+        ours.holders.show(status.holders);
+        let leases = status.resources.iter().map(|it| it.leases_total);
+        ours.leases.show(leases.sum::<usize>());
+        let counts = &status.counts;
+        ours.early_total.reach(counts.early);
+        ours.unmatched_total.reach(counts.unmatched);
+        ours.unrecorded_total.reach(counts.unrecorded);
+        ours.overclaimed_total.reach(counts.overclaimed);
+        ours.shortfalls_total.reach(counts.shortfalls);
+        ours.rejected_total.reach(counts.rejected);
+        ours.unreserved_total.reach(counts.unreserved);
+        ours.parent_strays_total.reach(counts.parent_strays);
+        ours.redirected_total.reach(redirected);
+        ours.shortfall_max.show(counts.shortfall_max);
     }
 
-    /// The metrics for Doorman's dashboards: for two methods, as there. Its counters have no
-    /// `_total`, so they are exported without a kind.
-    fn write_doormans(&self, page: &mut Page) {
-        let both = [
-            (Method::GetCapacity, "GetCapacity"),
-            (Method::ReleaseCapacity, "ReleaseCapacity"),
+    fn mirror_resources(&self, resources: &[ResourceNow]) {
+        let (mut literal, mut few) = (0, 0);
+        let (labelled, others): (Vec<_>, Vec<_>) = resources.iter().partition(|resource| {
+            let (count, max) = if resource.literal {
+                (&mut literal, LITERAL_MAX)
+            } else {
+                (&mut few, LABELLED_MAX)
+            };
+            *count += 1;
+            // A resource with the name of the rest is shown with the rest.
+            *count <= max && resource.id != OTHER
+        });
+        let (ours, doormans) = (&self.ours, &self.doormans);
+        let figures: [(_, OfResource); 7] = [
+            (&doormans.has, |it| it.held.get()),
+            (&doormans.wants, |it| it.wanted.get()),
+            (&doormans.subclients, |it| it.clients as f64),
+            (&ours.capacity, |it| it.capacity.get()),
+            (&ours.reserved_capacity, |it| it.reserved.get()),
+            (&ours.safe_shares_used, |it| it.reserved_clients as f64),
+            (&ours.learning, |it| it.learning_until.is_some().figure()),
         ];
-        let sum = |method: Method, from: usize| -> u64 {
-            let counts = self.requests[method as usize].iter().skip(from);
-            counts.map(|count| count.load(Ordering::Relaxed)).sum()
-        };
-        page.family(
-            "doorman_server_requests",
-            "Requests that were answered.",
-            "untyped",
-        );
-        for (method, name) in both {
-            page.sample("", &[("method", name)], sum(method, 0) as f64);
-        }
-        page.family(
-            "doorman_server_request_errors",
-            "Requests that were answered with an error.",
-            "untyped",
-        );
-        for (method, name) in both {
-            page.sample("", &[("method", name)], sum(method, 1) as f64);
-        }
-        page.family(
-            "doorman_server_request_durations",
-            "Seconds from a request's head to its answer.",
-            "histogram",
-        );
-        for (method, name) in both {
-            self.durations[method as usize].write(page, name);
-        }
-    }
-}
-
-impl Durations {
-    fn write(&self, page: &mut Page, method: &str) {
-        let mut count = 0;
-        for (upper, bucket) in BUCKETS.iter().zip(&self.buckets) {
-            count += bucket.load(Ordering::Relaxed);
-            let labels = [("method", method), ("le", &upper.to_string())];
-            page.sample("_bucket", &labels, count as f64);
-        }
-        count += self.longer.load(Ordering::Relaxed);
-        let labels = [("method", method), ("le", "+Inf")];
-        page.sample("_bucket", &labels, count as f64);
-        let seconds = self.nanos.load(Ordering::Relaxed) as f64 / 1e9;
-        page.sample("_sum", &[("method", method)], seconds);
-        page.sample("_count", &[("method", method)], count as f64);
-    }
-}
-
-fn write_state(page: &mut Page, status: &Status) {
-    let is_master = matches!(status.standing, Standing::Master { .. });
-    page.one(
-        "tidegate_lease_master",
-        "1 while this server is the master, else 0.",
-        "gauge",
-        f64::from(u8::from(is_master)),
-    );
-    page.one(
-        "tidegate_lease_resources",
-        "Resources that are kept.",
-        "gauge",
-        status.resources.len() as f64,
-    );
-    page.one(
-        "tidegate_lease_holders",
-        "Clients and servers that hold something.",
-        "gauge",
-        status.holders as f64,
-    );
-    let leases: usize = status.resources.iter().map(|it| it.leases_total).sum();
-    page.one(
-        "tidegate_lease_leases",
-        "Leases that have not ended.",
-        "gauge",
-        leases as f64,
-    );
-}
-
-fn write_counts(page: &mut Page, status: &Status, redirected: u64) {
-    let counts = &status.counts;
-    let counters = [
-        (
-            "early_total",
-            "Resources left out of an answer because they were asked for again too soon.",
-            counts.early,
-        ),
-        (
-            "unmatched_total",
-            "Requests for a resource that no template matches.",
-            counts.unmatched,
-        ),
-        (
-            "unrecorded_total",
-            "Claims outside of learning mode to hold what there is no record of.",
-            counts.unrecorded,
-        ),
-        (
-            "overclaimed_total",
-            "Claims in learning mode to hold more than there is of a resource.",
-            counts.overclaimed,
-        ),
-        (
-            "shortfalls_total",
-            "Times that a capacity fell below what was lent out.",
-            counts.shortfalls,
-        ),
-        (
-            "rejected_total",
-            "Requests that were refused whole.",
-            counts.rejected,
-        ),
-        (
-            "unreserved_total",
-            "Clients for which no safe share was left.",
-            counts.unreserved,
-        ),
-        (
-            "parent_strays_total",
-            "Answers of the server above that came too late or for something else.",
-            counts.parent_strays,
-        ),
-        (
-            "redirected_total",
-            "Answers that only said who the master is.",
-            redirected,
-        ),
-    ];
-    for (name, help, count) in counters {
-        let name = format!("tidegate_lease_{name}");
-        page.one(&name, help, "counter", count as f64);
-    }
-    page.one(
-        "tidegate_lease_shortfall_max",
-        "The most by which a capacity fell below what was lent out.",
-        "gauge",
-        counts.shortfall_max,
-    );
-}
-
-/// One figure of a resource, under its name.
-type Figure = (&'static str, &'static str, fn(&ResourceNow) -> f64);
-
-const FIGURES: [Figure; 7] = [
-    ("doorman_server_has", "What is lent out.", |it| {
-        it.held.get()
-    }),
-    ("doorman_server_wants", "What is asked for.", |it| {
-        it.wanted.get()
-    }),
-    (
-        "doorman_server_subclients",
-        "Clients, those of servers below among them.",
-        |it| it.clients as f64,
-    ),
-    ("tidegate_lease_capacity", "How much there is.", |it| {
-        it.capacity.get()
-    }),
-    (
-        "tidegate_lease_reserved_capacity",
-        "What is set aside as safe shares.",
-        |it| it.reserved.get(),
-    ),
-    (
-        "tidegate_lease_safe_shares_used",
-        "Clients that have a safe share.",
-        |it| it.reserved_clients as f64,
-    ),
-    (
-        "tidegate_lease_learning",
-        "Resources that only learn who has what.",
-        |it| f64::from(u8::from(it.learning_until.is_some())),
-    ),
-];
-
-fn write_resources(page: &mut Page, resources: &[ResourceNow]) {
-    let (mut literal, mut few) = (0, 0);
-    let (labelled, others): (Vec<_>, Vec<_>) = resources.iter().partition(|resource| {
-        let (count, max) = if resource.literal {
-            (&mut literal, LITERAL_MAX)
-        } else {
-            (&mut few, LABELLED_MAX)
-        };
-        *count += 1;
-        // A resource named like the rest is counted with the rest.
-        *count <= max && resource.id != OTHER
-    });
-    for (name, help, figure) in FIGURES {
-        page.family(name, help, "gauge");
-        for resource in &labelled {
-            page.sample("", &[("resource", &resource.id)], figure(resource));
-        }
-        if !others.is_empty() {
-            let sum: f64 = others.iter().map(|resource| figure(resource)).sum();
-            page.sample("", &[("resource", OTHER)], sum);
-        }
-    }
-}
-
-/// Text in Prometheus's format.
-#[derive(Default)]
-struct Page(String, String);
-
-impl Page {
-    fn family(&mut self, name: &str, help: &str, kind: &str) {
-        let written = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        written.expect("writing to memory does not fail");
-        self.1 = name.to_owned();
-    }
-
-    /// A value of the latest family.
-    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: f64) {
-        self.0.push_str(&self.1);
-        self.0.push_str(suffix);
-        for (at, (name, value)) in labels.iter().enumerate() {
-            self.0.push(if at == 0 { '{' } else { ',' });
-            self.0.push_str(name);
-            self.0.push_str("=\"");
-            for c in value.chars() {
-                match c {
-                    '\\' => self.0.push_str("\\\\"),
-                    '"' => self.0.push_str("\\\""),
-                    '\n' => self.0.push_str("\\n"),
-                    c => self.0.push(c),
-                }
+        for (metric, figure) in figures {
+            metric.reset();
+            for resource in &labelled {
+                let of = metric.with_label_values(&[&*resource.id]);
+                of.set(figure(resource));
             }
-            self.0.push('"');
+            if !others.is_empty() {
+                let sum: f64 = others.iter().map(|resource| figure(resource)).sum();
+                metric.with_label_values(&[OTHER]).set(sum);
+            }
         }
-        if !labels.is_empty() {
-            self.0.push('}');
-        }
-        writeln!(self.0, " {value}").expect("writing to memory does not fail");
-    }
-
-    fn one(&mut self, name: &str, help: &str, kind: &str, value: f64) {
-        self.family(name, help, kind);
-        self.sample("", &[], value);
     }
 }

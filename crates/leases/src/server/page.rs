@@ -10,12 +10,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::get;
 use serde::Deserialize;
-use tidegate_runtime::{Live, origin};
+use tidegate_runtime::{Live, origin, page};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::limit::RequestBodyLimitLayer;
@@ -70,8 +70,8 @@ pub fn router(shown: Shown) -> Router {
             ANSWER_TIMEOUT,
         ));
     Router::new()
-        .route("/", get(page))
-        .route("/debug/status", get(page))
+        .route("/", get(overview))
+        .route("/debug/status", get(overview))
         .route("/debug/resources", get(resources))
         .route("/v1/leases", get(leases))
         .route("/v1/config", get(config))
@@ -144,7 +144,7 @@ async fn look<T: Send + 'static>(
     looked.await.expect("looking does not fail")
 }
 
-async fn page(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
+async fn overview(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
     let which = Which {
         resource: None,
         ..which
@@ -169,16 +169,8 @@ async fn resources(State(shown): State<Shown>, Query(which): Query<Which>) -> Re
     }
 }
 
-/// The page has no scripts and external resources, and its headers say so.
 fn as_page(html: String) -> Response {
-    let headers: [(HeaderName, &str); 2] = [
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
-        ),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    (headers, Html(html)).into_response()
+    (page::HEADERS, Html(html)).into_response()
 }
 
 async fn leases(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {

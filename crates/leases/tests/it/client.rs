@@ -679,11 +679,9 @@ async fn no_more_wait_than_may_and_odd_ids_and_numbers_are_refused() {
 async fn over_a_socket_a_lease_is_got_and_counted() {
     let mock = Mock::new();
     let (address, _serving) = mock.serve().await;
-    let metrics = ClientMetrics::new();
     let registry = prometheus::Registry::new();
-    metrics.register(&registry).expect("names are free");
     let options = ClientOptions {
-        metrics,
+        metrics: ClientMetrics::new(&registry.clone().into()),
         ..ClientOptions::default()
     };
     // No server has the first address: port 1 of loopback.

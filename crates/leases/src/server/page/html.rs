@@ -1,27 +1,14 @@
-//! The page for people. It is self-contained.
+//! The page for people.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::Write as _;
 
+use maud::{Markup, html};
 use tidegate_limits::Timestamp;
+use tidegate_runtime::page::{self, bar};
 
 use super::Shown;
 use super::json::name_of;
 use crate::server::{ResourceNow, Standing, Status, Template};
-
-const STYLE: &str = "\
-:root{color-scheme:light dark;--line:light-dark(#d8dee4,#30363d);--soft:light-dark(#59636e,#9198a1);\
---bar:light-dark(#0969da,#4493f8);--bad:light-dark(#cf222e,#ff7b72);--good:light-dark(#1a7f37,#3fb950)}\
-body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.4rem;margin:0}h2{font-size:1rem;margin:2rem 0 .5rem}\
-p{color:var(--soft);margin:.25rem 0}\
-table{border-collapse:collapse;width:100%}\
-th,td{text-align:left;padding:.35rem .75rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
-td:first-child{overflow-wrap:anywhere}\
-th{font-weight:500;color:var(--soft)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
-meter{width:8rem;height:.8rem}.good{color:var(--good)}.bad{color:var(--bad)}\
-a{color:var(--bar);text-decoration:none}a:hover{text-decoration:underline}\
-pre{white-space:pre-wrap;font-size:.85em;border:1px solid var(--line);padding:.75rem;border-radius:.4rem}\
-code{font-size:.9em}";
 
 /// The other paths, with a short description.
 const PLACES: [(&str, &str); 5] = [
@@ -32,318 +19,218 @@ const PLACES: [(&str, &str); 5] = [
     ("/readyz", "200 while the master is known, else 503"),
 ];
 
+/// Seconds after which the browser loads a page again.
+const REFRESH: u32 = 5;
+
 /// All resources, without their leases.
 pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String {
-    let mut page = Page::begin("Tidegate leases");
-    page.standing(status);
-    page.resources(status);
-    page.other_pages(status, is_first);
-    page.unmatched(status);
-    page.rules(shown);
-    page.add(format_args!(
-        "<h2>Settings</h2><pre>{}</pre><h2>More</h2><table>",
-        Lines(&shown.settings)
-    ));
-    for (path, about) in PLACES {
-        page.add(format_args!(
-            "<tr><td><a href=\"{path}\"><code>{path}</code></a></td><td>{about}</td></tr>"
-        ));
-    }
-    page.add(format_args!("</table>"));
-    page.end()
+    whole(&html! {
+        (standing(status))
+        (resources(status))
+        (other_pages(status, is_first))
+        (unmatched(status))
+        (rules(shown))
+        h2 { "Settings" }
+        pre { @for line in shown.settings.lines() { (visible(line)) "\n" } }
+        (page::places(&PLACES))
+    })
 }
 
 /// One resource, with its leases.
 pub(super) fn resource(status: &Status) -> String {
-    let mut page = Page::begin("Tidegate leases");
-    page.add(format_args!("<p><a href=\"/\">all resources</a></p>"));
-    page.resources(status);
-    for resource in &status.resources {
-        page.leases(status.at, resource);
-    }
-    page.end()
+    whole(&html! {
+        p { a href="/" { "all resources" } }
+        (resources(status))
+        @for resource in &status.resources { (leases(status.at, resource)) }
+    })
 }
 
-struct Page(String);
+fn whole(body: &Markup) -> String {
+    page::page("Tidegate leases", env!("CARGO_PKG_VERSION"), REFRESH, body)
+}
 
-impl Page {
-    fn begin(title: &str) -> Self {
-        let mut page = Self(String::with_capacity(16 << 10));
-        page.add(format_args!(
-            "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta http-equiv=\"refresh\" content=\"5\">\
-             <meta name=\"viewport\" content=\"width=device-width\">\
-             <title>{title}</title><style>{STYLE}</style></head><body><h1>{title} {}</h1>",
-            env!("CARGO_PKG_VERSION")
-        ));
-        page
-    }
-
-    fn end(mut self) -> String {
-        self.0.push_str("</body></html>\n");
-        self.0
-    }
-
-    fn add(&mut self, text: fmt::Arguments<'_>) {
-        self.0
-            .write_fmt(text)
-            .expect("writing to memory does not fail");
-    }
-
-    fn standing(&mut self, status: &Status) {
-        let id = Escaped(&status.id);
-        match &status.standing {
-            Standing::Master { since } => self.add(format_args!(
-                "<p class=\"good\">{id} is the master, since {}</p>",
-                Ago(status.at, *since)
-            )),
-            Standing::Other {
-                master: Some(master),
-            } => self.add(format_args!(
-                "<p>{id} is not the master; {} is</p>",
-                Escaped(master)
-            )),
-            Standing::Other { master: None } => self.add(format_args!(
-                "<p class=\"bad\">{id} is not the master, and does not know who is</p>"
-            )),
+fn standing(status: &Status) -> Markup {
+    let id = visible(&status.id);
+    let counts = &status.counts;
+    html! {
+        @match &status.standing {
+            Standing::Master { since } => p.good {
+                (id) " is the master, since " (seconds(*since, status.at)) " ago"
+            },
+            Standing::Other { master: Some(master) } => p {
+                (id) " is not the master; " (visible(master)) " is"
+            },
+            Standing::Other { master: None } => p.bad {
+                (id) " is not the master, and does not know who is"
+            },
         }
-        let counts = &status.counts;
-        self.add(format_args!(
-            "<p>{} clients and servers hold something. Since the start: {} requests refused, \
-             {} resources asked for too early, {} claims without a record, {} shortfalls",
-            status.holders, counts.rejected, counts.early, counts.unrecorded, counts.shortfalls
-        ));
-        if counts.shortfalls > 0 {
-            self.add(format_args!(" of up to {}", Amount(counts.shortfall_max)));
-        }
-        self.add(format_args!("</p>"));
-    }
-
-    /// The link to the resources that are not on this page.
-    fn other_pages(&mut self, status: &Status, is_first: bool) {
-        if !is_first {
-            self.add(format_args!("<p><a href=\"/\">first resources</a></p>"));
-        }
-        if let (1.., Some(last)) = (status.resources_left_out, status.resources.last()) {
-            self.add(format_args!(
-                "<p><a href=\"/?after={}\">next resources</a>, {} more</p>",
-                InUrl(&last.id),
-                status.resources_left_out
-            ));
+        p {
+            (status.holders) " clients and servers hold something. Since the start: "
+            (counts.rejected) " requests refused, " (counts.early)
+            " resources asked for too early, " (counts.unrecorded) " claims without a record, "
+            (counts.shortfalls) " shortfalls"
+            @if counts.shortfalls > 0 { " of up to " (amount(counts.shortfall_max)) }
         }
     }
+}
 
-    fn resources(&mut self, status: &Status) {
-        self.add(format_args!(
-            "<h2>Resources</h2><table><tr><th>resource</th><th class=\"n\">capacity</th>\
-             <th class=\"n\">lent out</th><th></th><th class=\"n\">wanted</th>\
-             <th class=\"n\">safe</th><th class=\"n\">clients</th><th>algorithm</th>\
-             <th>state</th></tr>"
-        ));
-        for resource in &status.resources {
-            self.resource(status.at, resource);
-        }
-        self.add(format_args!("</table>"));
-        if status.resources.is_empty() {
-            self.add(format_args!(
-                "<p>no client has asked for a resource here</p>"
-            ));
-        } else {
-            self.add(format_args!(
-                "<p>Lent out counts each lease until its holder renews it or it ends. So it is more \
-                 than wanted for a while after clients ask for less.</p>"
-            ));
+/// The link to the resources that are not on this page.
+fn other_pages(status: &Status, is_first: bool) -> Markup {
+    html! {
+        @if !is_first { p { a href="/" { "first resources" } } }
+        @if let (1.., Some(last)) = (status.resources_left_out, status.resources.last()) {
+            p {
+                a href={ "/?after=" (in_url(&last.id)) } { "next resources" } ", "
+                (status.resources_left_out) " more"
+            }
         }
     }
+}
 
-    fn resource(&mut self, now: Timestamp, resource: &ResourceNow) {
-        let (capacity, held) = (resource.capacity.get(), resource.held.get());
-        self.add(format_args!(
-            "<tr><td><a href=\"/debug/resources?resource={}\">{}</a></td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td><meter max=\"{}\" value=\"{held}\"></meter></td>\
-             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>",
-            InUrl(&resource.id),
-            Escaped(&resource.id),
-            Amount(capacity),
-            Amount(held),
-            // The bar of an empty capacity is full.
-            capacity.max(f64::MIN_POSITIVE),
-            Amount(resource.wanted.get()),
-            Amount(resource.safe_capacity),
-            resource.clients,
-            name_of(resource.split),
-        ));
-        if resource.reserved.get() > 0.0 {
-            self.add(format_args!(
-                "{} set aside, {} safe shares in use. ",
-                Amount(resource.reserved.get()),
-                resource.reserved_clients
-            ));
+fn resources(status: &Status) -> Markup {
+    html! {
+        h2 { "Resources" }
+        table {
+            tr {
+                th { "resource" } th.n { "capacity" } th.n { "lent out" } th {} th.n { "wanted" }
+                th.n { "safe" } th.n { "clients" } th { "algorithm" } th { "state" }
+            }
+            @for resource in &status.resources { (row(status.at, resource)) }
         }
-        if let Some(until) = resource.learning_until {
-            self.add(format_args!("learns for {} more. ", In(now, until)));
-        }
-        if let Some(until) = resource.leased_until {
-            self.add(format_args!("leased from above for {}. ", In(now, until)));
-        }
-        self.add(format_args!("</td></tr>"));
-    }
-
-    fn leases(&mut self, now: Timestamp, resource: &ResourceNow) {
-        self.add(format_args!(
-            "<h2>Leases</h2><table><tr><th>holder</th><th class=\"n\">has</th>\
-             <th class=\"n\">wants</th><th class=\"n\">clients</th><th>ends in</th></tr>"
-        ));
-        for lease in &resource.leases {
-            self.add(format_args!(
-                "<tr><td>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-                 <td class=\"n\">{}</td><td>{}</td></tr>",
-                Escaped(&lease.holder),
-                if lease.server { " (server)" } else { "" },
-                Amount(lease.capacity),
-                Amount(lease.wants),
-                lease.clients,
-                In(now, lease.expires),
-            ));
-        }
-        self.add(format_args!("</table>"));
-        let shown = resource.leases.len();
-        self.left_out(resource.leases_total.saturating_sub(shown), "leases");
-    }
-
-    fn unmatched(&mut self, status: &Status) {
-        if status.unmatched.is_empty() {
-            return;
-        }
-        self.add(format_args!(
-            "<h2>Asked for, and no rule matches</h2><table><tr><th>resource</th>\
-             <th class=\"n\">requests</th></tr>"
-        ));
-        for (id, times) in status.unmatched.iter().rev() {
-            self.add(format_args!(
-                "<tr><td>{}</td><td class=\"n\">{times}</td></tr>",
-                Escaped(id)
-            ));
-        }
-        self.add(format_args!("</table>"));
-    }
-
-    fn rules(&mut self, shown: &Shown) {
-        self.add(format_args!(
-            "<h2>Rules</h2><table><tr><th>glob</th><th class=\"n\">capacity</th>\
-             <th class=\"n\">safe</th><th>algorithm</th><th class=\"n\">lease</th>\
-             <th class=\"n\">refresh</th><th class=\"n\">learning</th><th>about</th></tr>"
-        ));
-        let rules = shown.rules.get();
-        for rule in rules.in_order().iter().take(super::SHOWN_MAX) {
-            self.rule(rule);
-        }
-        self.add(format_args!("</table>"));
-        let left_out = rules.in_order().len().saturating_sub(super::SHOWN_MAX);
-        self.left_out(left_out, "rules");
-    }
-
-    fn rule(&mut self, rule: &Template) {
-        let algorithm = &rule.algorithm;
-        self.add(format_args!(
-            "<tr><td><code>{}</code></td><td class=\"n\">{}</td><td class=\"n\">",
-            Escaped(rule.glob.as_str()),
-            Amount(rule.capacity.get()),
-        ));
-        if let Some(safe) = rule.safe_capacity {
-            self.add(format_args!("{}", Amount(safe)));
-        }
-        self.add(format_args!(
-            "</td><td>{}</td><td class=\"n\">{} s</td><td class=\"n\">{} s</td>\
-             <td class=\"n\">{} s</td><td>{}</td></tr>",
-            name_of(algorithm.split),
-            algorithm.lease.as_secs(),
-            algorithm.refresh.as_secs(),
-            algorithm.learning.as_secs(),
-            Escaped(rule.description.as_deref().unwrap_or_default()),
-        ));
-    }
-
-    fn left_out(&mut self, count: usize, of: &str) {
-        if count > 0 {
-            self.add(format_args!("<p>and {count} more {of}</p>"));
+        @if status.resources.is_empty() {
+            p { "no client has asked for a resource here" }
+        } @else {
+            p {
+                "Lent out counts each lease until its holder renews it or it ends. So it is more \
+                 than wanted for a while after clients ask for less."
+            }
         }
     }
+}
+
+fn row(now: Timestamp, resource: &ResourceNow) -> Markup {
+    let (capacity, held) = (resource.capacity.get(), resource.held.get());
+    html! {
+        tr {
+            td {
+                a href={ "/debug/resources?resource=" (in_url(&resource.id)) } {
+                    (visible(&resource.id))
+                }
+            }
+            td.n { (amount(capacity)) } td.n { (amount(held)) } td { (bar(capacity, held)) }
+            td.n { (amount(resource.wanted.get())) } td.n { (amount(resource.safe_capacity)) }
+            td.n { (resource.clients) } td { (name_of(resource.split)) }
+            td {
+                @if resource.reserved.get() > 0.0 {
+                    (amount(resource.reserved.get())) " set aside, "
+                    (resource.reserved_clients) " safe shares in use. "
+                }
+                @if let Some(until) = resource.learning_until {
+                    "learns for " (seconds(now, until)) " more. "
+                }
+                @if let Some(until) = resource.leased_until {
+                    "leased from above for " (seconds(now, until)) ". "
+                }
+            }
+        }
+    }
+}
+
+fn leases(now: Timestamp, resource: &ResourceNow) -> Markup {
+    let shown = resource.leases.len();
+    html! {
+        h2 { "Leases" }
+        table {
+            tr {
+                th { "holder" } th.n { "has" } th.n { "wants" } th.n { "clients" } th { "ends in" }
+            }
+            @for lease in &resource.leases {
+                tr {
+                    td { (visible(&lease.holder)) @if lease.server { " (server)" } }
+                    td.n { (amount(lease.capacity)) } td.n { (amount(lease.wants)) }
+                    td.n { (lease.clients) } td { (seconds(now, lease.expires)) }
+                }
+            }
+        }
+        (left_out(resource.leases_total.saturating_sub(shown), "leases"))
+    }
+}
+
+fn unmatched(status: &Status) -> Markup {
+    html! {
+        @if !status.unmatched.is_empty() {
+            h2 { "Asked for, and no rule matches" }
+            table {
+                tr { th { "resource" } th.n { "requests" } }
+                @for (id, times) in status.unmatched.iter().rev() {
+                    tr { td { (visible(id)) } td.n { (times) } }
+                }
+            }
+        }
+    }
+}
+
+fn rules(shown: &Shown) -> Markup {
+    let rules = shown.rules.get();
+    let rules = rules.in_order();
+    html! {
+        h2 { "Rules" }
+        table {
+            tr {
+                th { "glob" } th.n { "capacity" } th.n { "safe" } th { "algorithm" }
+                th.n { "lease" } th.n { "refresh" } th.n { "learning" } th { "about" }
+            }
+            @for rule in rules.iter().take(super::SHOWN_MAX) { (row_of_rule(rule)) }
+        }
+        (left_out(rules.len().saturating_sub(super::SHOWN_MAX), "rules"))
+    }
+}
+
+fn row_of_rule(rule: &Template) -> Markup {
+    let algorithm = &rule.algorithm;
+    html! {
+        tr {
+            td { code { (visible(rule.glob.as_str())) } }
+            td.n { (amount(rule.capacity.get())) }
+            td.n { @if let Some(safe) = rule.safe_capacity { (amount(safe)) } }
+            td { (name_of(algorithm.split)) }
+            @for span in [algorithm.lease, algorithm.refresh, algorithm.learning] {
+                td.n { (span.as_secs()) " s" }
+            }
+            td { (visible(rule.description.as_deref().unwrap_or_default())) }
+        }
+    }
+}
+
+fn left_out(count: usize, of: &str) -> Markup {
+    html! { @if count > 0 { p { "and " (count) " more " (of) } } }
 }
 
 /// An amount, with at most three decimals.
-struct Amount(f64);
-
-impl Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rounded = (self.0 * 1e3).round() / 1e3;
-        write!(f, "{rounded}")
-    }
+fn amount(amount: f64) -> String {
+    ((amount * 1e3).round() / 1e3).to_string()
 }
 
-/// The time since a moment.
-struct Ago(Timestamp, Timestamp);
-
-impl Display for Ago {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} s ago", self.0.since(self.1).as_secs())
-    }
+/// The time from one moment to another.
+fn seconds(from: Timestamp, to: Timestamp) -> String {
+    format!("{} s", to.since(from).as_secs())
 }
 
-/// The time until a moment.
-struct In(Timestamp, Timestamp);
-
-impl Display for In {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} s", self.1.since(self.0).as_secs())
-    }
-}
-
-/// Text that cannot become markup.
-struct Escaped<'a>(&'a str);
-
-impl Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                '&' => f.write_str("&amp;"),
-                '<' => f.write_str("&lt;"),
-                '>' => f.write_str("&gt;"),
-                '"' => f.write_str("&quot;"),
-                '\'' => f.write_str("&#39;"),
-                // A control character, shown in escaped form.
-                c if c.is_control() => write!(f, "\u{fffd}"),
-                c => f.write_char(c),
-            }?;
-        }
-        Ok(())
-    }
-}
-
-/// The same for several lines, which stay separate.
-struct Lines<'a>(&'a str);
-
-impl Display for Lines<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .lines()
-            .try_for_each(|line| writeln!(f, "{}", Escaped(line)))
-    }
+/// Text without control characters, which a browser would swallow, or worse.
+fn visible(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Text as a part of an address.
-struct InUrl<'a>(&'a str);
-
-impl Display for InUrl<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    f.write_char(char::from(byte))?;
-                }
-                byte => write!(f, "%{byte:02X}")?,
+fn in_url(text: &str) -> String {
+    let mut url = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                url.push(char::from(byte));
             }
+            byte => write!(url, "%{byte:02X}").expect("writing to memory does not fail"),
         }
-        Ok(())
     }
+    url
 }
