@@ -12,8 +12,8 @@ use crate::slab::Key;
 use crate::time::Timestamp;
 
 /// Everything one running call has drawn. It ends in exactly one of
-/// [`finish`](Scheduler::finish), [`give_back`](Scheduler::give_back) and
-/// [`requeue`](Scheduler::requeue); a hold that is dropped instead stays drawn for ever.
+/// [`finish`](crate::Scheduler::finish), [`give_back`](crate::Scheduler::give_back) and
+/// [`requeue`](crate::Scheduler::requeue); a hold that is dropped instead stays drawn for ever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what a hold has drawn comes back only through finish, give_back or requeue"]
 pub struct Hold(pub(super) Key);

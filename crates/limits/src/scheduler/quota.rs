@@ -5,8 +5,8 @@
 //! many. When there are too many, the least recently used ones are evicted: first those that hold
 //! no tokens, then others, which return their tokens to the store first. A refused call makes no
 //! ledger, so it evicts no key. The questions of a ledger to the store are collected here
-//! ([`Scheduler::quota_questions`]) and answered when the answer arrives
-//! ([`Scheduler::answer_quota`]): nothing here blocks.
+//! ([`Scheduler::quota_questions`](crate::Scheduler::quota_questions)) and answered when the answer arrives
+//! ([`Scheduler::answer_quota`](crate::Scheduler::answer_quota)): nothing here blocks.
 //!
 //! A call that a quota bars waits in turn, whatever the policy's [`Postpone`]: a draw takes one
 //! reply, and the end of a window is known. Calls of other keys never wait behind it.

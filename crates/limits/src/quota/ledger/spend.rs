@@ -60,9 +60,9 @@ pub struct Spent {
     pub safe: u64,
     /// How often that share had been renewed.
     pub share: u64,
-    /// Tokens that the next draw must pay ([`Mode::Optimistic`](crate::quota::Mode::Optimistic)).
+    /// Tokens that the next draw must pay ([`Mode::Optimistic`]).
     pub owed: u64,
-    /// Tokens that are never paid ([`Away::Allow`](crate::quota::Away::Allow)).
+    /// Tokens that are never paid ([`Away::Allow`]).
     pub allowed: u64,
 }
 

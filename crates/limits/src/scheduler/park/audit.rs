@@ -6,7 +6,7 @@ use crate::policy::LimitId;
 use crate::queue::Bar;
 
 impl Parking {
-    /// What must hold between calls to [`Scheduler::next`](super::Scheduler::next) for nothing
+    /// What must hold between calls to [`Scheduler::next`](crate::Scheduler::next) for nothing
     /// to be overlooked; panics with the fact that does not.
     pub(crate) fn audit(&self) {
         assert!(self.woken.is_empty(), "every change has been looked at");

@@ -72,7 +72,7 @@ pub struct QuotaNow {
     /// Its rule, for windows to be opened.
     pub rule: Rule,
     /// What is known and held. Its counts are those since it was last looked after: the whole is in
-    /// [`Scheduler::quota_counts`].
+    /// [`Scheduler::quota_counts`](crate::Scheduler::quota_counts).
     pub ledger: LedgerNow,
     /// Calls in the queue that meet it, whatever holds them.
     pub waiting: u64,
