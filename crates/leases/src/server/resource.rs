@@ -14,6 +14,7 @@
 //!   own keeps its end.
 
 mod above;
+mod claim;
 mod seen;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -22,9 +23,10 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-use crate::book::{Band, Book, Capacity, Claim, Held, Holder, Lease, Rows, Split, Terms};
+use crate::book::{Band, Book, Capacity, Held, Holder, Lease, Rows, Split, Terms};
 
 use self::above::Asked;
+use self::claim::Claimed;
 use self::seen::Seen;
 use super::roster::{Kind, Member};
 use super::status::Counts;
@@ -109,17 +111,6 @@ pub(super) struct Ask<'a> {
     pub(super) kind: Kind,
     pub(super) bands: &'a [Band],
     pub(super) has: Option<&'a wire::Lease>,
-}
-
-/// What is known of a holder that asks.
-#[derive(Clone, Copy)]
-struct Claimed {
-    holder: Holder,
-    seen: Option<Seen>,
-    /// What it has, as far as it is believed.
-    has: f64,
-    /// Its share of the reserve.
-    share: f64,
 }
 
 /// The settings of all resources of a server.
@@ -248,143 +239,6 @@ impl Resource {
             answer.granted_until = Some(seen.map_or(0, |seen| rules.epoch.seconds(seen.until())));
         }
         Some(answer)
-    }
-
-    /// What the holder claims to have, as far as it is believed.
-    fn claimed(
-        &mut self,
-        now: Timestamp,
-        rules: Rules,
-        ask: &Ask<'_>,
-        is_live: bool,
-        counts: &mut Counts,
-    ) -> f64 {
-        let has = ask
-            .has
-            .filter(|has| rules.epoch.timestamp(has.expiry_time) > now)
-            .map_or(0.0, |has| has.capacity);
-        if self.is_learning(now) {
-            return self.believed(has, counts);
-        }
-        if has > 0.0 && !is_live {
-            counts.unrecorded += 1;
-            // A client that makes them up must not fill the log.
-            if counts.unrecorded.is_power_of_two() {
-                tracing::warn!(
-                    resource = %self.id,
-                    has,
-                    count = counts.unrecorded,
-                    "a lease is claimed of which there is no record"
-                );
-            }
-        }
-        has
-    }
-
-    /// What the book gives beyond the holder's share of the reserve.
-    fn lease_beyond(
-        &mut self,
-        now: Timestamp,
-        rules: Rules,
-        ask: &Ask<'_>,
-        claimed: &Claimed,
-    ) -> Lease {
-        let Claimed {
-            holder,
-            seen,
-            has,
-            share,
-        } = *claimed;
-        let learning = self.is_learning(now);
-        let beyond = |amount: f64| Capacity::new((amount - share).max(0.0)).unwrap_or_default();
-        let own_band;
-        let bands = match ask.bands {
-            // Only clients have a share, and a client has one band.
-            [band] if share > 0.0 => {
-                own_band = [Band {
-                    wants: beyond(band.wants.get()),
-                    ..*band
-                }];
-                &own_band
-            }
-            bands => bands,
-        };
-        let knows_last = match (ask.has, seen) {
-            // A server may report more, never less.
-            (Some(has), Some(seen)) => {
-                let expiry_time = rules.epoch.seconds(seen.expires);
-                has.expiry_time == expiry_time && has.capacity >= seen.capacity
-            }
-            _ => false,
-        };
-        if learning && !self.knows_reserve() {
-            // Its safe share is not known yet, and no server above may learn it as granted. So it
-            // is echoed, with its end, and not recorded.
-            let claim = Claim {
-                bands,
-                has: Capacity::ZERO,
-            };
-            let entered = self.book.learn(now, holder, claim, None);
-            let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
-            Lease {
-                capacity: beyond(has),
-                expires: ends.unwrap_or(entered.expires).min(entered.expires),
-                ..entered
-            }
-        } else if learning {
-            let claim = Claim {
-                bands,
-                has: beyond(has),
-            };
-            let cap = self.cap_learned(ask, holder, claim.has, rules);
-            self.book.learn(now, holder, claim, cap)
-        } else {
-            let claim = Claim {
-                bands,
-                // A report that proves nothing must not free anything.
-                has: if knows_last {
-                    beyond(has)
-                } else {
-                    Capacity::MAX
-                },
-            };
-            let cap = self.cap(now);
-            self.book.ask(now, holder, claim, cap)
-        }
-    }
-
-    /// The accepted part of a claim while this server learns: at most the capacity of the resource,
-    /// if that is known. For a static split it is the maximum of each client.
-    fn believed(&self, has: f64, counts: &mut Counts) -> f64 {
-        let most = match (self.algorithm.split, &self.source) {
-            (Split::None, _) => return has,
-            (Split::Static, _) => self.book.terms().capacity,
-            (_, Source::Above(above)) if above.grant.is_none() => return has,
-            _ => self.capacity(),
-        };
-        let most = most.get();
-        if has <= most {
-            return has;
-        }
-        counts.overclaimed += 1;
-        if counts.overclaimed.is_power_of_two() {
-            tracing::warn!(
-                resource = %self.id,
-                has,
-                capacity = most,
-                count = counts.overclaimed,
-                "leases: a client claims to hold more than there is; the capacity is believed"
-            );
-        }
-        most
-    }
-
-    /// Whether the reserve is known: from the config, or from the server above.
-    fn knows_reserve(&self) -> bool {
-        match &self.source {
-            Source::Template(_) => true,
-            Source::Above(above) => above.heard || self.algorithm.reserve.is_some(),
-        }
     }
 
     /// Whether a client has one of the safe shares.
