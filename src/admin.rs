@@ -46,6 +46,12 @@ pub use quotas::{
 };
 pub use server::{ServeError, needs_token, serve, serve_router};
 
+use crate::call::listener::address_or_off;
+use crate::options::kind::{is_plain, list, text};
+use crate::options::shown::quoted;
+use crate::options::tree::Node;
+use crate::options::{Kind, Mistake, options};
+
 /// The longest time for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most requests that are answered at once; further ones are refused. Health checks are not
@@ -54,16 +60,61 @@ const REQUESTS_MAX: usize = 16;
 /// A request that only reads has no body.   bytes
 const BODY_MAX: usize = 1024;
 
-/// The settings of this part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The address; `None` switches it off.
-    pub bind: Option<SocketAddr>,
-    /// Required on everything except the health checks: as `Authorization: Bearer …`, or as the
-    /// password of basic auth.
-    pub token: Option<Token>,
-    /// Names that clients may use for this address, besides IP addresses and those of loopback.
-    pub allowed_hosts: Box<[Box<str>]>,
+options! {
+    /// Where operators look: metrics, health checks, and the API.
+    pub struct Section => Settings {
+        /// Where /metrics, the health checks and /v1/ are served. "" or false switches it off.
+        bind: Option<SocketAddr> = address_or_off().or(Some(([127, 0, 0, 1], 9180).into())).restart();
+
+        /// The secret that every request needs, except the health checks: as "Authorization: Bearer …",
+        /// or in a browser as the password, with any user name. Required if bind is not an address of
+        /// this machine alone. In a container, set it as TIDEGATE_ADMIN__TOKEN.
+        token: Option<Token> = token().optional().restart()
+            .example("\"the output of: openssl rand -hex 32\"");
+
+        /// Host names by which clients ask for this address. A request with another name in "Host" is
+        /// refused, because a web page could have pointed its own name here. IP addresses and localhost
+        /// need no entry. Add the name of the sidecar, or of a proxy before it, if clients use one.
+        allowed_hosts: Box<[Box<str>]> = hosts().or(Box::default()).restart();
+    }
+}
+
+/// A secret. No message quotes it.
+fn token() -> Kind<Token> {
+    let wrong = |told: &str| {
+        let cure = "give 1 to 1024 letters, digits or signs in quotes, without spaces, such as \
+                    the output of `openssl rand -hex 32`";
+        Err(Mistake::new(told, cure))
+    };
+    let read = move |node: &Node| match node.text() {
+        None => wrong("the token is not a string"),
+        Some("") => wrong("the token is empty"),
+        Some(given) if given.len() > 1024 || !given.bytes().all(|b| b.is_ascii_graphic()) => {
+            wrong("the token holds what an HTTP header can't carry")
+        }
+        Some(given) => Ok(Token(given.into())),
+    };
+    Kind::new("1 to 1024 visible ASCII characters", read, |_| {
+        String::new()
+    })
+}
+
+/// Names as `Host` has them, without a port.
+pub(crate) fn hosts() -> Kind<Box<[Box<str>]>> {
+    let host = text("the name of a host", "tidegate.example.com", |given| {
+        let name = given.strip_suffix('.').unwrap_or(given);
+        let is_label = |label: &str| !label.is_empty() && is_plain(label, "-_");
+        // The longest name that DNS has.
+        if name.len() > 253 || !name.split('.').all(is_label) {
+            let told = format!("{} is not the name of a host", quoted(given));
+            let cure = "give names without scheme and port, such as [\"tidegate.example.com\"]; \
+                        an IP address needs no entry";
+            return Err(Mistake::new(told, cure));
+        }
+        Ok(name.to_ascii_lowercase().into_boxed_str())
+    });
+    let list = list(64, "[\"tidegate.example.com\"]", host).described("a list of host names");
+    list.map(Vec::into_boxed_slice, |hosts| hosts.to_vec())
 }
 
 /// The visible state. Each method except [`ready`](Self::ready) is called off the event loop, and

@@ -11,6 +11,7 @@ mod ask;
 pub(crate) mod backends;
 mod buckets;
 pub mod metrics;
+pub(crate) mod options;
 mod permit;
 pub mod policy;
 mod promote;

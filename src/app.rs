@@ -290,7 +290,7 @@ impl App {
         }
         shared.closing.cancel();
         shared.conversations.close();
-        let bound = shared.config.get().drain_timeout;
+        let bound = shared.config.get().listen.drain_timeout;
         // A task is finished like a call that a client waits for.
         let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
@@ -370,7 +370,10 @@ fn warn_of_restarts(before: &Config, config: &Config) {
             config.listen.listeners.iter().any(has_new_mode),
             "listen.unix_mode",
         ),
-        (before.threads != config.threads, "server.threads"),
+        (
+            before.listen.threads != config.listen.threads,
+            "server.threads",
+        ),
         (before.admin != config.admin, "admin"),
         (
             before.callers.state_file != config.callers.state_file,

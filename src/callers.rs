@@ -13,6 +13,7 @@ mod claims;
 mod error;
 mod functions;
 pub mod metrics;
+pub(crate) mod options;
 mod quotas;
 pub mod rate_limit;
 mod saved;

@@ -6,6 +6,7 @@
 
 pub mod class;
 mod names;
+pub(crate) mod options;
 
 use std::borrow::Cow;
 use std::sync::Arc;

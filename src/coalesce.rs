@@ -37,20 +37,66 @@ pub use self::waiter::Waiter;
 use crate::call::{
     Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
 };
+use crate::options::kind::{
+    GIB, HOUR, KIB, distinct, duration, function, integer, list, size, text,
+};
+use crate::options::shown::quoted;
+use crate::options::{Kind, Mistake, options};
 
-/// The settings of this stage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// The functions whose identical reads share a call.
-    pub functions: Vec<Arc<str>>,
-    /// Headers that are ignored when reads on the operator's own routes are compared.
-    pub ignored_headers: Arc<[HeaderName]>,
-    /// How long a good answer is kept; zero keeps none.
-    pub fresh_for: Duration,
-    /// The most calls under way that are shared, plus answers kept.
-    pub entries_max: usize,
-    /// The most bytes of their keys and answers.
-    pub bytes_max: usize,
+options! {
+    /// One call to the backend for many identical reads: docs/coalesce.md.
+    pub struct Section => Settings {
+        /// Reads whose identical requests share one call while it is running. Pollers mostly ask for
+        /// host_get_info, guest_get_info and guest_list. A function that changes anything is refused.
+        functions: Vec<Arc<str>> = distinct(list(64, r#"["host_get_info", "guest_list"]"#, function()))
+            .described("up to 64 function names in brackets").or(Vec::new());
+
+        /// Headers that do not tell reads apart on your own routes ([[route]]). Such reads share an
+        /// answer only if all their other headers are equal, because one of them may be a credential.
+        /// Add headers that differ from client to client and change no answer. Reads of the z/VM table
+        /// are compared by the headers that docs/coalesce.md lists.
+        ignored_headers: Arc<[HeaderName]> = headers().or(HARMLESS.map(HeaderName::from_static).into())
+            .key("ignore_headers");
+
+        /// How long a good answer is given to identical reads that come later. A write about the same
+        /// guest ends it. Raise it as far as pollers can do with an old answer.
+        fresh_for: Duration = duration(Duration::ZERO..=HOUR).or(Duration::ZERO);
+
+        /// Shared calls that are running, and answers that are kept. Beyond this, a call is sent as if
+        /// nothing was shared. If guest_get_info is shared, set it above the number of guests.
+        entries_max: usize = integer(1..=1_000_000).of("entries").or(1024).key("max_entries");
+
+        /// Bytes that these take, including their requests and tokens.
+        bytes_max: usize = size(KIB..=GIB).or(16 << 20).key("max_bytes");
+    }
+}
+
+/// Headers that normally change no answer: the client's program, the connection, ids.
+const HARMLESS: [&str; 10] = [
+    "connection",
+    "content-length",
+    "date",
+    "keep-alive",
+    "te",
+    "traceparent",
+    "tracestate",
+    "user-agent",
+    "x-openstack-request-id",
+    "x-request-id",
+];
+
+fn headers() -> Kind<Arc<[HeaderName]>> {
+    const CURE: &str = "give names of headers in brackets, such as [\"user-agent\"]";
+    let header = text("the name of a header", "user-agent", |given| {
+        HeaderName::try_from(given).map_err(|_| {
+            Mistake::new(
+                format!("{} is not the name of a header", quoted(given)),
+                CURE,
+            )
+        })
+    });
+    let list = list(64, "[\"user-agent\"]", header).described("a list of header names");
+    list.map(Arc::from, |headers: &Arc<[HeaderName]>| headers.to_vec())
 }
 
 /// Lets identical reads share a call. Clones share one state.

@@ -1,68 +1,45 @@
 //! Reads config.toml into the settings of every stage.
 //!
-//! The way is: `syntax` makes a tree of the file in which every value knows its line, and
-//! the environment is laid over it (`tree`); `raw` takes every option out, by name and
-//! kind (`reader`, `value`, `text`, `per_window`); `check` compares them with one
-//! another. Nothing stops at the first mistake: all of them are told at once (`problem`),
-//! and only a config without one becomes a [`Config`].
+//! Each stage defines the options of its sections (`src/options.rs` says how). `sections` reads
+//! all of them, `checks` compares them with one another, and `settings` hands every stage its
+//! part. Nothing stops at the first mistake: all of them are reported at once, and only a
+//! config without one becomes a [`Config`].
 
-mod admin;
-mod backend_kind;
-mod callers;
 #[expect(
     clippy::disallowed_methods,
     reason = "a config is read at start and on threads that wait"
 )]
 mod certificates;
-mod check;
+mod checks;
 mod classes;
 mod coordinate;
 pub mod descriptors;
-mod effective;
-mod exchange;
-mod functions;
-mod ignored_headers;
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a config is read at start and on threads that wait"
-)]
+mod etcd_tls;
+mod fill_in;
 pub mod lease_server;
-mod nearest;
-mod odd_paths;
-mod per_window;
-mod problem;
-mod quotas;
-mod rate_limits;
-mod raw;
-mod reader;
-mod request_heads;
-mod secret;
+mod quota_store;
+mod sections;
 mod settings;
-mod syntax;
-mod text;
-mod tree;
-mod tunnel;
-mod value;
+mod shared_limits;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-pub use effective::effective;
-pub(crate) use nearest::nearest;
-pub use problem::{Place, Problem, Problems, Severity};
 
 use self::descriptors::Descriptors;
+use self::sections::Sections;
 use crate::call::BackendKind;
 use crate::listen;
+use crate::options::{Catalogue, Reading};
+pub use crate::options::{Place, Problem, Problems, Severity};
 use crate::telemetry::Format;
-use reader::{At, Notes, Section};
-use value::Mistake;
 
 /// Where the config is looked for.
 pub const DEFAULT_PATH: &str = "/etc/tidegate/config.toml";
+
+/// The file that lists every option.
+const EXAMPLE: &str = "config.toml.example";
 
 /// Largest config that is read.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -70,11 +47,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Everything that the config decides, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Data-plane threads.
-    pub threads: usize,
-    /// How long a drain may take.
-    pub drain_timeout: Duration,
-    /// Settings of the accept loop.
+    /// Settings of the process and its accept loops.
     pub listen: crate::listen::Settings,
     /// Settings of the protocols.
     pub protocol: crate::protocol::Settings,
@@ -92,7 +65,7 @@ pub struct Config {
     pub admit: crate::admit::Settings,
     /// Settings of the forwarder.
     pub forward: crate::forward::Settings,
-    /// Which limits are shared with other sidecars, and through whom; none shares nothing.
+    /// Which limits are shared with other sidecars, and through which servers; none shares nothing.
     pub coordinate: Option<tidegate_leases::sharing::Settings>,
     /// The quotas that are kept with other sidecars, and where; none keeps none.
     pub quotas: Option<tidegate_quota::Quotas>,
@@ -100,6 +73,8 @@ pub struct Config {
     pub admin: crate::admin::Settings,
     /// Settings of logs.
     pub telemetry: crate::telemetry::Settings,
+    /// Every option in effect as TOML, without secrets.
+    effective: String,
 }
 
 /// A config without an error.
@@ -164,11 +139,10 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
 #[must_use]
 pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();
-    let mut tree = syntax::parse(&text).tree;
-    tree::lay_over(&mut tree, variables());
-    let notes = Notes::default();
-    let raw = raw::read(Section::root(&tree, &notes));
-    raw.log.format.meant().copied().unwrap_or(Format::Auto)
+    let mut reading = Reading::of(&text, EXAMPLE);
+    reading.lay_over(variables());
+    let log: crate::telemetry::Section = reading.root().section("log").read();
+    log.format.value
 }
 
 /// A variable that is no UTF-8 can't hold a valid option; its replacement characters make that an
@@ -233,50 +207,90 @@ pub fn read_knowing(
     env: impl Iterator<Item = (String, String)>,
     known_functions: &[&str],
 ) -> Result<Checked, Problems> {
-    let syntax::Parsed {
-        mut tree,
-        problems: mut list,
-        broken,
-        lost,
-    } = syntax::parse(text);
-    let tree::NotLaid {
-        misplaced,
-        pathless,
-    } = tree::lay_over(&mut tree, env);
-    let notes = Notes::new(broken, lost);
-    for variable in misplaced {
-        let at = At {
-            key: variable.key,
-            place: Place::Variable(variable.variable),
-        };
-        notes.error(&at, Mistake::new(variable.message, variable.cure));
-    }
-    let raw = raw::read(Section::root(&tree, &notes));
-    check::check(&raw, known_functions, &notes);
+    let mut reading = Reading::of(text, EXAMPLE);
+    let pathless = reading.lay_over(env);
+    let mut sections = Sections::read(&reading);
+    checks::check(&sections, known_functions, &reading.notes);
     for variable in pathless {
-        notes.pathless(variable);
+        reading.pathless(variable);
     }
-    let (noted, _) = notes.finish();
-    list.extend(noted);
-    let problems = Problems::new(origin, text, list);
+    let problems = Problems::new(origin, text, reading.problems());
     if problems.has_error() {
         return Err(problems);
     }
+    sections.fill_in();
     Ok(Checked {
-        config: settings::of(&raw),
+        config: settings::of(&sections),
         warnings: problems,
     })
 }
 
-/// Every option there is, by its path (`listen.bind` for the one in `[[listen]]`), with
-/// what it allows in words.
+/// The config in effect as TOML, defaults filled in. Secrets are hidden; apart from them,
+/// reading the text gives the same config again.
+#[must_use]
+pub fn effective(config: &Config) -> String {
+    config.effective.clone()
+}
+
+/// Every option there is. `listen.bind` is the path of the one in `[[listen]]`.
+#[must_use]
+pub fn catalogue() -> Catalogue {
+    // One entry of each array, so that its options are asked for.
+    let arrays = "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n\
+                  [[coordinate.limit]]\n";
+    let reading = Reading::of(arrays, EXAMPLE);
+    Sections::read(&reading);
+    reading.catalogue()
+}
+
+/// The text of `config.toml.example`.
+#[must_use]
+pub fn example() -> String {
+    catalogue().example(
+        "\
+Tidegate's configuration: every option, with its default, unit, range, and the reason to
+change it. Generated from the source: change an option there, and run `make docs`.
+
+Lines that begin with \"# key = value\" are options without a default, or of a section that
+you may leave out; every other line has its default value. Only the listener, the backend and
+smapi_rate_limit_per_window are required. A duration has a unit: ms, s, m or h. A size has
+a unit: B, KiB, MiB or GiB. `tidegate check` reports every mistake at once.
+
+An environment variable wins over the file: TIDEGATE_QUEUE__WORKERS=32,
+TIDEGATE_LISTEN__0__BIND=0.0.0.0:8081.
+",
+    )
+}
+
+/// The text of `docs/reference.md`.
+#[must_use]
+pub fn reference() -> String {
+    let sidecar = catalogue().reference(
+        "\
+# Reference of options
+
+Every option of the sidecar's config. [configuration.md](configuration.md) explains how to begin,
+and [config.toml.example](../config.toml.example) is the same list as a file. Generated from the
+source: change an option there, and run `make docs`.
+
+",
+        true,
+    );
+    let lease_server = lease_server::catalogue().reference(
+        "
+# Options of the lease server
+
+Every option of `tidegate lease-server`. [leases.md](leases.md) explains how to begin, and
+[config.lease-server.toml.example](../config.lease-server.toml.example) is the same list as a file.
+
+",
+        false,
+    );
+    sidecar + &lease_server
+}
+
+/// Every option there is, by its path, with what it allows in words.
 #[must_use]
 pub fn options() -> BTreeMap<String, String> {
-    // One entry of each array, so that its options are asked for.
-    let parsed = syntax::parse(
-        "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n[[coordinate.limit]]\n",
-    );
-    let notes = Notes::default();
-    raw::read(Section::root(&parsed.tree, &notes));
-    notes.finish().1
+    catalogue().allowed()
 }

@@ -14,15 +14,13 @@ mod doorbell;
 mod exchange;
 mod http;
 pub mod metrics;
+pub(crate) mod options;
 mod pool;
 mod stream;
 mod streamed;
 
-use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tidegate_limits::scheduler::Outcome;
 use tokio_util::either::Either;
@@ -30,21 +28,11 @@ use tokio_util::either::Either;
 use self::backend::Backends;
 use self::carry::Carry;
 pub use self::connect::{ConnectError, Resolve};
+pub use self::options::{Address, Bounds};
 use self::stream::Stream;
 use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
 };
-
-/// The address of a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// An address.
-    Ip(SocketAddr),
-    /// A name, resolved at each connect.
-    Name(Box<str>, u16),
-    /// A socket file.
-    Unix(Box<Path>),
-}
 
 /// The settings of this stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,32 +47,6 @@ pub struct Settings {
     pub retry_reads: bool,
     /// The bounds of every backend.
     pub bounds: Bounds,
-}
-
-/// How long each step of an exchange may take, and how much may be held.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// The sidecar's own listeners: a backend must not lead to one of them.
-    pub own: Arc<[SocketAddr]>,
-    /// The time after which a connect has failed.
-    pub connect_timeout: Duration,
-    /// From the last byte sent to the last byte of the reply.
-    pub response_timeout: Duration,
-    /// Largest reply of the socket backend.   bytes
-    pub max_reply_bytes: usize,
-    /// Replies up to this are held whole. So a cut reply becomes a whole error, and a slow reader
-    /// holds no slot. Larger replies are streamed.   bytes
-    pub reply_buffer_bytes: usize,
-    /// The most idle HTTP connections.
-    pub pool_max_idle: usize,
-    /// How long a connection may be idle.
-    pub pool_idle_timeout: Duration,
-    /// The minimum rate at which a backend must take a request.   bytes a second, 0 for any
-    pub send_min_rate: u64,
-    /// A client that takes a reply more slowly is slow.   bytes a second, 0 for none
-    pub reply_min_rate: u64,
-    /// The most replies that may hold a slot for a slow client.
-    pub slow_readers_max: usize,
 }
 
 /// What can be sent to a backend, and what the backend returns.

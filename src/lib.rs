@@ -36,6 +36,7 @@ pub mod coalesce;
 pub mod config;
 pub mod forward;
 pub mod listen;
+pub mod options;
 pub mod pipeline;
 pub mod protocol;
 #[expect(

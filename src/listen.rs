@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::unix::SocketFileId;
 use crate::call::{Bind, Listener, Peer};
+use crate::options::kind::{HOUR, SECOND, duration, integer};
+use crate::options::options;
 
 /// Connections that the kernel holds while the loop does not accept.
 pub const BACKLOG: i32 = 4096;
@@ -38,13 +40,24 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause. Each one in a row is twice as long as the last.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The settings of this stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The listeners, at least one.
-    pub listeners: Vec<Listener>,
-    /// The most open connections, over all listeners.
-    pub max_connections: u32,
+options! {
+    /// The process: threads, connections, and how it ends.
+    pub struct ServerSection => Settings + {
+        /// The listeners, at least one.
+        listeners: Vec<Listener>,
+    } {
+        /// Threads that serve connections. The work of a call is small, and threads that share a backend
+        /// wake one another. Raise it only where one thread is busy all the time.
+        threads: usize = integer(1..=64).of("threads").or(1).restart();
+
+        /// Connections open at once, over all listeners. The next one is accepted when one closes. Each
+        /// needs a file descriptor, and one more while its call is at the backend.
+        max_connections: u32 = integer(1..=1_000_000).of("connections").or(16384);
+
+        /// How long calls may still finish after SIGTERM. Keep it below the time that the service manager
+        /// waits before it kills the process (systemd: 90 s).
+        drain_timeout: Duration = duration(Duration::ZERO..=HOUR).or(30 * SECOND);
+    }
 }
 
 /// A listening socket. Its file, if any, is removed with it.

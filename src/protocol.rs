@@ -31,39 +31,63 @@ pub use self::http::answer;
 use self::io::Client;
 use self::trusted::TrustedProxies;
 use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};
+use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, duration, integer, size};
+use crate::options::options;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
 /// first request may be on its way.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
 
-/// The settings of this stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// How long a PROXY header, and then a TLS handshake, may take.
-    pub handshake_timeout: Duration,
-    /// From accept to the first byte, for a request's head, and for as much of its body as is read
-    /// before its call queues.
-    pub request_timeout: Duration,
-    /// How long a connection may stay silent between requests.
-    pub idle_timeout: Duration,
-    /// How long a TCP connection that is let through may move no byte in either direction.
-    pub tunnel_idle_timeout: Duration,
-    /// How long one write to a client may make no progress.
-    pub write_timeout: Duration,
-    /// How long a streamed request body may take in all.
-    pub body_timeout: Duration,
-    /// Below this rate a streamed request body is given up.   bytes a second
-    pub body_min_rate: u32,
-    /// Largest request of the socket protocol.   bytes
-    pub max_request_bytes: usize,
-    /// Largest HTTP body held whole while its call waits; a larger one is streamed.   bytes
-    pub buffer_bytes: usize,
-    /// Most header fields of an HTTP request.
-    pub max_request_fields: usize,
-    /// The trusted proxies.
-    pub trusted_proxies: TrustedProxies,
-    /// What is behind, and with that whether it takes the socket protocol's array over HTTP.
-    pub backend_kind: BackendKind,
+options! {
+    /// Connections and requests of clients.
+    pub struct ClientSection => Settings + {
+        /// The proxies that are trusted to name their clients.
+        trusted_proxies: TrustedProxies,
+        /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
+        backend_kind: BackendKind,
+    } {
+        /// How long a PROXY header, and then a TLS handshake, may take. Raise it for clients far away.
+        handshake_timeout: Duration = duration(MS..=HOUR).or(5 * SECOND);
+
+        /// How long it may take from accept to the first byte, then to the end of a request's head, then
+        /// for the part of its body that is read before the call queues (up to buffer_bytes). The clock
+        /// of the queue starts after that. Raise it for clients on slow lines. A slow client holds a
+        /// connection, never a worker.
+        request_timeout: Duration = duration(MS..=HOUR).or(30 * SECOND);
+
+        /// How long a keep-alive connection may be idle between two requests. Set it above that of a
+        /// load balancer in front, so that the balancer closes first.
+        idle_timeout: Duration = duration(MS..=DAY).or(75 * SECOND);
+
+        /// How long a connection with protocol = "tcp" may move no byte in either direction. After that
+        /// it is reset on both sides, and its slot is free again. Raise it if clients keep quiet
+        /// connections for longer. Peers that died are found within about two minutes in any case.
+        tunnel_idle_timeout: Duration = duration(MS..=DAY).or(HOUR);
+
+        /// How long a client may take nothing of its reply before it is disconnected.
+        write_timeout: Duration = duration(MS..=HOUR).or(30 * SECOND);
+
+        /// How long a request body that is streamed (larger than buffer_bytes) may take in all. Raise it
+        /// for large uploads over slow lines.
+        body_timeout: Duration = duration(MS..=DAY).or(600 * SECOND);
+
+        /// The least bytes a second of such a body. A slower one is given up, because it holds a slot of
+        /// the backend while it comes. With 0B only body_timeout applies.
+        body_min_rate: u32 = size(0..=GIB).or(1024);
+
+        /// Largest request of the socket protocol. The real sdkserver reads 4,096 bytes and not one
+        /// more; raise it only for another backend.
+        max_request_bytes: usize = size(64..=16 * MIB).or(4096);
+
+        /// Largest HTTP body that is held in memory while its call waits. Multiplied by queue.capacity,
+        /// it bounds the bodies in a full queue. A call with a larger body asks for a slot when this
+        /// much of it is here; the rest is streamed.
+        buffer_bytes: usize = size(KIB..=16 * MIB).or(64 << 10);
+
+        /// Most header fields of an HTTP request. A request with more is refused with 431. Each field
+        /// takes 64 bytes while a head is read.
+        max_request_fields: usize = integer(16..=1024).of("fields").or(128);
+    }
 }
 
 /// A connection that has just been accepted.

@@ -39,23 +39,38 @@ pub use self::id::{NoTaskId, TaskId};
 pub use self::prefer::Preference;
 use self::store::{Entry, Phase, TaskTable};
 use crate::call::{Identity, Peer, Refusal};
+use crate::options::kind::{DAY, GIB, KIB, SECOND, duration, flag, integer, size};
+use crate::options::options;
 
-/// The settings of this stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Whether calls can be handed over.
-    pub enabled: bool,
-    /// The most tasks, ended or not.
-    pub tasks_max: usize,
-    /// The most tasks of one caller, ended or not.
-    pub tasks_per_caller_max: usize,
-    /// The most bytes of requests and answers.
-    pub bytes_max: usize,
-    /// The most bytes of requests and answers of one caller.
-    pub bytes_per_caller_max: usize,
-    /// How long a task is kept after it has ended.
-    pub time_to_live: Duration,
+options! {
+    /// Calls that clients hand over with "Prefer: respond-async" and come back for: docs/tasks.md.
+    pub struct Section => Settings {
+        /// Whether calls can be handed over. Tidegate then answers /v1/tasks itself. The z/VM SDK has
+        /// no such path. A reload is enough to switch it.
+        enabled: bool = flag().or(false);
+
+        /// Tasks in memory: waiting, running, and ended with an answer that is kept. Raise it together
+        /// with queue.capacity, which bounds the waiting ones as well.
+        tasks_max: usize = integer(1..=1_000_000).of("tasks").or(1024).key("max_tasks");
+
+        /// The same per caller (docs/callers.md), so that one caller cannot take all places.
+        tasks_per_caller_max: usize = integer(1..=1_000_000).of("tasks").or(256)
+            .key("max_tasks_per_caller");
+
+        /// Bytes of requests and answers. An answer that does not fit is lost, although its call was
+        /// made: leave room for the largest ones.
+        bytes_max: usize = size(KIB..=GIB).or(64 << 20).key("max_bytes");
+
+        /// The same per caller.
+        bytes_per_caller_max: usize = size(KIB..=GIB).or(16 << 20).key("max_bytes_per_caller");
+
+        /// How long an answer is kept. Raise it for clients that come back late. Lower it where many
+        /// calls are handed over and clients come back soon.
+        time_to_live: Duration = duration(SECOND..=DAY).or(600 * SECOND).key("keep_for");
+    }
 }
+
+impl Copy for Settings {}
 
 /// A result, which is kept in memory until it is deleted or expires.
 pub trait Weigh: Send + Sync + 'static {

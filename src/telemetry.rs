@@ -14,18 +14,31 @@ pub mod writer;
 pub use access::{AccessLine, AccessLog};
 pub use log::{Logs, init};
 
-/// The settings of this part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The format of a line.
-    pub format: Format,
-    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,tidegate=debug`.
-    pub level: Box<str>,
-    /// Whether each call has an access line.
-    pub access: bool,
+use tracing_subscriber::filter::Targets;
+
+use crate::options::kind::{choice, flag, text};
+use crate::options::shown::quoted;
+use crate::options::{Kind, Mistake, nearest, options, words};
+
+options! {
+    /// What the process logs, and how.
+    pub struct Section => Settings {
+        /// How a log line looks. "auto" writes text on a terminal and JSON elsewhere.
+        format: Format = choice().or(Format::Auto).restart();
+
+        /// How much is logged. A filter such as "info,tidegate::forward=debug" logs more of one
+        /// module.
+        level: Box<str> = level().or("info".into());
+
+        /// Whether each call gets a line when it ends. Turn it off where the metrics are enough: at
+        /// thousands of calls a second, the lines cost more than the calls.
+        access: bool = flag().or(true);
+    }
 }
 
-/// The format of a log line.
+words!(Format { "auto" => Auto, "text" => Text, "json" => Json });
+
+/// How a log line looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Text on a terminal, JSON elsewhere.
@@ -34,4 +47,39 @@ pub enum Format {
     Text,
     /// For machines.
     Json,
+}
+
+/// A log level, or a filter by module.
+pub(crate) fn level() -> Kind<Box<str>> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let allowed = format!("{}, or a filter", LEVELS.join(", "));
+    text(allowed, "info", |given| {
+        let word_of = |part: &'_ str| {
+            part.rsplit('=')
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        let mut words = given.split(',').map(word_of);
+        let unknown = words.find(|word| !LEVELS.contains(&word.as_str()));
+        let is_filter = given.len() <= 1024 && given.parse::<Targets>().is_ok();
+        let wrong = match unknown {
+            _ if given.len() > 1024 => given.to_owned(),
+            Some(word) => word,
+            None if is_filter => return Ok(given.into()),
+            None => given.to_owned(),
+        };
+        let cure = match nearest(&wrong, LEVELS) {
+            Some(level) => format!("did you mean {}?", quoted(level)),
+            None => format!(
+                "give one of {}, or a filter such as \"info,tidegate=debug\"",
+                LEVELS.join(", ")
+            ),
+        };
+        Err(Mistake::new(
+            format!("{} is not a log level", quoted(&wrong)),
+            cure,
+        ))
+    })
 }

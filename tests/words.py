@@ -34,10 +34,9 @@ WORDS = [
 
 # What is not rewritten yet, as prefixes of paths. The aim is an empty list; take an entry out when its texts are done.
 NOT_YET = [
-    "config.toml.example",
     "src/call/pace.rs",
     "src/callers/settings.rs",
-    "src/config",
+    "src/config/checks/",
     "src/tools/check.rs",
     "tests/it/config/",
     "tests/it/paced.rs",

@@ -1,13 +1,240 @@
 //! An address for clients, and its settings: one `[[listen]]`.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
 use super::Dialect;
+use crate::options::kind::{choice, flag, name, pem, text};
+use crate::options::shown::quoted;
+use crate::options::tree::Value;
+use crate::options::{Kind, Mistake, options, words};
+
+/// Most listeners; each is a label in the metrics.
+pub(crate) const LISTENERS_MAX: usize = 64;
+/// Permissions of a socket file, unless the config says others.
+pub(crate) const UNIX_MODE: u32 = 0o660;
+/// Longest path of a socket file: what the kernel has room for, without the byte that ends
+/// it.   bytes
+const SOCKET_PATH_MAX: usize = 107;
+
+options! {
+    /// Where clients connect; one section for each address.
+    pub struct ListenSection {
+        /// Its name in logs and metrics. Required.
+        name: Option<Arc<str>> = name("nova").required(
+            "the listener has no name",
+            "add a name for logs and metrics, such as name = \"nova\"",
+        ).line("\"nova\"");
+
+        /// Its address. Required. 127.0.0.1 is for clients on this machine, 0.0.0.0 for all clients. A
+        /// socket file is for this machine alone, and tells which user connects. It is created at the
+        /// start and removed at the end.
+        bind: Option<Bind> = Bind::kind().required(
+            "the listener has no address",
+            "add its address, such as bind = \"127.0.0.1:8081\"",
+        ).line("\"127.0.0.1:8081\"");
+
+        /// Permissions of the socket file. A process that may write to the file may connect.
+        unix_mode: u32 = file_mode().or(UNIX_MODE).restart();
+
+        /// What is spoken here. "auto" tells the socket protocol, HTTP and, where there is a
+        /// certificate, TLS apart by the first byte. Name one protocol to refuse the others. "tcp"
+        /// limits connections of any other protocol.
+        protocol: Protocol = choice().or(Protocol::Auto);
+
+        /// Whether a client that closes its sending side has left, so that its waiting call is dropped.
+        /// This applies to every protocol. On HTTP the reply of a running call is dropped too. Turn it
+        /// off for clients that close their sending side and then read: then only a reset means that a
+        /// client has left.
+        cancel_on_eof: bool = flag().or(true);
+
+        /// Whether every connection begins with a PROXY header, version 1 or 2, that names the client.
+        /// For a listener behind a proxy that passes bytes on. The header is never guessed: a
+        /// connection that does not come from trusted_proxies is closed.
+        proxy_protocol: ProxyProtocol = choice().or(ProxyProtocol::Off);
+
+        /// Where the user's name is taken from. "peer" is uid:N of the process at a socket file, and no
+        /// user on an address. "basic" is the name in HTTP Basic authentication; its password is not
+        /// checked here. "certificate" is the common name of the client's certificate.
+        user_from: UserFrom = choice().or(UserFrom::Peer);
+    }
+}
+
+options! {
+    /// TLS on the listener above. SIGHUP reads the files again; open connections stay.
+    pub struct TlsSection {
+        /// The certificate, followed by the chain to a known authority. Required.
+        cert: Option<PathBuf> = pem("/etc/tidegate/tls.crt").required(
+            "there is no cert",
+            "add cert = \"/etc/tidegate/tls.crt\", or leave tls out",
+        ).example("\"/etc/tidegate/tls.crt\"");
+
+        /// Its key, without a passphrase. Required.
+        key: Option<PathBuf> = pem("/etc/tidegate/tls.key").required(
+            "there is no key",
+            "add key = \"/etc/tidegate/tls.key\", or leave tls out",
+        ).example("\"/etc/tidegate/tls.key\"");
+
+        /// The authorities that sign the certificates of clients. Required if clients are asked for
+        /// one. No other authority is accepted.
+        client_ca: Option<PathBuf> = pem("/etc/tidegate/clients.crt").optional()
+            .example("\"/etc/tidegate/clients.crt\"");
+
+        /// Whether clients are asked for a certificate. "optional" checks it if there is one.
+        /// "required" closes a connection without a good one.
+        client_auth: ClientAuth = choice().or(ClientAuth::Off).example("\"required\"");
+
+        /// Whether a connection without TLS is closed. The default is true, except with protocol =
+        /// "auto", which admits both.
+        required: Option<bool> = flag().optional().example("true");
+    }
+}
+
+words!(Protocol { "auto" => Auto, "socket" => Socket, "http" => Http, "tcp" => Tcp });
+words!(ProxyProtocol { "off" => Off, "required" => Required });
+words!(UserFrom { "peer" => Peer, "basic" => Basic, "certificate" => Certificate });
+words!(ClientAuth { "off" => Off, "optional" => Optional, "required" => Required });
+
+impl ListenSection {
+    /// The listener, of a config without an error.
+    pub(crate) fn listener(&self, tls: Option<Tls>) -> Listener {
+        Listener {
+            name: self.name.required(),
+            bind: self.bind.required(),
+            unix_mode: self.unix_mode.value,
+            protocol: self.protocol.value,
+            cancel_on_eof: self.cancel_on_eof.value,
+            tls,
+            proxy_protocol: self.proxy_protocol.value,
+            user_from: self.user_from.value,
+        }
+    }
+}
+
+impl TlsSection {
+    /// What these files hold, of a config without an error.
+    pub(crate) fn tls(&self, loaded: Arc<ServerConfig>) -> Tls {
+        Tls {
+            cert: self.cert.required(),
+            key: self.key.required(),
+            client_ca: self.client_ca.value.clone(),
+            client_auth: self.client_auth.value,
+            required: self.required.required(),
+            loaded,
+        }
+    }
+}
+
+impl Bind {
+    /// An address to listen on, or the path of a socket file.
+    pub(crate) fn kind() -> Kind<Self> {
+        let allowed = "address:port, or unix:/path of a socket file";
+        text(allowed, "127.0.0.1:8081", |given| {
+            let given = given.trim();
+            if let Some(path) = given.strip_prefix("unix:") {
+                return Ok(Self::Unix(socket_path(path)?.into()));
+            }
+            if given.starts_with('/') {
+                let cure = format!(
+                    "write {} for a socket file",
+                    quoted(&format!("unix:{given}"))
+                );
+                return Err(Mistake::new(format!("{} is a path", quoted(given)), cure));
+            }
+            address(given).map(Self::Tcp)
+        })
+    }
+}
+
+/// The path of a socket file, as it stands behind `unix:`.
+pub(crate) fn socket_path(path: &str) -> Result<&Path, Mistake> {
+    let (told, cure) = if !path.starts_with('/') || path.ends_with('/') {
+        let cure = "write it from /, such as unix:/run/tidegate/nova.sock";
+        ("is not the whole path of a file", cure)
+    } else if path.contains('\0') {
+        ("holds a NUL byte", "give a path without one")
+    } else if path.len() > SOCKET_PATH_MAX {
+        let cure = "give a path of at most 107 bytes, such as unix:/run/tidegate/nova.sock";
+        ("is longer than a socket's path can be", cure)
+    } else {
+        return Ok(Path::new(path));
+    };
+    Err(Mistake::new(
+        format!("{} {told}", quoted(&format!("unix:{path}"))),
+        cure,
+    ))
+}
+
+/// An address to listen on, or `""` or `false` for none.
+pub(crate) fn address_or_off() -> Kind<Option<SocketAddr>> {
+    let given = text("address:port", "127.0.0.1:9180", |given| match given {
+        "" => Ok(String::new()),
+        _ => address(given).map(|address| address.to_string()),
+    });
+    let read = given.read;
+    let address_of = |text: String| text.parse().ok();
+    Kind::of_parts(
+        "address:port, or \"\" or false for none",
+        move |node| match node.value {
+            Value::Boolean(false) => Ok(None),
+            _ => read(node).map(address_of),
+        },
+        |address: &Option<SocketAddr>| {
+            quoted(&address.map(|it| it.to_string()).unwrap_or_default())
+        },
+    )
+}
+
+fn address(given: &str) -> Result<SocketAddr, Mistake> {
+    if let Ok(address) = given.trim().parse() {
+        return Ok(address);
+    }
+    if given.trim().parse::<IpAddr>().is_ok() {
+        let cure = "write it as address:port, such as 127.0.0.1:8081";
+        return Err(Mistake::new(format!("{} has no port", quoted(given)), cure));
+    }
+    let port = given.rsplit(':').next();
+    let port = port.and_then(|port| port.trim().parse::<u16>().ok());
+    let cure = match (port, given.split_once(':').map(|(host, _)| host)) {
+        (Some(port), None | Some("" | "localhost")) => format!(
+            "write \"127.0.0.1:{port}\" for this machine only, or \"0.0.0.0:{port}\" for all its \
+             addresses"
+        ),
+        (Some(_), Some(_)) => {
+            "give a numeric address of this machine, such as 127.0.0.1:8081 or [::1]:8081".into()
+        }
+        (None, _) => {
+            "write it as address:port, such as 127.0.0.1:8081, with a port up to 65535".into()
+        }
+    };
+    let told = format!("{} is not an address with a port", quoted(given));
+    Err(Mistake::new(told, cure))
+}
+
+/// The permissions of a file.
+fn file_mode() -> Kind<u32> {
+    let read = |given: &str| {
+        let is_octal = |byte: u8| matches!(byte, b'0'..=b'7');
+        let is_mode = matches!(given.len(), 3 | 4) && given.bytes().all(is_octal);
+        let mode = u32::from_str_radix(given, 8)
+            .ok()
+            .filter(|mode| is_mode && *mode <= 0o777);
+        let mode = mode.map(|mode| format!("{mode:04o}"));
+        mode.ok_or_else(|| {
+            let told = format!("{} is no mode of a file", quoted(given));
+            Mistake::new(
+                told,
+                "give it in octal, as chmod takes it, such as \"0660\"",
+            )
+        })
+    };
+    let octal = |mode: String| u32::from_str_radix(&mode, 8).expect("it was one");
+    text("\"0000\" to \"0777\", in octal", "0660", read).map(octal, |mode| format!("{mode:04o}"))
+}
 
 /// One `[[listen]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! Rate limits as operators know them: a label, a size, and what is done with a call that is
 //! too much. The scheduler knows each one as a bucket of the same number.
 
+pub(crate) mod options;
+pub(crate) mod profiles;
+
 use std::sync::Arc;
 
 use tidegate_callers::{CallerId, Label, LimitRef};
@@ -38,6 +41,19 @@ pub enum Allowance {
         /// How many times the rate the late are let through at.
         ratio: BurstRatio,
     },
+}
+
+/// What has a quota of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuotaBy {
+    /// One for all calls.
+    Total,
+    /// Each function; or only this one, and calls of others meet none.
+    Function(Option<Arc<str>>),
+    /// Each caller.
+    Caller,
+    /// Each user.
+    User,
 }
 
 /// A named size of rate limits.

@@ -9,6 +9,7 @@ use tidegate_callers::{Group, Label, Pattern};
 use tidegate_limits::Weight;
 use tidegate_limits::bucket::TokenCount;
 
+pub use super::rate_limit::QuotaBy;
 use super::rate_limit::{Profile, Rule};
 use crate::call::claim::drawn;
 use crate::call::pace::CostRange;
@@ -71,19 +72,6 @@ pub struct Quota {
     pub name: Arc<str>,
     /// What has a quota of its own.
     pub by: QuotaBy,
-}
-
-/// What has a quota of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum QuotaBy {
-    /// One for all calls.
-    Total,
-    /// Each function; or only this one, and calls of others meet none.
-    Function(Option<Arc<str>>),
-    /// Each caller.
-    Caller,
-    /// Each user.
-    User,
 }
 
 /// What calls cost.

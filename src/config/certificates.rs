@@ -15,29 +15,56 @@ use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::call::Protocol;
-use crate::call::listener::ClientAuth;
-
-use super::tree::quoted;
-use super::value::Mistake;
+use crate::call::listener::{ClientAuth, TlsSection};
+use crate::options::shown::quoted;
+use crate::options::{Mistake, Notes};
 
 /// Largest file that is read.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Who vouches for clients, and whether each of them needs it.
-pub(super) struct Clients<'a> {
-    pub(super) client_ca: &'a Path,
-    pub(super) client_auth: ClientAuth,
+/// The authorities of clients, and whether each client needs a certificate.
+struct Clients<'a> {
+    client_ca: &'a Path,
+    client_auth: ClientAuth,
 }
 
 /// In which file something is wrong.
-pub(super) enum In {
+enum In {
     Cert,
     Key,
     ClientCa,
 }
 
-/// Reads the files and puts them together.
+/// Reads the files that a listener names. None where one is missing or bad, which is noted.
 pub(super) fn load(
+    tls: &TlsSection,
+    protocol: Protocol,
+    notes: &Notes,
+) -> Option<Arc<ServerConfig>> {
+    let (cert, key) = (tls.cert.value.as_ref()?, tls.key.value.as_ref()?);
+    let client_auth = tls.client_auth.value;
+    let client_ca = tls.client_ca.value.as_deref();
+    let clients = client_ca.filter(|_| client_auth != ClientAuth::Off);
+    let clients = clients.map(|client_ca| Clients {
+        client_ca,
+        client_auth,
+    });
+    match server_config(cert, key, clients.as_ref(), protocol) {
+        Ok(loaded) => Some(loaded),
+        Err((file, mistake)) => {
+            let at = match file {
+                In::Cert => &tls.cert,
+                In::Key => &tls.key,
+                In::ClientCa => &tls.client_ca,
+            };
+            notes.mistake(at, mistake);
+            None
+        }
+    }
+}
+
+/// Reads the files and puts them together.
+fn server_config(
     cert: &Path,
     key: &Path,
     clients: Option<&Clients<'_>>,
@@ -124,7 +151,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
         let is_encrypted = memchr::memmem::find(&bytes, b"ENCRYPTED").is_some();
         let cure = if is_encrypted {
             "a key with a passphrase can't be read: take that off with `openssl pkey`, and let \
-             nobody else read the file"
+             no other user read the file"
         } else {
             "give a PEM file that holds -----BEGIN PRIVATE KEY-----"
         };

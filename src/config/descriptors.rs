@@ -5,7 +5,7 @@
 //! can never take the descriptor that a running call needs.
 
 use super::Config;
-use super::problem::{Place, Problem, Severity};
+use crate::options::{Place, Problem, Severity};
 
 /// What the process itself needs: its standard streams, the runtime, the log, and the files and
 /// name lookups of a moment.

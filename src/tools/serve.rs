@@ -65,9 +65,9 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
-    let runtime = if config.threads > 1 {
+    let runtime = if config.listen.threads > 1 {
         runtime.shutdown_background();
-        match super::runtime(config.threads) {
+        match super::runtime(config.listen.threads) {
             Ok(runtime) => runtime,
             Err(error) => return fatal(&logs, &format!("cannot start threads: {error}")),
         }

@@ -22,6 +22,7 @@ mod documents;
 mod faults;
 mod floor_plan;
 mod forwarding;
+mod generated;
 mod healthcheck;
 mod http_semantics;
 mod lab;

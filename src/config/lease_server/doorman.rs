@@ -1,39 +1,66 @@
 //! Doorman's own form of the rules: YAML or JSON with the field names of its protocol.
 //!
-//! What the original passes over in silence is a mistake here: a key that it does not know, a
+//! What the original ignores silently is a mistake here: a key that it does not know, a
 //! key written in another way, a value of another kind.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use crate::options::kind::all;
+use crate::options::tree::{Node, Table, Value};
+use crate::options::{
+    At, Kind, Mistake, Notes, Options, Place, Problem, Problems, Reading, Section, Severity,
+    options,
+};
 use tidegate_leases::server::{
-    Catchall, RawAlgorithm, RawKind, RawParameter, RawTemplate, TemplateMistake, Templates,
+    Catchall, RawAlgorithm, RawKind, RawParameter, RawTemplate, Templates,
 };
 
-use crate::config::nearest::nearest;
-use crate::config::problem::{Place, Problem, Problems, Severity};
-use crate::config::reader::{At, Notes};
-use crate::config::tree::{Node, Table, Value, quoted, shortened};
-use crate::config::value::Mistake;
-
+use super::options::{any_number, plain};
+use super::rules::{Keys, TEMPLATES_MAX, checked};
 use super::yaml;
 
-/// Most rules; an id that is none literally is compared with each.
-pub(super) const TEMPLATES_MAX: usize = 10_000;
+options! {
+    /// A rule.
+    pub struct TemplateSection {
+        /// The resources of this rule.
+        identifier_glob: Option<String> = plain("a glob", "disk-*").optional();
 
-const TEMPLATE_KEYS: [&str; 5] = [
-    "identifier_glob",
-    "capacity",
-    "safe_capacity",
-    "description",
-    "algorithm",
-];
-const ALGORITHM_KEYS: [&str; 5] = [
-    "kind",
-    "lease_length",
-    "refresh_interval",
-    "learning_mode_duration",
-    "parameters",
-];
+        /// The capacity to share.
+        capacity: Option<f64> = any_number().optional();
+
+        /// What a client may use that loses every server.
+        safe_capacity: Option<f64> = any_number().optional();
+
+        /// A text for people.
+        description: Option<String> = plain("a text", "a disk").optional();
+    }
+}
+
+options! {
+    /// How the capacity is divided.
+    pub struct DoormanAlgorithm {
+        /// How the capacity is divided among the clients.
+        kind: Option<RawKind> = kind().optional();
+
+        /// The length of a lease.
+        lease_length: Option<i64> = seconds().optional();
+
+        /// When clients ask again.
+        refresh_interval: Option<i64> = seconds().optional();
+
+        /// How long a new master only collects the leases that exist.
+        learning_mode_duration: Option<i64> = seconds().optional();
+
+        /// Further parameters.
+        parameters: Vec<Parameter> = parameters().or(Vec::new());
+    }
+}
+
+/// A parameter and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter {
+    name: String,
+    value: Option<String>,
+    place: Place,
+}
 
 /// Reads the rules in Doorman's form. `origin` is the name of the file or key, for messages.
 ///
@@ -49,33 +76,37 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
         Ok(parsed) => parsed,
         Err(problem) => return told(vec![*problem]),
     };
-    let notes = Notes::default();
-    for (place, name) in parsed.duplicates {
-        let at = At {
-            key: String::new(),
-            place,
-        };
-        let mistake = Mistake::new(yaml::twice(&name), "leave one of the two out");
-        notes.error(&at, mistake);
-    }
-    let mut reading = Reading {
-        notes: &notes,
-        places: Vec::new(),
-        complained: BTreeSet::new(),
+    let (tree, not_a_table) = match parsed.root.value {
+        Value::Table(table) => (table, None),
+        _ => (Table::new(), Some(parsed.root)),
     };
-    let raw = reading.root(&parsed.root);
-    let checked = raw.map(|raw| Templates::new(raw, Catchall::Required));
-    let checked = match checked {
-        None => None,
-        Some(Ok(templates)) => Some(templates),
-        Some(Err(mistakes)) => {
-            for mistake in mistakes {
-                reading.complain(mistake);
-            }
+    let mut reading = Reading::of_tree(tree, "docs/leases.md");
+    for (place, name) in parsed.duplicates {
+        let key = String::new();
+        reading.notes.error(
+            &At { key, place },
+            yaml::twice(&name),
+            "leave one of the two out",
+        );
+    }
+    let checked = match not_a_table {
+        Some(root) => {
+            let place = root.place.clone();
+            let told = format!("{} stands where the rules belong", root.told());
+            let cure = "write resources: and below it one \"- identifier_glob: …\" for each";
+            reading.notes.error(
+                &At {
+                    key: String::new(),
+                    place,
+                },
+                told,
+                cure,
+            );
             None
         }
+        None => read(reading.root()),
     };
-    let (mut problems, _) = notes.finish();
+    let mut problems = reading.problems();
     match checked {
         Some(templates) if problems.is_empty() => Ok(templates),
         _ => {
@@ -85,7 +116,7 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
     }
 }
 
-/// The help of Doorman's `-config` flag promises text protobuf; nobody ever read it.
+/// The help of Doorman's `-config` flag promises text protobuf, which it never read.
 fn text_protobuf(text: &str) -> Option<Problem> {
     let at = text.lines().position(|line| {
         let line = line.trim();
@@ -108,308 +139,141 @@ fn text_protobuf(text: &str) -> Option<Problem> {
     })
 }
 
-struct Reading<'a> {
-    notes: &'a Notes,
-    /// Where the keys of each rule stand, by the names that its mistakes have.
-    places: Vec<BTreeMap<String, Place>>,
-    /// What has been complained about already, by rule and key.
-    complained: BTreeSet<(usize, String)>,
+fn read(mut root: Section<'_>) -> Option<Templates> {
+    let notes = root.notes();
+    let rules: crate::options::Setting<Option<()>> =
+        root.option("resources", "", rules_list().optional());
+    let list = match rules.value {
+        Some(()) => root.sections("resources", TEMPLATES_MAX)?,
+        None => {
+            if rules.sound {
+                let cure = "add at least the rule \"*\"";
+                notes.error(&root.mark(), "there are no resources", cure);
+            }
+            root.finish();
+            return None;
+        }
+    };
+    root.finish();
+    let (raw, keys): (Vec<_>, Vec<_>) = list.into_iter().map(|it| template(it, notes)).unzip();
+    checked(raw, Catchall::Required, "resources", &keys, notes)
 }
 
-impl Reading<'_> {
-    fn root(&mut self, root: &Node) -> Option<Vec<RawTemplate>> {
-        let whole = At {
-            key: String::new(),
-            place: root.place.clone(),
-        };
-        let Value::Table(table) = &root.value else {
-            let mistake = Mistake::new(
-                format!("{} stands where the rules belong", root.told()),
-                "write resources: and below it one \"- identifier_glob: …\" for each",
-            );
-            self.notes.error(&whole, mistake);
-            return None;
-        };
-        self.unknown(table, "", &["resources"]);
-        let Some(node) = table.get("resources") else {
-            let mistake = Mistake::new("there are no resources", "add at least the rule \"*\"");
-            self.notes.error(&whole, mistake);
-            return None;
-        };
-        let at = At {
-            key: "resources".to_owned(),
-            place: node.place.clone(),
-        };
+/// A list of tables.
+fn rules_list() -> Kind<()> {
+    let read = |node: &Node| {
         let Value::List(list) = &node.value else {
-            let mistake = Mistake::new(
-                format!("{} is not a list", node.told()),
-                "write one \"- identifier_glob: …\" for each below it",
-            );
-            self.notes.error(&at, mistake);
-            return None;
+            let cure = "write one \"- identifier_glob: …\" for each below it";
+            return Err(Mistake::new(format!("{} is not a list", node.told()), cure));
         };
-        if list.len() > TEMPLATES_MAX {
-            let message = format!("there are {} of them", list.len());
-            let mistake = Mistake::new(message, format!("give at most {TEMPLATES_MAX}"));
-            self.notes.error(&at, mistake);
-            return None;
-        }
-        Some(list.iter().map(|node| self.template(node)).collect())
-    }
-
-    fn template(&mut self, node: &Node) -> RawTemplate {
-        let index = self.places.len();
-        let whole = (String::new(), node.place.clone());
-        self.places.push(BTreeMap::from([whole]));
-        let path = format!("resources[{index}]");
-        let Some(table) = self.table(node, index, "") else {
-            return RawTemplate::default();
-        };
-        self.unknown(table, &path, &TEMPLATE_KEYS);
-        let algorithm = table.get("algorithm").map(|node| {
-            self.note(index, "algorithm", node);
-            self.algorithm(node, index)
-        });
-        RawTemplate {
-            identifier_glob: self.text(table, index, "identifier_glob"),
-            capacity: self.number(table, index, "capacity"),
-            safe_capacity: self.number(table, index, "safe_capacity"),
-            description: self.text(table, index, "description"),
-            algorithm,
-        }
-    }
-
-    fn algorithm(&mut self, node: &Node, index: usize) -> RawAlgorithm {
-        let Some(table) = self.table(node, index, "algorithm") else {
-            // What else may be missing in it has been said with that.
-            return RawAlgorithm {
-                lease_length: Some(1),
-                refresh_interval: Some(1),
-                ..RawAlgorithm::default()
-            };
-        };
-        let path = format!("resources[{index}].algorithm");
-        self.unknown(table, &path, &ALGORITHM_KEYS);
-        let parameters = match table.get("parameters") {
-            Some(node) => self.parameters(node, index),
-            None => Vec::new(),
-        };
-        RawAlgorithm {
-            kind: self.kind(table, index),
-            lease_length: self.integer(table, index, "algorithm.lease_length"),
-            refresh_interval: self.integer(table, index, "algorithm.refresh_interval"),
-            learning_mode_duration: self.integer(table, index, "algorithm.learning_mode_duration"),
-            parameters,
-        }
-    }
-
-    fn kind(&mut self, table: &Table, index: usize) -> Option<RawKind> {
-        const KEY: &str = "algorithm.kind";
-        let node = table.get("kind")?;
-        self.note(index, KEY, node);
-        match &node.value {
-            Value::Text(name) => Some(RawKind::Name(name.clone())),
-            Value::Integer(number) => {
-                Some(RawKind::Number(i64::try_from(*number).unwrap_or(i64::MAX)))
-            }
-            _ => {
-                let cure = "give NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE, or its \
-                            number from 0 to 3";
-                self.wrong(index, KEY, node, "neither a name nor a number", cure);
-                None
+        match list
+            .iter()
+            .find(|item| !matches!(item.value, Value::Table(_)))
+        {
+            None => Ok(()),
+            Some(item) => {
+                let told = format!("{} is not a table", item.told());
+                let cure = "write its keys below it, further to the right";
+                Err(Mistake::new(told, cure).in_part("", &item.place))
             }
         }
-    }
+    };
+    Kind::new("a list of rules", read, |()| String::new())
+}
 
-    fn parameters(&mut self, node: &Node, index: usize) -> Vec<RawParameter> {
-        const KEY: &str = "algorithm.parameters";
-        const CURE: &str = "write one \"- {name: decay_factor, value: \"0.5\"}\" for each";
-        self.note(index, KEY, node);
+fn template(mut section: Section<'_>, _: &Notes) -> (RawTemplate, Keys) {
+    let own = TemplateSection::read(&mut section);
+    let mut inner = section.section("algorithm");
+    let algorithm = DoormanAlgorithm::read(&mut inner);
+    let is_given = algorithm.section.given || algorithm.parameters.given;
+    inner.finish();
+    section.finish();
+    let mut keys = Keys::of(&own.section);
+    keys.note("", own.marks());
+    keys.note("algorithm.", algorithm.marks());
+    let parameters = algorithm.parameters.value.iter().map(|it| {
+        let key = format!("{}.{}", algorithm.parameters.key, it.name);
+        let place = it.place.clone();
+        keys.note_parameter(&it.name, At { key, place });
+        RawParameter {
+            name: it.name.clone(),
+            value: it.value.clone(),
+        }
+    });
+    let parameters = parameters.collect();
+    let algorithm = is_given.then_some(RawAlgorithm {
+        kind: algorithm.kind.value,
+        lease_length: algorithm.lease_length.value,
+        refresh_interval: algorithm.refresh_interval.value,
+        learning_mode_duration: algorithm.learning_mode_duration.value,
+        parameters,
+    });
+    let template = RawTemplate {
+        identifier_glob: own.identifier_glob.value,
+        capacity: own.capacity.value,
+        safe_capacity: own.safe_capacity.value,
+        description: own.description.value,
+        algorithm,
+    };
+    (template, keys)
+}
+
+fn kind() -> Kind<RawKind> {
+    let read = |node: &Node| match &node.value {
+        Value::Text(name) => Ok(RawKind::Name(name.clone())),
+        Value::Integer(number) => Ok(RawKind::Number(i64::try_from(*number).unwrap_or(i64::MAX))),
+        _ => {
+            let told = format!("{} is neither a name nor a number", node.told());
+            let cure = "give NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE, or its \
+                        number from 0 to 3";
+            Err(Mistake::new(told, cure))
+        }
+    };
+    Kind::new("a name or its number", read, |_| String::new())
+}
+
+fn seconds() -> Kind<i64> {
+    let read = |node: &Node| match node.value {
+        Value::Integer(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
+        _ => {
+            let told = format!("{} is not a whole number", node.told());
+            let cure = "give whole seconds, without a unit and without quotes";
+            Err(Mistake::new(told, cure))
+        }
+    };
+    Kind::new("whole seconds", read, i64::to_string)
+}
+
+fn parameters() -> Kind<Vec<Parameter>> {
+    const CURE: &str = "write one \"- {name: decay_factor, value: \"0.5\"}\" for each";
+    let read = |node: &Node| {
         let Value::List(list) = &node.value else {
-            self.wrong(index, KEY, node, "not a list", CURE);
-            return Vec::new();
+            return Err(Mistake::new(format!("{} is not a list", node.told()), CURE).into());
         };
-        let mut parameters = Vec::new();
-        for item in list {
+        all(list.iter().map(|item| {
+            let wrong =
+                |told: String| Err(Mistake::new(told, CURE).in_part("", &item.place).into());
             let Value::Table(table) = &item.value else {
-                self.wrong(index, KEY, item, "no parameter", CURE);
-                continue;
+                return wrong(format!("{} is no parameter", item.told()));
             };
-            let path = format!("resources[{index}].{KEY}");
-            self.unknown(table, &path, &["name", "value"]);
+            let mut keys = table.keys();
+            if let Some(key) = keys.find(|key| !matches!(key.as_str(), "name" | "value")) {
+                return wrong(format!("there is no key {key} in a parameter"));
+            }
             let Some(name) = table.get("name").and_then(Node::text) else {
-                self.wrong(index, KEY, item, "a parameter without a name", CURE);
-                continue;
+                return wrong("a parameter has no name".to_owned());
             };
             let value = table.get("value").map(|node| match &node.value {
                 // A string on the wire; in a file it is easily written as what it means.
                 Value::Text(text) | Value::Other(text) => text.clone(),
-                Value::Integer(number) => number.to_string(),
-                Value::Boolean(flag) => flag.to_string(),
-                Value::List(_) | Value::Table(_) => node.told(),
+                _ => node.told(),
             });
-            let place = table.get("value").unwrap_or(item);
-            self.note(index, &format!("{KEY}.{name}"), place);
-            parameters.push(RawParameter {
+            Ok(Parameter {
                 name: name.to_owned(),
                 value,
-            });
-        }
-        parameters
-    }
-
-    fn table<'n>(&mut self, node: &'n Node, index: usize, key: &str) -> Option<&'n Table> {
-        if let Value::Table(table) = &node.value {
-            return Some(table);
-        }
-        let cure = "write its keys below it, further to the right";
-        self.wrong(index, key, node, "not a table", cure);
-        None
-    }
-
-    fn text(&mut self, table: &Table, index: usize, key: &str) -> Option<String> {
-        let node = table.get(last(key))?;
-        self.note(index, key, node);
-        if let Some(text) = node.text() {
-            return Some(text.to_owned());
-        }
-        self.wrong(index, key, node, "not a text", "put it in quotes");
-        None
-    }
-
-    fn number(&mut self, table: &Table, index: usize, key: &str) -> Option<f64> {
-        let node = table.get(last(key))?;
-        self.note(index, key, node);
-        let number = match &node.value {
-            // Whole numbers beyond 2^53 are no capacity of anything.
-            Value::Integer(number) => Some(*number as f64),
-            Value::Other(text) => text.parse().ok(),
-            _ => None,
-        };
-        if number.is_none() {
-            let cure = "give a number, without quotes";
-            self.wrong(index, key, node, "not a number", cure);
-        }
-        number
-    }
-
-    fn integer(&mut self, table: &Table, index: usize, key: &str) -> Option<i64> {
-        let node = table.get(last(key))?;
-        self.note(index, key, node);
-        if let Value::Integer(number) = node.value {
-            return Some(i64::try_from(number).unwrap_or(i64::MAX));
-        }
-        let cure = "give whole seconds, without a unit and without quotes";
-        self.wrong(index, key, node, "not a whole number", cure);
-        None
-    }
-
-    /// Remembers where a key of a rule stands.
-    fn note(&mut self, index: usize, key: &str, node: &Node) {
-        self.places[index].insert(key.to_owned(), node.place.clone());
-    }
-
-    fn wrong(&mut self, index: usize, key: &str, node: &Node, what: &str, cure: &str) {
-        self.complained.insert((index, key.to_owned()));
-        let dot = if key.is_empty() { "" } else { "." };
-        let at = At {
-            key: format!("resources[{index}]{dot}{key}"),
-            place: node.place.clone(),
-        };
-        let message = format!("{} is {what}", node.told());
-        self.notes.error(&at, Mistake::new(message, cure));
-    }
-
-    /// Complains about keys that there are not.
-    fn unknown(&self, table: &Table, path: &str, known: &[&str]) {
-        for (name, node) in table {
-            if known.contains(&name.as_str()) {
-                continue;
-            }
-            let dot = if path.is_empty() { "" } else { "." };
-            let at = At {
-                key: format!("{path}{dot}{}", shortened(name)),
-                place: node.name.clone(),
-            };
-            let snake = snake_case(name);
-            let cure = if known.contains(&snake.as_str()) {
-                format!("write {snake}: names are in snake_case, as in the protocol")
-            } else if let Some(meant) = nearest(name, known.iter().copied()) {
-                format!("did you mean {meant}?")
-            } else {
-                format!("leave it out; there are {}", known.join(", "))
-            };
-            let message = format!("there is no key {} here", quoted(name));
-            self.notes.error(&at, Mistake::new(message, cure));
-        }
-    }
-
-    /// Tells a mistake of the checked rules where its key stands.
-    fn complain(&self, mistake: TemplateMistake) {
-        let TemplateMistake {
-            template,
-            key,
-            problem,
-        } = mistake;
-        let Some(index) = template else {
-            let at = At {
-                key: "resources".to_owned(),
-                place: Place::Whole,
-            };
-            return self.notes.error(&at, told(&problem));
-        };
-        if self.has_been_told(index, &key) {
-            return;
-        }
-        let at = At {
-            key: format!("resources[{index}].{key}"),
-            place: nearest_place(&self.places[index], &key),
-        };
-        self.notes.error(&at, told(&problem));
-    }
-
-    /// Whether the key, or what it stands in, has been complained about: then it only seems to
-    /// be missing.
-    fn has_been_told(&self, index: usize, key: &str) -> bool {
-        prefixes(key).any(|key| self.complained.contains(&(index, key.to_owned())))
-    }
-}
-
-/// What was wrong and what would be right, of a sentence that says both.
-pub(super) fn told(problem: &str) -> Mistake {
-    match problem.rsplit_once(": ") {
-        Some((message, cure)) => Mistake::new(message, cure),
-        None => Mistake::new(problem, "docs/leases.md says what is allowed"),
-    }
-}
-
-/// The place of a key of a rule, else of what it stands in.
-pub(super) fn nearest_place(places: &BTreeMap<String, Place>, key: &str) -> Place {
-    let found = prefixes(key).find_map(|key| places.get(key));
-    found.cloned().unwrap_or(Place::Whole)
-}
-
-/// `a.b.c`, `a.b`, `a` and nothing.
-fn prefixes(key: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(key), |key| match key.rsplit_once('.') {
-        Some((before, _)) => Some(before),
-        None => (!key.is_empty()).then_some(""),
-    })
-}
-
-/// The last part of a dotted key.
-fn last(key: &str) -> &str {
-    key.rsplit('.').next().unwrap_or(key)
-}
-
-/// `identifierGlob` as `identifier_glob`.
-fn snake_case(name: &str) -> String {
-    let mut snake = String::with_capacity(name.len() + 4);
-    for c in name.chars().take(64) {
-        if c.is_ascii_uppercase() && !snake.is_empty() {
-            snake.push('_');
-        }
-        snake.push(c.to_ascii_lowercase());
-    }
-    snake
+                place: table.get("value").unwrap_or(item).place.clone(),
+            })
+        }))
+    };
+    Kind::of_parts("a list of parameters", read, |_| String::new())
 }

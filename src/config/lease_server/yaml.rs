@@ -9,10 +9,11 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use crate::config::problem::{Lines, Place, Problem, Severity};
-use crate::config::tree::{Node, Table, Value, quoted};
+use crate::options::shown::quoted;
+use crate::options::tree::{Node, Table, Value};
+use crate::options::{Lines, Place, Problem, Severity};
 
-/// Complaints whose places are looked up; those beyond are told without.
+/// Complaints whose places are looked up; further ones have none.
 const LOOKED_UP_MAX: usize = 100;
 
 /// A parsed text.
@@ -37,7 +38,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Box<Problem>> {
         }),
         Err(error) => {
             let told = error.to_string();
-            // The place is told beside the message.
+            // The place is reported beside the message.
             let message = told.split(" at line ").next().unwrap_or(&told);
             Err(Box::new(Problem {
                 severity: Severity::Error,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::config::nearest;
+use crate::options::nearest;
 
 /// One mistake in a scenario file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

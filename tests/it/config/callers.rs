@@ -242,7 +242,7 @@ fn a_rate_limit_has_one_size_and_a_name_of_its_own() {
     check(
         "burst = 1\nfill = 1",
         1,
-        key,
+        "rate_limit[0].name",
         &["has no name", "name = \"poller\""],
     );
     check(
@@ -299,7 +299,7 @@ fn every_caller_has_a_pattern_of_its_own() {
     check(
         "match = { ip = \"10.0.0.1\" }",
         1,
-        "caller[0]",
+        "caller[0].label",
         &["has no label"],
     );
     check("label = \"a\"", 1, "caller[0]", &["has no match"]);

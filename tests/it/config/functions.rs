@@ -140,7 +140,7 @@ fn only_reads_that_are_known_are_coalesced() {
         &["is not an array"],
     );
     let many: Vec<String> = (0..65).map(|n| format!("\"f{n}\"")).collect();
-    check(&many.join(", "), &["there are 65 functions", "at most 64"]);
+    check(&many.join(", "), &["there are 65 of them", "at most 64"]);
     wrong("coalesce", "max_entries = 0", &["1 to 1000000"]);
     wrong("coalesce", "fresh_for = \"2h\"", &["0s to 1h"]);
 

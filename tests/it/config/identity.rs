@@ -288,7 +288,7 @@ fn a_proxy_header_needs_a_proxy_that_could_send_one() {
     let listener = &config.listen.listeners[0];
     assert_eq!(listener.proxy_protocol, ProxyProtocol::Required);
     // No proxy is trusted by default, not even one on this machine.
-    let words_of_default = ["listen[0].proxy_protocol", "nobody gets in"];
+    let words_of_default = ["listen[0].proxy_protocol", "no client is admitted"];
     told(
         &text("127.0.0.1:8080", required, ""),
         Severity::Error,
@@ -296,7 +296,7 @@ fn a_proxy_header_needs_a_proxy_that_could_send_one() {
     );
     let words = [
         "listen[0].proxy_protocol",
-        "nobody gets in",
+        "no client is admitted",
         "trusted_proxies",
     ];
     told(&text("unix:/t", required, ""), Severity::Error, &words);

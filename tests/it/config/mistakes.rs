@@ -206,7 +206,7 @@ fn a_word_without_quotes_in_an_inline_table_hides_no_other_mistake() {
         &[
             ("14:18", "write it in quotes: user = \"nova\""),
             ("14:30", "ip"),
-            ("15:10", "caller[0].groups"),
+            ("15:11", "caller[0].groups"),
         ],
     );
     check(
@@ -225,7 +225,7 @@ fn a_word_without_quotes_in_an_inline_table_hides_no_other_mistake() {
         &[
             ("13:13", "write it in quotes: \"user\""),
             ("13:25", "write it in quotes: \"agent\""),
-            ("13:12", "callers.identify"),
+            ("13:25", "callers.identify"),
             ("14:1", "max_registered"),
         ],
     );

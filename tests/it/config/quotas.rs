@@ -328,7 +328,7 @@ fn tls_to_etcd_needs_an_authority_to_trust() {
         &store(""),
         "servers",
         "quota.servers",
-        &["who signs", "add ca"],
+        &["authorities", "add ca"],
     );
     wrong(
         &store("ca = \"/no/such\""),
@@ -352,7 +352,7 @@ fn a_quota_and_where_it_is_kept_belong_together() {
         LEAST,
         "kind = ",
         "rate_limit[0].kind",
-        &["not said where", "[quota]"],
+        &["store of the quotas is missing", "[quota]"],
     );
     doubted("[quota]", "[quota]", "quota", &["no rate limit is a quota"]);
     let store = |lines: &str| format!("[quota]\n{lines}\n{LEAST}");
@@ -366,14 +366,14 @@ fn a_quota_and_where_it_is_kept_belong_together() {
             &store(&named),
             "[quota]",
             "quota",
-            &["how many sidecars", "expected_sidecars"],
+            &["number of sidecars", "expected_sidecars"],
         );
         let counted = format!("engine = \"{engine}\"\nexpected_sidecars = 3");
         wrong(
             &store(&counted),
             "[quota]",
             "quota",
-            &["not said where", server],
+            &["address of", "missing", server],
         );
         let user = format!("{named}\nexpected_sidecars = 3\nuser = \"u\"");
         wrong(
@@ -434,9 +434,13 @@ fn an_invalid_server_is_reported_at_its_place() {
         "[\"redis://a:1\", \"redis://b:1\"]",
         &["one server", "primary"],
     );
-    check("etcd", "\"http://a:1\"", &["not a list", "in brackets"]);
+    check(
+        "etcd",
+        "\"http://a:1\"",
+        &["not an array", "give a list, such as ["],
+    );
     check("etcd", "[1]", &["1 is not a string"]);
-    check("etcd", "[\"http://a:1\", \"http://a:1\"]", &["named twice"]);
+    check("etcd", "[\"http://a:1\", \"http://a:1\"]", &["given twice"]);
     let many: Vec<_> = (1..=65).map(|n| format!("\"http://a:{n}\"")).collect();
     check(
         "etcd",
@@ -509,7 +513,7 @@ fn an_option_of_another_engine_is_reported() {
         zookeeper,
         "password = \"p\"",
         "quota.password",
-        &["whose password"],
+        &["the user of this password"],
     );
     let etcd = "engine = \"etcd\"\nexpected_sidecars = 2\nservers = [\"http://a:1\"]\n";
     check(
@@ -559,8 +563,9 @@ fn an_impossible_quota_is_reported_with_a_cure() {
     };
     whole("total", &["no total", "total = 10000"]);
     whole("refresh_window", &["no window", "refresh_window = \"60s\""]);
-    whole("applies_to", &["for whom or what", "\"user\""]);
-    whole("name", &["no name"]);
+    whole("applies_to", &["who or what", "\"user\""]);
+    let name = "rate_limit[0].name";
+    wrong(&without("name"), "[[rate_limit]]", name, &["no name"]);
 
     check(
         &instead("total = 0"),
@@ -819,7 +824,10 @@ fn the_most_expensive_call_must_be_able_to_pass() {
 #[test]
 fn a_safe_share_of_nothing_and_parts_of_tokens_are_doubted() {
     let few = format!("{ETCD}{}", LEAST.replace("total = 1000", "total = 7"));
-    let words = ["nothing passes while the store is away", "4 sidecars"];
+    let words = [
+        "nothing passes while the store is unavailable",
+        "4 sidecars",
+    ];
     doubted(&few, "total = ", "rate_limit[0].total", &words);
     good(&format!("{few}when_store_away = \"deny\""));
     let away = in_memory("when_store_away = \"deny\"\nsafe = 20");

@@ -1,0 +1,422 @@
+//! The options of the gate: `[queue]`, `[limits]`, `[classes]` and `[[class]]`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Deadline, Postpone, WhenFull, Window};
+use crate::options::kind::{
+    DAY, HOUR, MS, SECOND, all, choice, duration, flag, function_name, integer, name,
+};
+use crate::options::shown::quoted;
+use crate::options::toml::string;
+use crate::options::tree::{Node, Value};
+use crate::options::{Kind, Mistake, Place, options, words};
+
+/// Largest number of calls that a limit may allow.   calls
+pub(crate) const CALLS_MAX: u32 = 1_000_000;
+/// Most classes of one's own; there is a line in the queue for each with each set of limits.
+pub(crate) const CLASSES_MAX: usize = 16;
+/// Most functions that can have a limit of their own; each is a label in the metrics.
+const FUNCTIONS_MAX: usize = 256;
+
+/// How a call is postponed, without the times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PostponeBy {
+    Jitter,
+    InTurn,
+}
+
+/// How a window is laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowShape {
+    Sliding,
+    Fixed,
+}
+
+/// When a window slot is stamped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowStamp {
+    Sent,
+    Replied,
+}
+
+words!(WhenFull { "wait" => Wait, "refuse" => Refuse });
+words!(PostponeBy { "jitter" => Jitter, "in_turn" => InTurn });
+words!(WindowShape { "sliding" => Sliding, "fixed" => Fixed });
+words!(WindowStamp { "sent" => Sent, "replied" => Replied });
+
+options! {
+    /// The queue: how many calls wait, how many run, and how they are postponed.
+    pub struct QueueSection {
+        /// Calls that may wait (sdkserver: request_queue_size, 128 there). Raise it for larger storms: a
+        /// waiting call costs only memory.
+        capacity: u32 = integer(1..=1_000_000).of("calls").or(4096);
+
+        /// Calls past the gate at once (sdkserver: max_worker_count, 64 there). At least
+        /// smapi_max_outstanding_requests.
+        workers: u32 = integer(1..=65536).of("calls").or(64);
+
+        /// Calls without a limit (such as POST /token) past the gate at once. They take no worker, so a
+        /// full queue never delays them.
+        max_unlimited: u32 = integer(1..=65536).of("calls").or(64);
+
+        /// What happens to the next call when the queue is full. "wait" stops accepting on socket and
+        /// tcp listeners, as sdkserver does, and lets HTTP calls wait at the door in their turn, so that
+        /// a token still passes. "refuse" answers at once, for clients that retry elsewhere.
+        when_full: WhenFull = choice().or(WhenFull::Wait);
+
+        /// How a call that meets a closed limit is postponed. "jitter" sets it aside for a random time,
+        /// as sdkserver's design does. "in_turn" keeps its place and runs it the moment the limit opens,
+        /// which waits least and is fair.
+        postpone: PostponeBy = choice().or(PostponeBy::Jitter);
+
+        /// The shortest and the longest of these random times; only for "jitter". Shorter ones use the
+        /// limits better, longer ones wake less often.
+        postpone_jitter: (Duration, Duration) = jitter().or((SECOND, 3 * SECOND));
+    }
+}
+
+options! {
+    /// The four smapi_ options have the name, type and default of the sdkserver design: lines of
+    /// zvmsdk.conf can be pasted here, with the per-window value in quotes.
+    pub struct LimitsSection {
+        /// Length of a window. 0 switches the limits per window off.
+        window_size_seconds: u32 = integer(0..=86400).of("seconds").or(1)
+            .key("smapi_rate_limit_window_size_seconds");
+
+        /// Calls per window: of all functions together ("total", required), and of single functions. Set
+        /// it to what the backend can take. A function can't have more than total, and their sum should
+        /// stay below it. 0 switches that limit off; each number is 0 to 1000000 calls.
+        per_window: PerWindow = PerWindow::kind().or(PerWindow::default())
+            .key("smapi_rate_limit_per_window").line("\"total:30\"");
+
+        /// Calls at the backend at once. Lower it for a backend that is smaller than usual; the real
+        /// sdkserver works on 64 at most. 0 switches the limit off.
+        outstanding: u32 = integer(0..=CALLS_MAX).of("calls").or(10)
+            .key("smapi_max_outstanding_requests");
+
+        /// How long a call may wait, from its arrival, before it is refused. 0 refuses it at the first
+        /// closed limit. Behind Apache, which gives up after 60 s, set it to 50.
+        threshold_seconds: u32 = integer(0..=86400).of("seconds").or(60)
+            .key("smapi_request_postpone_threshold_seconds");
+
+        /// "sliding" holds a limit in every span of a window's length, wherever it begins. "fixed"
+        /// windows follow the clock, as in sdkserver, and admit up to twice the limit around the edge
+        /// between two.
+        window: WindowShape = choice().or(WindowShape::Sliding);
+
+        /// When a call is counted. "sent", when its bytes left, holds the limit exactly on what leaves
+        /// here. "replied", at the first byte of its reply, holds it at the backend too, and admits
+        /// fewer calls.
+        window_stamp: WindowStamp = choice().or(WindowStamp::Sent);
+
+        /// Added to the window before a slot comes back, for the difference between two clocks or two
+        /// packets on the way. Raise it for a backend far away.
+        window_guard: Duration = duration(Duration::ZERO..=10 * SECOND).or(5 * MS);
+    }
+}
+
+options! {
+    /// How urgent calls are: writes are user work and come first, by weight; see docs/classes.md.
+    pub struct PromoteSection {
+        /// How long after a user's call on a guest the reads of that guest stay in the class "user". They
+        /// are in it while the call runs, too. Raise it where related calls are slow; 0s switches it off.
+        promote_for: Duration = duration(Duration::ZERO..=HOUR).or(10 * SECOND);
+    }
+}
+
+options! {
+    /// A class of your own, or more about "user" and "polling", which always exist; one section for
+    /// each.
+    pub struct ClassSection {
+        /// Its name in metrics and logs. Required.
+        name: Option<Arc<str>> = name("long").required(
+            "the class has no name",
+            "add a name, such as name = \"long\"; \"user\" and \"polling\" change the built-in ones",
+        ).example("\"long\"");
+
+        /// Its share of turns against the other classes while both wait. The default is 4 for "user" and
+        /// 1 for any other class.
+        weight: Option<u32> = integer(1..=1000).of("turns").optional().example("2");
+
+        /// How long its calls may wait, from their arrival, instead of
+        /// smapi_request_postpone_threshold_seconds. "none" serves every call in the end.
+        deadline: Option<Deadline> = deadline().optional().example("\"none\"");
+
+        /// How many of its calls may be at the backend at once, of smapi_max_outstanding_requests. So ten
+        /// deploys do not stop everything else.
+        outstanding_max: Option<u32> = integer(1..=CALLS_MAX).of("calls").optional().example("4");
+
+        /// Whether these calls come on top of smapi_max_outstanding_requests, for calls that never reach
+        /// SMAPI. The backend then sees the sum, which `tidegate check` prints.
+        beside_total: bool = flag().or(false);
+
+        /// How many of its calls may leave per window, of the total.
+        per_window: Option<u32> = integer(1..=CALLS_MAX).of("calls").optional().example("10");
+
+        /// How many of smapi_max_outstanding_requests are reserved for this class, whether it uses them
+        /// or not; for one class only. A user's call then finds a free slot in the middle of a storm.
+        reserve_outstanding: u32 = integer(0..=CALLS_MAX).of("calls").or(0).example("1");
+
+        /// The same for the total per window.
+        reserve_per_window: u32 = integer(0..=CALLS_MAX).of("calls").or(0).example("2");
+    }
+}
+
+impl QueueSection {
+    /// How a call that meets a closed limit is postponed.
+    pub(crate) fn how_postponed(&self) -> Postpone {
+        let (min, max) = self.postpone_jitter.value;
+        match self.postpone.value {
+            PostponeBy::Jitter => Postpone::Jitter { min, max },
+            PostponeBy::InTurn => Postpone::InTurn,
+        }
+    }
+}
+
+impl LimitsSection {
+    /// The window limits, of a config without an error.
+    pub(crate) fn windows(&self) -> Option<Window> {
+        let seconds = unless_off(self.window_size_seconds.value)?;
+        let PerWindow { total, functions } = &self.per_window.value;
+        let functions = functions.iter();
+        Some(Window {
+            length: Duration::from_secs(seconds.into()),
+            total: unless_off(total.expect("windows without a total are an error")),
+            functions: functions
+                .filter_map(|it| Some((Arc::clone(&it.name), unless_off(it.calls)?)))
+                .collect(),
+            fixed: self.window.value == WindowShape::Fixed,
+            stamp_replied: self.window_stamp.value == WindowStamp::Replied,
+            guard: self.window_guard.value,
+        })
+    }
+}
+
+/// 0 switches a limit off.
+pub(crate) fn unless_off(value: u32) -> Option<u32> {
+    (value > 0).then_some(value)
+}
+
+/// Two durations, from and to.
+fn jitter() -> Kind<(Duration, Duration)> {
+    const EXAMPLE: &str = "give two durations, such as [\"1s\", \"3s\"]";
+    let one = duration(MS..=HOUR);
+    let (read, show) = (one.read, one.show);
+    let read = move |node: &Node| {
+        let Value::List(list) = &node.value else {
+            return Err(Mistake::new(format!("{} is not an array", node.told()), EXAMPLE).into());
+        };
+        let [from, to] = list.as_slice() else {
+            return Err(
+                Mistake::new(format!("there are {} durations", list.len()), EXAMPLE).into(),
+            );
+        };
+        let (from, to) = (read(from)?, read(to)?);
+        if from > to {
+            let cure = "swap them: the shortest time comes first";
+            return Err(Mistake::new("the first is longer than the second", cure).into());
+        }
+        Ok((from, to))
+    };
+    let show = move |(from, to): &(Duration, Duration)| {
+        let times: Vec<_> = [from, to].into_iter().filter_map(&show).collect();
+        format!("[{}]", times.join(", "))
+    };
+    Kind::of_parts("two durations, 1ms to 1h", read, show)
+}
+
+fn deadline() -> Kind<Deadline> {
+    let length = duration(Duration::ZERO..=DAY);
+    let (read, show) = (length.read, length.show);
+    Kind {
+        allowed: format!("\"none\", or a {}", length.allowed),
+        read: Box::new(move |node| match node.text() {
+            Some("none") => Ok(Deadline::Never),
+            _ => read(node).map(Deadline::After),
+        }),
+        show: Box::new(move |deadline| match deadline {
+            Deadline::Threshold => None,
+            Deadline::After(length) => show(length),
+            Deadline::Never => Some(string("none")),
+        }),
+    }
+}
+
+/// Calls per window as they were given; 0 switches a limit off.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PerWindow {
+    pub(crate) total: Option<u32>,
+    /// By function, in the order of the config.
+    pub(crate) functions: Vec<FunctionLimit>,
+}
+
+/// Calls per window of one function.
+#[derive(Clone, Debug)]
+pub(crate) struct FunctionLimit {
+    pub(crate) name: Arc<str>,
+    pub(crate) calls: u32,
+    /// The key and the place of this part of the value.
+    pub(crate) part: (String, Place),
+}
+
+/// The name that stands for all functions together.
+const TOTAL: &str = "total";
+
+impl PerWindow {
+    /// `"total:30, guest_list:10"` as in sdkserver, or a table.
+    fn kind() -> Kind<Self> {
+        let read = |node: &Node| {
+            let entries: Vec<_> = match &node.value {
+                Value::Text(text) => entries(text, &node.place).collect(),
+                Value::Table(table) => {
+                    let entries = table.iter();
+                    entries
+                        .map(|(name, it)| Ok((name.as_str(), it.clone(), name.as_str())))
+                        .collect()
+                }
+                _ => {
+                    let told = format!("{} is neither a string nor a table", node.told());
+                    let cure = "give a string such as \"total:30, guest_list:10\", or { total = 30, \
+                                guest_list = 10 }";
+                    return Err(Mistake::new(told, cure).into());
+                }
+            };
+            let mut limits = Self::default();
+            all(entries.into_iter().map(|entry| {
+                let (name, number, key) = entry?;
+                let taken = limits.take(name, &number, key);
+                taken.map_err(|mistakes| {
+                    let in_part = |it: Mistake| it.in_part(key, &number.place);
+                    mistakes.into_iter().map(in_part).collect()
+                })
+            }))?;
+            if limits.functions.len() > FUNCTIONS_MAX {
+                let told = format!("{} functions have a limit", limits.functions.len());
+                return Err(Mistake::new(told, format!("give at most {FUNCTIONS_MAX}")).into());
+            }
+            Ok(limits)
+        };
+        Kind {
+            allowed: "\"total:N, function:N, …\" or { total = N, function = N, … }".to_owned(),
+            read: Box::new(read),
+            show: Box::new(|limits: &Self| {
+                let entry = |it: &FunctionLimit| format!(", {}:{}", it.name, it.calls);
+                let functions: String = limits.functions.iter().map(entry).collect();
+                Some(string(&format!("{TOTAL}:{}{functions}", limits.total?)))
+            }),
+        }
+    }
+
+    /// One limit.
+    fn take(&mut self, name: &str, number: &Node, key: &str) -> Result<(), Vec<Mistake>> {
+        let calls = (integer(0..=CALLS_MAX).read)(number).map_err(|mistakes| {
+            let named = |Mistake { message, cure, .. }| {
+                let message = format!("{}: {message}", quoted(name));
+                Mistake::new(message, format!("{cure}; 0 switches the limit off"))
+            };
+            mistakes.into_iter().map(named).collect::<Vec<_>>()
+        })?;
+        function_name(name)?;
+        let is_repeated = match name {
+            TOTAL => self.total.is_some(),
+            _ => self.functions.iter().any(|other| *other.name == *name),
+        };
+        if is_repeated {
+            let told = format!("{} is given twice", quoted(name));
+            return Err(Mistake::new(told, "leave one of the two out").into());
+        }
+        if name == TOTAL {
+            self.total = Some(calls);
+        } else {
+            self.functions.push(FunctionLimit {
+                name: name.into(),
+                calls,
+                part: (key.to_owned(), number.place.clone()),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The entries of `total:30, guest_list:10`, with spaces anywhere around names and numbers, as
+/// the original takes them.
+fn entries<'a>(
+    text: &'a str,
+    place: &'a Place,
+) -> impl Iterator<Item = Result<(&'a str, Node, &'a str), Mistake>> {
+    const FORM: &str = "write it as \"total:30, guest_list:10\"";
+    let mut offset = 0;
+    text.split(',').map(move |entry| {
+        let place = part_of(place, text, offset, entry);
+        offset += entry.len() + 1;
+        let wrong = |told: String, cure: &str| Err(Mistake::new(told, cure).in_part("", &place));
+        let trimmed = entry.trim();
+        if trimmed.is_empty() {
+            let (told, cure) = if text.trim().is_empty() {
+                ("the value is empty", FORM)
+            } else if offset > text.len() {
+                ("nothing follows the last comma", "leave that comma out")
+            } else {
+                ("there is nothing between two commas", "leave one comma out")
+            };
+            return wrong(told.to_owned(), cure);
+        }
+        let Some((name, number)) = entry.split_once(':') else {
+            let is_number = trimmed.bytes().all(|byte| byte.is_ascii_digit());
+            let (told, meant) = if is_number {
+                (
+                    format!("{} has no name", quoted(trimmed)),
+                    format!("{TOTAL}:{trimmed}"),
+                )
+            } else {
+                (
+                    format!("{} has no number", quoted(trimmed)),
+                    format!("{trimmed}:30"),
+                )
+            };
+            return wrong(told, &format!("write {}", quoted(&meant)));
+        };
+        let (name, number) = (name.trim(), number.trim());
+        let Ok(calls) = number.parse() else {
+            let told = match number {
+                "" => format!("{} has no number", quoted(name)),
+                _ => format!("{} of {} is not an integer", quoted(number), quoted(name)),
+            };
+            return wrong(told, &format!("give 0 to {CALLS_MAX}; {FORM}"));
+        };
+        let node = Node {
+            name: place.clone(),
+            place,
+            value: Value::Integer(calls),
+            letters: None,
+        };
+        Ok((name, node, ""))
+    })
+}
+
+/// The place of one entry inside a string in the file. A string with escapes is longer
+/// there than it is, so it stays whole.
+fn part_of(place: &Place, text: &str, offset: usize, entry: &str) -> Place {
+    let Place::File {
+        line,
+        column,
+        start,
+        end,
+    } = *place
+    else {
+        return place.clone();
+    };
+    if end - start != text.len() + 2 || text.contains('\n') {
+        return place.clone();
+    }
+    let blank = entry.len() - entry.trim_start().len();
+    let skipped = 1 + text[..offset + blank].chars().count();
+    let from = start + 1 + offset + blank;
+    Place::File {
+        line,
+        column: column + skipped,
+        start: from,
+        end: from + entry.trim().len().max(1),
+    }
+}

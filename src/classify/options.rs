@@ -1,0 +1,236 @@
+//! The options of the classifier: parts of `[backend]`, `[client]`, `[limits]`, `[classes]`,
+//! `[[class]]` and `[[listen]]`, and `[[route]]`.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use super::class::HEADER;
+use super::{OddPaths, Route};
+use crate::call::BackendKind;
+use crate::call::sdk::Effort;
+use crate::options::kind::{choice, flag, function, function_name, list, name, text};
+use crate::options::shown::quoted;
+use crate::options::{Kind, Mistake, options, words};
+
+/// Most routes of one's own; every HTTP request is compared with them.
+pub(crate) const ROUTES_MAX: usize = 1024;
+/// Most functions that a list may name.
+const FUNCTIONS_MAX: usize = 1024;
+
+words!(BackendKind { "zvm" => Zvm, "http" => Http });
+words!(OddPaths { "refuse" => Refuse, "forward" => Forward });
+words!(Effort {
+    "db" => Db, "cp" => Cp, "smapi" => Smapi, "seconds" => Seconds, "minutes" => Minutes
+});
+
+options! {
+    /// The server behind the sidecar.
+    pub struct KindSection {
+        /// What the backend is. "zvm" is the z/VM SDK server: its routes and functions are known, writes
+        /// go before reads, and calls that never reach SMAPI (GET /, POST /token, POST and PUT /files,
+        /// GET /smapi-healthy, GET /smapi_health) meet no limit. "http" is any other HTTP server: no
+        /// route is built in, and every call meets the limits unless a [[route]] says otherwise. Required
+        /// with http below. With socket alone it is "zvm"; with tcp alone it has no effect.
+        kind: Option<BackendKind> = choice().optional().line("\"zvm\"");
+    }
+}
+
+options! {
+    /// Connections and requests of clients.
+    pub struct PathsSection {
+        /// What happens to an HTTP request whose path a backend may read as another one: with an encoded
+        /// letter (/%67uests), an empty segment (//guests) or a dot segment (/x/../guests). "refuse"
+        /// answers it with 400. "forward" sends it as it came, and it meets the limits of the path as a
+        /// backend reads it: for clients that can write no other path. No such path takes a route
+        /// without limits.
+        odd_paths: OddPaths = choice().or(OddPaths::Refuse);
+    }
+}
+
+options! {
+    /// The functions that limits are about.
+    pub struct ExemptSection {
+        /// Functions that meet no limit and take no worker: max_unlimited of [queue] bounds them. ["db"]
+        /// stands for all functions that only read the SDK's own database, such as guest_list, and so
+        /// never reach SMAPI.
+        exempt: Vec<Arc<str>> = functions(
+            "a list of functions, or \"db\" for the reads of the database",
+        ).or(Vec::new());
+
+        /// Whether a limit may name a function that neither the built-in table nor a [[route]] has, such
+        /// as a function of a newer backend, or of a socket backend that is no sdkserver. A misspelt name
+        /// is then no error, and its limit protects nothing.
+        allow_unknown: bool = flag().or(false);
+    }
+}
+
+options! {
+    /// How urgent calls are: writes are user work and come first, by weight; see docs/classes.md.
+    pub struct HeaderSection {
+        /// The header that names the class of an HTTP request, where a listener allows it with
+        /// class_header. Change it where clients have such a header already.
+        header: HeaderName = header().or(HeaderName::from_static(HEADER));
+    }
+}
+
+options! {
+    /// Which calls a class is for.
+    pub struct PlacedSection {
+        /// Functions whose calls are put into this class, wherever they come in.
+        functions: Vec<Arc<str>> = functions("a list of functions").or(Vec::new())
+            .example("[\"guest_get_info\"]");
+
+        /// The same for all functions that take this long by the built-in table: "minutes" is deploy,
+        /// capture, volume_attach and the like.
+        effort: Option<Effort> = choice().optional().example("\"minutes\"");
+    }
+}
+
+options! {
+    /// What a listener says of classes.
+    pub struct ListenerClassSection {
+        /// The class of calls that come in here and are not user work by themselves: reads, and unknown
+        /// functions. Name "polling" or a class of your own for a listener of pollers only. Name "user"
+        /// for a listener where a person waits for every answer.
+        class: Option<Arc<str>> = name("user").optional().example("\"user\"");
+
+        /// Whether a header of the client (header in [classes]) may name the class of a request. Only for
+        /// clients that you can change, and trust.
+        class_header: bool = flag().or(false);
+    }
+}
+
+options! {
+    /// The function name of single routes of the HTTP backend, looked up before the built-in table;
+    /// one section for each. Name a route to give it a limit of its own, or to exempt it.
+    pub struct RouteSection {
+        /// The HTTP method. Required.
+        method: Option<Box<str>> = method().required(
+            "the route has no method",
+            "add method = \"GET\", or \"*\" for all",
+        ).example("\"GET\"");
+
+        /// The path. Required.
+        path: Option<Box<str>> = path().required(
+            "the route has no path",
+            "add a path, such as path = \"/guests/{userid}/info\"",
+        ).example("\"/reports/{id}\"");
+
+        /// The name that its limit has in smapi_rate_limit_per_window. Without it, or with "", the route
+        /// meets no limit at all.
+        function: Option<Arc<str>> = route_function().or(None).example("\"report_get\"");
+    }
+}
+
+impl RouteSection {
+    /// The route, of a config without an error.
+    pub(crate) fn route(&self) -> Route {
+        Route {
+            method: self.method.required(),
+            path: self.path.required(),
+            function: self.function.value.clone(),
+        }
+    }
+}
+
+/// Names of functions, each once.
+fn functions(allowed: &str) -> Kind<Vec<Arc<str>>> {
+    let once = |names: Vec<Arc<str>>| {
+        let mut once: Vec<Arc<str>> = Vec::new();
+        for name in names {
+            if !once.contains(&name) {
+                once.push(name);
+            }
+        }
+        once
+    };
+    let names = list(
+        FUNCTIONS_MAX,
+        "[\"guest_get_info\", \"guest_list\"]",
+        function(),
+    );
+    names.described(allowed).map(once, Vec::clone)
+}
+
+fn header() -> Kind<HeaderName> {
+    text("the name of a header", "X-Tidegate-Class", |given| {
+        given.parse().map_err(|_| {
+            let told = format!("{} is not the name of a header", quoted(given));
+            Mistake::new(
+                told,
+                "give letters, digits and \"-\", such as \"X-Tidegate-Class\"",
+            )
+        })
+    })
+}
+
+/// An HTTP method, or `*`.
+fn method() -> Kind<Box<str>> {
+    text("a method in capitals, or *", "GET", |given| {
+        let capitals = |text: &str| text.bytes().all(|b| b.is_ascii_uppercase() || b == b'-');
+        if given == "*" || capitals(given) && (1..=32).contains(&given.len()) {
+            return Ok(given.into());
+        }
+        let upper = given.to_ascii_uppercase();
+        let cure = if !upper.is_empty() && upper.bytes().all(|b| b.is_ascii_uppercase()) {
+            format!("methods are written in capitals: {}", quoted(&upper))
+        } else {
+            "give one method such as \"GET\", or \"*\" for all".to_owned()
+        };
+        Err(Mistake::new(
+            format!("{} is not a method", quoted(given)),
+            cure,
+        ))
+    })
+}
+
+/// A path with `{…}` for any one segment.
+fn path() -> Kind<Box<str>> {
+    let allowed = "a path from /, {name} for any one segment";
+    text(allowed, "/guests/{userid}", |given| {
+        let is_whole = |segment: &str| {
+            let inner = segment
+                .strip_prefix('{')
+                .and_then(|rest| rest.strip_suffix('}'));
+            inner.is_some_and(|inner| !inner.is_empty() && !inner.contains(['{', '}']))
+        };
+        let mut braced = given
+            .split('/')
+            .filter(|segment| segment.contains(['{', '}']));
+        let told = if !given.starts_with('/') {
+            "does not begin with /"
+        } else if given.contains(['?', '#']) {
+            "has a query, and a route is a path alone"
+        } else if given.len() > 1024 || !given.bytes().all(|b| b.is_ascii_graphic()) {
+            "has characters that no path has"
+        } else if !braced.all(is_whole) {
+            "has braces around less or more than one whole segment"
+        } else {
+            return Ok(given.into());
+        };
+        let cure = "write it as \"/guests/{userid}/info\", with {…} for any one segment";
+        Err(Mistake::new(format!("{} {told}", quoted(given)), cure))
+    })
+}
+
+/// The function of a route; empty for none.
+fn route_function() -> Kind<Option<Arc<str>>> {
+    let kind = text("a function name, or \"\" for none", "guest_list", |given| {
+        if given == "total" {
+            let cure = "give the route a function name of its own, or \"\" for none";
+            return Err(Mistake::new(
+                "\"total\" stands for all functions together",
+                cure,
+            ));
+        }
+        if !given.is_empty() {
+            function_name(given)?;
+        }
+        Ok(given.to_owned())
+    });
+    kind.map(
+        |name| (!name.is_empty()).then(|| name.into()),
+        |name: &Option<Arc<str>>| name.as_deref().unwrap_or_default().to_owned(),
+    )
+}

@@ -1,0 +1,32 @@
+//! What depends on two options at once: errors for what can't work, warnings for what
+//! works and was probably not meant. An option that could not be read is left out here, so
+//! that one mistake makes one message.
+
+mod backend;
+mod callers;
+mod classes;
+mod coordinate;
+mod functions;
+mod limits;
+mod listeners;
+mod quotas;
+mod rate_limits;
+
+use crate::options::Notes;
+
+use self::functions::Functions;
+use super::sections::Sections;
+
+/// Checks all of it. `known_functions` are the names that the built-in table has; an empty
+/// list means that they are not known, and no name is doubted.
+pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
+    let functions = &Functions::new(all, known_functions);
+    backend::check(all, notes);
+    listeners::check(all, notes);
+    limits::check(all, functions, notes);
+    rate_limits::check(all, functions, notes);
+    quotas::check(all, functions, notes);
+    callers::check(all, functions, notes);
+    classes::check(all, functions, notes);
+    coordinate::check(all, notes);
+}

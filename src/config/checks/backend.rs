@@ -1,0 +1,175 @@
+//! The backends: what they are, that they are not this sidecar itself, and their routes.
+//!
+//! The built-in table gives some routes no limit, so it must never apply to a backend that is
+//! not the z/VM SDK server. An HTTP backend can be either, so there the config must say which
+//! it is. The socket protocol is that of the SDK server, and a TCP tunnel has no functions.
+
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use crate::call::{BackendKind, Bind};
+use crate::forward::Address;
+use crate::options::Notes;
+use crate::options::kind::{show_duration, show_size};
+
+use super::super::sections::Sections;
+
+/// What one read of the real sdkserver takes.   bytes
+const SDKSERVER_READ: usize = 4096;
+/// Apache's default `KeepAliveTimeout`.
+const APACHE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// What each kind means, for an operator who has to choose.
+const ADD_KIND: &str = "add kind = \"zvm\" or kind = \"http\" to [backend]. \"zvm\": sdkwsgi, the \
+                        HTTP side of the z/VM SDK server; its routes and functions are known, and \
+                        those that never reach SMAPI, such as POST /token, meet no limit. \
+                        \"http\": any other HTTP server; no route is built in, and every call \
+                        meets the limits";
+
+pub(super) fn check(all: &Sections, notes: &Notes) {
+    kind(all, notes);
+    are_others(all, notes);
+    routes(all, notes);
+    let request = &all.client.max_request_bytes;
+    if let (Some(&bytes), Some(_)) = (request.meant(), all.backend.socket.said())
+        && bytes > SDKSERVER_READ
+    {
+        let told = format!(
+            "the real sdkserver reads {SDKSERVER_READ} bytes of a request, not {}",
+            show_size(bytes as u64)
+        );
+        notes.warn(
+            request,
+            told,
+            "give \"4KiB\", unless this backend reads more",
+        );
+    }
+    let idle = &all.bounds.pool_idle_timeout;
+    if let (Some(&kept), Some(_)) = (idle.meant(), all.backend.http.said())
+        && kept >= APACHE_KEEP_ALIVE
+    {
+        let told = format!(
+            "Apache closes an idle connection after 5 s by default, before these {}",
+            show_duration(kept)
+        );
+        notes.warn(
+            idle,
+            told,
+            "give \"4s\", unless the backend keeps connections longer",
+        );
+    }
+}
+
+/// An HTTP backend needs it said.
+fn kind(all: &Sections, notes: &Notes) {
+    let backend = &all.backend;
+    let kind = &all.kind.kind;
+    let has_http = !backend.http.is_missing();
+    match kind.meant() {
+        Some(None) if has_http => {
+            let told = "the kind of the HTTP backend is not given, and has no default";
+            notes.missing(kind, told, ADD_KIND);
+        }
+        Some(Some(BackendKind::Http)) if !backend.socket.is_missing() => {
+            let told = "the socket backend is a z/VM SDK server, and with kind = \"http\" none of \
+                        its functions is known: reads and writes are not told apart";
+            notes.warn(kind, told, "write kind = \"zvm\", or leave socket out");
+        }
+        Some(Some(_)) if !has_http && backend.socket.is_missing() && !backend.tcp.is_missing() => {
+            let told = "it has no effect: a call to a TCP backend has no function";
+            notes.warn(kind, told, "leave it out");
+        }
+        _ => {}
+    }
+}
+
+/// A backend that is this sidecar itself gets each call back, until no slot is left.
+fn are_others(all: &Sections, notes: &Notes) {
+    let backends = [&all.backend.socket, &all.backend.http, &all.backend.tcp];
+    for backend in backends {
+        let Some(address) = backend.said() else {
+            continue;
+        };
+        for (bind, at) in all.own_addresses() {
+            let cure = "give the address of the server behind; by custom 8081 and 2000 are in \
+                        front, 8080 and 2001 behind";
+            match leads_back(address, &bind) {
+                Leads::Elsewhere => {}
+                Leads::Back => {
+                    let told = format!("this leads back to {}, which is {bind}", at.key);
+                    notes.error(backend, told, cure);
+                }
+                Leads::ToThisMachine => {
+                    let told = format!(
+                        "this seems to lead back to {}, which is {bind}: the address is this \
+                         machine's",
+                        at.key
+                    );
+                    notes.warn(backend, told, cure);
+                }
+            }
+        }
+    }
+}
+
+/// Where a backend's address leads, as far as can be told without a lookup.
+enum Leads {
+    Elsewhere,
+    Back,
+    /// To an address of this machine, which a wildcard takes. The system may let a socket have
+    /// addresses of other machines, so it is not sure.
+    ToThisMachine,
+}
+
+fn leads_back(backend: &Address, bind: &Bind) -> Leads {
+    let (ip, port) = match (backend, bind) {
+        (Address::Unix(path), Bind::Unix(own)) if **path == **own => return Leads::Back,
+        (Address::Ip(address), Bind::Tcp(_)) => (Some(address.ip().to_canonical()), address.port()),
+        (Address::Name(name, port), Bind::Tcp(_)) if is_localhost(name) => (None, *port),
+        _ => return Leads::Elsewhere,
+    };
+    let &Bind::Tcp(own) = bind else {
+        return Leads::Elsewhere;
+    };
+    let wide = own.ip().is_unspecified();
+    let own_ip = own.ip().to_canonical();
+    // A connect to the wildcard address, or to localhost, is one to loopback.
+    let is_loopback = ip.is_none_or(|ip| ip.is_unspecified() || ip.is_loopback());
+    if own.port() != port || port == 0 {
+        return Leads::Elsewhere;
+    }
+    match ip {
+        Some(ip) if ip == own_ip => Leads::Back,
+        None if own_ip.is_loopback() => Leads::Back,
+        Some(ip) if ip.is_unspecified() && own_ip.is_loopback() => Leads::Back,
+        _ if wide && is_loopback => Leads::Back,
+        Some(ip) if wide && UdpSocket::bind((ip, 0)).is_ok() => Leads::ToThisMachine,
+        _ => Leads::Elsewhere,
+    }
+}
+
+fn is_localhost(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost") || name == "ip6-localhost"
+}
+
+fn routes(all: &Sections, notes: &Notes) {
+    let mut seen = BTreeSet::new();
+    for route in &all.routes {
+        if let (Some(method), Some(path)) = (route.method.said(), route.path.said())
+            && !seen.insert((method, path))
+        {
+            let told = format!("{method} {path} is another route's too, and the first one wins");
+            notes.warn(&route.section, told, "leave one of the two out");
+        }
+    }
+    if let Some(route) = all.routes.first()
+        && all.backend.http.is_missing()
+    {
+        let told = "routes are for the HTTP backend, and there is none";
+        let cure = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
+                    [backend]";
+        notes.warn(&route.section, told, cure);
+    }
+}

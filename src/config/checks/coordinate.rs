@@ -1,0 +1,141 @@
+//! `[coordinate]`: the limits that are shared.
+
+use std::collections::BTreeMap;
+
+use crate::options::shown::quoted;
+use crate::options::{Notes, nearest};
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
+
+use super::super::coordinate::{Coordinate, SharedSection};
+use super::super::sections::Sections;
+use super::super::shared_limits::{Known, in_metrics, known};
+
+/// What depends on two options at once.
+pub(super) fn check(all: &Sections, notes: &Notes) {
+    let Coordinate { section, limits } = &all.coordinate;
+    if !section.section.given {
+        return;
+    }
+    if section.servers.sound && section.servers.value.is_empty() {
+        let cure = "add servers = [\"10.0.0.1:5101\"] to [coordinate]";
+        notes.missing(&section.section, "no capacity server is named", cure);
+    }
+    if limits.is_empty() {
+        let cure = "add a section [[coordinate.limit]] with limit, resource and safe, or leave \
+                    [coordinate] out";
+        notes.missing(&section.section, "no limit is shared", cure);
+    }
+    let known = known(all);
+    let (mut names, mut resources) = (Vec::new(), Vec::new());
+    for shared in limits {
+        if let Some(resource) = shared.resource.said() {
+            if resources.contains(&resource) {
+                let told = format!("{} is another limit's resource too", quoted(resource));
+                notes.error(
+                    &shared.resource,
+                    told,
+                    "give each limit a resource of its own",
+                );
+            }
+            resources.push(resource);
+        }
+        let Some(given) = shared.limit.said() else {
+            continue;
+        };
+        let Some((name, number)) = in_metrics(&known, given) else {
+            unknown(shared, given, all, &known, notes);
+            continue;
+        };
+        if names.contains(&name) {
+            let told = format!("{} is shared twice", quoted(name));
+            notes.error(&shared.limit, told, "leave one of the two out");
+        }
+        names.push(name);
+        if let Some(safe) = shared.safe.said() {
+            safe_fits(shared, name, number, safe.get(), notes);
+            reserves_fit(shared, name, safe.get(), all, notes);
+        }
+    }
+}
+
+fn unknown(
+    shared: &SharedSection,
+    given: &str,
+    all: &Sections,
+    known: &BTreeMap<String, Known>,
+    notes: &Notes,
+) {
+    let of_window = given == "total" || given.starts_with("function:");
+    if of_window && all.limits.window_size_seconds.meant() == Some(&0) {
+        let told = format!("there is no limit {}: windows are off", quoted(given));
+        let cure = "give smapi_rate_limit_window_size_seconds in [limits] a number above 0, or \
+                    leave this limit out";
+        notes.error(&shared.limit, told, cure);
+        return;
+    }
+    // What could not be read may be the one that is meant.
+    if of_window && all.limits.per_window.value.total.is_none() {
+        return;
+    }
+    let bare_name = given.strip_prefix(RATE_LIMIT_PREFIX).unwrap_or(given);
+    let mut quotas = all.rate_limits.iter().filter(|it| it.limit.is_quota());
+    if quotas.any(|it| it.limit.name.value.as_deref() == Some(bare_name)) {
+        let told = format!("{} is a quota, which has a store of its own", quoted(given));
+        let cure = "leave it out: sidecars share it already, through the store in [quota]";
+        notes.error(&shared.limit, told, cure);
+        return;
+    }
+    let names = || known.keys().map(String::as_str);
+    let bare = names().filter_map(|name| name.strip_prefix(RATE_LIMIT_PREFIX));
+    let function = format!("function:{given}");
+    let near = match known.contains_key(&function) {
+        true => Some(function.as_str()),
+        false => nearest(given, names().chain(bare)),
+    };
+    let cure = match near {
+        Some(near) => format!("did you mean {}?", quoted(near)),
+        None if known.is_empty() => "there is none that could be shared".to_owned(),
+        None => {
+            let list: Vec<_> = names().map(quoted).collect();
+            format!("give one of {}", list.join(", "))
+        }
+    };
+    notes.error(
+        &shared.limit,
+        format!("there is no limit {}", quoted(given)),
+        cure,
+    );
+}
+
+fn safe_fits(shared: &SharedSection, name: &str, number: &Known, safe: f64, notes: &Notes) {
+    let name = quoted(name);
+    if matches!(number, Known::Whole(_)) && safe < 1.0 {
+        let told = format!("{safe} of {name} is nothing: only whole ones count");
+        notes.error(&shared.safe, told, "give 1 or more");
+    }
+    let configured = number.configured();
+    if safe > configured {
+        let told = format!("{safe} is more than the {configured} that {name} allows");
+        let cure = format!("give at most {configured}, or raise the limit itself");
+        notes.error(&shared.safe, told, cure);
+    }
+}
+
+/// What a limit keeps for a class is kept of a small share, too, and may be all of it.
+fn reserves_fit(shared: &SharedSection, name: &str, safe: f64, all: &Sections, notes: &Notes) {
+    for class in all.classes.iter().map(|it| &it.class) {
+        let reserve = match name {
+            "outstanding" => class.reserve_outstanding.value,
+            "total" => class.reserve_per_window.value,
+            _ => 0,
+        };
+        if f64::from(reserve) >= safe.floor() && reserve > 0 {
+            let class = quoted(class.name.value.as_deref().unwrap_or_default());
+            let told = format!(
+                "while only this is left, all of it is kept for class {class}, which keeps {reserve}"
+            );
+            let cure = format!("give more than {reserve}, or let the class keep less");
+            notes.warn(&shared.safe, told, cure);
+        }
+    }
+}

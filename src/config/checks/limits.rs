@@ -1,0 +1,184 @@
+//! The queue, the windows, the calls at the backend, and the reads that share an answer.
+
+use std::time::Duration;
+
+use crate::admit::options::{LimitsSection, PostponeBy};
+use crate::call::sdk::Kind;
+use crate::options::shown::quoted;
+use crate::options::{Mark, Notes};
+
+use super::super::sections::Sections;
+use super::functions::Functions;
+
+/// How many calls the real sdkserver works on at once.
+const SDKSERVER_WORKERS: u32 = 64;
+
+pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+    queue(all, notes);
+    windows(&all.limits, notes);
+    let per_window = &all.limits.per_window;
+    for limit in &per_window.value.functions {
+        functions.limit(&limit.name, &per_window.part(&limit.part), notes);
+    }
+    coalesced_are_reads(all, functions, notes);
+    outstanding(all, notes);
+}
+
+fn queue(all: &Sections, notes: &Notes) {
+    let jitter = &all.queue.postpone_jitter;
+    let (Some(postpone), Some((shortest, _))) = (all.queue.postpone.meant(), jitter.meant()) else {
+        return;
+    };
+    if *postpone == PostponeBy::InTurn {
+        if jitter.given {
+            let told = "it has no effect while postpone is \"in_turn\"";
+            notes.warn(jitter, told, "leave it out, or write postpone = \"jitter\"");
+        }
+        return;
+    }
+    if let Some(&seconds) = all.limits.threshold_seconds.meant()
+        && seconds > 0
+        && *shortest >= Duration::from_secs(seconds.into())
+    {
+        let told =
+            format!("no postponed call comes back within the {seconds} s that a call may wait");
+        let cure = "give times well below smapi_request_postpone_threshold_seconds";
+        notes.warn(jitter, told, cure);
+    }
+}
+
+fn windows(limits: &LimitsSection, notes: &Notes) {
+    let setting = &limits.per_window;
+    let value = &setting.value;
+    let on = limits.window_size_seconds.meant().is_some_and(|&s| s > 0);
+    if setting.sound && value.total.is_none() && on {
+        let told = if setting.given {
+            "\"total\" is not given"
+        } else {
+            "the limit per window is not given"
+        };
+        let cure = "give \"total:30\" with the number that the backend can take per window, \
+                    or switch windows off with smapi_rate_limit_window_size_seconds = 0";
+        notes.missing(setting, told, cure);
+    }
+    let Some(total) = value.total.filter(|total| *total > 0) else {
+        return;
+    };
+    let (mut sum, mut all_fit) = (0_u64, true);
+    for limit in &value.functions {
+        sum += u64::from(limit.calls);
+        if limit.calls > total {
+            all_fit = false;
+            let (name, calls) = (quoted(&limit.name), limit.calls);
+            let told =
+                format!("{name} may make {calls} calls per window, more than the total of {total}");
+            let cure = format!("give {name} at most {total}, or raise total");
+            notes.error(&setting.part(&limit.part), told, cure);
+        }
+    }
+    if all_fit && sum >= u64::from(total) {
+        let told = format!(
+            "the functions together may make {sum} calls per window, \
+             which leaves nothing of the total of {total} for the others"
+        );
+        notes.warn(setting, told, "keep the sum of the functions below total");
+    }
+}
+
+/// Only what changes nothing may share an answer. A route of one's own says by its method
+/// whether it does.
+fn coalesced_are_reads(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+    let coalesced = &all.coalesce.functions;
+    if !coalesced.sound {
+        return;
+    }
+    for (index, name) in coalesced.value.iter().enumerate() {
+        let own = all
+            .routes
+            .iter()
+            .filter(|route| route.function.value.as_ref() == Some(name));
+        let mut methods = own.map(|route| route.method.value.as_deref()).peekable();
+        let at = coalesced.item(index);
+        let told = match functions.built_in(name) {
+            Some(function) if function.kind == Kind::Read => continue,
+            Some(_) => "changes something, so each call of it is made",
+            None if methods.peek().is_none() => {
+                if let Some(doubt) = functions.doubt(name, None) {
+                    notes.mistake(&at, doubt);
+                }
+                continue;
+            }
+            None if methods.all(|method| matches!(method, Some("GET" | "HEAD"))) => continue,
+            None => "has a route with another method than GET or HEAD",
+        };
+        let cure = "leave it out: only reads can share an answer";
+        notes.error(&at, format!("{} {told}", quoted(name)), cure);
+    }
+    let fresh_for = &all.coalesce.fresh_for;
+    if coalesced.value.is_empty() && fresh_for.meant().is_some_and(|time| !time.is_zero()) {
+        let told = "it has no effect while no function is coalesced";
+        let cure = "add functions = [\"host_get_info\"] to [coalesce], or leave it out";
+        notes.warn(fresh_for, told, cure);
+    }
+}
+
+fn outstanding(all: &Sections, notes: &Notes) {
+    let setting = &all.limits.outstanding;
+    let workers_at = &all.queue.workers;
+    let (Some(&outstanding), Some(&workers)) = (setting.meant(), workers_at.meant()) else {
+        return;
+    };
+    // How many calls may be at the backend on top of the limit.
+    let beside = all.classes.iter().filter(|it| it.class.beside_total.value);
+    let beside = beside
+        .filter_map(|it| it.class.outstanding_max.value)
+        .fold(0, u32::saturating_add);
+    let allowed = outstanding.saturating_add(beside);
+    if workers < allowed {
+        let pools = if beside > 0 {
+            " and the pools beside it allow"
+        } else {
+            " allows"
+        };
+        let told = format!(
+            "{workers} workers never have the {allowed} calls in flight that \
+             smapi_max_outstanding_requests{pools}"
+        );
+        let cure = format!("give workers = {allowed} or more, or lower the limit");
+        notes.warn(workers_at, told, cure);
+    }
+    if all.backend.socket.said().is_none() {
+        return;
+    }
+    let (at, at_once): (&Mark, u32) = match outstanding {
+        0 => (workers_at, workers),
+        _ => (setting, allowed),
+    };
+    // What meets no limit reaches it as well.
+    let max_unlimited = &all.queue.max_unlimited;
+    if let Some(&more) = max_unlimited.meant()
+        && !all.exempt.exempt.value.is_empty()
+        && at_once <= SDKSERVER_WORKERS
+        && at_once.saturating_add(more) > SDKSERVER_WORKERS
+    {
+        let told = format!(
+            "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; {at_once} that meet \
+             the limits and {more} that are exempt are more"
+        );
+        let room = (SDKSERVER_WORKERS - at_once).max(1);
+        notes.warn(
+            max_unlimited,
+            told,
+            format!("give max_unlimited = {room} in [queue]"),
+        );
+    }
+    if at_once > SDKSERVER_WORKERS {
+        let told = format!(
+            "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; of {at_once}, the rest \
+             waits there unseen"
+        );
+        let cure =
+            format!("give at most {SDKSERVER_WORKERS}, unless its max_worker_count is higher");
+        notes.warn(at, told, cure);
+    }
+}

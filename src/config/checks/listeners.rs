@@ -1,0 +1,214 @@
+//! The listeners, and the admin address beside them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::admin::needs_token;
+use crate::call::listener::{ClientAuth, ProxyProtocol, UNIX_MODE};
+use crate::call::{Bind, Protocol, UserFrom};
+use crate::options::shown::quoted;
+use crate::options::{At, Notes};
+
+use super::super::sections::{Listen, Sections};
+
+pub(super) fn check(all: &Sections, notes: &Notes) {
+    let admin = &all.admin;
+    if let Some(address) = admin.bind.said().filter(|address| needs_token(**address))
+        && admin.token.is_missing()
+    {
+        let told = format!("{address} is not only this machine's, and there is no token");
+        let cure = "add token = \"…\" to [admin], such as the output of `openssl rand -hex 32`, \
+                    or bind to 127.0.0.1:9180";
+        notes.missing(&admin.bind, told, cure);
+    }
+    let Some(listeners) = &all.listen else {
+        return;
+    };
+    if listeners.is_empty() {
+        let cure = "add a section: [[listen]], and below it the lines \
+                    name = \"nova\" and bind = \"127.0.0.1:8081\"";
+        notes.missing(&all.listen_at, "there is no listener", cure);
+    }
+    are_apart(all, listeners, notes);
+    for listener in listeners {
+        has_backend(all, listener, notes);
+        unix_mode(listener, notes);
+        tls(listener, notes);
+        user_from(listener, notes);
+        proxies_are_trusted(all, listener, notes);
+    }
+}
+
+fn are_apart(all: &Sections, listeners: &[Listen], notes: &Notes) {
+    let mut names = BTreeSet::new();
+    for Listen { listen, .. } in listeners {
+        if let Some(name) = listen.name.said()
+            && !names.insert(name)
+        {
+            let told = format!("{} is the name of another listener too", quoted(name));
+            notes.error(&listen.name, told, "give each listener a name of its own");
+        }
+    }
+    let mut binds: Vec<(Bind, &At)> = Vec::new();
+    for (bind, at) in all.own_addresses() {
+        if let Some((other, earlier)) = binds.iter().find(|(other, _)| collide(&bind, other)) {
+            let told = format!("{bind} overlaps {}, which is {other}", earlier.key);
+            let cure = match bind {
+                Bind::Tcp(_) => "give each an address or a port of its own",
+                Bind::Unix(_) => "give each a path of its own",
+            };
+            notes.error(at, told, cure);
+        }
+        binds.push((bind, at));
+    }
+}
+
+/// Whether two listeners can't listen side by side.
+fn collide(a: &Bind, b: &Bind) -> bool {
+    match (a, b) {
+        (Bind::Tcp(a), Bind::Tcp(b)) => overlap(*a, *b),
+        (Bind::Unix(a), Bind::Unix(b)) => a == b,
+        _ => false,
+    }
+}
+
+/// Whether two sockets can't listen side by side. A wildcard takes every address, and the
+/// one of IPv6 those of IPv4 as well; port 0 takes any port that is free.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let takes = |wide: IpAddr, other: IpAddr| {
+        wide == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            || wide.is_unspecified() && wide.is_ipv4() == other.is_ipv4()
+    };
+    let (one, other) = (a.ip().to_canonical(), b.ip().to_canonical());
+    a.port() == b.port()
+        && a.port() != 0
+        && (one == other || takes(one, other) || takes(other, one))
+}
+
+fn unix_mode(Listen { listen, .. }: &Listen, notes: &Notes) {
+    let mode = &listen.unix_mode;
+    if let (Some(Bind::Tcp(_)), Some(&given)) = (listen.bind.said(), mode.meant())
+        && given != UNIX_MODE
+    {
+        let told = "it has no effect on an address with a port";
+        notes.warn(mode, told, "leave it out, or write bind = \"unix:/path\"");
+    }
+}
+
+fn tls(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
+    let Some(&client_auth) = tls.client_auth.meant().filter(|_| tls.section.given) else {
+        return;
+    };
+    let asks = client_auth != ClientAuth::Off;
+    if asks && tls.client_ca.is_missing() {
+        let told = "the authority that signs the clients' certificates is missing";
+        let cure = "add client_ca = \"/etc/tidegate/clients.pem\"";
+        notes.missing(&tls.client_auth, told, cure);
+    }
+    if !asks && tls.client_ca.given {
+        let told = "it has no effect while client_auth is \"off\"";
+        notes.warn(
+            &tls.client_ca,
+            told,
+            "leave it out, or write client_auth = \"required\"",
+        );
+    }
+    let (Some(&protocol), Some(&required)) = (listen.protocol.meant(), tls.required.meant()) else {
+        return;
+    };
+    if required == Some(false) && protocol != Protocol::Auto {
+        let told = "only an \"auto\" listener tells TLS from other protocols";
+        notes.error(
+            &tls.required,
+            told,
+            "leave it out, or write protocol = \"auto\"",
+        );
+    }
+    if client_auth == ClientAuth::Required && protocol == Protocol::Auto && required != Some(true) {
+        let told = "a client without a certificate is still admitted, without TLS";
+        let cure = "add required = true, or write client_auth = \"optional\"";
+        notes.error(&tls.client_auth, told, cure);
+    }
+}
+
+fn user_from(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
+    let (Some(&user_from), Some(&protocol)) = (listen.user_from.meant(), listen.protocol.meant())
+    else {
+        return;
+    };
+    let asks = tls.section.given && tls.client_auth.meant() != Some(&ClientAuth::Off);
+    if user_from == UserFrom::Certificate && !asks {
+        let told = "no client is asked for a certificate here";
+        let cure = "add client_auth = \"required\" to the listener's tls";
+        notes.error(&listen.user_from, told, cure);
+    }
+    if user_from == UserFrom::Basic && matches!(protocol, Protocol::Socket | Protocol::Tcp) {
+        let told = "no user is ever named here: only HTTP has Basic authentication";
+        notes.warn(
+            &listen.user_from,
+            told,
+            "leave it out, or write protocol = \"http\"",
+        );
+    }
+}
+
+fn proxies_are_trusted(all: &Sections, Listen { listen, .. }: &Listen, notes: &Notes) {
+    let Some(trusted) = all.proxies.trusted_proxies.meant() else {
+        return;
+    };
+    let has_none = match listen.bind.said() {
+        Some(Bind::Tcp(_)) => trusted.networks.is_empty(),
+        Some(Bind::Unix(_)) => !trusted.unix,
+        None => false,
+    };
+    if has_none && listen.proxy_protocol.meant() == Some(&ProxyProtocol::Required) {
+        let told = "no proxy that could connect here is trusted, so no client is admitted";
+        let cure = "name it in trusted_proxies of [callers]: its address, or \"unix\" for any \
+                    process that may connect to a socket file";
+        notes.error(&listen.proxy_protocol, told, cure);
+    }
+}
+
+fn has_backend(all: &Sections, Listen { listen, .. }: &Listen, notes: &Notes) {
+    let socket = !all.backend.socket.is_missing();
+    let http = !all.backend.http.is_missing();
+    let add_socket = "add socket = \"127.0.0.1:2001\" to [backend]";
+    let add_http = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
+                    [backend]";
+    let Some(protocol) = listen.protocol.meant() else {
+        return;
+    };
+    let at = &listen.protocol;
+    let no_http = "HTTP routes will be answered 501: there is no HTTP backend";
+    match protocol {
+        Protocol::Socket if !socket => {
+            let told = "a socket listener needs the socket backend";
+            notes.missing(at, told, add_socket);
+        }
+        Protocol::Tcp if all.backend.tcp.is_missing() => {
+            let told = "a tcp listener needs the tcp backend";
+            notes.missing(at, told, "add tcp = \"127.0.0.1:9000\" to [backend]");
+        }
+        Protocol::Auto | Protocol::Http if !socket && !http => {
+            let told = "there is no backend for the calls that come in here";
+            notes.missing(at, told, format!("{add_socket}, or {add_http}"));
+        }
+        Protocol::Auto if !socket => {
+            let told = "calls of the socket protocol will be refused: there is no socket backend";
+            notes.warn(
+                at,
+                told,
+                format!("{add_socket}, or write protocol = \"http\""),
+            );
+        }
+        Protocol::Auto if !http => {
+            notes.warn(
+                at,
+                no_http,
+                format!("{add_http}, or write protocol = \"socket\""),
+            );
+        }
+        Protocol::Http if !http => notes.warn(at, no_http, add_http),
+        _ => {}
+    }
+}

@@ -1,0 +1,242 @@
+//! Quotas: `[[rate_limit]]` of kind "quota", and `[quota]`.
+
+use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::quota::Away;
+
+use crate::callers::rate_limit::options::{QuotaSection, WhenAway};
+use crate::callers::settings::{Costs, QUOTAS_MAX, QuotaBy};
+use crate::options::shown::quoted;
+use crate::options::{At, Notes};
+
+use super::super::sections::{RateLimit, Sections};
+use super::functions::Functions;
+
+pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
+    let quotas: Vec<&RateLimit> = all.quotas().collect();
+    let store = &all.quota.store.section;
+    match (store.given, quotas.first()) {
+        (false, Some(first)) => {
+            let told = "the store of the quotas is missing";
+            let cure = "add a section [quota]: with engine = \"zookeeper\", \"etcd\" or \
+                        \"redis\", servers and expected_sidecars; or empty, for this sidecar alone";
+            notes.missing(&first.limit.kind, told, cure);
+        }
+        (true, None) if all.rate_limits.iter().all(|it| it.limit.kind.sound) => {
+            let told = "nothing is kept here: no rate limit is a quota";
+            let cure = "leave [quota] out, or add a [[rate_limit]] with kind = \"quota\"";
+            notes.warn(store, told, cure);
+        }
+        _ => {}
+    }
+    if let Some(ninth) = quotas.get(QUOTAS_MAX) {
+        let told = format!("there are {} quotas", quotas.len());
+        let cure = format!("give at most {QUOTAS_MAX}: a call may meet all of them");
+        notes.error(&ninth.limit.kind, told, cure);
+    }
+    for both in &quotas {
+        let quota = &both.quota;
+        is_whole(both, notes);
+        base_fits(quota, notes);
+        let away = quota.when_store_away.meant();
+        if quota.safe.given && away.is_some_and(|it| *it != WhenAway::Safe) {
+            let told = "it has no effect unless when_store_away is \"safe\"";
+            notes.warn(
+                &quota.safe,
+                told,
+                "leave it out, or write when_store_away = \"safe\"",
+            );
+        }
+        totals_belong(both, functions, notes);
+        dearest_can_pass(both, all, notes);
+    }
+    namespaces_are_apart(&quotas, notes);
+    if !quotas.is_empty() {
+        costs_are_whole(all, notes);
+    }
+}
+
+fn is_whole(RateLimit { limit, quota }: &RateLimit, notes: &Notes) {
+    for (is_missing, told, cure) in [
+        (
+            quota.total.is_missing(),
+            "the quota has no total",
+            "add total = 10000, the amount that all sidecars together may spend in a window",
+        ),
+        (
+            quota.refresh_window.is_missing(),
+            "the quota has no window",
+            "add refresh_window = \"60s\", after which the whole total is available again",
+        ),
+        (
+            limit.applies_to.sound && !limit.applies_to.given,
+            "who or what has the quota is missing",
+            "add applies_to = \"user\", \"caller\", \"function\", or \"total\" for one of all calls",
+        ),
+    ] {
+        if is_missing {
+            notes.missing(&limit.section, told, cure);
+        }
+    }
+}
+
+fn base_fits(quota: &QuotaSection, notes: &Notes) {
+    let Some(base) = quota.base.said() else {
+        return;
+    };
+    if let Some(total) = quota.total.said().filter(|total| base > *total) {
+        let told = format!("the smallest draw of {base} is more than the total of {total}");
+        notes.error(
+            &quota.base,
+            told,
+            format!("give at most {total}, or leave it out"),
+        );
+        return;
+    }
+    for (index, (key, total)) in quota.totals.value.iter().enumerate() {
+        if *total > 0 && base > total {
+            let told = format!("a total of {total} is less than the smallest draw, base = {base}");
+            let cure = format!("give {base} or more, or a smaller base");
+            notes.error(&quota.totals.entry(key, index), told, cure);
+        }
+    }
+}
+
+fn totals_belong(both: &RateLimit, functions: &Functions<'_>, notes: &Notes) {
+    let totals = &both.quota.totals;
+    let wrong = |told: &str, cure: &str| {
+        let told = format!("{told}: there are no keys with a total of their own");
+        notes.error(totals, told, format!("give the number as total, or {cure}"));
+    };
+    match both.limit.quota_by().filter(|_| totals.given) {
+        Some(QuotaBy::Total) => wrong("all calls have one quota", "write applies_to = \"user\""),
+        Some(QuotaBy::Function(Some(_))) => {
+            wrong("one function has this quota", "leave function out")
+        }
+        Some(QuotaBy::Function(None)) => {
+            for (index, (key, _)) in totals.value.iter().enumerate() {
+                functions.limit(key, &totals.entry(key, index), notes);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A call that costs more than its quota ever holds could never pass, and a safe share of nothing
+/// is none.
+fn dearest_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Sections, notes: &Notes) {
+    let (Some(by), Some(sidecars)) = (limit.quota_by(), all.quota.sidecars()) else {
+        return;
+    };
+    if !all.costs.is_read() {
+        return;
+    }
+    let costs = all.costs.costs();
+    let exempt = all.exempt_functions();
+    let general = quota.total.said();
+    let general = general.map(|total| (None, *total, quota.total.at()));
+    let own = quota.totals.value.iter().enumerate();
+    let own = own
+        .map(|(index, (key, total))| (Some(key.as_str()), *total, quota.totals.entry(key, index)));
+    for (key, total, at) in general.into_iter().chain(own) {
+        // A total of 0 blocks its key.
+        let rule = quota.rule(total, sidecars, limit.quota_mode());
+        let Some(rule) = rule.filter(|rule| !rule.blocks()) else {
+            continue;
+        };
+        let rule = match all.quota.is_memory() {
+            true => rule.without_safe_share(),
+            false => rule,
+        };
+        let dearest = match (&by, key) {
+            (QuotaBy::Function(Some(function)), _) => costs.of(function),
+            (QuotaBy::Function(None), Some(function)) => costs.of(function),
+            _ => dearest(&costs, &exempt),
+        };
+        let dearest = whole_tokens(dearest);
+        if dearest > rule.costliest() {
+            let told = match rule.safe_share() {
+                0 => format!("a call of {dearest} tokens never passes: a window has {total}"),
+                share => format!(
+                    "a call of {dearest} tokens never passes: of {total}, each of {sidecars} \
+                     sidecars owns {share}, and one can spend {} at most",
+                    rule.costliest()
+                ),
+            };
+            let cure = "give a higher total or a smaller safe, or lower the cost in [costs]";
+            notes.error(&at, told, cure);
+        }
+        if matches!(rule.settings().away, Away::Safe { .. }) && rule.safe_share() == 0 {
+            let told = format!(
+                "nothing passes while the store is unavailable: shared among {sidecars} sidecars, \
+                 the safe share of {total} is no whole token"
+            );
+            notes.warn(
+                &at,
+                told,
+                "give a higher total, or choose in when_store_away",
+            );
+        }
+    }
+}
+
+/// What the most expensive call costs that meets limits.
+fn dearest(costs: &Costs, exempt: &[&str]) -> TokenCount {
+    let functions = costs.functions.iter();
+    let functions = functions.filter(|(name, _)| !exempt.contains(&&**name));
+    functions.fold(costs.default, |dearest, (_, cost)| dearest.max(*cost))
+}
+
+/// What a quota counts for a call of this cost.   tokens
+fn whole_tokens(cost: TokenCount) -> u64 {
+    cost.tokens().ceil() as u64
+}
+
+/// A quota counts whole tokens.
+fn costs_are_whole(all: &Sections, notes: &Notes) {
+    let fraction = |cost: &TokenCount| cost.tokens().fract() != 0.0;
+    let costs = &all.costs;
+    let default = costs.default.value;
+    let mut functions = costs.functions.value.iter();
+    let (at, what, cost): (&At, _, _) = if fraction(&default) {
+        (&costs.default, "a call".to_owned(), default)
+    } else if let Some((function, cost)) = functions.find(|(_, cost)| fraction(cost)) {
+        (&costs.functions, quoted(function), *cost)
+    } else {
+        return;
+    };
+    let told = format!(
+        "quotas count whole tokens: for {what} they count {}, not {}",
+        whole_tokens(cost),
+        cost.tokens()
+    );
+    notes.warn(
+        at,
+        told,
+        "give whole numbers, such as ten times as many, and totals to match",
+    );
+}
+
+fn namespaces_are_apart(quotas: &[&RateLimit], notes: &Notes) {
+    let mut seen: Vec<(Option<&str>, &str)> = Vec::new();
+    for RateLimit { limit, quota } in quotas {
+        let (Some(by), Some(name)) = (limit.quota_by(), limit.name.meant()) else {
+            continue;
+        };
+        let given = &quota.namespace;
+        if !given.sound {
+            continue;
+        }
+        let own = quota.namespace(&by);
+        if let Some((_, other)) = seen.iter().find(|(namespace, _)| *namespace == own) {
+            let at = if given.given {
+                &given.mark
+            } else {
+                &limit.section
+            };
+            let told = format!("its keys are those of {} too", quoted(other));
+            let cure = "give each quota a namespace of its own, such as namespace = \"hourly\"";
+            notes.error(at, told, cure);
+        }
+        seen.push((own, name.as_deref().unwrap_or_default()));
+    }
+}

@@ -1,0 +1,44 @@
+//! Defaults that depend on other options, and options that have no effect beside others.
+
+use crate::admit::options::PostponeBy;
+use crate::call::Bind;
+
+use super::classes::usual_weight;
+use super::sections::{Class, RateLimit, Sections};
+
+impl Sections {
+    /// Fills in the defaults that depend on other options, and mutes the options that have no
+    /// effect beside others; of a config without an error.
+    pub(super) fn fill_in(&mut self) {
+        self.backend.for_workers(self.queue.workers.value);
+        self.kind.kind.value = Some(self.backend_kind());
+        let jitter = self.queue.postpone.value == PostponeBy::Jitter;
+        self.queue.postpone_jitter.mark.muted = !jitter;
+        let limits = &mut self.limits;
+        let windows_are_off = limits.window_size_seconds.value == 0;
+        for mark in [
+            &mut limits.per_window.mark,
+            &mut limits.window.mark,
+            &mut limits.window_stamp.mark,
+            &mut limits.window_guard.mark,
+        ] {
+            mark.muted = windows_are_off;
+        }
+        let backend = &self.backend;
+        self.kind.kind.mark.muted = backend.http.value.is_none() && backend.socket.value.is_none();
+        for listener in self.listen.iter_mut().flatten() {
+            let is_file = matches!(listener.listen.bind.value, Some(Bind::Unix(_)));
+            listener.listen.unix_mode.mark.muted = !is_file;
+        }
+        self.add_built_in_classes();
+        for Class { class, .. } in &mut self.classes {
+            class.beside_total.mark.muted = class.outstanding_max.value.is_none();
+            let name = class.name.value.as_deref().unwrap_or_default();
+            class.weight.value.get_or_insert(usual_weight(name));
+        }
+        for RateLimit { limit, quota } in &mut self.rate_limits {
+            limit.fill_in();
+            quota.fill_in(limit);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The rules of the lease server: `[[resource]]` of its config. A mistake in a rule that is
+//! found by the whole of it is reported where its key stands.
+
+use std::collections::BTreeMap;
+
+use crate::options::{At, Mark, Notes, Options, Place, Section, Setting};
+use tidegate_leases::server::{Catchall, RawTemplate, TemplateMistake, Templates};
+
+use super::options::{AlgorithmSection, ParametersSection, ResourceSection, Source};
+
+/// Most rules; an id that is none literally is compared with each.
+pub(super) const TEMPLATES_MAX: usize = 10_000;
+
+/// Every `[[resource]]`. None where something was reported.
+pub(super) fn read(
+    section: &mut Section<'_>,
+    source: &Setting<Option<Source>>,
+) -> Option<Templates> {
+    let notes = section.notes();
+    let list = section.sections("resource", TEMPLATES_MAX)?;
+    if let Some(first) = list.first().filter(|_| source.value.is_some()) {
+        let told = "resources says that the rules are elsewhere";
+        notes.error(
+            &first.mark(),
+            told,
+            "leave out either resources or [[resource]]",
+        );
+    }
+    let rules = list.into_iter().map(rule);
+    let (raw, keys): (Vec<_>, Vec<_>) = rules.unzip();
+    checked(raw, Catchall::Optional, "resource", &keys, notes)
+}
+
+fn rule(mut section: Section<'_>) -> (RawTemplate, Keys) {
+    let own = ResourceSection::read(&mut section);
+    let mut inner = section.section("algorithm");
+    let (algorithm, parameters): (AlgorithmSection, ParametersSection) = Options::read(&mut inner);
+    inner.finish();
+    section.finish();
+    let mut keys = Keys::of(&own.section);
+    keys.note("", own.marks());
+    keys.note("algorithm.", algorithm.marks());
+    keys.note("algorithm.parameters.", parameters.marks());
+    let template = RawTemplate {
+        identifier_glob: own.identifier_glob.value,
+        capacity: own.capacity.value,
+        safe_capacity: own.safe_capacity.value,
+        description: own.description.value,
+        algorithm: algorithm.section.given.then(|| algorithm.raw(&parameters)),
+    };
+    (template, keys)
+}
+
+/// Checks the rules as a whole. None where something was reported.
+pub(super) fn checked(
+    raw: Vec<RawTemplate>,
+    catchall: Catchall,
+    root: &str,
+    keys: &[Keys],
+    notes: &Notes,
+) -> Option<Templates> {
+    let mistakes = match Templates::new(raw, catchall) {
+        Ok(templates) => return Some(templates),
+        Err(mistakes) => mistakes,
+    };
+    for TemplateMistake {
+        template,
+        key,
+        problem,
+    } in mistakes
+    {
+        let at = match template.and_then(|at| keys.get(at)) {
+            Some(keys) => keys.find(&key),
+            None => Some(At {
+                key: root.to_owned(),
+                place: Place::Whole,
+            }),
+        };
+        if let Some(at) = at {
+            let docs = (problem.as_str(), "docs/leases.md says what is allowed");
+            let (told, cure) = problem.rsplit_once(": ").unwrap_or(docs);
+            notes.error(&at, told, cure);
+        }
+    }
+    None
+}
+
+/// Where the keys of a rule stand, by the names that its mistakes have.
+pub(super) struct Keys {
+    rule: At,
+    /// None for a key that could not be read, which has been reported.
+    places: BTreeMap<String, Option<At>>,
+}
+
+impl Keys {
+    pub(super) fn of(rule: &Mark) -> Self {
+        Self {
+            rule: rule.at(),
+            places: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn note(&mut self, prefix: &str, marks: Vec<(&'static str, &Mark)>) {
+        for (name, mark) in marks {
+            let at = mark.sound.then(|| mark.at());
+            self.places.insert(format!("{prefix}{name}"), at);
+        }
+    }
+
+    /// Notes one parameter.
+    pub(super) fn note_parameter(&mut self, name: &str, at: At) {
+        self.places
+            .insert(format!("algorithm.parameters.{name}"), Some(at));
+    }
+
+    /// Where a key stands, else what it stands in. None if that could not be read.
+    fn find(&self, key: &str) -> Option<At> {
+        let parts = std::iter::successors(Some(key), |key| key.rsplit_once('.').map(|it| it.0));
+        let mut found = parts.filter_map(|part| self.places.get(part));
+        match found.next() {
+            Some(at) => at.clone(),
+            None => Some(At {
+                key: format!("{}.{key}", self.rule.key),
+                place: self.rule.place.clone(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Which limits can be shared with other sidecars, and the settings of those that are.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use tidegate_leases::sharing::{Safe, Servers, Settings, SharedLimit};
+
+use super::coordinate::{Coordinate, Engine};
+use super::sections::{RateLimit, Sections};
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
+
+/// A limit that could be shared, with its number in the config.
+pub(super) enum Known {
+    /// Calls, cost, or whole tokens a second.
+    Whole(u32),
+    /// Tokens a second.
+    Rate(f64),
+}
+
+impl Known {
+    pub(super) fn configured(&self) -> f64 {
+        match *self {
+            Self::Whole(max) => f64::from(max),
+            Self::Rate(per_second) => per_second,
+        }
+    }
+}
+
+/// Every limit that could be shared, by its name in metrics.
+pub(super) fn known(all: &Sections) -> BTreeMap<String, Known> {
+    let limits = &all.limits;
+    let mut known = BTreeMap::new();
+    let mut count = |name: String, max: u32| {
+        if max > 0 {
+            known.insert(name, Known::Whole(max));
+        }
+    };
+    if limits.window_size_seconds.value > 0 {
+        let per_window = &limits.per_window.value;
+        count("total".to_owned(), per_window.total.unwrap_or(0));
+        for function in &per_window.functions {
+            count(format!("function:{}", function.name), function.calls);
+        }
+    }
+    count("outstanding".to_owned(), limits.outstanding.value);
+    // A quota is shared already.
+    for RateLimit { limit, .. } in all.rate_limits.iter().filter(|it| !it.limit.is_quota()) {
+        let (Some(name), Some(per_second)) = (&limit.name.value, limit.per_second(&all.profiles))
+        else {
+            continue;
+        };
+        let number = if limit.is_of_callers() {
+            Known::Rate(per_second)
+        } else {
+            // The gate counts whole tokens a second of those.
+            Known::Whole(per_second as u32)
+        };
+        known.insert(format!("{RATE_LIMIT_PREFIX}{name}"), number);
+    }
+    known
+}
+
+/// The name in metrics of what the config calls by this name: that, or the name of a rate limit.
+pub(super) fn in_metrics<'a>(
+    known: &'a BTreeMap<String, Known>,
+    given: &str,
+) -> Option<(&'a str, &'a Known)> {
+    let named = known.get_key_value(given);
+    let named = named.or_else(|| known.get_key_value(&format!("{RATE_LIMIT_PREFIX}{given}")));
+    named.map(|(name, known)| (name.as_str(), known))
+}
+
+/// The settings, of a config without an error.
+pub(super) fn settings(all: &Sections) -> Option<Settings> {
+    let Coordinate { section, limits } = &all.coordinate;
+    if !section.section.given {
+        return None;
+    }
+    let known = known(all);
+    let limits = limits.iter().map(|shared| {
+        let given = shared.limit.required();
+        let (name, number) = in_metrics(&known, &given).expect("an unknown limit is an error");
+        let safe = shared.safe.required();
+        let Engine::Lease = shared.engine.value.unwrap_or(section.engine.value);
+        let whole = NonZeroU32::new(safe.get() as u32);
+        SharedLimit {
+            limit: name.into(),
+            resource: shared.resource.required(),
+            safe: match number {
+                Known::Whole(_) => Safe::Whole(whole.expect("less than 1 is an error")),
+                Known::Rate(_) => Safe::Rate(safe),
+            },
+        }
+    });
+    let sidecars = NonZeroU32::new(section.expected_sidecars.required());
+    Some(Settings {
+        servers: Servers {
+            addresses: section.servers.value.clone(),
+            id: section.id.value.clone(),
+            request_timeout: section.request_timeout.value,
+            interval_min: section.minimum_interval.value,
+        },
+        expected_sidecars: sidecars.expect("it is within the range of the option"),
+        limits: limits.collect(),
+    })
+}

@@ -1,0 +1,142 @@
+//! Options: what a config can say. Each stage defines the options of its sections with
+//! [`options!`], once: name, type, range, default, and the text for people. From that
+//! definition come the reader with its messages, the config in effect, the example file, the
+//! reference page, the names of the environment variables, and what needs a restart.
+//!
+//! The way of a config: `syntax` makes a `tree` in which every value knows its `place`, and
+//! `environment` lays variables over it. `reader` takes each option out by its name, as the
+//! `kind` of the option reads it. Nothing stops at the first mistake: all of them are `notes`,
+//! and reported together (`problem`).
+
+pub(crate) mod catalogue;
+mod environment;
+pub(crate) mod kind;
+mod nearest;
+mod notes;
+mod place;
+mod problem;
+mod reader;
+pub(crate) mod shown;
+mod syntax;
+pub(crate) mod toml;
+pub(crate) mod tree;
+
+pub use catalogue::Catalogue;
+pub use kind::{Mistake, Words};
+pub use notes::At;
+pub use place::Place;
+pub use problem::{Problem, Problems, Severity};
+pub use reader::{Mark, Options, Section, Setting};
+pub use toml::Toml;
+
+pub(crate) use kind::{Kind, words};
+pub(crate) use nearest::nearest;
+pub(crate) use notes::Notes;
+pub(crate) use place::Lines;
+pub(crate) use reader::{Reading, write_section};
+
+/// Defines the options of a section.
+///
+/// ```ignore
+/// options! {
+///     /// The text above the section in the example.
+///     pub struct Section => Settings {
+///         /// What the option is for, and why one would change it.
+///         workers: u32 = integer(1..=65536).of("calls").or(64);
+///     }
+/// }
+/// ```
+///
+/// `Section` has a [`Setting`] for each option: its value, its place, and whether it was given
+/// and could be read. That is what checks work with. `Settings` has the values alone, for the
+/// stage; without `=> Settings` there is none. What follows `+` are further fields of the
+/// settings, which other sections decide.
+macro_rules! options {
+    (
+        $(#[doc = $about:literal])*
+        pub struct $Section:ident => $Settings:ident $(+ { $($more:tt)* })? { $($options:tt)* }
+    ) => {
+        $crate::options::options! {
+            $(#[doc = $about])*
+            pub struct $Section { $($options)* }
+        }
+        $crate::options::settings! {
+            $(#[doc = $about])*
+            $Section => $Settings { $($($more)*)? } { $($options)* }
+        }
+    };
+    (
+        $(#[doc = $about:literal])*
+        pub struct $Section:ident {
+            $($(#[doc = $doc:literal])* $field:ident: $Type:ty = $option:expr;)*
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+        #[derive(Clone, Debug)]
+        pub(crate) struct $Section {
+            /// The section itself.
+            #[allow(dead_code, reason = "not every check needs it")]
+            pub(crate) section: $crate::options::Mark,
+            $($(#[doc = $doc])* pub(crate) $field: $crate::options::Setting<$Type>,)*
+        }
+
+        impl $crate::options::Options for $Section {
+            fn read(section: &mut $crate::options::Section<'_>) -> Self {
+                section.about(concat!($($about, "\n"),*));
+                Self {
+                    section: section.mark(),
+                    $($field: section.option(
+                        stringify!($field),
+                        concat!($($doc, "\n"),*),
+                        $option,
+                    ),)*
+                }
+            }
+
+            fn write(&self, out: &mut $crate::options::Toml) {
+                $(self.$field.write(stringify!($field), &$option, out);)*
+            }
+
+            fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
+                vec![$((stringify!($field), &self.$field.mark)),*]
+            }
+
+            fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
+                vec![$((stringify!($field), &mut self.$field.mark)),*]
+            }
+        }
+    };
+}
+
+/// The settings of a section: the values of its options, and what other sections decide.
+macro_rules! settings {
+    (
+        $(#[doc = $about:literal])*
+        $Section:ident => $Settings:ident {
+            $($(#[doc = $more_doc:literal])* $more:ident: $More:ty,)*
+        } {
+            $($(#[doc = $doc:literal])* $field:ident: $Type:ty = $option:expr;)*
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $Settings {
+            $($(#[doc = $doc])* pub $field: $Type,)*
+            $($(#[doc = $more_doc])* pub $more: $More,)*
+        }
+
+        impl $Section {
+            /// The values of the options, with what other sections decide.
+            pub(crate) fn settings(&self, $($more: $More),*) -> $Settings {
+                $Settings {
+                    $($field: self.$field.value.clone(),)*
+                    $($more,)*
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {options, settings};

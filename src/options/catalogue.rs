@@ -1,0 +1,267 @@
+//! Every option that a reader asks for, and the pages that are made from that: the example of a
+//! config, and the reference.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::kind::Example;
+use super::nearest::nearest;
+
+/// What is known of an option before a config is read.
+pub(crate) struct Definition {
+    /// In words, with the unit first.
+    pub(crate) allowed: String,
+    /// What it is for, and why one would change it.
+    pub(crate) text: &'static str,
+    /// In TOML.
+    pub(crate) default: Option<String>,
+    pub(crate) example: Example,
+    /// Whether a change takes effect only after a restart.
+    pub(crate) restart: bool,
+    pub(crate) required: bool,
+}
+
+/// A section and its options, in the order of their definitions.
+#[derive(Default)]
+struct About {
+    /// Its path: `coordinate.limit`. Empty for the top of the file.
+    path: String,
+    text: &'static str,
+    /// Whether there can be several.
+    is_array: bool,
+    /// Whether the example shows it in comments.
+    is_aside: bool,
+    options: Vec<(&'static str, Definition)>,
+}
+
+/// Every section and option.
+#[derive(Default)]
+pub struct Catalogue {
+    sections: Vec<About>,
+}
+
+impl Catalogue {
+    fn section(&mut self, path: &str) -> &mut About {
+        let found = self.sections.iter().position(|it| it.path == path);
+        let at = found.unwrap_or_else(|| {
+            let path = path.to_owned();
+            self.sections.push(About {
+                path,
+                ..About::default()
+            });
+            self.sections.len() - 1
+        });
+        &mut self.sections[at]
+    }
+
+    pub(crate) fn describe(&mut self, path: &str, text: &'static str, is_array: bool) {
+        let section = self.section(path);
+        section.is_array |= is_array;
+        if section.text.is_empty() {
+            section.text = text;
+        }
+    }
+
+    pub(crate) fn set_aside(&mut self, path: &str) {
+        self.section(path).is_aside = true;
+    }
+
+    pub(crate) fn define(
+        &mut self,
+        path: &str,
+        key: &'static str,
+        definition: impl FnOnce() -> Definition,
+    ) {
+        let section = self.section(path);
+        if section.options.iter().all(|(known, _)| *known != key) {
+            section.options.push((key, definition()));
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (String, &About, &'static str, &Definition)> {
+        self.sections.iter().flat_map(|section| {
+            let options = section.options.iter();
+            options.map(move |(key, definition)| (section.path_of(key), section, *key, definition))
+        })
+    }
+
+    /// Every option by its path, with what it allows in words.
+    #[must_use]
+    pub fn allowed(&self) -> BTreeMap<String, String> {
+        let options = self.all();
+        options
+            .map(|(path, _, _, definition)| (path, definition.allowed.clone()))
+            .collect()
+    }
+
+    /// The paths of the options whose change takes effect only after a restart.
+    #[must_use]
+    pub fn restart(&self) -> Vec<String> {
+        let options = self.all().filter(|(.., definition)| definition.restart);
+        options.map(|(path, ..)| path).collect()
+    }
+
+    /// The names of options and sections inside of a section.
+    pub(crate) fn inside(&self, section: &str) -> Vec<&str> {
+        let below = self.sections.iter().filter_map(move |other| {
+            let rest = match section {
+                "" => Some(other.path.as_str()),
+                _ => other.path.strip_prefix(section)?.strip_prefix('.'),
+            };
+            rest.and_then(|rest| rest.split('.').next())
+        });
+        let own = self.sections.iter().filter(|other| other.path == section);
+        let own = own.flat_map(|own| own.options.iter().map(|(key, _)| *key));
+        own.chain(below).collect()
+    }
+
+    /// A section that has an option of this name.
+    pub(crate) fn section_of(&self, name: &str) -> Option<&str> {
+        let mut options = self.all();
+        let found = options.find(|(_, section, key, _)| *key == name && !section.path.is_empty());
+        let (_, section, ..) = found?;
+        section.path.split('.').next()
+    }
+
+    /// The variable that was probably meant.
+    pub(crate) fn nearest_variable(&self, given: &str) -> Option<String> {
+        let plain = |name: &str| {
+            let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
+            let words = name.split('_').filter(|word| !is_number(word));
+            words.collect::<Vec<_>>().join("_")
+        };
+        let names: Vec<_> = self.all().map(|(path, ..)| self.variable(&path)).collect();
+        let plain_names: Vec<_> = names
+            .iter()
+            .map(|name| plain(name).to_lowercase())
+            .collect();
+        let given = plain(given).to_lowercase();
+        let found = nearest(&given, plain_names.iter().map(String::as_str))?;
+        let at = plain_names.iter().position(|name| name == found)?;
+        Some(names[at].clone())
+    }
+
+    /// The variable of an option; of an array, for its first entry.
+    fn variable(&self, path: &str) -> String {
+        let (mut name, mut so_far) = ("TIDEGATE".to_owned(), String::new());
+        for (index, part) in path.split('.').enumerate() {
+            let separator = if index == 0 { "_" } else { "__" };
+            let dot = if index == 0 { "" } else { "." };
+            so_far = format!("{so_far}{dot}{part}");
+            let mut sections = self.sections.iter();
+            let is_array = sections.any(|it| it.is_array && it.path == so_far);
+            let first = if is_array { "__0" } else { "" };
+            write!(name, "{separator}{}{first}", part.to_uppercase()).expect(ALWAYS);
+        }
+        name
+    }
+
+    /// The example of a config: every option with its text, its range and a value.
+    #[must_use]
+    pub fn example(&self, head: &str) -> String {
+        let mut page = comment(head);
+        for section in &self.sections {
+            let aside = if section.is_aside { "# " } else { "" };
+            if let Some(header) = section.header() {
+                write!(page, "\n\n{}{aside}{header}\n", comment(section.text)).expect(ALWAYS);
+            }
+            for (key, definition) in &section.options {
+                let text = comment(definition.text);
+                let (aside, value) = definition.line(section.is_aside);
+                let allowed = &definition.allowed;
+                write!(page, "\n{text}#   {allowed}\n{aside}{key} = {value}\n").expect(ALWAYS);
+            }
+        }
+        page
+    }
+
+    /// The reference page: every option as Markdown.
+    #[must_use]
+    pub fn reference(&self, head: &str, has_variables: bool) -> String {
+        let mut page = head.to_owned();
+        for section in &self.sections {
+            if let Some(header) = section.header() {
+                let text = markdown(section.text);
+                write!(page, "\n## `{header}`\n\n{text}").expect(ALWAYS);
+            }
+            for (key, definition) in &section.options {
+                let path = section.path_of(key);
+                let text = markdown(definition.text);
+                write!(page, "\n### `{path}`\n\n{text}\n").expect(ALWAYS);
+                let default = match (&definition.default, definition.required) {
+                    (_, true) => "required".to_owned(),
+                    (Some(default), _) => format!("default `{default}`"),
+                    (None, _) => "no default".to_owned(),
+                };
+                let allowed = &definition.allowed;
+                writeln!(page, "- Value: {}; {default}", code(allowed)).expect(ALWAYS);
+                if has_variables {
+                    writeln!(page, "- Variable: `{}`", self.variable(&path)).expect(ALWAYS);
+                }
+                if definition.restart {
+                    page.push_str("- A change takes effect only after a restart.\n");
+                }
+            }
+        }
+        page
+    }
+}
+
+const ALWAYS: &str = "writing to a string does not fail";
+
+impl About {
+    fn path_of(&self, key: &str) -> String {
+        let dot = if self.path.is_empty() { "" } else { "." };
+        format!("{}{dot}{key}", self.path)
+    }
+
+    /// As a config has it; none for the top of the file.
+    fn header(&self) -> Option<String> {
+        let path = &self.path;
+        match (path.is_empty(), self.is_array) {
+            (true, _) => None,
+            (false, true) => Some(format!("[[{path}]]")),
+            (false, false) => Some(format!("[{path}]")),
+        }
+    }
+}
+
+impl Definition {
+    /// What the example shows: whether in a comment, and the value.
+    fn line(&self, is_aside: bool) -> (&'static str, &str) {
+        let default = || {
+            self.default
+                .as_deref()
+                .expect("an option without a default has an example")
+        };
+        match self.example {
+            Example::Line(value) => ("", value),
+            Example::Aside(value) => ("# ", value),
+            Example::Default if is_aside => ("# ", default()),
+            Example::Default => ("", default()),
+        }
+    }
+}
+
+/// The lines of a text as comments.
+fn comment(text: &str) -> String {
+    let lines = text.lines().map(str::trim_end);
+    let lines = lines.map(|line| match line.strip_prefix(' ').unwrap_or(line) {
+        "" => "#\n".to_owned(),
+        line => format!("# {line}\n"),
+    });
+    lines.collect()
+}
+
+/// The lines of a text as Markdown.
+fn markdown(text: &str) -> String {
+    let lines = text
+        .lines()
+        .map(|line| line.strip_prefix(' ').unwrap_or(line));
+    let lines = lines.map(|line| line.replace('<', "&lt;") + "\n");
+    lines.collect()
+}
+
+fn code(text: &str) -> String {
+    format!("`{}`", text.replace('|', "or"))
+}

@@ -1,0 +1,649 @@
+//! The kinds of values that options have. A kind says in words what it allows, reads a value
+//! from the tree of a config, and writes it as TOML.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::nearest::nearest;
+use super::place::Place;
+use super::shown::quoted;
+use super::toml::string;
+use super::tree::{Node, Value};
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// What was wrong with a value, and what would be right.
+#[derive(Debug)]
+pub struct Mistake {
+    pub(crate) message: String,
+    pub(crate) cure: String,
+    /// The part of the value that is wrong: its key and its place.
+    pub(crate) part: Option<(String, Place)>,
+}
+
+impl Mistake {
+    pub(crate) fn new(message: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            cure: cure.into(),
+            part: None,
+        }
+    }
+
+    /// The same, about one part of the value. An empty key is the key of the whole value.
+    pub(crate) fn in_part(self, key: &str, place: &Place) -> Self {
+        let part = Some((key.to_owned(), place.clone()));
+        Self { part, ..self }
+    }
+}
+
+impl From<Mistake> for Vec<Mistake> {
+    fn from(mistake: Mistake) -> Self {
+        vec![mistake]
+    }
+}
+
+type Read<T> = Box<dyn Fn(&Node) -> Result<T, Vec<Mistake>>>;
+type Show<T> = Box<dyn Fn(&T) -> Option<String>>;
+
+/// How a value of one kind is read and written, and what it may be.
+pub(crate) struct Kind<T> {
+    /// In words, with the unit first: `threads, 1 to 64`.
+    pub(crate) allowed: String,
+    pub(crate) read: Read<T>,
+    /// As TOML; none for a value that no line of a config says.
+    pub(crate) show: Show<T>,
+}
+
+impl<T: 'static> Kind<T> {
+    /// A kind whose values have at most one mistake.
+    pub(crate) fn new(
+        allowed: impl Into<String>,
+        read: impl Fn(&Node) -> Result<T, Mistake> + 'static,
+        show: impl Fn(&T) -> String + 'static,
+    ) -> Self {
+        Self::of_parts(allowed, move |node| Ok(read(node)?), show)
+    }
+
+    /// A kind whose values have parts, each with mistakes of its own.
+    pub(crate) fn of_parts(
+        allowed: impl Into<String>,
+        read: impl Fn(&Node) -> Result<T, Vec<Mistake>> + 'static,
+        show: impl Fn(&T) -> String + 'static,
+    ) -> Self {
+        Self {
+            allowed: allowed.into(),
+            read: Box::new(read),
+            show: Box::new(move |value| Some(show(value))),
+        }
+    }
+
+    /// The same values, which count this: `threads`, `tokens per second`.
+    pub(crate) fn of(self, unit: &str) -> Self {
+        let allowed = format!("{unit}, {}", self.allowed);
+        Self { allowed, ..self }
+    }
+
+    /// The same values, described by other words.
+    pub(crate) fn described(self, allowed: impl Into<String>) -> Self {
+        let allowed = allowed.into();
+        Self { allowed, ..self }
+    }
+
+    /// The same values as another type.
+    pub(crate) fn map<U: 'static>(
+        self,
+        to: impl Fn(T) -> U + 'static,
+        from: impl Fn(&U) -> T + 'static,
+    ) -> Kind<U> {
+        let (read, show) = (self.read, self.show);
+        Kind {
+            allowed: self.allowed,
+            read: Box::new(move |node| read(node).map(&to)),
+            show: Box::new(move |value| show(&from(value))),
+        }
+    }
+
+    fn or_none(self) -> Kind<Option<T>> {
+        let (read, show) = (self.read, self.show);
+        Kind {
+            allowed: self.allowed,
+            read: Box::new(move |node| read(node).map(Some)),
+            show: Box::new(move |value| value.as_ref().and_then(&show)),
+        }
+    }
+
+    /// An option of this kind that has a default.
+    pub(crate) fn or(self, default: T) -> Opt<T> {
+        Opt {
+            kind: self,
+            default,
+            key: None,
+            example: Example::Default,
+            restart: false,
+            missing: None,
+        }
+    }
+
+    /// An option of this kind that may be absent.
+    pub(crate) fn optional(self) -> Opt<Option<T>> {
+        self.or_none().or(None)
+    }
+
+    /// An option of this kind that may not be absent: what is said if it is, and the cure.
+    pub(crate) fn required(self, told: &'static str, cure: &'static str) -> Opt<Option<T>> {
+        Opt {
+            missing: Some((told, cure)),
+            ..self.optional()
+        }
+    }
+}
+
+/// What the example of a config shows of an option.
+#[derive(Clone, Copy)]
+pub(crate) enum Example {
+    /// Its default.
+    Default,
+    /// A value, in a comment.
+    Aside(&'static str),
+    /// A value, as a line that counts.
+    Line(&'static str),
+}
+
+/// One option: its kind, and everything about it but its name, its type and its text.
+pub(crate) struct Opt<T> {
+    pub(crate) kind: Kind<T>,
+    pub(crate) default: T,
+    /// Its name in the config, where that is not the name of its field.
+    pub(crate) key: Option<&'static str>,
+    pub(crate) example: Example,
+    /// Whether a change takes effect only after a restart.
+    pub(crate) restart: bool,
+    /// What is said where it is missing, and the cure.
+    pub(crate) missing: Option<(&'static str, &'static str)>,
+}
+
+impl<T> Opt<T> {
+    /// Its name in the config, where that is not the name of its field.
+    pub(crate) fn key(self, key: &'static str) -> Self {
+        let key = Some(key);
+        Self { key, ..self }
+    }
+
+    /// A value for the example of a config, in TOML.
+    pub(crate) fn example(self, value: &'static str) -> Self {
+        let example = Example::Aside(value);
+        Self { example, ..self }
+    }
+
+    /// A value that the example of a config has to give, in TOML.
+    pub(crate) fn line(self, value: &'static str) -> Self {
+        let example = Example::Line(value);
+        Self { example, ..self }
+    }
+
+    /// A change takes effect only after a restart.
+    pub(crate) fn restart(self) -> Self {
+        let restart = true;
+        Self { restart, ..self }
+    }
+}
+
+/// A type with one word for each of its values.
+pub trait Words: Copy + PartialEq + 'static {
+    /// Every value and its word.
+    const WORDS: &'static [(&'static str, Self)];
+
+    /// The word for a value.
+    fn word(self) -> &'static str {
+        let mut words = Self::WORDS.iter();
+        let word = words.find(|(_, value)| *value == self);
+        word.expect("every value has a word").0
+    }
+}
+
+/// One word of a few.
+pub(crate) fn choice<T: Words>() -> Kind<T> {
+    let list: Vec<_> = T::WORDS.iter().map(|(word, _)| quoted(word)).collect();
+    let allowed = list.join(" | ");
+    let words = allowed.clone();
+    let read = move |node: &Node| {
+        let wrong = |cure: String| {
+            let told = format!("{} is not one of the words", node.told());
+            Err(Mistake::new(told, cure))
+        };
+        let Value::Text(given) = &node.value else {
+            return wrong(format!("give one of {words}"));
+        };
+        if let Some((_, value)) = T::WORDS.iter().find(|(word, _)| word == given) {
+            return Ok(*value);
+        }
+        match nearest(given, T::WORDS.iter().map(|(word, _)| *word)) {
+            Some(word) => wrong(format!(
+                "did you mean {}? Give one of {words}",
+                quoted(word)
+            )),
+            None => wrong(format!("give one of {words}")),
+        }
+    };
+    Kind::new(allowed, read, |value| string(value.word()))
+}
+
+/// A whole number.
+pub(crate) fn integer<T>(range: RangeInclusive<T>) -> Kind<T>
+where
+    T: Copy + Display + TryFrom<i128> + PartialOrd + 'static,
+{
+    let allowed = format!("{} to {}", range.start(), range.end());
+    let words = allowed.clone();
+    let read = move |node: &Node| {
+        let Value::Integer(number) = node.value else {
+            let told = format!("{} is not an integer", node.told());
+            let cure = format!("give a number, {words}, without quotes");
+            return Err(Mistake::new(told, cure));
+        };
+        let fits = T::try_from(number).ok().filter(|it| range.contains(it));
+        fits.ok_or_else(|| {
+            let told = format!("{number} is out of range");
+            Mistake::new(told, format!("give {words}"))
+        })
+    };
+    Kind::new(allowed, read, T::to_string)
+}
+
+/// A number that may have a fraction; `take` returns none for a number that is not `allowed`.
+pub(crate) fn number<T: 'static>(
+    allowed: &'static str,
+    take: impl Fn(f64) -> Option<T> + 'static,
+    give: impl Fn(&T) -> f64 + 'static,
+) -> Kind<T> {
+    let read = move |node: &Node| {
+        let given = match &node.value {
+            // Whole numbers beyond 2^53 are out of every range.
+            Value::Integer(number) => Some(*number as f64),
+            Value::Other(text) => text.replace('_', "").parse::<f64>().ok(),
+            _ => None,
+        };
+        let Some(given) = given else {
+            let told = format!("{} is not a number", node.told());
+            let cure = format!("give a number, {allowed}, without quotes");
+            return Err(Mistake::new(told, cure));
+        };
+        take(given).ok_or_else(|| {
+            let told = format!("{} is out of range", node.told());
+            Mistake::new(told, format!("give {allowed}"))
+        })
+    };
+    Kind::new(allowed, read, move |value| give(value).to_string())
+}
+
+/// `true` or `false`.
+pub(crate) fn flag() -> Kind<bool> {
+    let read = |node: &Node| match node.value {
+        Value::Boolean(flag) => Ok(flag),
+        _ => {
+            let told = format!("{} is neither true nor false", node.told());
+            Err(Mistake::new(told, "give true or false, without quotes"))
+        }
+    };
+    Kind::new("true or false", read, bool::to_string)
+}
+
+/// A text that `parse` understands; `example` is one.
+pub(crate) fn text<T: Display + 'static>(
+    allowed: impl Into<String>,
+    example: &'static str,
+    parse: impl Fn(&str) -> Result<T, Mistake> + 'static,
+) -> Kind<T> {
+    let read = move |node: &Node| {
+        let told = || format!("{} is not a string", node.told());
+        let cure = || format!("give a string in quotes, such as {}", quoted(example));
+        let text = node.text().ok_or_else(|| Mistake::new(told(), cure()));
+        parse(text?)
+    };
+    Kind::new(allowed, read, |value| string(&value.to_string()))
+}
+
+/// A text from 1 to `max` bytes, without control characters.
+pub(crate) fn line(max: usize, example: &'static str) -> Kind<String> {
+    let allowed = format!("1 to {max} bytes");
+    text(allowed.clone(), example, move |given| {
+        if given.is_empty() || given.len() > max || given.contains(char::is_control) {
+            let told = "it is empty, too long, or has a control character";
+            let cure = format!("give {allowed}, such as {}", quoted(example));
+            return Err(Mistake::new(told, cure));
+        }
+        Ok(given.to_owned())
+    })
+}
+
+/// A secret. No message quotes it.
+pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
+    let allowed = format!("1 to {max} bytes");
+    let cure = format!("give {allowed} in quotes");
+    let read = move |node: &Node| match node.text() {
+        Some(text) if (1..=max).contains(&text.len()) => Ok(text.to_owned()),
+        _ => {
+            let told = format!("the {name} is not a string, or is empty or too long");
+            Err(Mistake::new(told, cure.clone()))
+        }
+    };
+    Kind::new(allowed, read, |_| string(super::shown::HIDDEN))
+}
+
+/// Longest name: one is a label of metrics, and part of replies.   bytes
+const NAME_MAX: usize = 64;
+
+/// Whether a text is made of letters, digits and these other characters.
+pub(crate) fn is_plain(text: &str, others: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    text.chars().all(plain)
+}
+
+/// A name: a label of metrics.
+pub(crate) fn name<T: Display + for<'a> From<&'a str> + 'static>(example: &'static str) -> Kind<T> {
+    let allowed = "1 to 64 letters, digits, _, - or .";
+    text(allowed, example, |given| {
+        check_name(given).map(|()| given.into())
+    })
+}
+
+/// Whether a text can be a name.
+pub(crate) fn check_name(given: &str) -> Result<(), Mistake> {
+    if (1..=NAME_MAX).contains(&given.len()) && is_plain(given, "_-.") {
+        return Ok(());
+    }
+    let told = format!("{} can't be a name", quoted(given));
+    let cure = "give 1 to 64 letters, digits, \"_\", \"-\" or \".\", such as \"nova\"";
+    Err(Mistake::new(told, cure))
+}
+
+/// The name of a function: a label of metrics, and part of replies.
+pub(crate) fn function_name(name: &str) -> Result<(), Mistake> {
+    if name.is_empty() {
+        let cure = "write the name of a function before its number, such as \"guest_list:10\"";
+        return Err(Mistake::new("a function's name is empty", cure));
+    }
+    if name.len() > NAME_MAX || !is_plain(name, "_-.") {
+        let told = format!("{} is not the name of a function", quoted(name));
+        let cure = "give up to 64 letters, digits, \"_\", \"-\" or \".\"";
+        return Err(Mistake::new(told, cure));
+    }
+    Ok(())
+}
+
+/// The same, as a kind.
+pub(crate) fn function<T: Display + for<'a> From<&'a str> + 'static>() -> Kind<T> {
+    text("the name of a function", "guest_list", |given| {
+        function_name(given).map(|()| given.into())
+    })
+}
+
+/// The path of a file; `is_whole` if it must begin with a slash.
+pub(crate) fn path(allowed: &'static str, example: &'static str, is_whole: bool) -> Kind<PathBuf> {
+    let kind = text(allowed, example, move |given| {
+        let is_part = is_whole && (!given.starts_with('/') || given.ends_with('/'));
+        if given.is_empty() || given.contains('\0') || is_part {
+            let told = format!("{} is not {allowed}", quoted(given));
+            let cure = format!("give {allowed}, such as {}", quoted(example));
+            return Err(Mistake::new(told, cure));
+        }
+        Ok(given.to_owned())
+    });
+    // What was read from a config is UTF-8.
+    kind.map(PathBuf::from, |path| path.to_string_lossy().into_owned())
+}
+
+/// The path of a PEM file to read.
+pub(crate) fn pem(example: &'static str) -> Kind<PathBuf> {
+    path("the path of a PEM file", example, false)
+}
+
+/// Up to `max` values of one kind; `example` shows a list of them.
+pub(crate) fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) -> Kind<Vec<T>> {
+    let (read, show) = (one.read, one.show);
+    let read = move |node: &Node| {
+        let Value::List(list) = &node.value else {
+            let told = format!("{} is not an array", node.told());
+            let cure = format!("give a list, such as {example}");
+            return Err(Mistake::new(told, cure).into());
+        };
+        if list.len() > max {
+            let told = format!("there are {} of them", list.len());
+            return Err(Mistake::new(told, format!("give at most {max}")).into());
+        }
+        all(list.iter().map(|item| {
+            let in_item = |mistake: Mistake| mistake.in_part("", &item.place);
+            read(item).map_err(|wrong| wrong.into_iter().map(in_item).collect())
+        }))
+    };
+    let allowed = format!("a list of up to {max}: {}", one.allowed);
+    Kind::of_parts(allowed, read, move |values: &Vec<T>| {
+        let values: Vec<_> = values.iter().filter_map(&show).collect();
+        format!("[{}]", values.join(", "))
+    })
+}
+
+/// The same, where none may stand twice.
+pub(crate) fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T>> {
+    let read = kind.read;
+    Kind {
+        read: Box::new(move |node| {
+            let values = read(node)?;
+            let repeated = |at: &usize| values[..*at].contains(&values[*at]);
+            if let (Some(at), Value::List(list)) = ((0..values.len()).find(repeated), &node.value) {
+                let told = format!("{} is given twice", list[at].told());
+                let mistake = Mistake::new(told, "leave one of the two out");
+                return Err(mistake.in_part("", &list[at].place).into());
+            }
+            Ok(values)
+        }),
+        ..kind
+    }
+}
+
+/// A table from names to values of one kind; `check` looks at each name.
+pub(crate) fn table<T: 'static>(
+    allowed: &'static str,
+    max: usize,
+    cure: &'static str,
+    check: impl Fn(&str) -> Result<(), Mistake> + 'static,
+    one: Kind<T>,
+) -> Kind<Vec<(String, T)>> {
+    let (read, show) = (one.read, one.show);
+    let read = move |node: &Node| {
+        let Value::Table(table) = &node.value else {
+            let told = format!("{} is not a table", node.told());
+            return Err(Mistake::new(told, cure).into());
+        };
+        if table.len() > max {
+            let told = format!("there are {} of them", table.len());
+            return Err(Mistake::new(told, format!("give at most {max}")).into());
+        }
+        all(table.iter().map(|(name, item)| {
+            let value = check(name).map_err(Vec::from).and_then(|()| read(item));
+            let in_item = |mistake: Mistake| mistake.in_part(name, &item.place);
+            value
+                .map(|value| (name.clone(), value))
+                .map_err(|wrong| wrong.into_iter().map(in_item).collect())
+        }))
+    };
+    Kind::of_parts(allowed, read, move |values: &Vec<(String, T)>| {
+        let entry =
+            |(name, value): &(String, T)| Some(format!("{} = {}", string(name), show(value)?));
+        let entries: Vec<_> = values.iter().filter_map(entry).collect();
+        format!("{{ {} }}", entries.join(", "))
+    })
+}
+
+/// Every value, or every mistake.
+pub(crate) fn all<T>(
+    results: impl Iterator<Item = Result<T, Vec<Mistake>>>,
+) -> Result<Vec<T>, Vec<Mistake>> {
+    let (mut values, mut mistakes) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(value) => values.push(value),
+            Err(wrong) => mistakes.extend(wrong),
+        }
+    }
+    if mistakes.is_empty() {
+        Ok(values)
+    } else {
+        Err(mistakes)
+    }
+}
+
+/// A number with a unit.
+struct Measure {
+    name: &'static str,
+    /// Units and how many of the smallest each is, largest first.
+    units: [(&'static str, u64); 4],
+    /// How zero is written.
+    zero: &'static str,
+    example: &'static str,
+    /// The unit that a bare number probably meant.
+    usual: &'static str,
+}
+
+const TIME: Measure = Measure {
+    name: "duration",
+    units: [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)],
+    zero: "0s",
+    example: "30s",
+    usual: "s",
+};
+
+const SIZE: Measure = Measure {
+    name: "size",
+    units: [
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("B", 1),
+    ],
+    zero: "0B",
+    example: "64KiB",
+    usual: "B",
+};
+
+/// A duration with its unit.
+pub(crate) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
+    let range = millis(range.start())..=millis(range.end());
+    measured(&TIME, range).map(Duration::from_millis, millis)
+}
+
+/// A size with its unit.
+pub(crate) fn size<T>(range: RangeInclusive<u64>) -> Kind<T>
+where
+    T: Copy + TryFrom<u64> + TryInto<u64> + 'static,
+{
+    let fits = "a size is within its range";
+    let to = move |bytes| T::try_from(bytes).ok().expect(fits);
+    measured(&SIZE, range).map(to, move |bytes: &T| (*bytes).try_into().ok().expect(fits))
+}
+
+fn millis(length: &Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A duration as the config writes it.
+pub(crate) fn show_duration(length: Duration) -> String {
+    TIME.show(millis(&length))
+}
+
+/// A size as the config writes it.
+pub(crate) fn show_size(bytes: u64) -> String {
+    SIZE.show(bytes)
+}
+
+fn measured(measure: &'static Measure, range: RangeInclusive<u64>) -> Kind<u64> {
+    let words = format!(
+        "{} to {}",
+        measure.show(*range.start()),
+        measure.show(*range.end())
+    );
+    let allowed = format!("{}, {words}", measure.name);
+    let read = move |node: &Node| {
+        let Measure { name, example, .. } = measure;
+        let given = match &node.value {
+            Value::Text(text) => text.clone(),
+            Value::Integer(number) => number.to_string(),
+            _ => {
+                let told = format!("{} is not a {name}", node.told());
+                let cure = format!("give a number and a unit in quotes, such as {example:?}");
+                return Err(Mistake::new(told, cure));
+            }
+        };
+        let amount = measure.read(&given)?;
+        if range.contains(&amount) {
+            return Ok(amount);
+        }
+        let told = format!("{} is out of range", quoted(&given));
+        Err(Mistake::new(told, format!("give {words}")))
+    };
+    Kind::new(allowed, read, |amount| string(&measure.show(*amount)))
+}
+
+impl Measure {
+    /// In the largest unit that leaves no rest.
+    fn show(&self, amount: u64) -> String {
+        if amount == 0 {
+            return self.zero.to_owned();
+        }
+        let mut units = self.units.iter();
+        let found = units.find(|(_, size)| amount.is_multiple_of(*size));
+        let (unit, size) = found.expect("the smallest unit divides everything");
+        format!("{}{unit}", amount / size)
+    }
+
+    /// A number and its unit.
+    fn read(&self, given: &str) -> Result<u64, Mistake> {
+        let list: Vec<_> = self.units.iter().rev().map(|(unit, _)| *unit).collect();
+        let list = list.join(", ");
+        let trimmed = given.trim();
+        let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim_start());
+        let wrong = |what: &str| {
+            let cure = format!(
+                "give a whole number and a unit ({list}) in quotes, such as {:?}",
+                self.example
+            );
+            Mistake::new(format!("{} {what}", quoted(given)), cure)
+        };
+        if number.is_empty() || unit.starts_with(['.', ',', '_']) {
+            return Err(wrong("is not a whole number with a unit"));
+        }
+        if unit.is_empty() {
+            let usual = self.usual;
+            let cure = format!("write the unit ({list}) in quotes, such as \"{trimmed}{usual}\"");
+            return Err(Mistake::new(format!("{trimmed} has no unit"), cure));
+        }
+        let Some((_, size)) = self.units.iter().find(|(name, _)| *name == unit) else {
+            return Err(wrong("has an unknown unit"));
+        };
+        let number = number.parse::<u64>().ok();
+        let amount = number.and_then(|number| number.checked_mul(*size));
+        amount.ok_or_else(|| wrong("is too large"))
+    }
+}
+
+/// Gives each value of a type its word: `words!(Format { "auto" => Auto, "text" => Text })`.
+macro_rules! words {
+    ($Type:ty { $($word:literal => $value:ident),* $(,)? }) => {
+        impl $crate::options::Words for $Type {
+            const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),*];
+        }
+    };
+}
+
+pub(crate) use words;

@@ -1,0 +1,108 @@
+//! Where something in a config was said: lines and columns of a file, or a variable.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The place of something in a config. Problems are reported in this order: those without a line
+/// first, then down the file, then the variables.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// Nowhere: something is missing.
+    Whole,
+    /// In the file.
+    File {
+        /// Counted from 1.
+        line: usize,
+        /// In characters, counted from 1.
+        column: usize,
+        /// First byte in the file.
+        start: usize,
+        /// First byte after it.
+        end: usize,
+    },
+    /// In an environment variable, by its name.
+    Variable(Arc<str>),
+}
+
+/// Where each line begins.
+fn starts(text: &str) -> Vec<usize> {
+    let ends = text.match_indices('\n').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(ends).collect()
+}
+
+/// Turns byte offsets of a text into lines and columns.
+pub(crate) struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+    /// Where the lines begin and end in the file, where the text is a repaired form of it.
+    file: Option<(Vec<usize>, usize)>,
+    /// Bytes of the text that a repair added, in their order.
+    added: &'a [usize],
+}
+
+impl<'a> Lines<'a> {
+    pub(crate) fn of(text: &'a str) -> Self {
+        Self {
+            text,
+            starts: starts(text),
+            file: None,
+            added: &[],
+        }
+    }
+
+    /// The same, for a repaired form of a file, which has the same lines: places are those of
+    /// the file. `added` are the bytes that the file does not have, in their order.
+    pub(crate) fn repaired(text: &'a str, file: &str, added: &'a [usize]) -> Self {
+        Self {
+            file: Some((starts(file), file.len())),
+            added,
+            ..Self::of(text)
+        }
+    }
+
+    /// The byte of the file that a byte of the text stands for.
+    fn in_file(&self, at: usize) -> usize {
+        let Some((starts, length)) = &self.file else {
+            return at;
+        };
+        let line = self.starts.partition_point(|&start| start <= at) - 1;
+        let from = starts.get(line).copied().unwrap_or(*length);
+        let end = starts.get(line + 1).copied().unwrap_or(*length);
+        let offset = at - self.starts[line];
+        (from + offset - self.added_in(self.starts[line]..at)).min(end)
+    }
+
+    /// How many bytes of a range a repair added.
+    fn added_in(&self, range: Range<usize>) -> usize {
+        let before = |end: usize| self.added.partition_point(|at| *at < end);
+        before(range.end) - before(range.start)
+    }
+
+    /// The place of a range of bytes, brought to character boundaries.
+    pub(crate) fn place(&self, span: Range<usize>) -> Place {
+        let mut start = span.start.min(self.text.len());
+        while !self.text.is_char_boundary(start) {
+            start -= 1;
+        }
+        let mut end = span.end.clamp(start, self.text.len());
+        while !self.text.is_char_boundary(end) {
+            end += 1;
+        }
+        let line = self.starts.partition_point(|&at| at <= start);
+        let first = self.starts[line - 1];
+        let column = self.text[first..start].chars().count() - self.added_in(first..start) + 1;
+        Place::File {
+            line,
+            column,
+            start: self.in_file(start),
+            end: self.in_file(end),
+        }
+    }
+
+    /// The first byte of a line, and the line without its end, by its number.
+    pub(crate) fn line(&self, number: usize) -> (usize, &'a str) {
+        let start = self.starts[number - 1];
+        let end = self.starts.get(number).copied().unwrap_or(self.text.len());
+        (start, self.text[start..end].trim_end_matches(['\r', '\n']))
+    }
+}

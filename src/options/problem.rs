@@ -1,0 +1,213 @@
+//! Mistakes in the config, all of them at once: where, what was wrong, what would be right.
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+use std::sync::Arc;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::place::Place;
+use super::shown;
+
+/// How many problems are drawn; the rest are plain lines. Each drawing reads the
+/// file from its beginning.
+const DRAWN_MAX: usize = 100;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// The config is refused.
+    Error,
+    /// The config is taken, and probably does not do what was meant.
+    Warning,
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it is.
+    pub place: Place,
+    /// The path of the key, such as `limits.window`; empty where the TOML itself is broken.
+    pub key: String,
+    /// What was wrong.
+    pub message: String,
+    /// What would be right.
+    pub cure: String,
+}
+
+/// Every mistake of one config. `Display` writes plain lines; [`Problems::render`] can also
+/// draw the lines of the file.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Problems {
+    origin: Arc<str>,
+    /// The file as it is, secrets too: only a masked form of it is ever shown.
+    source: Arc<str>,
+    list: Vec<Problem>,
+}
+
+impl Problems {
+    pub(crate) fn new(origin: &str, source: &str, mut list: Vec<Problem>) -> Self {
+        list.sort_by(|a, b| a.place.cmp(&b.place));
+        Self {
+            origin: origin.into(),
+            source: source.into(),
+            list,
+        }
+    }
+
+    /// Adds what was found after the file was read.
+    pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = Problem>) {
+        self.list.extend(more);
+        self.list.sort_by(|a, b| a.place.cmp(&b.place));
+    }
+
+    /// The mistakes, in the order of the file.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.list.iter()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether one of them is an error.
+    #[must_use]
+    pub fn has_error(&self) -> bool {
+        self.iter().any(|p| p.severity == Severity::Error)
+    }
+
+    /// One mistake as plain text: a line with place and key, and a `help:` line.
+    #[must_use]
+    pub fn plain(&self, problem: &Problem) -> String {
+        let mut text = match &problem.place {
+            Place::Whole => format!("{}: ", self.origin),
+            Place::File { line, column, .. } => format!("{}:{line}:{column}: ", self.origin),
+            Place::Variable(name) => format!("{name}: "),
+        };
+        if problem.severity == Severity::Warning {
+            text.push_str("warning: ");
+        }
+        text.push_str(&problem.subject());
+        text.push_str("\n  help: ");
+        text.push_str(&problem.cure);
+        text
+    }
+
+    /// All of them, as plain lines, or drawn with the lines of the file and a mark under
+    /// what is wrong, for a terminal. Colours are left out where `NO_COLOR` is set.
+    #[must_use]
+    pub fn render(&self, graphical: bool) -> String {
+        if !graphical {
+            return self.to_string();
+        }
+        let colourless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let renderer = if colourless {
+            Renderer::plain()
+        } else {
+            Renderer::styled()
+        };
+        let renderer = renderer.decor_style(DecorStyle::Unicode);
+        let source = shown::mask(&self.source);
+        let mut text = String::new();
+        for (index, problem) in self.iter().enumerate() {
+            if index >= DRAWN_MAX {
+                text.push_str(&self.plain(problem));
+                text.push('\n');
+                continue;
+            }
+            text.push_str(&renderer.render(&problem.drawn(&self.origin, &source)));
+            text.push_str("\n\n");
+        }
+        text
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.iter().enumerate() {
+            if index > 0 {
+                f.write_char('\n')?;
+            }
+            f.write_str(&self.plain(problem))?;
+        }
+        Ok(())
+    }
+}
+
+/// Without the file, which may hold a secret.
+impl fmt::Debug for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Problems")
+            .field("origin", &self.origin)
+            .field("list", &self.list)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Problem {
+    /// What was wrong and what would be right, in one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        format!("{}; {}", self.subject(), self.cure)
+    }
+
+    /// Key and message, or the message alone where there is no key.
+    fn subject(&self) -> String {
+        if self.key.is_empty() {
+            self.message.clone()
+        } else {
+            format!("{}: {}", self.key, self.message)
+        }
+    }
+
+    fn drawn<'a>(&'a self, origin: &'a str, source: &'a str) -> [Group<'a>; 1] {
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let message = match &self.place {
+            Place::Whole => format!("{origin}: {}", self.subject()),
+            Place::File { .. } => self.subject(),
+            Place::Variable(name) => format!("{name}: {}", self.subject()),
+        };
+        let title = level.primary_title(message);
+        let help = Level::HELP.message(self.cure.as_str());
+        let Place::File { start, end, .. } = self.place else {
+            return [title.element(help)];
+        };
+        let snippet = Snippet::source(source)
+            .path(origin)
+            .annotation(AnnotationKind::Primary.span(start..end))
+            .annotation(AnnotationKind::Visible.span(around(source, start..end)));
+        [title.element(snippet).element(help)]
+    }
+}
+
+/// A range with the line before it and the line after it.
+fn around(text: &str, range: Range<usize>) -> Range<usize> {
+    let before = text[..range.start].rmatch_indices('\n').nth(1);
+    let after = text[range.end..].match_indices('\n').nth(1);
+    before.map_or(0, |(at, _)| at + 1)..after.map_or(text.len(), |(at, _)| range.end + at)
+}

@@ -1,0 +1,386 @@
+//! Parses the TOML and says what is wrong with it, line by line. The
+//! readable rest of a broken file is read on, so that its other mistakes are reported as well.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+use super::place::{Lines, Place};
+use super::problem::{Problem, Severity};
+use super::shown;
+use super::tree::{self, Table};
+
+/// What came out of the file.
+pub(crate) struct Parsed {
+    pub(crate) tree: Table,
+    pub(crate) problems: Vec<Problem>,
+    /// Lines whose TOML is broken.
+    pub(crate) broken: BTreeSet<usize>,
+    /// Whether whole sections may be lost, because a header is broken.
+    pub(crate) lost: bool,
+}
+
+/// How often a file is looked at again after a repair: each look may find what the last one
+/// could not see.
+const LOOKS_MAX: usize = 4;
+
+/// Parses a file.
+pub(crate) fn parse(text: &str) -> Parsed {
+    let mut parsed = Parsed {
+        tree: Table::new(),
+        problems: Vec::new(),
+        broken: BTreeSet::new(),
+        lost: false,
+    };
+    let original = Lines::of(text);
+    let mut repaired = Repaired {
+        text: Cow::Borrowed(text),
+        added: Vec::new(),
+    };
+    // Words of inline tables and arrays without their quotes, by their lines.
+    let mut words = BTreeMap::new();
+    for look in 0..LOOKS_MAX {
+        let lines = Lines::repaired(&repaired.text, text, &repaired.added);
+        let (table, errors) = DeTable::parse_recoverable(&repaired.text);
+        parsed.tree = tree::of_file(table.get_ref(), &lines);
+        let before = parsed.broken.len() + words.len();
+        for error in errors {
+            let place = lines.place(error.span().unwrap_or_default());
+            if !parsed.note_words(text, &original, &place, look, &mut words) {
+                parsed.note(text, &original, place, error.message());
+            }
+        }
+        if parsed.broken.len() + words.len() == before {
+            break;
+        }
+        match repair(text, &parsed.broken, &words) {
+            Some(again) => repaired = again,
+            None => break,
+        }
+    }
+    parsed
+}
+
+/// A form of the file in which more can be read.
+struct Repaired<'a> {
+    text: Cow<'a, str>,
+    /// The bytes that the file does not have, in their order.
+    added: Vec<usize>,
+}
+
+/// Words without their quotes, by the number of their line.
+type Words = BTreeMap<usize, LineWords>;
+
+/// The words of a line.
+struct LineWords {
+    /// The look that found them. Its further errors on that line are echoes.
+    look: usize,
+    /// Where they are in the line.
+    words: Vec<Range<usize>>,
+}
+
+impl Parsed {
+    /// Notes the strings without quotes in the inline tables and arrays of a line, all of them at
+    /// once. False if there is none, or if they were noted before: then something else is wrong.
+    fn note_words(
+        &mut self,
+        text: &str,
+        lines: &Lines<'_>,
+        place: &Place,
+        look: usize,
+        words: &mut Words,
+    ) -> bool {
+        let Place::File { line: number, .. } = *place else {
+            return false;
+        };
+        if let Some(found) = words.get(&number) {
+            return found.look == look;
+        }
+        if self.broken.contains(&number) {
+            return false;
+        }
+        let (start, line) = lines.line(number);
+        let slips = inline_words(line);
+        if slips.is_empty() {
+            return false;
+        }
+        let section = section_of(text, start);
+        for slip in &slips {
+            let value = start + slip.value.start..start + slip.value.end;
+            self.problems.push(Problem {
+                severity: Severity::Error,
+                place: lines.place(value),
+                key: format!("{section}{}", slip.key),
+                message: "a string stands here without its quotes".to_owned(),
+                cure: slip.cure.clone(),
+            });
+        }
+        let found = slips.into_iter().map(|slip| slip.value).collect();
+        words.insert(number, LineWords { look, words: found });
+        true
+    }
+
+    /// Notes what is wrong with the TOML of a line.
+    fn note(&mut self, text: &str, lines: &Lines<'_>, place: Place, message: &str) {
+        let Place::File { line: number, .. } = place else {
+            return;
+        };
+        // What follows on the same line is the echo of the first.
+        if !self.broken.insert(number) {
+            return;
+        }
+        let (start, line) = lines.line(number);
+        self.lost |= line.trim_start().starts_with('[') && closed(line).is_none();
+        // The value of a secret may be on the next line, and is no key.
+        if let Some((key, value)) = line.split_once('=')
+            && value.trim().is_empty()
+            && shown::is_secret(key)
+        {
+            self.broken.insert(number + 1);
+        }
+        let problem = if let Some(slip) = unquoted(line) {
+            let value = start + slip.value.start..start + slip.value.end;
+            Problem {
+                severity: Severity::Error,
+                place: lines.place(value),
+                key: format!("{}{}", section_of(text, start), slip.key),
+                message: "a string stands here without its quotes".to_owned(),
+                cure: slip.cure,
+            }
+        } else {
+            let (message, cure) = explained(message);
+            Problem {
+                severity: Severity::Error,
+                place,
+                key: String::new(),
+                message,
+                cure,
+            }
+        };
+        self.problems.push(problem);
+    }
+}
+
+/// The same file, line by line, without what hides the rest: a line without `=` is covered, the
+/// header of a section is closed, and words get their quotes. None if there is nothing of that.
+fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Repaired<'a>> {
+    let mut repaired = String::with_capacity(text.len());
+    let mut added = Vec::new();
+    let mut is_changed = false;
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let bare = line.trim_end_matches(['\r', '\n']);
+        let end = &line[bare.len()..];
+        let header = || closed(bare);
+        if let Some(words) = words.get(&(index + 1)) {
+            is_changed = true;
+            let mut add_quote = |repaired: &mut String| {
+                added.push(repaired.len());
+                repaired.push('\'');
+            };
+            let mut done = 0;
+            for word in &words.words {
+                repaired.push_str(&bare[done..word.start]);
+                add_quote(&mut repaired);
+                repaired.push_str(&bare[word.clone()]);
+                add_quote(&mut repaired);
+                done = word.end;
+            }
+            repaired.push_str(&bare[done..]);
+        } else if !broken.contains(&(index + 1)) {
+            repaired.push_str(bare);
+        } else if bare.trim_start().starts_with('[') {
+            let header = header();
+            is_changed |= header.is_some();
+            repaired.push_str(header.as_deref().unwrap_or(bare));
+        } else if !bare.contains('=') {
+            is_changed = true;
+            repaired.extend(std::iter::repeat_n('#', bare.len()));
+        } else {
+            repaired.push_str(bare);
+        }
+        repaired.push_str(end);
+    }
+    is_changed.then_some(Repaired {
+        text: Cow::Owned(repaired),
+        added,
+    })
+}
+
+/// The header of a section that lacks brackets, or has spaces where an underscore belongs, as
+/// it was probably meant.
+fn closed(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    let brackets = line.bytes().take_while(|byte| *byte == b'[').count();
+    let name = line[brackets..].split([']', '#']).next()?.trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
+    if !(1..=2).contains(&brackets) || name.is_empty() || !name.chars().all(plain) {
+        return None;
+    }
+    let name = name.split_whitespace().collect::<Vec<_>>().join("_");
+    Some(format!(
+        "{}{name}{}",
+        "[".repeat(brackets),
+        "]".repeat(brackets)
+    ))
+}
+
+/// The section that a line belongs to, with a dot: the last header above it.
+fn section_of(text: &str, start: usize) -> String {
+    // Only above a slip, of which a file has few; still, a file full of them is bounded
+    // by looking at no more than the nearest headers.
+    const BYTES_MAX: usize = 16 << 10;
+    let mut from = start.saturating_sub(BYTES_MAX);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    let header = text[from..start]
+        .lines()
+        .rev()
+        .find_map(|line| line.trim().strip_prefix('['));
+    let name = header.and_then(|rest| rest.trim_start_matches('[').split(']').next());
+    name.map_or(String::new(), |name| format!("{}.", name.trim()))
+}
+
+/// A string without its quotes.
+struct Unquoted<'a> {
+    /// The path of its key, without the section.
+    key: Cow<'a, str>,
+    /// Where its value stands in the line.
+    value: Range<usize>,
+    cure: String,
+}
+
+/// The most common slip, and the one that comes from pasting out of zvmsdk.conf: a value
+/// that is a string, without its quotes.
+fn unquoted(line: &str) -> Option<Unquoted<'_>> {
+    let (before, rest) = line.split_once('=')?;
+    let key = before.trim();
+    let uncommented = rest.split('#').next().unwrap_or_default();
+    let value = uncommented.trim();
+    let plain_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let number_like = |c: char| c.is_ascii_digit() || "_.+-xXoObBeE".contains(c);
+    let spoilt = |c: char| matches!(c, '"' | '\'' | '[' | ']' | '{' | '}' | '\\') || c.is_control();
+    if key.is_empty()
+        || !key.chars().all(plain_key)
+        || value.is_empty()
+        || value.contains(spoilt)
+        || value.chars().all(number_like)
+        || DeValue::parse(value).is_ok()
+    {
+        return None;
+    }
+    let blank = uncommented.len() - uncommented.trim_start().len();
+    let start = before.len() + 1 + blank;
+    let shown = shown::secret_or_quoted(key, value);
+    Some(Unquoted {
+        key: Cow::Borrowed(key),
+        value: start..start + value.len(),
+        cure: format!("write it in quotes: {key} = {shown}"),
+    })
+}
+
+/// The strings without their quotes in the inline tables and arrays of a line.
+fn inline_words(line: &str) -> Vec<Unquoted<'_>> {
+    let mut slips = Vec::new();
+    let Some((before, rest)) = line.split_once('=') else {
+        return slips;
+    };
+    let plain_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
+    let first = before.trim();
+    if first.is_empty() || !first.chars().all(plain_key) {
+        return slips;
+    }
+    let base = before.len() + 1;
+    // The brackets that are open, and the key of the value that comes next.
+    let (mut open, mut key) = (Vec::new(), first);
+    let mut is_value = true;
+    let mut at = 0;
+    while let Some(next) = rest[at..].chars().next() {
+        let from = at;
+        at += next.len_utf8();
+        match next {
+            '#' => break,
+            '"' | '\'' => {
+                at = after_string(rest, from, next);
+                is_value = false;
+            }
+            '{' | '[' => {
+                open.push(next);
+                is_value = next == '[';
+            }
+            '}' | ']' => {
+                open.pop();
+                is_value = false;
+            }
+            ',' => is_value = open.last() == Some(&'['),
+            '=' => is_value = true,
+            c if c.is_whitespace() => {}
+            _ => {
+                let ends = |c: char| ",]}#=\"'{[".contains(c);
+                let length = rest[from..].find(ends).unwrap_or(rest.len() - from);
+                let word = rest[from..from + length].trim_end();
+                at = from + length;
+                if !is_value && open.last() == Some(&'{') {
+                    key = word;
+                } else if is_value && !open.is_empty() && is_string(word) {
+                    let path = if key == first {
+                        Cow::Borrowed(first)
+                    } else {
+                        Cow::Owned(format!("{first}.{key}"))
+                    };
+                    // Nothing inside of a secret is shown.
+                    let shown = shown::secret_or_quoted(&path, word);
+                    let cure = match &path {
+                        Cow::Borrowed(_) => format!("write it in quotes: {shown}"),
+                        Cow::Owned(_) => format!("write it in quotes: {key} = {shown}"),
+                    };
+                    slips.push(Unquoted {
+                        key: path,
+                        value: base + from..base + from + word.len(),
+                        cure,
+                    });
+                }
+                is_value = false;
+            }
+        }
+    }
+    slips
+}
+
+/// The byte after a string that begins here, or the end where it has none.
+fn after_string(text: &str, from: usize, quote: char) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text[from + 1..].char_indices() {
+        if c == quote && !is_escaped {
+            return from + 1 + at + 1;
+        }
+        is_escaped = quote == '"' && c == '\\' && !is_escaped;
+    }
+    text.len()
+}
+
+/// Whether a bare word was meant as a string.
+fn is_string(word: &str) -> bool {
+    let number_like = |c: char| c.is_ascii_digit() || "_.+-xXoObBeE".contains(c);
+    !word.chars().any(char::is_control)
+        && DeValue::parse(word).is_err()
+        && (!word.chars().all(number_like) || word.parse::<std::net::IpAddr>().is_ok())
+}
+
+/// The parser's message, and what to do about it.
+fn explained(message: &str) -> (String, String) {
+    let cure = if message.starts_with("duplicate key") {
+        "it stands above already: leave one of the two out"
+    } else if message.starts_with("unclosed table") {
+        "close the name of the section: [limits] or [[listen]]"
+    } else if message.starts_with("unclosed array") || message.starts_with("missing comma") {
+        "close the array with ] and separate its values with commas"
+    } else if message.contains("basic string") || message.contains("literal string") {
+        "give the value in double quotes on one line: key = \"value\""
+    } else {
+        "write the line as key = value, with strings in quotes, or a section as [name]"
+    };
+    (format!("not TOML: {message}"), cure.to_owned())
+}
