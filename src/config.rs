@@ -294,3 +294,21 @@ Every option of `tidegate lease-server`. [leases.md](leases.md) explains how to 
 pub fn options() -> BTreeMap<String, String> {
     catalogue().allowed()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::shown::is_secret;
+
+    #[test]
+    fn only_tokens_passwords_and_credentials_are_secrets() {
+        for key in options().into_keys() {
+            let name = key.rsplit('.').next().expect("split gives one");
+            assert_eq!(
+                is_secret(&key),
+                ["token", "password"].contains(&name),
+                "{key}"
+            );
+        }
+    }
+}

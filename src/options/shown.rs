@@ -227,14 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn no_other_option_counts_as_a_secret() {
-        for key in crate::config::options().into_keys() {
-            let name = key.rsplit('.').next().expect("split gives one");
-            assert_eq!(is_secret(&key), KEYS.contains(&name), "{key}");
-        }
-    }
-
-    #[test]
     fn addresses_lose_user_and_password_and_nothing_else() {
         let check = |text: &str, shown: &str| assert_eq!(without_credentials(text), shown);
         check("http://me:hunter2@host:1/a", "http://…@host:1/a");

@@ -252,7 +252,7 @@ struct Unquoted<'a> {
     cure: String,
 }
 
-/// The most common slip, and the one that comes from pasting out of zvmsdk.conf: a value
+/// The most common slip, and the one that comes from pasting out of an ini file: a value
 /// that is a string, without its quotes.
 fn unquoted(line: &str) -> Option<Unquoted<'_>> {
     let (before, rest) = line.split_once('=')?;
