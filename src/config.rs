@@ -220,7 +220,7 @@ pub fn read_knowing(
     }
     sections.fill_in();
     Ok(Checked {
-        config: settings::of(&sections),
+        config: settings::of(sections),
         warnings: problems,
     })
 }

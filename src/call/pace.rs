@@ -16,14 +16,14 @@ pub struct CostRange {
     /// The cheapest call that costs anything.
     pub cheapest: Tokens,
     /// The most expensive call.
-    pub dearest: Tokens,
+    pub most_expensive: Tokens,
 }
 
 impl CostRange {
     /// Every call costs one token.
     pub const ONE: Self = Self {
         cheapest: Tokens::ONE,
-        dearest: Tokens::ONE,
+        most_expensive: Tokens::ONE,
     };
 }
 
@@ -39,6 +39,6 @@ pub fn pace(rate: Rate, ratio: BurstRatio, costs: CostRange) -> Pace {
     Pace::new(rate, ratio)
         .with_pool_min(POOL_MIN)
         .expect("a pool may hold milliseconds")
-        .with_room_for(costs.dearest)
+        .with_room_for(costs.most_expensive)
         .with_pool_for(regular)
 }

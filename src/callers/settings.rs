@@ -91,7 +91,7 @@ pub struct Costs {
 impl Costs {
     /// The cost of the most expensive call, of any function.
     #[must_use]
-    pub fn dearest(&self) -> TokenCount {
+    pub fn most_expensive(&self) -> TokenCount {
         let own = self.functions.iter().map(|(_, cost)| *cost);
         own.fold(self.default, TokenCount::max)
     }
@@ -100,13 +100,13 @@ impl Costs {
     /// anything, and the most expensive.
     #[must_use]
     pub fn range(&self, function: Option<&str>) -> CostRange {
-        let (cheapest, dearest) = match function {
+        let (cheapest, most_expensive) = match function {
             Some(function) => (self.of(function), self.of(function)),
             None => {
                 let own = self.functions.iter().map(|(_, cost)| *cost);
                 let all = own.chain([self.default]);
                 let cheapest = all.filter(|cost| *cost > TokenCount::ZERO).min();
-                (cheapest.unwrap_or(TokenCount::ZERO), self.dearest())
+                (cheapest.unwrap_or(TokenCount::ZERO), self.most_expensive())
             }
         };
         CostRange {
@@ -115,7 +115,7 @@ impl Costs {
                 TokenCount::ZERO => TokenCount::ONE,
                 cheapest => cheapest,
             }),
-            dearest: drawn(dearest),
+            most_expensive: drawn(most_expensive),
         }
     }
 

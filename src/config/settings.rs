@@ -24,7 +24,14 @@ use super::shared_limits;
 /// # Panics
 ///
 /// If the config has an error, such as a listener without an address.
-pub(super) fn of(all: &Sections) -> Config {
+pub(super) fn of(mut all: Sections) -> Config {
+    let coordinate = shared_limits::settings(&all);
+    // The config in effect has the names in metrics.
+    let shared = coordinate.iter().flat_map(|it| &it.limits);
+    for (section, shared) in all.coordinate.limits.iter_mut().zip(shared) {
+        section.limit.value = Some(shared.limit.to_string());
+    }
+    let all = &all;
     let listeners = all.listen.iter().flatten().map(Listen::listener);
     let own = all.own_addresses().filter_map(|(bind, _)| bind.tcp());
     let own: Arc<[SocketAddr]> = own.filter(|bind| bind.port() != 0).collect();
@@ -39,7 +46,7 @@ pub(super) fn of(all: &Sections) -> Config {
         callers: callers(all),
         admit: admit(all),
         forward: all.backend.settings(&all.bounds, own),
-        coordinate: shared_limits::settings(all),
+        coordinate,
         quotas: quotas(all),
         admin: all.admin.settings(),
         telemetry: all.log.settings(),

@@ -253,7 +253,7 @@ fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
         1.0 => "1 token".to_owned(),
         amount => format!("{amount} tokens"),
     };
-    let (cheapest, most_expensive) = (costs.cheapest.get(), costs.dearest.get());
+    let (cheapest, most_expensive) = (costs.cheapest.get(), costs.most_expensive.get());
     // The pool is kept in whole parts of a nanosecond.
     let calls = (pace.burst() / cheapest + 1e-6).floor();
     let mut words = format!("{calls} calls of {} at once", tokens(cheapest));

@@ -762,7 +762,7 @@ functions = { guest_list = 2.5, guest_start = 20 }
         panic!("{:?}", config.admit.paced);
     };
     assert_eq!((all.rate.get(), all.ratio.get()), (0.25, 1.1));
-    let range = |limit: &PacedLimit| (limit.costs.cheapest.get(), limit.costs.dearest.get());
+    let range = |limit: &PacedLimit| (limit.costs.cheapest.get(), limit.costs.most_expensive.get());
     assert_eq!((&all.function, range(all)), (&None, (1.0, 20.0)));
     assert_eq!(lists.function.as_deref(), Some("guest_list"));
     assert_eq!((lists.ratio.get(), range(lists)), (1.0, (2.5, 2.5)));

@@ -47,7 +47,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
             );
         }
         totals_belong(both, functions, notes);
-        dearest_can_pass(both, all, notes);
+        most_expensive_can_pass(both, all, notes);
     }
     namespaces_are_apart(&quotas, notes);
     if !quotas.is_empty() {
@@ -123,7 +123,7 @@ fn totals_belong(both: &RateLimit, functions: &Functions<'_>, notes: &Notes) {
 
 /// A call that costs more than its quota ever holds could never pass, and a safe share of nothing
 /// is none.
-fn dearest_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Sections, notes: &Notes) {
+fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Sections, notes: &Notes) {
     let (Some(by), Some(sidecars)) = (limit.quota_by(), all.quota.sidecars()) else {
         return;
     };
@@ -147,17 +147,19 @@ fn dearest_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Sections, note
             true => rule.without_safe_share(),
             false => rule,
         };
-        let dearest = match (&by, key) {
+        let most_expensive = match (&by, key) {
             (QuotaBy::Function(Some(function)), _) => costs.of(function),
             (QuotaBy::Function(None), Some(function)) => costs.of(function),
-            _ => dearest(&costs, &exempt),
+            _ => most_expensive(&costs, &exempt),
         };
-        let dearest = whole_tokens(dearest);
-        if dearest > rule.costliest() {
+        let most_expensive = whole_tokens(most_expensive);
+        if most_expensive > rule.costliest() {
             let told = match rule.safe_share() {
-                0 => format!("a call of {dearest} tokens never passes: a window has {total}"),
+                0 => {
+                    format!("a call of {most_expensive} tokens never passes: a window has {total}")
+                }
                 share => format!(
-                    "a call of {dearest} tokens never passes: of {total}, each of {sidecars} \
+                    "a call of {most_expensive} tokens never passes: of {total}, each of {sidecars} \
                      sidecars owns {share}, and one can spend {} at most",
                     rule.costliest()
                 ),
@@ -180,10 +182,12 @@ fn dearest_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Sections, note
 }
 
 /// What the most expensive call costs that meets limits.
-fn dearest(costs: &Costs, exempt: &[&str]) -> TokenCount {
+fn most_expensive(costs: &Costs, exempt: &[&str]) -> TokenCount {
     let functions = costs.functions.iter();
     let functions = functions.filter(|(name, _)| !exempt.contains(&&**name));
-    functions.fold(costs.default, |dearest, (_, cost)| dearest.max(*cost))
+    functions.fold(costs.default, |most_expensive, (_, cost)| {
+        most_expensive.max(*cost)
+    })
 }
 
 /// What a quota counts for a call of this cost.   tokens

@@ -127,15 +127,18 @@ fn bucket(limit: &RateLimitSection, profiles: &Profiles, notes: &Notes) {
 
 /// One call can close a bucket for longer than its callers wait.
 fn is_closed_for_long(limit: &RateLimitSection, profiles: &Profiles, costs: &Costs, notes: &Notes) {
-    let (dearest, fill) = (costs.range(None).dearest.get(), limit.per_second(profiles));
-    let closed = fill.map_or(0.0, |fill| dearest / fill);
+    let (most_expensive, fill) = (
+        costs.range(None).most_expensive.get(),
+        limit.per_second(profiles),
+    );
+    let closed = fill.map_or(0.0, |fill| most_expensive / fill);
     if closed > DEBT_MAX_FILL.as_secs_f64() && limit.mode.value == Mode::Enforce {
         let at = match limit.fill.given {
             true => &limit.fill.mark,
             false => &limit.section,
         };
         let told = format!(
-            "the most expensive call, of {dearest} tokens, closes it for {closed:.0} s, until fill \
+            "the most expensive call, of {most_expensive} tokens, closes it for {closed:.0} s, until fill \
              has repaid it"
         );
         notes.warn(at, told, "raise fill, or lower the cost in [costs]");
@@ -174,7 +177,7 @@ fn paced(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
     if let Some(AppliesTo::Total | AppliesTo::Function) = limit.applies_to.meant() {
         is_not_of_callers(limit, notes);
     }
-    dearest_takes_no_lifetime(limit, costs, notes);
+    most_expensive_takes_no_lifetime(limit, costs, notes);
 }
 
 /// The words that quotas, or all others, have for themselves.
@@ -254,13 +257,13 @@ fn is_not_of_callers(limit: &RateLimitSection, notes: &Notes) {
     }
 }
 
-fn dearest_takes_no_lifetime(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
+fn most_expensive_takes_no_lifetime(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
     let Some(pacing) = limit.pacing() else {
         return;
     };
     let function = limit.function_met().map(|name| &**name);
-    let dearest = costs.range(function).dearest.get();
-    let largest = Cost::new(dearest.ceil() as u32).unwrap_or(Cost::ONE);
+    let most_expensive = costs.range(function).most_expensive.get();
+    let largest = Cost::new(most_expensive.ceil() as u32).unwrap_or(Cost::ONE);
     if Pace::new(pacing.rate, pacing.ratio)
         .with_largest(largest)
         .is_err()
@@ -269,8 +272,9 @@ fn dearest_takes_no_lifetime(limit: &RateLimitSection, costs: &Costs, notes: &No
             true => &limit.pace,
             false => &limit.rate,
         };
-        let told =
-            format!("at this rate the most expensive call, of {dearest} tokens, takes a lifetime");
+        let told = format!(
+            "at this rate the most expensive call, of {most_expensive} tokens, takes a lifetime"
+        );
         notes.error(at, told, "give a higher rate, or lower the cost in [costs]");
     }
 }

@@ -117,17 +117,25 @@ fn every_mistake_names_its_key_and_what_would_be_right() {
         "safe = 4",
         &["4 is more than the 3 that \"rate_limit:poller\" allows"],
     );
-    check("safe = 5\n", "", &["what this sidecar always owns"]);
+    check(
+        "safe = 5\n",
+        "",
+        &["the share that this sidecar always owns is missing"],
+    );
     check(
         "resource = \"zvm1/total\"\n",
         "",
-        &["what the servers call it"],
+        &["the name of the limit at the servers is missing"],
     );
-    check("limit = \"total\"\n", "", &["which limit is shared"]);
+    check(
+        "limit = \"total\"\n",
+        "",
+        &["the limit that is shared is missing"],
+    );
     check(
         "expected_sidecars = 3\n",
         "",
-        &["how many sidecars share the limits"],
+        &["the number of sidecars that share the limits is missing"],
     );
     check(
         "expected_sidecars = 3",
