@@ -1,6 +1,6 @@
 //! Who asks, what it costs, and which rate limit is charged.
 //!
-//! Every call gets a [`Claim`] where it comes in: it is counted for every caller it belongs
+//! Every call gets a [`Claim`](crate::call::claim::Claim) where it comes in: it is counted for every caller it belongs
 //! to, and charged to the rate limit of the most specific of them that has one. What became of
 //! it is counted when it has ended.
 //!

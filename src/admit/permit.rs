@@ -130,7 +130,7 @@ pub(super) struct Acting {
 }
 
 impl Acting {
-    /// Of a call that was passed to [`Promotions::begins`].
+    /// Of a call that was passed to `Promotions::begins`.
     pub(super) fn new(queue: Arc<Queue>, guest: Arc<str>) -> Self {
         Self {
             queue,

@@ -90,7 +90,7 @@ pub enum AuditError {
     /// A log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The logs have more than [`SIDECARS_MAX`] processes.
+    /// The logs have more than `SIDECARS_MAX` processes.
     #[error(
         "{name}:{line} belongs to one more sidecar than {SIDECARS_MAX}; audit fewer logs at a time"
     )]

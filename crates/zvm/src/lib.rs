@@ -2,7 +2,7 @@
 //!
 //! - [`functions`] lists what the server can do: whether a function changes anything, and what it
 //!   costs. [`routes`] says which HTTP request of sdkwsgi, its HTTP side, asks for which function.
-//! - [`framer`] finds the end of a request in a stream of bytes. [`array`] reads the call in it.
+//! - [`framer`] finds the end of a request in a stream of bytes. [`mod@array`] reads the call in it.
 //! - [`reply`] says whether a reply is whole and what its `overallRC` is, and writes an error in the
 //!   server's own form.
 //! - [`path`] spells a path as the server reads it, [`python_json`] reads the JSON that only Python takes.
