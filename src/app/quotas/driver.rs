@@ -2,6 +2,7 @@
 
 mod health;
 mod questions;
+mod tending;
 mod upkeep;
 
 use std::collections::{HashMap, VecDeque};

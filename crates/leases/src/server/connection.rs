@@ -20,7 +20,6 @@ use tonic::transport::server::Connected;
 use tracing::warn;
 
 use super::metrics::{Metrics, Silent};
-use super::serve::Reach;
 
 /// The preface of HTTP/2 and the head of the first frame: a peer that sends these uses HTTP/2,
 /// and from then on it answers pings or the connection is closed.   bytes
@@ -89,7 +88,7 @@ impl Drop for UnderWay {
 pub(super) struct Connection {
     stream: TcpStream,
     activity: Arc<Activity>,
-    reach: Reach,
+    idle_timeout: Duration,
     metrics: Arc<Metrics>,
     /// Received bytes.
     came: u64,
@@ -104,16 +103,17 @@ impl Connection {
     pub(super) fn new(
         stream: TcpStream,
         place: OwnedSemaphorePermit,
-        reach: Reach,
+        handshake_timeout: Duration,
+        idle_timeout: Duration,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> Self {
         metrics.connection_opened();
-        let look = tokio::time::sleep(reach.handshake_timeout);
+        let look = tokio::time::sleep(handshake_timeout);
         Self {
             stream,
             activity: Arc::new(Activity::new()),
-            reach,
+            idle_timeout,
             metrics,
             came: 0,
             look: Box::pin(look),
@@ -145,7 +145,7 @@ impl Connection {
             if self.came < HANDSHAKE_BYTES {
                 return self.ended(Silent::Handshake);
             }
-            let until = self.activity.last() + self.reach.idle_timeout;
+            let until = self.activity.last() + self.idle_timeout;
             if until <= Instant::now() {
                 return self.ended(Silent::Idle);
             }

@@ -144,7 +144,14 @@ impl Accepting {
             match accepted {
                 Ok((stream, place)) => {
                     let (metrics, stop) = (Arc::clone(&self.metrics), stop.clone());
-                    let connection = Connection::new(stream, place, self.reach, metrics, stop);
+                    let connection = Connection::new(
+                        stream,
+                        place,
+                        self.reach.handshake_timeout,
+                        self.reach.idle_timeout,
+                        metrics,
+                        stop,
+                    );
                     if self.to_server.send(connection).await.is_err() {
                         break;
                     }

@@ -105,47 +105,8 @@ impl Ledger {
             return self.write(Kind::Close { record }, record, now);
         }
         if needs || prefetches {
-            self.measure(now);
-            let purse = self.purse_of(&record);
-            let (drawn, alone) = purse.map_or((0, 0), |purse| (purse.drawn, purse.alone));
-            if let Some(purse) = purse
-                && drawn >= record.total() / self.nodes
-            {
-                let yields = self.rule.yields(self.nodes, self.pace.reply);
-                let next = purse.granted_at + yields;
-                if now < next {
-                    return Action::Sleep(next);
-                }
-            }
-            let ask = Ask {
-                drawn,
-                alone,
-                rate: self.pace.rate,
-                ..ask
-            };
-            let pays = Ask {
-                need: 0,
-                missing: owed,
-                ..ask
-            };
-            let draws = !self.leaves;
-            let grant = ask
-                .grant(&self.rule, &record)
-                .filter(|_| draws)
-                .or_else(|| {
-                    let pays = pays.grant(&self.rule, &record).filter(|_| owed > 0);
-                    pays.map(|grant| grant.min(owed))
-                });
-            if let Some(grant) = grant {
-                let record = record
-                    .less(grant)
-                    .expect("a grant is not above what is left");
-                let draw = Kind::Draw {
-                    grant,
-                    opens,
-                    record,
-                };
-                return self.write(draw, record, now);
+            if let Some(action) = self.draw(&ask, owed, record, opens, now) {
+                return action;
             }
             if self.is_unavailable() && needs {
                 // Nothing to draw, but whether the store is back can be found out.
@@ -157,6 +118,58 @@ impl Ledger {
         }
         let end = time.surely_at(record.end());
         Action::Sleep(if ask.need > 0 { end } else { relinquishes })
+    }
+
+    /// Draws what a node may draw now for these needs, or at least what pays its account. Nothing if
+    /// there is no grant.
+    fn draw(
+        &mut self,
+        ask: &Ask,
+        owed: u64,
+        record: Record,
+        opens: bool,
+        now: Timestamp,
+    ) -> Option<Action> {
+        self.measure(now);
+        let purse = self.purse_of(&record);
+        let (drawn, alone) = purse.map_or((0, 0), |purse| (purse.drawn, purse.alone));
+        if let Some(purse) = purse
+            && drawn >= record.total() / self.nodes
+        {
+            let yields = self.rule.yields(self.nodes, self.pace.reply);
+            let next = purse.granted_at + yields;
+            if now < next {
+                return Some(Action::Sleep(next));
+            }
+        }
+        let ask = Ask {
+            drawn,
+            alone,
+            rate: self.pace.rate,
+            ..*ask
+        };
+        let pays = Ask {
+            need: 0,
+            missing: owed,
+            ..ask
+        };
+        let draws = !self.leaves;
+        let grant = ask
+            .grant(&self.rule, &record)
+            .filter(|_| draws)
+            .or_else(|| {
+                let pays = pays.grant(&self.rule, &record).filter(|_| owed > 0);
+                pays.map(|grant| grant.min(owed))
+            })?;
+        let record = record
+            .less(grant)
+            .expect("a grant is not above what is left");
+        let draw = Kind::Draw {
+            grant,
+            opens,
+            record,
+        };
+        Some(self.write(draw, record, now))
     }
 
     /// Returns a surplus: tokens beyond one grant, if they are more than this number of grants; all

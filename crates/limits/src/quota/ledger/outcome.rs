@@ -97,7 +97,13 @@ impl Ledger {
                 };
             }
         }
-        match (flight.kind, outcome) {
+        self.answered(flight.kind, outcome, time, entropy);
+    }
+
+    /// Takes an answer that shows what the store contains.
+    fn answered(&mut self, kind: Kind, outcome: StoreReply, time: &StoreTime, entropy: u64) {
+        let now = time.now();
+        match (kind, outcome) {
             (Kind::Read, StoreReply::Stands(standing)) => {
                 self.counts.reads += 1;
                 self.learn(standing, time);

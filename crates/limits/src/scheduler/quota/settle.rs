@@ -1,5 +1,6 @@
 //! Keys that have something to ask the store.
 
+use core::mem;
 use core::time::Duration;
 
 use super::kinds::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
@@ -112,16 +113,7 @@ impl Quotas {
         } else {
             until
         };
-        let wake = (until < Timestamp::MAX).then(|| until.max(now + Duration::from_nanos(1)));
-        if limiter.wake != wake {
-            if let Some(before) = limiter.wake {
-                self.wakes.remove(&(before, key));
-            }
-            if let Some(wake) = wake {
-                self.wakes.insert((wake, key));
-            }
-            limiter.wake = wake;
-        }
+        self.wake_at(key, until.max(now + Duration::from_nanos(1)));
         let all = &mut self.named_mut(key).counts;
         all.ledgers.add(&counts);
         if is_news {
@@ -135,6 +127,16 @@ impl Quotas {
             }
         } else {
             self.rest_again(key);
+        }
+    }
+
+    /// Works on a key again at this moment; never at the greatest.
+    fn wake_at(&mut self, key: Key, at: Timestamp) {
+        let wake = (at < Timestamp::MAX).then_some(at);
+        let before = mem::replace(&mut self.expect_mut(key).wake, wake);
+        if before != wake {
+            before.map(|before| self.wakes.remove(&(before, key)));
+            self.wakes.extend(wake.map(|wake| (wake, key)));
         }
     }
 
