@@ -482,7 +482,21 @@ async fn held_each(clients: u32, request: Vec<u8>) -> u64 {
         streams.push(send().await);
     }
     depth(&sidecar, 9 + clients).await;
-    (resident_kib(sidecar.pid) - before) / u64::from(clients)
+    (settled_kib(sidecar.pid).await - before) / u64::from(clients)
+}
+
+/// The resident memory of a process once its allocator has returned what it kept for a while: when
+/// it has not fallen for a second.
+async fn settled_kib(pid: u32) -> u64 {
+    let (mut least, mut since) = (resident_kib(pid), Instant::now());
+    while since.elapsed() < Duration::from_secs(1) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = resident_kib(pid);
+        if now < least {
+            (least, since) = (now, Instant::now());
+        }
+    }
+    least
 }
 
 #[tokio::test]

@@ -148,6 +148,13 @@ fn zvm_is_named_only_where_it_is_plugged_in_and_where_users_write_or_read_its_na
         "config/",
         "telemetry/access.rs",
         "admit/metrics.rs",
+        // What options and functions are called, and their texts for users.
+        "config.rs",
+        "admit/options.rs",
+        "classify/options.rs",
+        "coalesce.rs",
+        "protocol.rs",
+        "tasks.rs",
         // Tests of answers, and commands about the real server.
         "coalesce/answer.rs",
         "tools/",

@@ -150,7 +150,7 @@ fn every_mistake_names_its_key_and_what_would_be_right() {
     check(
         "\"10.0.0.1:9190\"",
         "\"leases.example:9190\"",
-        &["is named twice"],
+        &["is given twice"],
     );
     check(
         "servers = [\"10.0.0.1:9190\", \"leases.example:9190\"]\n",
