@@ -232,7 +232,7 @@ impl World {
         let mut hasher = DefaultHasher::new();
         for node in &self.nodes {
             let text = format!("{:?}", node.ledger);
-            let (before, rest) = text.split_once("pace: Pace").expect("a ledger has a pace");
+            let (before, rest) = text.split_once("pace: Speed").expect("a ledger has a pace");
             let (_, rest) = rest.split_once("flight: ").expect("and a flight");
             let (flight, rest) = rest.split_once(", asked: ").expect("and a question");
             let (_, rest) = rest.split_once("told: ").expect("and a watch");
