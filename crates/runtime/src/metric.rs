@@ -6,7 +6,7 @@
 //! docs, which are made from [`Registry::definitions`].
 //!
 //! ```
-//! crate::metrics! {
+//! tidegate_runtime::metrics! {
 //!     /// What a door counts.
 //!     pub struct Doors: "example_" {
 //!         /// Guests that came in.
@@ -15,7 +15,7 @@
 //!         guests: Gauge in "guests",
 //!     }
 //! }
-//! let registry = crate::metric::Registry::default();
+//! let registry = tidegate_runtime::metric::Registry::default();
 //! let doors = Doors::new(&registry);
 //! doors.guests_total(guests_total { door: "north", invited: "yes" }).inc();
 //! assert!(registry.text().contains("example_guests_total{door=\"north\",invited=\"yes\"} 1"));

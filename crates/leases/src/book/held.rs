@@ -45,7 +45,7 @@ use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 /// ```
 /// use std::time::Duration;
 /// use tidegate_limits::Timestamp;
-/// use crate::book::{Band, Book, Capacity, Claim, Holder, Split, Terms};
+/// use tidegate_leases::book::{Band, Book, Capacity, Claim, Holder, Split, Terms};
 ///
 /// let mut book = Book::new(Terms {
 ///     capacity: Capacity::new(120.0)?,

@@ -13,7 +13,7 @@ impl Split {
     /// O(n log n) in the number of bands.
     ///
     /// ```
-    /// use crate::book::{Band, Capacity, Split};
+    /// use tidegate_leases::book::{Band, Capacity, Split};
     ///
     /// let want = |wants| Band {
     ///     priority: 0,
