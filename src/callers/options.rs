@@ -19,7 +19,7 @@ use crate::options::shown::quoted;
 use crate::options::tree::{Node, Table, Value};
 use crate::options::{Kind, Mistake, nearest, options, words};
 
-/// Most callers in the config; each has one pattern at least, and so many are kept.
+/// Most callers in the config. Each has at least one pattern, and the table keeps this many patterns.
 pub(crate) const CALLERS_MAX: usize = 10_000;
 
 words!(Field {

@@ -36,7 +36,7 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Divides so many among what the config wants.
+    /// Divides this many descriptors among what the config wants.
     #[must_use]
     pub fn divide(config: &Config, limit: u64) -> Self {
         let forward = &config.forward;

@@ -145,7 +145,7 @@ impl LeaseServer {
         rows.concat()
     }
 
-    /// How many connections fit where the process may open so many descriptors, if that is fewer
+    /// How many connections fit where the process may open this many descriptors, if that is fewer
     /// than the config says. The rest is kept for stores, the servers above and the status page,
     /// so that no number of clients shuts those out.
     #[must_use]

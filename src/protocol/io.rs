@@ -147,7 +147,7 @@ impl Client {
         }
     }
 
-    /// Takes so many bytes that were peeked at. Only before TLS.
+    /// Takes this many bytes that were peeked at. Only before TLS.
     ///
     /// # Errors
     /// As the socket has it.

@@ -77,7 +77,7 @@ impl CostModel {
     pub const UNIT: Duration = Duration::from_millis(100);
     /// The most that a call may cost, in tokens.
     pub const COST_MAX: f64 = 1e6;
-    /// Below so many units of the backend's time a call is suggested to cost one token.
+    /// Below this many units of the backend's time, the suggested cost of a call is one token.
     const CHEAP_UNITS: f64 = 2.6;
     const UNIT_MAX: Duration = Duration::from_secs(60 * 60);
 

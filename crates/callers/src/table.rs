@@ -607,7 +607,7 @@ impl Table {
         id
     }
 
-    /// Whether there is room for so many more patterns, and for these groups.
+    /// Whether there is room for this many more patterns, and for these groups.
     fn check_room(&self, patterns: usize, groups: &[Group]) -> Result<(), TableError> {
         if self.kept_patterns + patterns > KEPT_PATTERNS_MAX {
             return Err(TableError::Full);

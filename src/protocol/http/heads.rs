@@ -49,7 +49,7 @@ pub(super) struct Heads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Head,
-    /// A body, of which so many bytes are to come.
+    /// A body, and how many bytes of it are still to come.
     Body(u64),
     Chunked(Chunk),
     /// Nothing: a head was refused, and the rest is discarded.

@@ -175,22 +175,22 @@ fn who_was_served_and_comes_back_at_once_waits_for_the_others_first() {
 
 #[test]
 fn what_is_given_back_is_the_callers_and_its_classes_next_turn() {
-    let dear = Service::new(Tokens::new(10.0).expect("tokens"), Weight::ONE, 1);
+    let expensive = Service::new(Tokens::new(10.0).expect("tokens"), Weight::ONE, 1);
     for classes in [[0, 0], [0, 1]] {
         let mut waiting = Waiting::new(2);
         let (first, second) = (waiting.wait(classes[0], 1), waiting.wait(classes[1], 2));
-        assert_eq!(waiting.serve(|_| dear), first);
+        assert_eq!(waiting.serve(|_| expensive), first);
         let of_first = waiting.common.served;
         assert_eq!(waiting.serve(|_| one()), second);
         let entry = waiting.entries[first as usize];
         let (class, caller) = (entry.class, entry.caller);
-        let was_told = waiting.order.unserve(class, caller, dear, of_first);
-        assert!(was_told);
+        let counted = waiting.order.unserve(class, caller, expensive, of_first);
+        assert!(counted);
         // It has had nothing, the other has had one.
         assert_eq!(waiting.serve(|_| one()), first);
         // What was served before the order had tags moved none.
-        let not_told = waiting.order.unserve(class, caller, dear, 0);
-        assert!(!not_told);
+        let not_counted = waiting.order.unserve(class, caller, expensive, 0);
+        assert!(!not_counted);
     }
 }
 
@@ -303,10 +303,10 @@ fn a_call_that_makes_others_wait_is_counted_and_can_be_refunded() {
     let common = waiting.common;
     assert!(waiting.order.serve(passing, one(), true, common));
     assert!(waiting.order.is_behind(passing, Part::All));
-    let was_told = waiting
+    let counted = waiting
         .order
         .unserve(CLASS, Caller(2), one(), common.served);
-    assert!(was_told);
+    assert!(counted);
     let first = Entry {
         arrival: 0,
         ..passing
@@ -321,8 +321,8 @@ fn service_while_no_other_call_waited_is_not_refunded() {
     assert_eq!(waiting.serve(|_| one()), first);
     let of_first = waiting.common.served;
     waiting.wait(0, 2);
-    let was_told = waiting.order.unserve(CLASS, Caller(1), one(), of_first);
-    assert!(!was_told);
+    let counted = waiting.order.unserve(CLASS, Caller(1), one(), of_first);
+    assert!(!counted);
 }
 
 #[test]
