@@ -123,10 +123,7 @@ impl LoadError {
 ///
 /// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
 pub fn load(path: &Path) -> Result<Checked, LoadError> {
-    let text = read_text(path).map_err(|cause| LoadError::Unreadable {
-        path: path.to_owned(),
-        cause,
-    })?;
+    let text = read_text(path)?;
     let origin = path.display().to_string();
     let mut checked = read(&text, &origin, variables())?;
     let descriptors = Descriptors::divide(&checked.config, listen::descriptors::allowed());
@@ -154,29 +151,33 @@ fn variables() -> impl Iterator<Item = (String, String)> {
     })
 }
 
+fn read_text(path: &Path) -> Result<String, LoadError> {
+    let text = read_bytes(path).and_then(|bytes| {
+        String::from_utf8(bytes).map_err(|error| {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let told = format!("line {line} is not UTF-8");
+            io::Error::new(io::ErrorKind::InvalidData, told)
+        })
+    });
+    text.map_err(|cause| LoadError::Unreadable {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "a config is read at start and on threads that wait"
 )]
-fn read_text(path: &Path) -> io::Result<String> {
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::FileTooLarge,
-            "it is larger than 1 MiB",
-        ));
+    let mut file = File::open(path)?.take(FILE_BYTES_MAX + 1);
+    if file.read_to_end(&mut bytes)? as u64 > FILE_BYTES_MAX {
+        let told = "it is larger than 1 MiB";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("line {line} is not UTF-8"),
-        )
-    })
+    Ok(bytes)
 }
 
 /// Reads a config, and the certificates and keys that it names. `origin` is the name of the file, for messages; of the environment, only

@@ -34,6 +34,7 @@ pub(crate) use nearest::nearest;
 pub(crate) use notes::Notes;
 pub(crate) use place::Lines;
 pub(crate) use reader::{Reading, write_section};
+pub(crate) use shown::did_you_mean;
 
 /// Defines the options of a section.
 ///
@@ -82,7 +83,7 @@ macro_rules! options {
         }
 
         impl $crate::options::Options for $Section {
-            fn read(section: &mut $crate::options::Section<'_>) -> Self {
+            fn read(section: &$crate::options::Section<'_>) -> Self {
                 section.about(concat!($($about, "\n"),*));
                 Self {
                     section: section.mark(),

@@ -18,7 +18,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::options::kind::{choice, flag, text};
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, nearest, options, words};
+use crate::options::{Kind, Mistake, did_you_mean, options, words};
 
 options! {
     /// What the process logs, and how.
@@ -70,16 +70,11 @@ pub(crate) fn level() -> Kind<Box<str>> {
             None if is_filter => return Ok(given.into()),
             None => given.to_owned(),
         };
-        let cure = match nearest(&wrong, LEVELS) {
-            Some(level) => format!("did you mean {}?", quoted(level)),
-            None => format!(
-                "give one of {}, or a filter such as \"info,tidegate=debug\"",
-                LEVELS.join(", ")
-            ),
-        };
-        Err(Mistake::new(
-            format!("{} is not a log level", quoted(&wrong)),
-            cure,
-        ))
+        let cure = did_you_mean(&wrong, LEVELS).unwrap_or_else(|| {
+            let levels = LEVELS.join(", ");
+            format!("give one of {levels}, or a filter such as \"info,tidegate=debug\"")
+        });
+        let told = format!("{} is not a log level", quoted(&wrong));
+        Err(Mistake::new(told, cure))
     })
 }

@@ -12,7 +12,11 @@ mod listeners;
 mod quotas;
 mod rate_limits;
 
-use crate::options::Notes;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::options::shown::quoted;
+use crate::options::{Notes, Setting};
 
 use self::functions::Functions;
 use super::sections::Sections;
@@ -29,4 +33,20 @@ pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
     callers::check(all, functions, notes);
     classes::check(all, functions, notes);
     coordinate::check(all, notes);
+}
+
+/// Notes each text that an earlier setting has already: `quoted` is `what` too.
+fn are_apart<'a>(
+    settings: impl Iterator<Item = &'a Setting<Option<Arc<str>>>>,
+    (what, cure): (&str, &str),
+    notes: &Notes,
+) {
+    let mut seen = BTreeSet::new();
+    for setting in settings {
+        if let Some(text) = setting.said()
+            && !seen.insert(text)
+        {
+            notes.error(setting, format!("{} is {what} too", quoted(text)), cure);
+        }
+    }
 }

@@ -115,13 +115,10 @@ fn servers() -> Kind<Vec<ServerAddress>> {
 }
 
 impl Coordinate {
-    pub(super) fn read(mut section: Section<'_>) -> Self {
-        let own = CoordinateSection::read(&mut section);
-        let limits = section.each("limit", LIMITS_MAX);
-        section.finish();
+    pub(super) fn read(section: &Section<'_>) -> Self {
         Self {
-            section: own,
-            limits,
+            section: section.read(),
+            limits: section.each("limit", LIMITS_MAX, SharedSection::read),
         }
     }
 

@@ -44,11 +44,9 @@ impl EtcdTlsSection {
         let Some(authority) = self.ca.value.clone() else {
             let without = [&self.cert, &self.key];
             for setting in without.into_iter().filter(|setting| setting.given) {
-                notes.error(
-                    setting,
-                    "it has no effect without ca",
-                    "leave it out, or add ca",
-                );
+                let told = "it has no effect without ca";
+                let cure = "leave it out, or add ca";
+                notes.error(setting, told, cure);
             }
             return Some(None);
         };

@@ -263,10 +263,7 @@ impl ForPeople for election::Settings {
 ///
 /// A file that can't be read, is no UTF-8 or is larger than 1 MiB; or every mistake in it.
 pub fn load(path: &Path) -> Result<Checked, LoadError> {
-    let text = read_text(path).map_err(|cause| LoadError::Unreadable {
-        path: path.to_owned(),
-        cause,
-    })?;
+    let text = read_text(path)?;
     let origin = path.display().to_string();
     let (mut config, warnings) = read(&text, &origin)?;
     if let Rules::File { path, templates } = &mut config.rules {
@@ -290,10 +287,7 @@ pub fn log_format(path: &Path) -> Format {
 ///
 /// As [`load`].
 pub fn load_templates(path: &Path) -> Result<Templates, LoadError> {
-    let text = read_text(path).map_err(|cause| LoadError::Unreadable {
-        path: path.to_owned(),
-        cause,
-    })?;
+    let text = read_text(path)?;
     Ok(templates(&text, &path.display().to_string())?)
 }
 
@@ -305,7 +299,7 @@ pub fn load_templates(path: &Path) -> Result<Templates, LoadError> {
 /// Every mistake, warnings included.
 pub fn read(text: &str, origin: &str) -> Result<(LeaseServer, Problems), Problems> {
     let mut reading = Reading::of(text, EXAMPLE);
-    let config = root(reading.root());
+    let config = root(&reading.root());
     let problems = Problems::new(origin, text, reading.problems());
     match config {
         Some(config) if !problems.has_error() => Ok((config, problems)),
@@ -317,7 +311,7 @@ pub fn read(text: &str, origin: &str) -> Result<(LeaseServer, Problems), Problem
 #[must_use]
 pub fn catalogue() -> Catalogue {
     let reading = Reading::of("[[resource]]\nalgorithm = {}\n", EXAMPLE);
-    root(reading.root());
+    root(&reading.root());
     reading.catalogue()
 }
 
@@ -341,16 +335,15 @@ pub fn options() -> BTreeMap<String, String> {
 }
 
 /// `None` only where something was reported.
-fn root(mut section: Section<'_>) -> Option<LeaseServer> {
+fn root(section: &Section<'_>) -> Option<LeaseServer> {
     let notes = section.notes();
-    let own = RootSection::read(&mut section);
+    let own = RootSection::read(section);
     let bounds: BoundsSection = section.section("bounds").read();
     let elected: ElectionSection = section.section("election").read();
-    let etcd = Etcd::read(section.section("etcd"));
+    let etcd = Etcd::read(&section.section("etcd"));
     let zookeeper: ZooKeeperSection = section.section("zookeeper").read();
     let log: LogSection = section.section("log").read();
-    let templates = rules::read(&mut section, &own.resources);
-    section.finish();
+    let templates = rules::read(section, &own.resources);
 
     let address = address(&own, notes);
     if let Some(open) = own.status_bind.value.filter(|it| !it.ip().is_loopback()) {
@@ -446,10 +439,9 @@ struct Etcd {
 }
 
 impl Etcd {
-    fn read(mut section: Section<'_>) -> Self {
+    fn read(section: &Section<'_>) -> Self {
         let notes = section.notes();
-        let (own, tls): (EtcdSection, EtcdTlsSection) = Options::read(&mut section);
-        section.finish();
+        let (own, tls): (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
         let mut told = !own.endpoints.sound;
         let (user, password) = (&own.user.value, &own.password.value);
         if user.is_some() != password.is_some() {

@@ -11,9 +11,7 @@ use crate::call::claim::QUOTA_KEY_BYTES_MAX;
 use crate::forward::Address;
 use crate::options::kind::{choice, distinct, duration, integer, line, list, secret};
 use crate::options::shown::quoted;
-use crate::options::{
-    At, Mistake, Notes, Options, Section, Setting, Toml, options, words, write_section,
-};
+use crate::options::{Mistake, Notes, Options, Section, Toml, options, words, write_section};
 
 use super::etcd_tls::{EtcdTlsSection, Tls};
 
@@ -112,17 +110,15 @@ pub(super) struct QuotaStore {
 }
 
 impl QuotaStore {
-    pub(super) fn read(mut section: Section<'_>) -> Self {
+    pub(super) fn read(section: &Section<'_>) -> Self {
         let mut this = Self {
-            store: QuotaStoreSection::read(&mut section),
-            tls: EtcdTlsSection::read(&mut section),
+            store: section.read(),
+            tls: section.read(),
             engine: None,
         };
-        let notes = section.notes();
-        section.finish();
         if this.store.section.given {
-            this.engine = this.engine(notes);
-            this.fill_in();
+            this.engine = this.engine(section.notes());
+            this.store.servers.mark.muted = this.store.servers.value.is_empty();
         }
         this
     }
@@ -146,133 +142,88 @@ impl QuotaStore {
         }
     }
 
-    /// The settings of the engine, or none with a note why there are none.
-    fn engine(&self, notes: &Notes) -> Option<Engine> {
+    /// The settings of the engine, with a note of all that is wrong: then they are not used. Fills
+    /// in the defaults that depend on the engine.
+    fn engine(&mut self, notes: &Notes) -> Option<Engine> {
         let store = *self.store.engine.meant()?;
-        let sound = [
-            self.store.marks().iter().all(|(_, mark)| mark.sound),
-            self.has_nothing_foreign(store, notes),
-            store == Store::Memory || self.is_whole(store, notes),
-            store == Store::Memory || self.credentials_are_whole(store, notes),
-        ];
-        let engine = match store {
+        self.has_nothing_foreign(store, notes);
+        if store != Store::Memory {
+            self.is_whole(store, notes);
+            self.credentials_are_whole(store, notes);
+        }
+        match store {
             Store::Memory => Some(Engine::Memory),
             Store::ZooKeeper => self.zookeeper(notes),
             Store::Etcd => self.etcd(notes),
             Store::Redis => self.redis(notes),
-        };
-        engine.filter(|_| sound.iter().all(|sound| *sound))
-    }
-
-    /// Fills in the defaults that depend on the engine.
-    fn fill_in(&mut self) {
-        self.store.servers.mark.muted = self.store.servers.value.is_empty();
-        let (root, session) = match &self.engine {
-            None | Some(Engine::Memory) => return,
-            #[cfg(feature = "zookeeper")]
-            Some(Engine::ZooKeeper(settings)) => {
-                (settings.records.clone(), settings.store.session_timeout)
-            }
-            Some(Engine::Etcd(settings)) => (settings.prefix.clone(), settings.time_to_live.get()),
-            #[cfg(feature = "redis")]
-            Some(Engine::Redis(settings)) => (settings.prefix.clone(), settings.member_ttl),
-        };
-        self.store.root.value.get_or_insert(root);
-        self.store.session_timeout.value.get_or_insert(session);
+        }
     }
 
     /// An option that a store does not use was probably meant for another one.
-    fn has_nothing_foreign(&self, store: Store, notes: &Notes) -> bool {
-        let mut sound = true;
-        let mut foreign = |at: &At, told: String, cure: &str| {
-            notes.error(at, told, cure);
-            sound = false;
-        };
+    fn has_nothing_foreign(&self, store: Store, notes: &Notes) {
         let sidecars = &self.store.expected_sidecars;
         if store == Store::Memory {
             let cure = "leave it out, or write engine = \"zookeeper\", \"etcd\" or \"redis\"";
             let of_memory = ["engine", "expected_sidecars", "keys_max"];
             for (name, mark) in self.store.marks() {
                 if mark.given && !of_memory.contains(&name) {
-                    foreign(mark, format!("a quota in memory has no {name}"), cure);
+                    notes.error(mark, format!("a quota in memory has no {name}"), cure);
                 }
             }
             if sidecars.value.is_some_and(|count| count > 1) {
                 let told = "a quota in memory is shared with no other sidecar";
-                foreign(sidecars, told.to_owned(), cure);
+                notes.error(sidecars, told, cure);
             }
         }
         if store != Store::Etcd {
+            let store = store.name();
             for (name, mark) in self.tls.marks().into_iter().filter(|(_, mark)| mark.given) {
-                let told = format!(
-                    "{} is not reached over TLS, and has no {name}",
-                    store.name()
-                );
-                foreign(mark, told, "leave it out: only etcd is");
+                let told = format!("{store} is not reached over TLS, and has no {name}");
+                notes.error(mark, told, "leave it out: only etcd is");
             }
         }
-        sound
     }
 
-    fn is_whole(&self, store: Store, notes: &Notes) -> bool {
+    fn is_whole(&self, store: Store, notes: &Notes) {
         let QuotaStoreSection {
             section, servers, ..
         } = &self.store;
-        let mut sound = true;
         if servers.sound && servers.value.is_empty() {
             let told = format!("the address of {} is missing", store.name());
             let cure = format!("add servers = [{}] to [quota]", quoted(store.example()));
             notes.missing(section, told, cure);
-            sound = false;
         }
         if self.store.expected_sidecars.is_missing() {
             let told = "the number of sidecars that share the quotas is missing";
             let cure = "add expected_sidecars, the most that will ever run at once: each of them \
                         owns its safe share of every window";
             notes.missing(section, told, cure);
-            sound = false;
         }
-        sound
     }
 
     /// Redis may ask for a password alone.
-    fn credentials_are_whole(&self, store: Store, notes: &Notes) -> bool {
+    fn credentials_are_whole(&self, store: Store, notes: &Notes) {
         let QuotaStoreSection { user, password, .. } = &self.store;
-        let (at, told, cure) = if user.value.is_some() && password.is_missing() {
+        let is_odd = user.value.as_ref().is_some_and(|it| it.contains(':'));
+        if user.value.is_some() && password.is_missing() {
             let cure = "add password to [quota], or leave user out";
-            (user, "a user is named without a password", cure)
+            notes.missing(user, "a user is named without a password", cure);
         } else if password.value.is_some() && user.is_missing() && store != Store::Redis {
             let cure = "add user to [quota], or leave password out";
-            (password, "the user of this password is missing", cure)
-        } else if store == Store::ZooKeeper
-            && user.value.as_ref().is_some_and(|it| it.contains(':'))
-        {
-            (
-                user,
-                "a user name of ZooKeeper has no colon",
-                "give another name",
-            )
-        } else {
-            return true;
-        };
-        notes.missing(at, told, cure);
-        false
+            notes.missing(password, "the user of this password is missing", cure);
+        } else if store == Store::ZooKeeper && is_odd {
+            let told = "a user name of ZooKeeper has no colon";
+            notes.missing(user, told, "give another name");
+        }
     }
 
     fn credentials(&self) -> Option<(String, String)> {
-        self.store
-            .user
-            .value
-            .clone()
-            .zip(self.store.password.value.clone())
+        let QuotaStoreSection { user, password, .. } = &self.store;
+        user.value.clone().zip(password.value.clone())
     }
 
-    /// Every server as `take` reads it, unless there is a mistake in one.
-    fn servers<T>(
-        &self,
-        notes: &Notes,
-        take: impl Fn(&str) -> Result<T, Mistake>,
-    ) -> Option<Vec<T>> {
+    /// Every server that `take` can read, and a note of every other.
+    fn servers<T>(&self, notes: &Notes, take: impl Fn(&str) -> Result<T, Mistake>) -> Vec<T> {
         let servers = &self.store.servers;
         let taken = servers.value.iter().enumerate().map(|(index, server)| {
             let mistake = match take(server) {
@@ -287,47 +238,52 @@ impl QuotaStore {
             notes.mistake(&servers.item(index), mistake);
             None
         });
-        // All of them first: each has a mistake of its own.
-        let taken: Vec<Option<T>> = taken.collect();
-        taken.into_iter().collect()
+        taken.flatten().collect()
+    }
+
+    /// Notes a root that can't be one; the cure says what would be right.
+    fn check_root(&self, notes: &Notes, fits: impl Fn(&str) -> bool, cure: &str) {
+        let setting = &self.store.root;
+        if let Some(root) = setting.value.as_deref().filter(|root| !fits(root)) {
+            let told = format!("{} can't be the root of the keys", quoted(root));
+            notes.error(setting, told, cure);
+        }
     }
 
     #[cfg(feature = "zookeeper")]
-    fn zookeeper(&self, notes: &Notes) -> Option<Engine> {
+    fn zookeeper(&mut self, notes: &Notes) -> Option<Engine> {
         let servers = self.servers(notes, |given| {
             Address::parse(given, None, Store::ZooKeeper.example()).map(|it| it.to_string())
         });
-        let root = self.root(notes, |root| {
-            let segments = || root.split('/').skip(1);
-            let plain = |segment: &str| !matches!(segment, "" | "." | "..");
-            let fits = root.starts_with('/')
-                && segments().all(plain)
+        let fits = |root: &str| {
+            let mut segments = root.split('/').skip(1);
+            root.starts_with('/')
                 // These nodes are ZooKeeper's own.
-                && segments().next() != Some("zookeeper");
-            fits.then_some(())
-                .ok_or("write the node's whole path, such as \"/quota\"")
-        });
-        let mut store = tidegate_runtime::zookeeper::Settings::new(servers?.join(","));
-        store.session_timeout = self
-            .store
-            .session_timeout
-            .value
-            .unwrap_or(store.session_timeout);
-        let credentials = self.credentials();
+                && segments.clone().next() != Some("zookeeper")
+                && segments.all(|segment| !matches!(segment, "" | "." | ".."))
+        };
+        let cure = "write the node's whole path, such as \"/quota\"";
+        self.check_root(notes, fits, cure);
+        let mut store = tidegate_runtime::zookeeper::Settings::new(servers.join(","));
+        let session = &mut self.store.session_timeout.value;
+        store.session_timeout = *session.get_or_insert(store.session_timeout);
         let digest = |(user, password)| ("digest".to_owned(), format!("{user}:{password}").into());
-        store.auth = credentials.map(digest);
+        store.auth = self.credentials().map(digest);
         let mut settings = tidegate_quota::zookeeper::Settings::new(store);
-        if let Some(root) = root? {
+        let root = self
+            .store
+            .root
+            .value
+            .get_or_insert(settings.records.clone());
+        if *root != settings.records {
             // A sidecar with other records is no member of ours. No key begins with a dot.
-            if root != settings.records {
-                settings.members = format!("{root}/.members");
-            }
-            settings.records = root;
+            settings.members = format!("{root}/.members");
+            settings.records.clone_from(root);
         }
         Some(Engine::ZooKeeper(settings))
     }
 
-    fn etcd(&self, notes: &Notes) -> Option<Engine> {
+    fn etcd(&mut self, notes: &Notes) -> Option<Engine> {
         let endpoints = self.servers(notes, |given| {
             given.parse::<etcd::Endpoint>().map_err(|_| {
                 let told = format!("{} is no address of etcd", quoted(given));
@@ -335,92 +291,77 @@ impl QuotaStore {
                 Mistake::new(told, cure)
             })
         });
-        let root = self.root(notes, |root| {
-            let cure = "let it end with a slash, such as \"/tidegate/quota/\"";
-            root.ends_with('/').then_some(()).ok_or(cure)
-        });
-        let tls = self.etcd_tls(notes);
-        let (endpoints, root, tls) = (endpoints?, root?, tls?);
+        let cure = "let it end with a slash, such as \"/tidegate/quota/\"";
+        self.check_root(notes, |root| root.ends_with('/'), cure);
         let mut store = etcd::Settings::new(endpoints);
         let credentials = self.credentials();
         store.credentials =
             credentials.map(|(user, password)| etcd::Credentials { user, password });
         let mut settings = tidegate_quota::etcd::Settings::new(store);
-        if let Some(tls) = tls {
+        if let Some(tls) = self.etcd_tls(notes) {
             settings.store.tls = Some(tls.client);
             settings.certificates = Some(tls.certificates);
         }
-        settings.prefix = root.unwrap_or(settings.prefix);
-        if let Some(time_to_live) = self.store.session_timeout.value {
-            let fits = TimeToLive::new(time_to_live);
-            settings.time_to_live = fits.expect("it is within the range of the option");
-        }
+        let root = &mut self.store.root.value;
+        settings.prefix = root.get_or_insert(settings.prefix).clone();
+        let session = &mut self.store.session_timeout.value;
+        let session = *session.get_or_insert(settings.time_to_live.get());
+        let fits = TimeToLive::new(session);
+        settings.time_to_live = fits.expect("it is within the range of the option");
         Some(Engine::Etcd(settings))
     }
 
-    fn etcd_tls(&self, notes: &Notes) -> Option<Option<Tls>> {
+    fn etcd_tls(&self, notes: &Notes) -> Option<Tls> {
         let servers = &self.store.servers;
-        let https = servers
-            .value
-            .iter()
-            .position(|server| server.starts_with("https:"));
+        let mut addresses = servers.value.iter();
+        let https = addresses.position(|server| server.starts_with("https:"));
         if let Some(index) = https.filter(|_| self.tls.ca.is_missing()) {
             let told = "the authorities that sign the certificates of etcd are missing";
             let cure = "add ca = \"/etc/tidegate/etcd-ca.pem\" to [quota]";
             notes.missing(&servers.item(index), told, cure);
             return None;
         }
-        self.tls.load(notes)
+        self.tls.load(notes).flatten()
     }
 
     #[cfg(feature = "redis")]
-    fn redis(&self, notes: &Notes) -> Option<Engine> {
+    fn redis(&mut self, notes: &Notes) -> Option<Engine> {
         let servers = self.servers(notes, |given| {
-            let wrong = |told: &str, cure: &str| {
-                Err(Mistake::new(format!("{} {told}", quoted(given)), cure))
-            };
+            let wrong = |told, cure| Mistake::new(format!("{} {told}", quoted(given)), cure);
             if given.starts_with("rediss:") {
                 let cure = "give redis://host:port, with TLS ended in front of it or not at all";
-                return wrong("asks for TLS, which can't be spoken to Redis", cure);
+                return Err(wrong("asks for TLS, which can't be spoken to Redis", cure));
             }
             let is_plain = given.starts_with("redis://") && !given.contains(['@', '?']);
             let settings = tidegate_quota::redis::Settings::new(given);
-            settings.ok().filter(|_| is_plain).map_or_else(
-                || {
-                    let cure = "write it as \"redis://host:port\", with /database behind it if \
-                                needed";
-                    wrong("is no address of Redis", cure)
-                },
-                Ok,
-            )
+            settings.ok().filter(|_| is_plain).ok_or_else(|| {
+                let cure = "write it as \"redis://host:port\", with /database behind it if needed";
+                wrong("is no address of Redis", cure)
+            })
         });
         if self.store.servers.value.len() > 1 {
             let told = "Redis is one server, and several are named";
             notes.error(&self.store.servers.item(1), told, "name the primary alone");
             return None;
         }
-        let mut settings = servers?.into_iter().next()?;
+        let mut settings = servers.into_iter().next()?;
         if let Some(password) = &self.store.password.value {
             settings = settings.with_credentials(self.store.user.value.as_deref(), password);
         }
-        if let Some(root) = &self.store.root.value {
-            settings.prefix.clone_from(root);
-        }
-        settings.member_ttl = self
-            .store
-            .session_timeout
-            .value
-            .unwrap_or(settings.member_ttl);
+        let root = &mut self.store.root.value;
+        settings.prefix = root.get_or_insert(settings.prefix).clone();
+        let session = &mut self.store.session_timeout.value;
+        settings.member_ttl = *session.get_or_insert(settings.member_ttl);
         Some(Engine::Redis(settings))
     }
 
     #[cfg(not(feature = "zookeeper"))]
-    fn zookeeper(&self, notes: &Notes) -> Option<Engine> {
+    fn zookeeper(&mut self, notes: &Notes) -> Option<Engine> {
         self.is_not_built(notes, "zookeeper")
     }
 
     #[cfg(not(feature = "redis"))]
-    fn redis(&self, notes: &Notes) -> Option<Engine> {
+    fn redis(&mut self, notes: &Notes) -> Option<Engine> {
         self.is_not_built(notes, "redis")
     }
 
@@ -430,26 +371,5 @@ impl QuotaStore {
         let cure = format!("build it with the feature {}", quoted(feature));
         notes.error(&self.store.engine, told, cure);
         None
-    }
-
-    /// The root if it fits, or none with a note; `check` says what would be right.
-    fn root(
-        &self,
-        notes: &Notes,
-        check: impl Fn(&str) -> Result<(), &'static str>,
-    ) -> Option<Option<String>> {
-        let setting: &Setting<Option<String>> = &self.store.root;
-        match setting.value.as_deref().map(check) {
-            None | Some(Ok(())) => Some(setting.value.clone()),
-            Some(Err(cure)) => {
-                let root = setting.value.as_deref().unwrap_or_default();
-                notes.error(
-                    setting,
-                    format!("{} can't be the root of the keys", quoted(root)),
-                    cure,
-                );
-                None
-            }
-        }
     }
 }

@@ -83,57 +83,42 @@ pub(super) struct Class {
 
 impl Sections {
     pub(super) fn read(reading: &Reading) -> Self {
-        let mut root = reading.root();
-        let mark = root.mark();
+        let root = reading.root();
         let server = root.section("server").read();
         let listen = root.sections("listen", LISTENERS_MAX);
-        let listen = listen.map(|list| list.into_iter().map(Listen::read).collect());
-        let (client, paths) = root.section("client").read();
-        let (proxies, callers) = root.section("callers").read();
-        let caller = root.each("caller", CALLERS_MAX);
-        let rate_limits = root.each("rate_limit", RATE_LIMITS_MAX).into_iter();
-        let costs = root.section("costs").read();
-        let profiles = Profiles::read(root.section("profiles"));
-        let (kind, (backend, bounds)) = root.section("backend").read();
-        let queue = root.section("queue").read();
-        let (limits, exempt) = root.section("limits").read();
-        let (header, promote) = root.section("classes").read();
-        let classes = root.each("class", CLASSES_MAX).into_iter();
-        let sections = Self {
+        let (client, callers) = (root.section("client"), root.section("callers"));
+        Self {
             server,
-            listen,
-            listen_at: mark.inside("listen"),
-            client,
-            paths,
-            proxies,
-            callers,
-            caller,
-            rate_limits: rate_limits
-                .map(|(limit, quota)| RateLimit { limit, quota })
-                .collect(),
-            costs,
-            profiles,
-            kind,
-            backend,
-            bounds,
-            queue,
-            limits,
-            exempt,
-            header,
-            promote,
-            classes: classes
-                .map(|(class, placed)| Class { class, placed })
-                .collect(),
+            listen: listen.map(|list| list.iter().map(Listen::read).collect()),
+            listen_at: root.mark().inside("listen"),
+            client: client.read(),
+            paths: client.read(),
+            proxies: callers.read(),
+            callers: callers.read(),
+            caller: root.each("caller", CALLERS_MAX, CallerSection::read),
+            rate_limits: root.each("rate_limit", RATE_LIMITS_MAX, |it| RateLimit {
+                limit: it.read(),
+                quota: it.read(),
+            }),
+            costs: root.section("costs").read(),
+            profiles: Profiles::read(&root.section("profiles")),
+            kind: root.section("backend").read(),
+            backend: root.section("backend").read(),
+            bounds: root.section("backend").read(),
+            queue: root.section("queue").read(),
+            limits: root.section("limits").read(),
+            exempt: root.section("limits").read(),
+            header: root.section("classes").read(),
+            promote: root.section("classes").read(),
+            classes: root.each("class", CLASSES_MAX, Class::read),
             coalesce: root.section("coalesce").read(),
             tasks: root.section("tasks").read(),
-            coordinate: Coordinate::read(root.section("coordinate").aside()),
-            quota: QuotaStore::read(root.section("quota").aside()),
+            coordinate: Coordinate::read(&root.section("coordinate").aside()),
+            quota: QuotaStore::read(&root.section("quota").aside()),
             admin: root.section("admin").read(),
             log: root.section("log").read(),
-            routes: root.each("route", ROUTES_MAX),
-        };
-        root.finish();
-        sections
+            routes: root.each("route", ROUTES_MAX, RouteSection::read),
+        }
     }
 
     /// The config in effect as TOML, defaults filled in. Secrets are hidden; apart from them,
@@ -182,16 +167,25 @@ impl Sections {
     }
 }
 
+impl Class {
+    pub(super) fn read(section: &Section<'_>) -> Self {
+        Self {
+            class: section.read(),
+            placed: section.read(),
+        }
+    }
+}
+
 impl Listen {
-    fn read(mut section: Section<'_>) -> Self {
-        let notes = section.notes();
-        let (listen, class): (ListenSection, _) = Options::read(&mut section);
+    fn read(section: &Section<'_>) -> Self {
+        let listen: ListenSection = section.read();
+        let class = section.read();
         let mut tls: TlsSection = section.section("tls").aside().read();
-        section.finish();
         let protocol = listen.protocol.value;
         tls.required.value.get_or_insert(protocol != Protocol::Auto);
+        let loaded = certificates::load(&tls, protocol, section.notes());
         Self {
-            loaded: certificates::load(&tls, protocol, notes).map(|loaded| tls.tls(loaded)),
+            loaded: loaded.map(|loaded| tls.tls(loaded)),
             listen,
             class,
             tls,

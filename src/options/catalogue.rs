@@ -1,7 +1,7 @@
 //! Every option that a reader asks for, and the pages that are made from that: the example of a
 //! config, and the reference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::kind::Example;
@@ -31,6 +31,8 @@ struct About {
     is_array: bool,
     /// Whether the example shows it in comments.
     is_aside: bool,
+    /// Whether any name in it is an option.
+    takes_any_name: bool,
     options: Vec<(&'static str, Definition)>,
 }
 
@@ -38,6 +40,8 @@ struct About {
 #[derive(Default)]
 pub struct Catalogue {
     sections: Vec<About>,
+    /// The paths of everything that was asked for, sections among them.
+    asked_for: BTreeSet<String>,
 }
 
 impl Catalogue {
@@ -76,6 +80,25 @@ impl Catalogue {
         if section.options.iter().all(|(known, _)| *known != key) {
             section.options.push((key, definition()));
         }
+    }
+
+    pub(crate) fn take_any_name(&mut self, path: &str) {
+        self.section(path).takes_any_name = true;
+    }
+
+    /// Whether no name in a section is wrong: any is an option, or the section was not read.
+    pub(crate) fn takes_any_name(&self, path: &str) -> bool {
+        let mut sections = self.sections.iter();
+        let found = sections.find(|it| it.path == path);
+        found.map_or(!path.is_empty(), |section| section.takes_any_name)
+    }
+
+    pub(crate) fn asked_for(&mut self, path: String) {
+        self.asked_for.insert(path);
+    }
+
+    pub(crate) fn was_asked_for(&self, path: &str) -> bool {
+        self.asked_for.contains(path)
     }
 
     fn all(&self) -> impl Iterator<Item = (String, &About, &'static str, &Definition)> {

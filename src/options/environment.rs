@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use toml::de::DeValue;
 
-use super::place::{Lines, Place};
+use super::place::Place;
 use super::problem::{Problem, Severity};
 use super::shown::{quoted, shortened};
 use super::tree::{Node, Table, Value, of_value};
@@ -14,6 +14,11 @@ const PREFIX: &str = "TIDEGATE_";
 
 /// Segments of a path that a variable may name; more than any option has.
 const SEGMENTS_MAX: usize = 8;
+
+const NO_PATH: &str = "is not the path of an option";
+const PATH: &str =
+    "write TIDEGATE_SECTION__KEY, or TIDEGATE_LISTEN__0__BIND for the first of several";
+const BEFORE: &str = "write the number, from 0, before it, as in TIDEGATE_LISTEN__0__BIND";
 
 /// What did not come to lie over the file.
 #[derive(Default)]
@@ -43,10 +48,9 @@ pub(crate) fn lay_over(
             not_laid.pathless.push(shortened(&variable).into());
         }
     }
-    let mut variables = laid;
     // In the order of their paths, so that the entries of an array come one after another.
-    variables.sort();
-    for (path, variable, text) in variables {
+    laid.sort();
+    for (path, variable, text) in laid {
         let key = path.iter().fold(String::new(), |key, segment| {
             let dot = if key.is_empty() { "" } else { "." };
             match segment {
@@ -55,13 +59,14 @@ pub(crate) fn lay_over(
             }
         });
         let place = Place::Variable(Arc::clone(&variable));
-        let node = Node {
-            value: from_text(&text, &place),
-            name: place.clone(),
-            place,
-            letters: Some(text),
+        let value = match DeValue::parse(&text) {
+            Ok(value) => of_value(value.get_ref(), &|_| place.clone()),
+            // So that quotes need no quotes.
+            Err(_) => Value::Text(text.clone()),
         };
-        if let Err((message, cure)) = put(tree, &path, node) {
+        let letters = Some(text);
+        let node = Node::new(place, value);
+        if let Err((message, cure)) = put(tree, &path, Node { letters, ..node }) {
             not_laid.misplaced.push(Problem {
                 severity: Severity::Error,
                 place: Place::Variable(shortened(&variable).into()),
@@ -111,100 +116,54 @@ impl Segment {
     }
 }
 
-/// The value as TOML where it is TOML, else as a text, so that quotes need no quotes.
-fn from_text(text: &str, place: &Place) -> Value {
-    match DeValue::parse(text) {
-        Ok(value) => {
-            let mut value = of_value(value.get_ref(), &Lines::of(text));
-            put_at(&mut value, place);
-            value
-        }
-        Err(_) => Value::Text(text.to_owned()),
-    }
-}
-
-/// Everything inside a variable's value was said in that variable.
-fn put_at(value: &mut Value, place: &Place) {
-    let inner: Box<dyn Iterator<Item = &mut Node>> = match value {
-        Value::List(list) => Box::new(list.iter_mut()),
-        Value::Table(table) => Box::new(table.values_mut()),
-        _ => return,
-    };
-    for node in inner {
-        node.place = place.clone();
-        node.name = place.clone();
-        put_at(&mut node.value, place);
-    }
-}
-
 /// Puts a value where a path leads, making the tables on the way.
 fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, String)> {
-    let not_a_key = || {
-        (
-            "is not the path of an option".to_owned(),
-            "write TIDEGATE_SECTION__KEY, or TIDEGATE_LISTEN__0__BIND for the first of several"
-                .to_owned(),
-        )
-    };
-    let [Segment::Key(first), rest @ ..] = path else {
-        return Err(not_a_key());
-    };
+    let wrong = |told: String, cure: &str| Err((told, cure.to_owned()));
     let empty = |segment: &Segment| matches!(segment, Segment::Key(name) if name.is_empty());
-    if path.len() > SEGMENTS_MAX || path.iter().any(empty) {
-        return Err(not_a_key());
-    }
-    let place = node.place.clone();
-    let empty_node = |value: Value| Node {
-        place: place.clone(),
-        name: place.clone(),
-        value,
-        letters: None,
+    let (Some(Segment::Key(first)), false) = (path.first(), path.iter().any(empty)) else {
+        return wrong(NO_PATH.to_owned(), PATH);
     };
-    let missing = |next: Option<&Segment>| match next {
-        Some(Segment::Index(_)) => empty_node(Value::List(Vec::new())),
-        _ => empty_node(Value::Table(Table::new())),
+    if path.len() > SEGMENTS_MAX {
+        return wrong(NO_PATH.to_owned(), PATH);
+    }
+    let missing = |next: Option<&Segment>| {
+        let value = match next {
+            Some(Segment::Index(_)) => Value::List(Vec::new()),
+            _ => Value::Table(Table::new()),
+        };
+        Node::new(node.place.clone(), value)
     };
     let mut at = tree
         .entry(first.clone())
-        .or_insert_with(|| missing(rest.first()));
-    for (depth, segment) in rest.iter().enumerate() {
+        .or_insert_with(|| missing(path.get(1)));
+    for (depth, segment) in path.iter().enumerate().skip(1) {
         at = match (segment, &mut at.value) {
             (Segment::Key(name), Value::Table(table)) => table
                 .entry(name.clone())
-                .or_insert_with(|| missing(rest.get(depth + 1))),
+                .or_insert_with(|| missing(path.get(depth + 1))),
             (Segment::Index(index), Value::List(list)) => {
-                if *index > list.len() {
-                    return Err((
-                        format!("there is no entry {index}, the next one is {}", list.len()),
-                        "count the entries from 0, without a gap".to_owned(),
-                    ));
+                let next = list.len();
+                if *index > next {
+                    let told = format!("there is no entry {index}, the next one is {next}");
+                    return wrong(told, "count the entries from 0, without a gap");
                 }
-                if *index == list.len() {
+                if *index == next {
                     list.push(missing(None));
                 }
                 &mut list[*index]
             }
             (Segment::Index(index), _) => {
-                return Err((
-                    format!("{index} counts the entries of something that has none"),
-                    "leave the number out".to_owned(),
-                ));
+                let told = format!("{index} counts the entries of something that has none");
+                return wrong(told, "leave the number out");
             }
             (Segment::Key(name), Value::List(_)) => {
-                return Err((
-                    format!(
-                        "{} stands where the number of an entry belongs",
-                        quoted(name)
-                    ),
-                    "write the number, from 0, before it, as in TIDEGATE_LISTEN__0__BIND"
-                        .to_owned(),
-                ));
+                let name = quoted(name);
+                let told = format!("{name} stands where the number of an entry belongs");
+                return wrong(told, BEFORE);
             }
             (Segment::Key(name), _) => {
-                return Err((
-                    format!("{} is asked of something that is no table", quoted(name)),
-                    "give the whole value in one variable".to_owned(),
-                ));
+                let told = format!("{} is asked of something that is no table", quoted(name));
+                return wrong(told, "give the whole value in one variable");
             }
         };
     }

@@ -6,9 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::nearest::nearest;
 use super::place::Place;
-use super::shown::quoted;
+use super::shown::{did_you_mean, quoted};
 use super::toml::string;
 use super::tree::{Node, Value};
 
@@ -217,23 +216,17 @@ pub(crate) fn choice<T: Words>() -> Kind<T> {
     let allowed = list.join(" | ");
     let words = allowed.clone();
     let read = move |node: &Node| {
-        let wrong = |cure: String| {
-            let told = format!("{} is not one of the words", node.told());
-            Err(Mistake::new(told, cure))
+        let given = match &node.value {
+            Value::Text(given) => given.as_str(),
+            _ => "",
         };
-        let Value::Text(given) = &node.value else {
-            return wrong(format!("give one of {words}"));
-        };
-        if let Some((_, value)) = T::WORDS.iter().find(|(word, _)| word == given) {
+        if let Some((_, value)) = T::WORDS.iter().find(|(word, _)| *word == given) {
             return Ok(*value);
         }
-        match nearest(given, T::WORDS.iter().map(|(word, _)| *word)) {
-            Some(word) => wrong(format!(
-                "did you mean {}? Give one of {words}",
-                quoted(word)
-            )),
-            None => wrong(format!("give one of {words}")),
-        }
+        let near = did_you_mean(given, T::WORDS.iter().map(|(word, _)| *word));
+        let give = near.map_or("give".to_owned(), |near| format!("{near} Give"));
+        let told = format!("{} is not one of the words", node.told());
+        Err(Mistake::new(told, format!("{give} one of {words}")))
     };
     Kind::new(allowed, read, |value| string(value.word()))
 }
@@ -357,9 +350,13 @@ pub(crate) fn name<T: Display + for<'a> From<&'a str> + 'static>(example: &'stat
     })
 }
 
+fn is_name(given: &str) -> bool {
+    (1..=NAME_MAX).contains(&given.len()) && is_plain(given, "_-.")
+}
+
 /// Whether a text can be a name.
 pub(crate) fn check_name(given: &str) -> Result<(), Mistake> {
-    if (1..=NAME_MAX).contains(&given.len()) && is_plain(given, "_-.") {
+    if is_name(given) {
         return Ok(());
     }
     let told = format!("{} can't be a name", quoted(given));
@@ -373,7 +370,7 @@ pub(crate) fn function_name(name: &str) -> Result<(), Mistake> {
         let cure = "write the name of a function before its number, such as \"guest_list:10\"";
         return Err(Mistake::new("a function's name is empty", cure));
     }
-    if name.len() > NAME_MAX || !is_plain(name, "_-.") {
+    if !is_name(name) {
         let told = format!("{} is not the name of a function", quoted(name));
         let cure = "give up to 64 letters, digits, \"_\", \"-\" or \".\"";
         return Err(Mistake::new(told, cure));
@@ -417,14 +414,9 @@ pub(crate) fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) 
             let cure = format!("give a list, such as {example}");
             return Err(Mistake::new(told, cure).into());
         };
-        if list.len() > max {
-            let told = format!("there are {} of them", list.len());
-            return Err(Mistake::new(told, format!("give at most {max}")).into());
-        }
-        all(list.iter().map(|item| {
-            let in_item = |mistake: Mistake| mistake.in_part("", &item.place);
-            read(item).map_err(|wrong| wrong.into_iter().map(in_item).collect())
-        }))
+        parts(max, list.iter().map(|item| ("", item)), |_, item| {
+            read(item)
+        })
     };
     let allowed = format!("a list of up to {max}: {}", one.allowed);
     Kind::of_parts(allowed, read, move |values: &Vec<T>| {
@@ -465,17 +457,11 @@ pub(crate) fn table<T: 'static>(
             let told = format!("{} is not a table", node.told());
             return Err(Mistake::new(told, cure).into());
         };
-        if table.len() > max {
-            let told = format!("there are {} of them", table.len());
-            return Err(Mistake::new(told, format!("give at most {max}")).into());
-        }
-        all(table.iter().map(|(name, item)| {
-            let value = check(name).map_err(Vec::from).and_then(|()| read(item));
-            let in_item = |mistake: Mistake| mistake.in_part(name, &item.place);
-            value
-                .map(|value| (name.clone(), value))
-                .map_err(|wrong| wrong.into_iter().map(in_item).collect())
-        }))
+        let items = table.iter().map(|(name, item)| (name.as_str(), item));
+        parts(max, items, |name, item| {
+            check(name)?;
+            Ok((name.to_owned(), read(item)?))
+        })
     };
     Kind::of_parts(allowed, read, move |values: &Vec<(String, T)>| {
         let entry =
@@ -483,6 +469,23 @@ pub(crate) fn table<T: 'static>(
         let entries: Vec<_> = values.iter().filter_map(entry).collect();
         format!("{{ {} }}", entries.join(", "))
     })
+}
+
+/// Every part of a value as `read` takes it, or every mistake. A part has a name, which may be
+/// empty.
+fn parts<'a, T>(
+    max: usize,
+    items: impl ExactSizeIterator<Item = (&'a str, &'a Node)>,
+    read: impl Fn(&str, &Node) -> Result<T, Vec<Mistake>>,
+) -> Result<Vec<T>, Vec<Mistake>> {
+    if items.len() > max {
+        let told = format!("there are {} of them", items.len());
+        return Err(Mistake::new(told, format!("give at most {max}")).into());
+    }
+    all(items.map(|(name, item)| {
+        let in_part = |mistake: Mistake| mistake.in_part(name, &item.place);
+        read(name, item).map_err(|wrong| wrong.into_iter().map(in_part).collect())
+    }))
 }
 
 /// Every value, or every mistake.
@@ -525,12 +528,7 @@ const TIME: Measure = Measure {
 
 const SIZE: Measure = Measure {
     name: "size",
-    units: [
-        ("GiB", 1 << 30),
-        ("MiB", 1 << 20),
-        ("KiB", 1 << 10),
-        ("B", 1),
-    ],
+    units: [("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1)],
     zero: "0B",
     example: "64KiB",
     usual: "B",
@@ -567,11 +565,8 @@ pub(crate) fn show_size(bytes: u64) -> String {
 }
 
 fn measured(measure: &'static Measure, range: RangeInclusive<u64>) -> Kind<u64> {
-    let words = format!(
-        "{} to {}",
-        measure.show(*range.start()),
-        measure.show(*range.end())
-    );
+    let (least, most) = (measure.show(*range.start()), measure.show(*range.end()));
+    let words = format!("{least} to {most}");
     let allowed = format!("{}, {words}", measure.name);
     let read = move |node: &Node| {
         let Measure { name, example, .. } = measure;
@@ -613,18 +608,16 @@ impl Measure {
         let trimmed = given.trim();
         let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim_start());
+        let Self { example, usual, .. } = self;
         let wrong = |what: &str| {
-            let cure = format!(
-                "give a whole number and a unit ({list}) in quotes, such as {:?}",
-                self.example
-            );
+            let cure =
+                format!("give a whole number and a unit ({list}) in quotes, such as {example:?}");
             Mistake::new(format!("{} {what}", quoted(given)), cure)
         };
         if number.is_empty() || unit.starts_with(['.', ',', '_']) {
             return Err(wrong("is not a whole number with a unit"));
         }
         if unit.is_empty() {
-            let usual = self.usual;
             let cure = format!("write the unit ({list}) in quotes, such as \"{trimmed}{usual}\"");
             return Err(Mistake::new(format!("{trimmed} has no unit"), cure));
         }

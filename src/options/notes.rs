@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::kind::Mistake;
 use super::place::Place;
 use super::problem::{Problem, Severity};
+use super::shown::shortened;
 
 /// Where an option stands.
 #[derive(Clone, Debug)]
@@ -13,6 +14,39 @@ pub struct At {
     /// Its path: `listen[0].bind`.
     pub(crate) key: String,
     pub(crate) place: Place,
+}
+
+impl At {
+    /// Where something in it would stand.
+    pub(crate) fn inside(&self, key: &str) -> Self {
+        self.part(&(key.to_owned(), self.place.clone()))
+    }
+
+    /// Where a part of its value stands. An empty key is the key of the whole value.
+    pub(crate) fn part(&self, (key, place): &(String, Place)) -> Self {
+        Self {
+            key: join(&self.key, key),
+            place: place.clone(),
+        }
+    }
+
+    /// Where an item of an array stands.
+    pub(super) fn item(&self, index: usize, place: &Place) -> Self {
+        Self {
+            key: format!("{}[{index}]", self.key),
+            place: place.clone(),
+        }
+    }
+}
+
+/// A key inside of a section, as a path.
+pub(super) fn join(path: &str, key: &str) -> String {
+    let dot = if path.is_empty() || key.is_empty() {
+        ""
+    } else {
+        "."
+    };
+    format!("{path}{dot}{key}")
 }
 
 /// Mistakes under way.
@@ -56,19 +90,18 @@ impl Notes {
 
     /// An error in a value, or in a part of it.
     pub(crate) fn mistake(&self, at: &At, mistake: Mistake) {
-        let Mistake {
-            message,
-            cure,
-            part,
-        } = mistake;
-        match part {
-            None => self.error(at, message, cure),
+        match mistake.part {
+            None => self.error(at, mistake.message, mistake.cure),
             Some((key, place)) => {
-                let dot = if key.is_empty() { "" } else { "." };
-                let key = format!("{}{dot}{}", at.key, super::shown::shortened(&key));
-                self.error(&At { key, place }, message, cure);
+                let at = at.part(&(shortened(&key), place));
+                self.error(&at, mistake.message, mistake.cure);
             }
         }
+    }
+
+    /// A value, or none with a note of what is wrong.
+    pub(crate) fn taken<T>(&self, at: &At, result: Result<T, Mistake>) -> Option<T> {
+        result.map_err(|mistake| self.mistake(at, mistake)).ok()
     }
 
     fn note(&self, severity: Severity, at: &At, message: String, cure: String) {

@@ -2,17 +2,15 @@
 //! reports the names that are no option.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::catalogue::{Catalogue, Definition};
 use super::kind::{Kind, Opt};
-use super::nearest::nearest;
-use super::notes::{At, Notes};
+use super::notes::{At, Notes, join};
 use super::place::Place;
 use super::problem::Problem;
-use super::shown::{quoted, shortened};
+use super::shown::{did_you_mean, quoted, shortened};
 use super::syntax;
 use super::toml::Toml;
 use super::tree::{Node, Table, Value};
@@ -32,25 +30,18 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Where something in it would stand.
-    pub(crate) fn inside(&self, key: &str) -> At {
-        let place = self.at.place.clone();
-        let key = join(&self.at.key, key);
-        At { key, place }
-    }
-
-    /// Where a part of its value stands.
-    pub(crate) fn part(&self, (key, place): &(String, Place)) -> At {
-        let place = place.clone();
-        match key.as_str() {
-            "" => At {
-                key: self.at.key.clone(),
-                place,
-            },
-            key => At {
-                key: join(&self.at.key, key),
-                place,
-            },
+    fn of(at: At, node: Option<&Node>, sound: bool) -> Self {
+        let items = match node.map(|node| &node.value) {
+            Some(Value::List(list)) => list.iter().map(|item| item.place.clone()).collect(),
+            Some(Value::Table(table)) => table.values().map(|item| item.place.clone()).collect(),
+            _ => Vec::new(),
+        };
+        Self {
+            at,
+            given: node.is_some(),
+            sound,
+            muted: false,
+            items,
         }
     }
 
@@ -61,8 +52,7 @@ impl Mark {
 
     /// The place of one entry of a table.
     pub(crate) fn entry(&self, key: &str, index: usize) -> At {
-        let At { place, .. } = self.item(index);
-        self.part(&(shortened(key), place))
+        self.item(index).inside(&shortened(key))
     }
 
     /// The place of one item of a list.
@@ -101,9 +91,7 @@ impl<T> Setting<T> {
     pub(crate) fn meant(&self) -> Option<&T> {
         self.sound.then_some(&self.value)
     }
-}
 
-impl<T> Setting<T> {
     /// Writes it, unless it has no value or is muted.
     pub(crate) fn write(&self, field: &str, option: &Opt<T>, out: &mut Toml) {
         if !self.muted
@@ -138,7 +126,7 @@ impl<T> Setting<Option<T>> {
 /// A struct of options that are read from one section of a config.
 pub trait Options {
     /// Takes its options out of a section, and notes every mistake.
-    fn read(section: &mut Section<'_>) -> Self
+    fn read(section: &Section<'_>) -> Self
     where
         Self: Sized;
 
@@ -150,28 +138,6 @@ pub trait Options {
 
     /// The same, to mute options that have no effect.
     fn marks_mut(&mut self) -> Vec<(&'static str, &mut Mark)>;
-}
-
-/// Two structs of options that are read from the same section.
-impl<A: Options, B: Options> Options for (A, B) {
-    fn read(section: &mut Section<'_>) -> Self {
-        (A::read(section), B::read(section))
-    }
-
-    fn write(&self, out: &mut Toml) {
-        self.0.write(out);
-        self.1.write(out);
-    }
-
-    fn marks(&self) -> Vec<(&'static str, &Mark)> {
-        let first = self.0.marks().into_iter();
-        first.chain(self.1.marks()).collect()
-    }
-
-    fn marks_mut(&mut self) -> Vec<(&'static str, &mut Mark)> {
-        let first = self.0.marks_mut().into_iter();
-        first.chain(self.1.marks_mut()).collect()
-    }
 }
 
 /// Writes a section that consists of these options.
@@ -190,16 +156,8 @@ pub(crate) struct Reading {
     problems: Vec<Problem>,
     /// Every option that was asked for.
     catalogue: RefCell<Catalogue>,
-    leftovers: RefCell<Vec<Leftover>>,
     /// The file that lists every option.
     example: &'static str,
-}
-
-/// A name that no reader asked for.
-struct Leftover {
-    section: String,
-    name: String,
-    at: At,
 }
 
 impl Reading {
@@ -211,7 +169,6 @@ impl Reading {
             tree: parsed.tree,
             problems: parsed.problems,
             catalogue: RefCell::default(),
-            leftovers: RefCell::default(),
             example,
         }
     }
@@ -239,7 +196,13 @@ impl Reading {
             key: String::new(),
             place: Place::Whole,
         };
-        Section::new(self, String::new(), at, Some(&self.tree))
+        let table = Some(&self.tree);
+        Section {
+            reading: self,
+            name: String::new(),
+            at,
+            table,
+        }
     }
 
     /// A warning about a variable that looks like ours and names no option. Asked when every
@@ -250,23 +213,39 @@ impl Reading {
             None => "write TIDEGATE_SECTION__KEY, with two underscores between, or leave it out"
                 .to_owned(),
         };
-        let at = At {
-            key: String::new(),
-            place: Place::Variable(variable),
-        };
+        let (key, place) = (String::new(), Place::Variable(variable));
+        let at = At { key, place };
         let told = "this variable looks like one of ours and names no option";
         self.notes.warn(&at, told, cure);
     }
 
-    /// Every problem, unknown options among them.
+    /// Every problem, unknown options among them. Asked when every option has been read.
     pub(crate) fn problems(&mut self) -> Vec<Problem> {
-        for leftover in self.leftovers.take() {
-            let (told, cure) = self.unknown(&leftover);
-            self.notes.error(&leftover.at, told, cure);
-        }
+        self.leftovers(&self.root());
         let mut list = std::mem::take(&mut self.problems);
         list.extend(self.notes.take());
         list
+    }
+
+    /// Notes the names in a section, and in the sections inside it, that no reader asked for.
+    fn leftovers(&self, section: &Section<'_>) {
+        let catalogue = self.catalogue.borrow();
+        // What stands below a broken header is found at the top, where it is not wrong.
+        let is_top_of_lost = self.notes.lost && section.name.is_empty();
+        let any_name = is_top_of_lost || catalogue.takes_any_name(&section.name);
+        for (key, node) in section.table.into_iter().flatten() {
+            let name = join(&section.name, key);
+            let at = section.at.inside(&shortened(key));
+            if catalogue.was_asked_for(&name) {
+                for inner in section.tables(node, &name, &at).flatten() {
+                    self.leftovers(&inner);
+                }
+            } else if !any_name && !self.notes.is_broken(&node.name) {
+                let place = node.name.clone();
+                let (told, cure) = self.unknown(&catalogue, &section.name, key);
+                self.notes.error(&At { place, ..at }, told, cure);
+            }
+        }
     }
 
     /// Every option that was asked for.
@@ -274,19 +253,16 @@ impl Reading {
         self.catalogue.into_inner()
     }
 
-    fn unknown(&self, leftover: &Leftover) -> (String, String) {
-        let catalogue = self.catalogue.borrow();
-        let message = format!("there is no option {} here", quoted(&leftover.name));
-        if let Some(ours) = sdkserver_name(&leftover.name) {
+    fn unknown(&self, catalogue: &Catalogue, section: &str, name: &str) -> (String, String) {
+        let message = format!("there is no option {} here", quoted(name));
+        if let Some(ours) = sdkserver_name(name) {
             return (message, format!("this is {ours} here"));
         }
-        if let Some(name) = nearest(&leftover.name, catalogue.inside(&leftover.section)) {
-            return (message, format!("did you mean {}?", quoted(name)));
-        }
-        let cure = match catalogue.section_of(&leftover.name) {
-            Some(section) => format!("{} belongs in [{section}]", leftover.name),
+        let near = did_you_mean(name, catalogue.inside(section));
+        let cure = near.unwrap_or_else(|| match catalogue.section_of(name) {
+            Some(section) => format!("{name} belongs in [{section}]"),
             None => format!("leave it out; {} lists every option", self.example),
-        };
+        });
         (message, cure)
     }
 }
@@ -309,32 +285,14 @@ pub struct Section<'a> {
     name: String,
     at: At,
     table: Option<&'a Table>,
-    taken: BTreeSet<&'static str>,
-    /// Whether any name is an option.
-    open: bool,
 }
 
 impl<'a> Section<'a> {
-    fn new(reading: &'a Reading, name: String, at: At, table: Option<&'a Table>) -> Self {
-        Self {
-            reading,
-            name,
-            at,
-            table,
-            taken: BTreeSet::new(),
-            open: false,
-        }
-    }
-
     /// Where it stands, to report something that is missing in it.
     pub(crate) fn mark(&self) -> Mark {
-        Mark {
-            at: self.at.clone(),
-            given: self.table.is_some(),
-            sound: true,
-            muted: false,
-            items: Vec::new(),
-        }
+        let mark = Mark::of(self.at.clone(), None, true);
+        let given = self.table.is_some();
+        Mark { given, ..mark }
     }
 
     pub(crate) fn notes(&self) -> &'a Notes {
@@ -353,16 +311,14 @@ impl<'a> Section<'a> {
         self
     }
 
-    /// All of it, and nothing else.
-    pub(crate) fn read<T: Options>(mut self) -> T {
-        let options = T::read(&mut self);
-        self.finish();
-        options
+    /// The options of one struct; others may be in the same section.
+    pub(crate) fn read<T: Options>(&self) -> T {
+        T::read(self)
     }
 
     /// An option, or its default. What can't be read is an error and counts as its default.
     pub(crate) fn option<T>(
-        &mut self,
+        &self,
         field: &'static str,
         text: &'static str,
         option: Opt<T>,
@@ -370,41 +326,25 @@ impl<'a> Section<'a> {
         let key = option.key.unwrap_or(field);
         self.define(key, text, &option);
         let (node, at) = self.find(key);
-        let notes = self.notes();
-        let (value, sound) = match node {
-            None => (None, true),
-            Some(node) if notes.is_broken(&node.place) => (None, false),
-            Some(node) => match (option.kind.read)(node) {
-                Ok(value) => (Some(value), true),
-                Err(mistakes) => {
-                    for mistake in mistakes {
-                        notes.mistake(&at, mistake);
-                    }
-                    (None, false)
-                }
-            },
-        };
+        let legible = node.filter(|node| !self.notes().is_broken(&node.place));
+        let value = legible.and_then(|node| self.value(&option.kind, node, &at));
         if node.is_none()
             && self.table.is_some()
             && let Some((told, cure)) = option.missing
         {
-            notes.missing(&at, told, cure);
+            self.notes().missing(&at, told, cure);
         }
-        let items = match node.map(|node| &node.value) {
-            Some(Value::List(list)) => list.iter().map(|item| item.place.clone()).collect(),
-            Some(Value::Table(table)) => table.values().map(|item| item.place.clone()).collect(),
-            _ => Vec::new(),
-        };
         Setting {
+            mark: Mark::of(at, node, node.is_none() || value.is_some()),
             value: value.unwrap_or(option.default),
-            mark: Mark {
-                at,
-                given: node.is_some(),
-                sound,
-                muted: false,
-                items,
-            },
         }
+    }
+
+    /// The value of a node, or none with a note of every mistake in it.
+    fn value<T>(&self, kind: &Kind<T>, node: &Node, at: &At) -> Option<T> {
+        let note = |mistake| self.notes().mistake(at, mistake);
+        let wrong = |mistakes: Vec<_>| mistakes.into_iter().for_each(note);
+        (kind.read)(node).map_err(wrong).ok()
     }
 
     fn define<T>(&self, key: &'static str, text: &'static str, option: &Opt<T>) {
@@ -420,7 +360,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table inside it.
-    pub(crate) fn section(&mut self, key: &'static str) -> Section<'a> {
+    pub(crate) fn section(&self, key: &'static str) -> Section<'a> {
         let (node, at) = self.find(key);
         let table = node.and_then(|node| match &node.value {
             Value::Table(table) => Some(table),
@@ -432,23 +372,27 @@ impl<'a> Section<'a> {
                 None
             }
         });
-        Section::new(self.reading, join(&self.name, key), at, table)
+        Section {
+            reading: self.reading,
+            name: join(&self.name, key),
+            at,
+            table,
+        }
     }
 
     /// The tables of an array inside it. `None` where the array can't be read; empty where
     /// there is none.
-    pub(crate) fn sections(&mut self, key: &'static str, max: usize) -> Option<Vec<Section<'a>>> {
+    pub(crate) fn sections(&self, key: &'static str, max: usize) -> Option<Vec<Section<'a>>> {
         let (node, at) = self.find(key);
         let Some(node) = node else {
             return Some(Vec::new());
         };
         let name = join(&self.name, key);
-        let (notes, reading) = (self.notes(), self.reading);
         let wrong = |at: &At, node: &Node| {
-            if !notes.is_broken(&node.place) {
+            if !self.notes().is_broken(&node.place) {
                 let told = format!("{} is not an array of tables", node.told());
                 let cure = format!("write [[{name}]] on a line of its own, and its options below");
-                notes.error(at, told, cure);
+                self.notes().error(at, told, cure);
             }
         };
         let Value::List(list) = &node.value else {
@@ -457,102 +401,84 @@ impl<'a> Section<'a> {
         };
         if list.len() > max {
             let told = format!("there are {} of them", list.len());
-            notes.error(&at, told, format!("give at most {max}"));
+            self.notes().error(&at, told, format!("give at most {max}"));
             return None;
         }
-        let section = |(index, item): (usize, &'a Node)| {
-            let at = At {
-                key: format!("{name}[{index}]"),
-                place: item.place.clone(),
-            };
-            match &item.value {
-                Value::Table(table) => Some(Section::new(reading, name.clone(), at, Some(table))),
-                _ => {
-                    wrong(&at, item);
-                    None
-                }
+        let tables = self.tables(node, &name, &at).zip(list).enumerate();
+        let tables = tables.map(|(index, (table, item))| {
+            if table.is_none() {
+                wrong(&at.item(index, &item.place), item);
             }
+            table
+        });
+        tables.collect()
+    }
+
+    /// The tables that a node is: one, or those of an array. None for an item that is no table.
+    fn tables(
+        &self,
+        node: &'a Node,
+        name: &str,
+        at: &At,
+    ) -> impl Iterator<Item = Option<Section<'a>>> {
+        let of_list = |(index, item): (usize, &'a Node)| (at.item(index, &item.place), item);
+        let nodes: Vec<_> = match &node.value {
+            Value::List(list) => list.iter().enumerate().map(of_list).collect(),
+            _ => vec![(at.clone(), node)],
         };
-        list.iter().enumerate().map(section).collect()
+        let (reading, name) = (self.reading, name.to_owned());
+        nodes.into_iter().map(move |(at, node)| match &node.value {
+            Value::Table(table) => Some(Section {
+                reading,
+                name: name.clone(),
+                at,
+                table: Some(table),
+            }),
+            _ => None,
+        })
     }
 
     /// Every table of an array, read. Empty where the array can't be read.
-    pub(crate) fn each<T: Options>(&mut self, key: &'static str, max: usize) -> Vec<T> {
+    pub(crate) fn each<T>(
+        &self,
+        key: &'static str,
+        max: usize,
+        read: impl Fn(&Section<'_>) -> T,
+    ) -> Vec<T> {
         let sections = self.sections(key, max).unwrap_or_default();
-        sections.into_iter().map(|it| it.aside().read()).collect()
+        sections.into_iter().map(|it| read(&it.aside())).collect()
     }
 
     /// Everything that was not asked for by name, read as one kind: for a section where any
     /// name may be an option.
-    pub(crate) fn others<T>(&mut self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
-        self.open = true;
+    pub(crate) fn others<T>(&self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
+        self.reading
+            .catalogue
+            .borrow_mut()
+            .take_any_name(&self.name);
+        let catalogue = self.reading.catalogue.borrow();
         let notes = self.notes();
-        let all = self.table.into_iter().flatten();
-        let others = all.filter(|(name, node)| {
+        let others = self.table.into_iter().flatten().filter(|(name, node)| {
             let is_broken = notes.is_broken(&node.name) || notes.is_broken(&node.place);
-            !self.taken.contains(name.as_str()) && !is_broken
+            !is_broken && !catalogue.was_asked_for(&join(&self.name, name))
         });
         let read = |(name, node): (&'a String, &'a Node)| {
-            let at = At {
-                key: join(&self.at.key, &shortened(name)),
-                place: node.place.clone(),
-            };
-            let value = match (kind.read)(node) {
-                Ok(value) => Some(value),
-                Err(mistakes) => {
-                    mistakes.into_iter().for_each(|it| notes.mistake(&at, it));
-                    None
-                }
-            };
-            let mark = Mark {
-                at,
-                given: true,
-                sound: value.is_some(),
-                muted: false,
-                items: Vec::new(),
-            };
+            let at = self.at.inside(&shortened(name));
+            let place = node.place.clone();
+            let at = At { place, ..at };
+            let value = self.value(kind, node, &at);
+            let mark = Mark::of(at, Some(node), value.is_some());
             (name.as_str(), Setting { value, mark })
         };
         others.map(read).collect()
     }
 
-    /// Ends the reading: whatever is left is unknown.
-    pub(crate) fn finish(self) {
-        // What stands below a broken header is found at the top, where it is not wrong.
-        if self.open || self.notes().lost && self.name.is_empty() {
-            return;
-        }
-        for (name, node) in self.table.into_iter().flatten() {
-            if self.taken.contains(name.as_str()) || self.notes().is_broken(&node.name) {
-                continue;
-            }
-            self.reading.leftovers.borrow_mut().push(Leftover {
-                section: self.name.clone(),
-                name: name.clone(),
-                at: At {
-                    key: join(&self.at.key, &shortened(name)),
-                    place: node.name.clone(),
-                },
-            });
-        }
-    }
-
-    fn find(&mut self, key: &'static str) -> (Option<&'a Node>, At) {
-        self.taken.insert(key);
+    fn find(&self, key: &'static str) -> (Option<&'a Node>, At) {
+        let mut catalogue = self.reading.catalogue.borrow_mut();
+        catalogue.asked_for(join(&self.name, key));
         let node = self.table.and_then(|table| table.get(key));
-        let at = At {
-            key: join(&self.at.key, key),
-            place: node.map_or_else(|| self.at.place.clone(), |node| node.place.clone()),
-        };
-        (node, at)
-    }
-}
-
-/// A key inside of a section, as a path.
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{path}.{key}")
+        let place = node.map_or(&self.at.place, |node| &node.place).clone();
+        let key = join(&self.at.key, key);
+        (node, At { key, place })
     }
 }

@@ -39,6 +39,15 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", shortened(&without_credentials(text)))
 }
 
+/// The cure for a misspelt word: the one that was probably meant.
+pub(crate) fn did_you_mean<'a>(
+    given: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    let near = nearest(given, candidates)?;
+    Some(format!("did you mean {}?", quoted(near)))
+}
+
 /// A text that is not longer than a message should be.
 pub(crate) fn shortened(text: &str) -> String {
     const CHARACTERS_MAX: usize = 60;

@@ -44,7 +44,7 @@ pub(crate) fn parse(text: &str) -> Parsed {
     for look in 0..LOOKS_MAX {
         let lines = Lines::repaired(&repaired.text, text, &repaired.added);
         let (table, errors) = DeTable::parse_recoverable(&repaired.text);
-        parsed.tree = tree::of_file(table.get_ref(), &lines);
+        parsed.tree = tree::of_table(table.get_ref(), &|span| lines.place(span));
         let before = parsed.broken.len() + words.len();
         for error in errors {
             let place = lines.place(error.span().unwrap_or_default());

@@ -1,10 +1,12 @@
 //! A config as a tree in which every value knows its place.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 
-use super::place::{Lines, Place};
+use super::place::Place;
 use super::shown::{quoted, shortened};
 
 /// A value and where it was said.
@@ -35,6 +37,16 @@ pub(crate) enum Value {
 }
 
 impl Node {
+    /// Without a name.
+    pub(crate) fn new(place: Place, value: Value) -> Self {
+        Self {
+            name: place.clone(),
+            place,
+            value,
+            letters: None,
+        }
+    }
+
     /// The string it is, if it is one.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
@@ -57,29 +69,25 @@ impl Node {
     }
 }
 
-/// The tree of a file that has been parsed.
-pub(crate) fn of_file(table: &DeTable<'_>, lines: &Lines<'_>) -> Table {
-    table
-        .iter()
-        .map(|(key, value)| {
-            let name = lines.place(key.span());
-            let place = match value.get_ref() {
-                // A table's own span is that of its header, or nothing: its name says it better.
-                DeValue::Table(_) => name.clone(),
-                _ => lines.place(value.span()),
-            };
-            let node = Node {
-                place,
-                name,
-                value: of_value(value.get_ref(), lines),
-                letters: None,
-            };
-            (key.get_ref().to_string(), node)
-        })
-        .collect()
+/// The tree of a table that has been parsed; `place` says where something stands in it.
+pub(crate) fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
+    let entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+        let name = place(key.span());
+        let whole = match value.get_ref() {
+            // A table's own span is that of its header, or nothing: its name says it better.
+            DeValue::Table(_) => name.clone(),
+            _ => place(value.span()),
+        };
+        let node = Node::new(whole, of_value(value.get_ref(), place));
+        (key.get_ref().to_string(), Node { name, ..node })
+    };
+    table.iter().map(entry).collect()
 }
 
-pub(crate) fn of_value(value: &DeValue<'_>, lines: &Lines<'_>) -> Value {
+pub(crate) fn of_value(value: &DeValue<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Value {
+    let item = |item: &Spanned<DeValue<'_>>| {
+        Node::new(place(item.span()), of_value(item.get_ref(), place))
+    };
     match value {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => Value::Integer(
@@ -88,16 +96,7 @@ pub(crate) fn of_value(value: &DeValue<'_>, lines: &Lines<'_>) -> Value {
         DeValue::Float(number) => Value::Other(number.to_string()),
         DeValue::Boolean(flag) => Value::Boolean(*flag),
         DeValue::Datetime(date) => Value::Other(date.to_string()),
-        DeValue::Array(list) => Value::List(
-            list.iter()
-                .map(|item| Node {
-                    place: lines.place(item.span()),
-                    name: lines.place(item.span()),
-                    value: of_value(item.get_ref(), lines),
-                    letters: None,
-                })
-                .collect(),
-        ),
-        DeValue::Table(table) => Value::Table(of_file(table, lines)),
+        DeValue::Array(list) => Value::List(list.iter().map(item).collect()),
+        DeValue::Table(table) => Value::Table(of_table(table, place)),
     }
 }

@@ -42,8 +42,8 @@ pub(crate) struct Profiles {
 }
 
 impl Profiles {
-    pub(crate) fn read(mut section: Section<'_>) -> Self {
-        let built_in = ProfilesSection::read(&mut section);
+    pub(crate) fn read(section: &Section<'_>) -> Self {
+        let built_in = ProfilesSection::read(section);
         let own = section.others(&profile());
         let notes = section.notes();
         let mut sound = built_in.marks().iter().all(|(_, mark)| mark.sound);
@@ -78,7 +78,6 @@ impl Profiles {
                 allowance,
             }));
         }
-        section.finish();
         Self {
             section: built_in,
             list,

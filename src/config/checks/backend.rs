@@ -39,11 +39,8 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
             "the real sdkserver reads {SDKSERVER_READ} bytes of a request, not {}",
             show_size(bytes as u64)
         );
-        notes.warn(
-            request,
-            told,
-            "give \"4KiB\", unless this backend reads more",
-        );
+        let cure = "give \"4KiB\", unless this backend reads more";
+        notes.warn(request, told, cure);
     }
     let idle = &all.bounds.pool_idle_timeout;
     if let (Some(&kept), Some(_)) = (idle.meant(), all.backend.http.said())
@@ -53,11 +50,8 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
             "Apache closes an idle connection after 5 s by default, before these {}",
             show_duration(kept)
         );
-        notes.warn(
-            idle,
-            told,
-            "give \"4s\", unless the backend keeps connections longer",
-        );
+        let cure = "give \"4s\", unless the backend keeps connections longer";
+        notes.warn(idle, told, cure);
     }
 }
 

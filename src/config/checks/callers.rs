@@ -5,7 +5,7 @@ use tidegate_callers::{Charge, Field, Label, NewCaller, Notes as CallerNotes, Ta
 use crate::callers::options::CallerSection;
 use crate::classify::OTHER;
 use crate::options::shown::quoted;
-use crate::options::{Mark, Notes, nearest};
+use crate::options::{Mark, Notes, did_you_mean};
 
 use super::super::sections::Sections;
 use super::functions::Functions;
@@ -48,10 +48,8 @@ fn listeners_exist(caller: &CallerSection, all: &Sections, notes: &Notes) {
             continue;
         }
         let told = format!("no listener is called {}", quoted(literal));
-        let cure = match nearest(literal, names()) {
-            Some(near) => format!("did you mean {}?", quoted(near)),
-            None => "give the name of a [[listen]]".to_owned(),
-        };
+        let near = did_you_mean(literal, names());
+        let cure = near.unwrap_or("give the name of a [[listen]]".to_owned());
         notes.warn(&caller.patterns, told, cure);
     }
 }

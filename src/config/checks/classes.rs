@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::call::Protocol;
 use crate::classify::class::{POLLING, USER};
 use crate::options::shown::quoted;
-use crate::options::{Notes, nearest};
+use crate::options::{Notes, did_you_mean};
 
 use super::super::classes::DATABASE;
 use super::super::sections::{Class, Listen, Sections};
@@ -27,18 +27,12 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
 }
 
 fn are_apart(all: &Sections, notes: &Notes) {
-    let mut names = Vec::new();
+    let names = all.classes.iter().map(|it| &it.class.name);
+    let cure = "give each class a name of its own, or make one of the two";
+    super::are_apart(names, ("the name of another class", cure), notes);
     let mut functions: BTreeMap<&str, &str> = BTreeMap::new();
     let mut efforts = Vec::new();
-    for Class { class, placed } in &all.classes {
-        if let Some(name) = class.name.said() {
-            if names.contains(&name) {
-                let told = format!("{} is the name of another class too", quoted(name));
-                let cure = "give each class a name of its own, or make one of the two";
-                notes.error(&class.name, told, cure);
-            }
-            names.push(name);
-        }
+    for Class { placed, .. } in &all.classes {
         for function in placed.functions.meant().into_iter().flatten() {
             if let Some(other) = functions.insert(function, &placed.functions.key) {
                 let told = format!("{} is in {other} too", quoted(function));
@@ -126,11 +120,8 @@ fn per_window(all: &Sections, Class { class, .. }: &Class, notes: &Notes) {
     };
     if all.limits.window_size_seconds.meant() == Some(&0) {
         let told = "windows are off: smapi_rate_limit_window_size_seconds is 0";
-        notes.error(
-            &class.per_window,
-            told,
-            "leave it out, or give the window a length",
-        );
+        let cure = "leave it out, or give the window a length";
+        notes.error(&class.per_window, told, cure);
     } else if let Some(total) = window_total(all).filter(|total| calls > total) {
         let told = format!("{calls} calls per window are more than the total of {total}");
         let cure = format!("give at most {total}, or raise total");
@@ -220,15 +211,10 @@ fn of_listener(all: &Sections, Listen { listen, class, .. }: &Listen, notes: &No
             .filter_map(|it| it.class.name.value.as_deref());
         let known: Vec<&str> = [USER, POLLING].into_iter().chain(own).collect();
         if !known.contains(&&**name) {
-            let cure = match nearest(name, known) {
-                Some(class) => format!("did you mean {}?", quoted(class)),
-                None => format!("add a section [[class]] with name = {}", quoted(name)),
-            };
-            notes.error(
-                &class.class,
-                format!("there is no class {}", quoted(name)),
-                cure,
-            );
+            let told = format!("there is no class {}", quoted(name));
+            let add = || format!("add a section [[class]] with name = {}", quoted(name));
+            let cure = did_you_mean(name, known).unwrap_or_else(add);
+            notes.error(&class.class, told, cure);
         }
     }
     let has_headers = |protocol: &Protocol| matches!(protocol, Protocol::Auto | Protocol::Http);
@@ -236,10 +222,7 @@ fn of_listener(all: &Sections, Listen { listen, class, .. }: &Listen, notes: &No
         && listen.protocol.meant().is_some_and(|it| !has_headers(it))
     {
         let told = "no class is ever named here: only HTTP has headers";
-        notes.warn(
-            &class.class_header,
-            told,
-            "leave it out, or write protocol = \"http\"",
-        );
+        let cure = "leave it out, or write protocol = \"http\"";
+        notes.warn(&class.class_header, told, cure);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::options::shown::quoted;
-use crate::options::{Notes, nearest};
+use crate::options::{Notes, did_you_mean};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 use super::super::coordinate::{Coordinate, SharedSection};
@@ -26,19 +26,14 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
         notes.missing(&section.section, "no limit is shared", cure);
     }
     let known = known(all);
-    let (mut names, mut resources) = (Vec::new(), Vec::new());
+    let resources = limits.iter().map(|it| &it.resource);
+    let what = (
+        "another limit's resource",
+        "give each limit a resource of its own",
+    );
+    super::are_apart(resources, what, notes);
+    let mut names = Vec::new();
     for shared in limits {
-        if let Some(resource) = shared.resource.said() {
-            if resources.contains(&resource) {
-                let told = format!("{} is another limit's resource too", quoted(resource));
-                notes.error(
-                    &shared.resource,
-                    told,
-                    "give each limit a resource of its own",
-                );
-            }
-            resources.push(resource);
-        }
         let Some(given) = shared.limit.said() else {
             continue;
         };
@@ -89,22 +84,18 @@ fn unknown(
     let bare = names().filter_map(|name| name.strip_prefix(RATE_LIMIT_PREFIX));
     let function = format!("function:{given}");
     let near = match known.contains_key(&function) {
-        true => Some(function.as_str()),
-        false => nearest(given, names().chain(bare)),
+        true => did_you_mean(&function, [&*function]),
+        false => did_you_mean(given, names().chain(bare)),
     };
-    let cure = match near {
-        Some(near) => format!("did you mean {}?", quoted(near)),
-        None if known.is_empty() => "there is none that could be shared".to_owned(),
-        None => {
+    let told = format!("there is no limit {}", quoted(given));
+    let cure = near.unwrap_or_else(|| match known.is_empty() {
+        true => "there is none that could be shared".to_owned(),
+        false => {
             let list: Vec<_> = names().map(quoted).collect();
             format!("give one of {}", list.join(", "))
         }
-    };
-    notes.error(
-        &shared.limit,
-        format!("there is no limit {}", quoted(given)),
-        cure,
-    );
+    });
+    notes.error(&shared.limit, told, cure);
 }
 
 fn safe_fits(shared: &SharedSection, name: &str, number: &Known, safe: f64, notes: &Notes) {

@@ -7,7 +7,7 @@
 use crate::call::BackendKind;
 use crate::call::sdk::Function;
 use crate::options::shown::quoted;
-use crate::options::{At, Mistake, Notes, nearest};
+use crate::options::{At, Mistake, Notes, did_you_mean};
 
 use super::super::sections::Sections;
 
@@ -69,10 +69,8 @@ impl<'a> Functions<'a> {
             return None;
         }
         let told = format!("no function is known that is called {}", quoted(name));
-        let cure = match nearest(name, names.iter().copied().chain(also)) {
-            Some(function) => format!("did you mean {}?", quoted(function)),
-            None => "leave it out, or give it a [[route]].".to_owned(),
-        };
+        let near = did_you_mean(name, names.iter().copied().chain(also));
+        let cure = near.unwrap_or("leave it out, or give it a [[route]].".to_owned());
         Some(Mistake::new(told, cure))
     }
 }

@@ -166,11 +166,8 @@ fn outstanding(all: &Sections, notes: &Notes) {
              the limits and {more} that are exempt are more"
         );
         let room = (SDKSERVER_WORKERS - at_once).max(1);
-        notes.warn(
-            max_unlimited,
-            told,
-            format!("give max_unlimited = {room} in [queue]"),
-        );
+        let cure = format!("give max_unlimited = {room} in [queue]");
+        notes.warn(max_unlimited, told, cure);
     }
     if at_once > SDKSERVER_WORKERS {
         let told = format!(

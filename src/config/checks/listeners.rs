@@ -1,12 +1,10 @@
 //! The listeners, and the admin address beside them.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::admin::needs_token;
 use crate::call::listener::{ClientAuth, ProxyProtocol, UNIX_MODE};
 use crate::call::{Bind, Protocol, UserFrom};
-use crate::options::shown::quoted;
 use crate::options::{At, Notes};
 
 use super::super::sections::{Listen, Sections};
@@ -40,15 +38,12 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
 }
 
 fn are_apart(all: &Sections, listeners: &[Listen], notes: &Notes) {
-    let mut names = BTreeSet::new();
-    for Listen { listen, .. } in listeners {
-        if let Some(name) = listen.name.said()
-            && !names.insert(name)
-        {
-            let told = format!("{} is the name of another listener too", quoted(name));
-            notes.error(&listen.name, told, "give each listener a name of its own");
-        }
-    }
+    let names = listeners.iter().map(|it| &it.listen.name);
+    let what = (
+        "the name of another listener",
+        "give each listener a name of its own",
+    );
+    super::are_apart(names, what, notes);
     let mut binds: Vec<(Bind, &At)> = Vec::new();
     for (bind, at) in all.own_addresses() {
         if let Some((other, earlier)) = binds.iter().find(|(other, _)| collide(&bind, other)) {
@@ -107,22 +102,16 @@ fn tls(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
     }
     if !asks && tls.client_ca.given {
         let told = "it has no effect while client_auth is \"off\"";
-        notes.warn(
-            &tls.client_ca,
-            told,
-            "leave it out, or write client_auth = \"required\"",
-        );
+        let cure = "leave it out, or write client_auth = \"required\"";
+        notes.warn(&tls.client_ca, told, cure);
     }
     let (Some(&protocol), Some(&required)) = (listen.protocol.meant(), tls.required.meant()) else {
         return;
     };
     if required == Some(false) && protocol != Protocol::Auto {
         let told = "only an \"auto\" listener tells TLS from other protocols";
-        notes.error(
-            &tls.required,
-            told,
-            "leave it out, or write protocol = \"auto\"",
-        );
+        let cure = "leave it out, or write protocol = \"auto\"";
+        notes.error(&tls.required, told, cure);
     }
     if client_auth == ClientAuth::Required && protocol == Protocol::Auto && required != Some(true) {
         let told = "a client without a certificate is still admitted, without TLS";
@@ -144,11 +133,8 @@ fn user_from(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
     }
     if user_from == UserFrom::Basic && matches!(protocol, Protocol::Socket | Protocol::Tcp) {
         let told = "no user is ever named here: only HTTP has Basic authentication";
-        notes.warn(
-            &listen.user_from,
-            told,
-            "leave it out, or write protocol = \"http\"",
-        );
+        let cure = "leave it out, or write protocol = \"http\"";
+        notes.warn(&listen.user_from, told, cure);
     }
 }
 
@@ -156,11 +142,10 @@ fn proxies_are_trusted(all: &Sections, Listen { listen, .. }: &Listen, notes: &N
     let Some(trusted) = all.proxies.trusted_proxies.meant() else {
         return;
     };
-    let has_none = match listen.bind.said() {
-        Some(Bind::Tcp(_)) => trusted.networks.is_empty(),
-        Some(Bind::Unix(_)) => !trusted.unix,
-        None => false,
-    };
+    let has_none = listen.bind.said().is_some_and(|bind| match bind {
+        Bind::Tcp(_) => trusted.networks.is_empty(),
+        Bind::Unix(_) => !trusted.unix,
+    });
     if has_none && listen.proxy_protocol.meant() == Some(&ProxyProtocol::Required) {
         let told = "no proxy that could connect here is trusted, so no client is admitted";
         let cure = "name it in trusted_proxies of [callers]: its address, or \"unix\" for any \
@@ -175,40 +160,33 @@ fn has_backend(all: &Sections, Listen { listen, .. }: &Listen, notes: &Notes) {
     let add_socket = "add socket = \"127.0.0.1:2001\" to [backend]";
     let add_http = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
                     [backend]";
-    let Some(protocol) = listen.protocol.meant() else {
-        return;
-    };
+    let tcp = !all.backend.tcp.is_missing();
     let at = &listen.protocol;
+    let missing = |told: &str, cure: &str| notes.missing(at, told, cure);
     let no_http = "HTTP routes will be answered 501: there is no HTTP backend";
-    match protocol {
-        Protocol::Socket if !socket => {
-            let told = "a socket listener needs the socket backend";
-            notes.missing(at, told, add_socket);
+    match at.meant() {
+        Some(Protocol::Socket) if !socket => {
+            missing("a socket listener needs the socket backend", add_socket);
         }
-        Protocol::Tcp if all.backend.tcp.is_missing() => {
-            let told = "a tcp listener needs the tcp backend";
-            notes.missing(at, told, "add tcp = \"127.0.0.1:9000\" to [backend]");
+        Some(Protocol::Tcp) if !tcp => {
+            let cure = "add tcp = \"127.0.0.1:9000\" to [backend]";
+            missing("a tcp listener needs the tcp backend", cure);
         }
-        Protocol::Auto | Protocol::Http if !socket && !http => {
+        Some(Protocol::Auto | Protocol::Http) if !socket && !http => {
             let told = "there is no backend for the calls that come in here";
-            notes.missing(at, told, format!("{add_socket}, or {add_http}"));
+            missing(told, &format!("{add_socket}, or {add_http}"));
         }
-        Protocol::Auto if !socket => {
+        Some(Protocol::Auto) if !socket => {
             let told = "calls of the socket protocol will be refused: there is no socket backend";
-            notes.warn(
-                at,
-                told,
-                format!("{add_socket}, or write protocol = \"http\""),
-            );
+            let cure = format!("{add_socket}, or write protocol = \"http\"");
+            notes.warn(at, told, cure);
         }
-        Protocol::Auto if !http => {
-            notes.warn(
-                at,
-                no_http,
-                format!("{add_http}, or write protocol = \"socket\""),
-            );
+        Some(Protocol::Auto) if !http => {
+            let told = no_http;
+            let cure = format!("{add_http}, or write protocol = \"socket\"");
+            notes.warn(at, told, cure);
         }
-        Protocol::Http if !http => notes.warn(at, no_http, add_http),
+        Some(Protocol::Http) if !http => notes.warn(at, no_http, add_http),
         _ => {}
     }
 }

@@ -40,11 +40,8 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
         let away = quota.when_store_away.meant();
         if quota.safe.given && away.is_some_and(|it| *it != WhenAway::Safe) {
             let told = "it has no effect unless when_store_away is \"safe\"";
-            notes.warn(
-                &quota.safe,
-                told,
-                "leave it out, or write when_store_away = \"safe\"",
-            );
+            let cure = "leave it out, or write when_store_away = \"safe\"";
+            notes.warn(&quota.safe, told, cure);
         }
         totals_belong(both, functions, notes);
         most_expensive_can_pass(both, all, notes);
@@ -85,11 +82,8 @@ fn base_fits(quota: &QuotaSection, notes: &Notes) {
     };
     if let Some(total) = quota.total.said().filter(|total| base > *total) {
         let told = format!("the smallest draw of {base} is more than the total of {total}");
-        notes.error(
-            &quota.base,
-            told,
-            format!("give at most {total}, or leave it out"),
-        );
+        let cure = format!("give at most {total}, or leave it out");
+        notes.error(&quota.base, told, cure);
         return;
     }
     for (index, (key, total)) in quota.totals.value.iter().enumerate() {
@@ -172,11 +166,8 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
                 "nothing passes while the store is unavailable: shared among {sidecars} sidecars, \
                  the safe share of {total} is no whole token"
             );
-            notes.warn(
-                &at,
-                told,
-                "give a higher total, or choose in when_store_away",
-            );
+            let cure = "give a higher total, or choose in when_store_away";
+            notes.warn(&at, told, cure);
         }
     }
 }
@@ -213,11 +204,8 @@ fn costs_are_whole(all: &Sections, notes: &Notes) {
         whole_tokens(cost),
         cost.tokens()
     );
-    notes.warn(
-        at,
-        told,
-        "give whole numbers, such as ten times as many, and totals to match",
-    );
+    let cure = "give whole numbers, such as ten times as many, and totals to match";
+    notes.warn(at, told, cure);
 }
 
 fn namespaces_are_apart(quotas: &[&RateLimit], notes: &Notes) {

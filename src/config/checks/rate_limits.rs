@@ -14,7 +14,7 @@ use crate::callers::rate_limit::options::{
 use crate::callers::rate_limit::profiles::Profiles;
 use crate::callers::settings::Costs;
 use crate::options::shown::quoted;
-use crate::options::{At, Notes, Options, Setting, nearest};
+use crate::options::{At, Notes, Options, Setting, did_you_mean};
 
 use super::super::sections::{RateLimit, Sections};
 use super::functions::Functions;
@@ -47,11 +47,8 @@ fn goes_evenly(limit: &RateLimitSection, all: &Sections, notes: &Notes) {
     if of_all && all.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
         let told = "its calls do not go evenly while queue.postpone is \"jitter\": a delayed call \
                     waits aside for a random time";
-        notes.warn(
-            &limit.section,
-            told,
-            "write postpone = \"in_turn\" in [queue]",
-        );
+        let cure = "write postpone = \"in_turn\" in [queue]";
+        notes.warn(&limit.section, told, cure);
     }
 }
 
@@ -100,15 +97,10 @@ fn bucket(limit: &RateLimitSection, profiles: &Profiles, notes: &Notes) {
         }
         if profiles.sound && profiles.find(profile).is_none() {
             let names = profiles.list.iter().map(|profile| &*profile.name);
-            let cure = match nearest(profile, names) {
-                Some(near) => format!("did you mean {}?", quoted(near)),
-                None => "add it to [profiles], or give burst and fill".to_owned(),
-            };
-            notes.error(
-                &limit.profile,
-                format!("there is no profile {}", quoted(profile)),
-                cure,
-            );
+            let near = did_you_mean(profile, names);
+            let cure = near.unwrap_or("add it to [profiles], or give burst and fill".to_owned());
+            let told = format!("there is no profile {}", quoted(profile));
+            notes.error(&limit.profile, told, cure);
         }
         return;
     }
@@ -161,11 +153,8 @@ fn paced(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
     match limit.applies_to.meant() {
         Some(AppliesTo::Function) if limit.function.is_missing() => {
             let told = "the rate limit applies to a function, and names none";
-            notes.missing(
-                &limit.section,
-                told,
-                "add function = \"guest_list\", or the one you mean",
-            );
+            let cure = "add function = \"guest_list\", or the one you mean";
+            notes.missing(&limit.section, told, cure);
         }
         Some(to) if *to != AppliesTo::Function && limit.function.given => {
             let told = "a function is named that the rate limit does not apply to alone";
@@ -185,18 +174,14 @@ fn words_fit(limit: &RateLimitSection, kind: Form, notes: &Notes) {
     let is_quota = kind == Form::Quota;
     let on_excess = limit.on_excess.said();
     if is_quota && on_excess == Some(&Excess::Delay) {
-        notes.error(
-            &limit.on_excess,
-            "\"delay\" is the word of the other kinds",
-            "write \"wait\"",
-        );
+        let told = "\"delay\" is the word of the other kinds";
+        let cure = "write \"wait\"";
+        notes.error(&limit.on_excess, told, cure);
     }
     if !is_quota && on_excess == Some(&Excess::Wait) {
-        notes.error(
-            &limit.on_excess,
-            "\"wait\" is the word of quotas",
-            "write \"delay\"",
-        );
+        let told = "\"wait\" is the word of quotas";
+        let cure = "write \"delay\"";
+        notes.error(&limit.on_excess, told, cure);
     }
     match limit.mode.meant() {
         Some(Mode::Observe) if is_quota => {
@@ -249,11 +234,8 @@ fn is_not_of_callers(limit: &RateLimitSection, notes: &Notes) {
             }
             _ => "leave it out: postpone in [queue] says how calls wait for such a limit",
         };
-        notes.error(
-            mark,
-            format!("a rate limit that is not for callers has no {option}"),
-            cure,
-        );
+        let told = format!("a rate limit that is not for callers has no {option}");
+        notes.error(mark, told, cure);
     }
 }
 
@@ -309,11 +291,8 @@ fn are_apart(limits: &[RateLimit], notes: &Notes) {
         let number = name.strip_prefix('r').unwrap_or_default();
         if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
             let told = format!("{} reads as the id of a rate limit", quoted(name));
-            notes.error(
-                &limit.name,
-                told,
-                "give a name that is not \"r\" and a number",
-            );
+            let cure = "give a name that is not \"r\" and a number";
+            notes.error(&limit.name, told, cure);
         }
     }
 }
@@ -338,16 +317,8 @@ pub(super) fn exists_for(named: &Setting<Option<Arc<str>>>, limits: &[RateLimit]
         notes.error(named, told, cure);
         return;
     }
-    let cure = match nearest(name, known) {
-        Some(near) => format!("did you mean {}?", quoted(near)),
-        None => format!(
-            "add a section: [[rate_limit]], and below it name = {}",
-            quoted(name)
-        ),
-    };
-    notes.missing(
-        named,
-        format!("there is no rate limit {}", quoted(name)),
-        cure,
-    );
+    let (near, name) = (did_you_mean(name, known), quoted(name));
+    let add = || format!("add a section: [[rate_limit]], and below it name = {name}");
+    let told = format!("there is no rate limit {name}");
+    notes.missing(named, told, near.unwrap_or_else(add));
 }

@@ -6,8 +6,7 @@
 use crate::options::kind::all;
 use crate::options::tree::{Node, Table, Value};
 use crate::options::{
-    At, Kind, Mistake, Notes, Options, Place, Problem, Problems, Reading, Section, Severity,
-    options,
+    At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, Severity, options,
 };
 use tidegate_leases::server::{
     Catchall, RawAlgorithm, RawKind, RawParameter, RawTemplate, Templates,
@@ -104,7 +103,7 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
             );
             None
         }
-        None => read(reading.root()),
+        None => read(&reading.root()),
     };
     let mut problems = reading.problems();
     match checked {
@@ -139,7 +138,7 @@ fn text_protobuf(text: &str) -> Option<Problem> {
     })
 }
 
-fn read(mut root: Section<'_>) -> Option<Templates> {
+fn read(root: &Section<'_>) -> Option<Templates> {
     let notes = root.notes();
     let rules: crate::options::Setting<Option<()>> =
         root.option("resources", "", rules_list().optional());
@@ -150,12 +149,10 @@ fn read(mut root: Section<'_>) -> Option<Templates> {
                 let cure = "add at least the rule \"*\"";
                 notes.error(&root.mark(), "there are no resources", cure);
             }
-            root.finish();
             return None;
         }
     };
-    root.finish();
-    let (raw, keys): (Vec<_>, Vec<_>) = list.into_iter().map(|it| template(it, notes)).unzip();
+    let (raw, keys): (Vec<_>, Vec<_>) = list.iter().map(template).unzip();
     checked(raw, Catchall::Required, "resources", &keys, notes)
 }
 
@@ -181,13 +178,10 @@ fn rules_list() -> Kind<()> {
     Kind::new("a list of rules", read, |()| String::new())
 }
 
-fn template(mut section: Section<'_>, _: &Notes) -> (RawTemplate, Keys) {
-    let own = TemplateSection::read(&mut section);
-    let mut inner = section.section("algorithm");
-    let algorithm = DoormanAlgorithm::read(&mut inner);
+fn template(section: &Section<'_>) -> (RawTemplate, Keys) {
+    let own = TemplateSection::read(section);
+    let algorithm = DoormanAlgorithm::read(&section.section("algorithm"));
     let is_given = algorithm.section.given || algorithm.parameters.given;
-    inner.finish();
-    section.finish();
     let mut keys = Keys::of(&own.section);
     keys.note("", own.marks());
     keys.note("algorithm.", algorithm.marks());

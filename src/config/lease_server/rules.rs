@@ -12,31 +12,24 @@ use super::options::{AlgorithmSection, ParametersSection, ResourceSection, Sourc
 pub(super) const TEMPLATES_MAX: usize = 10_000;
 
 /// Every `[[resource]]`. None where something was reported.
-pub(super) fn read(
-    section: &mut Section<'_>,
-    source: &Setting<Option<Source>>,
-) -> Option<Templates> {
+pub(super) fn read(section: &Section<'_>, source: &Setting<Option<Source>>) -> Option<Templates> {
     let notes = section.notes();
     let list = section.sections("resource", TEMPLATES_MAX)?;
     if let Some(first) = list.first().filter(|_| source.value.is_some()) {
         let told = "resources says that the rules are elsewhere";
-        notes.error(
-            &first.mark(),
-            told,
-            "leave out either resources or [[resource]]",
-        );
+        let cure = "leave out either resources or [[resource]]";
+        notes.error(&first.mark(), told, cure);
     }
-    let rules = list.into_iter().map(rule);
+    let rules = list.iter().map(rule);
     let (raw, keys): (Vec<_>, Vec<_>) = rules.unzip();
     checked(raw, Catchall::Optional, "resource", &keys, notes)
 }
 
-fn rule(mut section: Section<'_>) -> (RawTemplate, Keys) {
-    let own = ResourceSection::read(&mut section);
-    let mut inner = section.section("algorithm");
-    let (algorithm, parameters): (AlgorithmSection, ParametersSection) = Options::read(&mut inner);
-    inner.finish();
-    section.finish();
+fn rule(section: &Section<'_>) -> (RawTemplate, Keys) {
+    let own = ResourceSection::read(section);
+    let inner = section.section("algorithm");
+    let (algorithm, parameters): (AlgorithmSection, ParametersSection) =
+        (inner.read(), inner.read());
     let mut keys = Keys::of(&own.section);
     keys.note("", own.marks());
     keys.note("algorithm.", algorithm.marks());

@@ -123,12 +123,7 @@ struct Walk<'a>(&'a Numbers);
 impl Walk<'_> {
     fn node<E: serde::de::Error>(self, value: Value) -> Result<Node, E> {
         let place = self.0.next()?;
-        Ok(Node {
-            name: place.clone(),
-            place,
-            value,
-            letters: None,
-        })
+        Ok(Node::new(place, value))
     }
 }
 
