@@ -5,11 +5,10 @@
 //! accepts, such as `NaN`, is accepted here too, because the real server has that parser.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use bytes::Bytes;
 use memchr::memchr2;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
@@ -75,19 +74,15 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?;
     let text = text.trim_matches(is_space);
     let sound;
-    let Three(elements) = match serde_json::from_str(text) {
-        Ok(three) => three,
+    let elements = match serde_json::from_str(text) {
+        Ok(elements) => elements,
         Err(_) => {
             sound = as_sound_json(text.as_bytes()).and_then(|it| String::from_utf8(it).ok());
             let text = sound.as_deref().unwrap_or(text);
             serde_json::from_str(text).map_err(|_| malformed(text))?
         }
     };
-    let Elements {
-        function,
-        args,
-        kwargs,
-    } = Elements::of(elements)?;
+    let elements = Elements::of(elements)?;
     let bytes = if text.len() <= bytes_max {
         Bytes::copy_from_slice(text.as_bytes())
     } else {
@@ -102,8 +97,8 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
     };
     Ok(ArrayCall {
         bytes,
-        target: target(&function, args, kwargs),
-        function: function.into(),
+        target: target(&elements),
+        function: elements.function.into(),
     })
 }
 
@@ -124,8 +119,7 @@ impl<'a> Elements<'a> {
     /// # Errors
     /// [`Malformed`], if it is not JSON or not a call.
     pub fn read(text: &'a str) -> Result<Self, Malformed> {
-        let Three(elements) = serde_json::from_str(text).map_err(|_| malformed(text))?;
-        Self::of(elements)
+        Self::of(serde_json::from_str(text).map_err(|_| malformed(text))?)
     }
 
     fn of(elements: [&'a RawValue; 3]) -> Result<Self, Malformed> {
@@ -162,34 +156,6 @@ fn malformed(text: &str) -> Malformed {
     }
 }
 
-/// The three elements of a call, as they stand in the text.
-struct Three<'a>([&'a RawValue; 3]);
-
-impl<'de> Deserialize<'de> for Three<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(ThreeVisitor).map(Three)
-    }
-}
-
-struct ThreeVisitor;
-
-impl<'de> Visitor<'de> for ThreeVisitor {
-    type Value = [&'de RawValue; 3];
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an array of three")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut next = |index| {
-            seq.next_element()?
-                .ok_or_else(|| serde::de::Error::invalid_length(index, &self))
-        };
-        // The parser itself refuses a fourth, where it wants the closing bracket.
-        Ok([next(0)?, next(1)?, next(2)?])
-    }
-}
-
 /// The function's name, if it can be one.
 fn name(raw: &str) -> Option<Cow<'_, str>> {
     let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
@@ -204,15 +170,15 @@ fn name(raw: &str) -> Option<Cow<'_, str>> {
 
 /// The userid that the call is about: the first argument, or the keyword argument `userid`, of
 /// functions that take one. Taken only if it looks like a userid, because it is logged.
-fn target(function: &str, args: &str, kwargs: &str) -> Option<Box<str>> {
-    if !function.starts_with("guest_") && function != "get_volume_connector" {
+fn target(call: &Elements<'_>) -> Option<Box<str>> {
+    if !call.function.starts_with("guest_") && call.function != "get_volume_connector" {
         return None;
     }
-    let first = args.strip_prefix('[')?.trim_start_matches(is_space);
+    let first = call.args.strip_prefix('[')?.trim_start_matches(is_space);
     match first.strip_prefix('"') {
         Some(text) => userid(text.split_once('"')?.0).map(Box::from),
         None if first.starts_with(']') => {
-            let raw = field(kwargs.as_bytes(), "userid")?;
+            let raw = field(call.kwargs.as_bytes(), "userid")?;
             userid(raw.strip_prefix('"')?.strip_suffix('"')?).map(Box::from)
         }
         None => None,

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -116,8 +117,8 @@ impl<'de> Visitor<'de> for FieldVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
-        while let Some(Key(matches)) = map.next_key_seed(KeySeed(self.0))? {
-            if matches {
+        while let Some(Key(key)) = map.next_key()? {
+            if key == self.0 {
                 found = Some(map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;
@@ -127,30 +128,9 @@ impl<'de> Visitor<'de> for FieldVisitor {
     }
 }
 
-/// Whether a key is the one looked for.
-struct Key(bool);
-
-struct KeySeed(&'static str);
-
-impl<'de> serde::de::DeserializeSeed<'de> for KeySeed {
-    type Value = Key;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for KeySeed {
-    type Value = Key;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_str<E>(self, key: &str) -> Result<Key, E> {
-        Ok(Key(key == self.0))
-    }
-}
+/// A key, in place unless it has escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {

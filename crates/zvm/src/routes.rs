@@ -59,205 +59,81 @@ pub enum Asks {
     Unlimited,
 }
 
+/// One row a line: the method, the segments of the path, what is asked for.
+macro_rules! routes {
+    ($($method:ident [$($segment:literal),*] => $asks:expr;)*) => {
+        &[$(Row { method: $method, segments: &[$($segment),*], asks: $asks }),*]
+    };
+}
+
 /// Every route of sdkwsgi, and the array of the socket protocol in HTTP dress. The first
 /// match wins, so fixed segments stand before braces.
 pub const ROUTES: &[Row] = {
     use Asks::{Body, Function, Unlimited};
+    use BodyRule::{Action, Array, Couple, Vswitch};
     use Method::{Delete, Get, Post, Put};
-    &[
-        row(Get, &[], Unlimited),
-        row(Post, &[], Body(BodyRule::Array)),
-        row(Post, &["files"], Unlimited),
-        row(Put, &["files"], Unlimited),
-        row(Get, &["guests"], Function("guest_list")),
-        row(Post, &["guests"], Function("guest_create")),
-        row(
-            Get,
-            &["guests", "interfacestats"],
-            Function("guest_inspect_vnics"),
-        ),
-        row(Get, &["guests", "nics"], Function("guests_get_nic_info")),
-        row(Get, &["guests", "stats"], Function("guest_inspect_stats")),
-        row(Post, &["guests", "volumes"], Function("volume_attach")),
-        row(Delete, &["guests", "volumes"], Function("volume_detach")),
-        row(
-            Get,
-            &["guests", "{userid}"],
-            Function("guest_get_definition_info"),
-        ),
-        row(Delete, &["guests", "{userid}"], Function("guest_delete")),
-        row(
-            Post,
-            &["guests", "{userid}", "action"],
-            Body(BodyRule::Action),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "adapters"],
-            Function("guest_get_adapters_info"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "disks"],
-            Function("guest_get_disks_info"),
-        ),
-        row(
-            Post,
-            &["guests", "{userid}", "disks"],
-            Function("guest_create_disks"),
-        ),
-        row(
-            Put,
-            &["guests", "{userid}", "disks"],
-            Function("guest_config_minidisks"),
-        ),
-        row(
-            Delete,
-            &["guests", "{userid}", "disks"],
-            Function("guest_delete_disks"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "info"],
-            Function("guest_get_info"),
-        ),
-        row(
-            Post,
-            &["guests", "{userid}", "interface"],
-            Function("guest_create_network_interface"),
-        ),
-        row(
-            Delete,
-            &["guests", "{userid}", "interface"],
-            Function("guest_delete_network_interface"),
-        ),
-        row(
-            Post,
-            &["guests", "{userid}", "nic"],
-            Function("guest_create_nic"),
-        ),
-        row(
-            Put,
-            &["guests", "{userid}", "nic", "{vdev}"],
-            Body(BodyRule::Couple),
-        ),
-        row(
-            Delete,
-            &["guests", "{userid}", "nic", "{vdev}"],
-            Function("guest_delete_nic"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "online_cpu_num"],
-            Function("guest_get_online_cpu_num"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "os_info"],
-            Function("guest_get_os_info"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "power_state"],
-            Function("guest_get_power_state"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "power_state_real"],
-            Function("guest_get_power_state_real"),
-        ),
-        row(
-            Get,
-            &["guests", "{userid}", "user_direct"],
-            Function("guest_get_user_direct"),
-        ),
-        row(Get, &["host"], Function("host_get_info")),
-        row(
-            Get,
-            &["host", "diskpool"],
-            Function("host_diskpool_get_info"),
-        ),
-        row(
-            Get,
-            &["host", "diskpool_volumes"],
-            Function("host_get_diskpool_volumes"),
-        ),
-        row(Get, &["host", "guests"], Function("host_get_guest_list")),
-        row(Get, &["host", "ssi"], Function("host_get_ssi_info")),
-        row(Get, &["host", "volume"], Function("host_get_volume_info")),
-        row(Get, &["images"], Function("image_query")),
-        row(Post, &["images"], Function("image_import")),
-        row(Put, &["images", "{name}"], Function("image_export")),
-        row(Delete, &["images", "{name}"], Function("image_delete")),
-        row(
-            Get,
-            &["images", "{name}", "root_disk_size"],
-            Function("image_get_root_disk_size"),
-        ),
-        row(Get, &["smapi-healthy"], Unlimited),
-        row(Get, &["smapi_health"], Unlimited),
-        row(Post, &["token"], Unlimited),
-        row(
-            Get,
-            &["volumes", "conn", "{userid}"],
-            Function("get_volume_connector"),
-        ),
-        row(
-            Get,
-            &["volumes", "fcp", "{fcp_id}"],
-            Function("get_fcp_usage"),
-        ),
-        row(
-            Put,
-            &["volumes", "fcp", "{fcp_id}"],
-            Function("set_fcp_usage"),
-        ),
-        row(
-            Get,
-            &["volumes", "fcptemplates"],
-            Function("get_fcp_templates"),
-        ),
-        row(
-            Post,
-            &["volumes", "fcptemplates"],
-            Function("create_fcp_template"),
-        ),
-        row(
-            Get,
-            &["volumes", "fcptemplates", "detail"],
-            Function("get_fcp_templates_details"),
-        ),
-        row(
-            Put,
-            &["volumes", "fcptemplates", "{template_id}"],
-            Function("edit_fcp_template"),
-        ),
-        row(
-            Delete,
-            &["volumes", "fcptemplates", "{template_id}"],
-            Function("delete_fcp_template"),
-        ),
-        row(
-            Put,
-            &["volumes", "volume_refresh_bootmap"],
-            Function("volume_refresh_bootmap"),
-        ),
-        row(Get, &["vswitch"], Function("get_switch_info")),
-        row(Get, &["vswitches"], Function("vswitch_get_list")),
-        row(Post, &["vswitches"], Function("vswitch_create")),
-        row(Get, &["vswitches", "{name}"], Function("vswitch_query")),
-        row(Put, &["vswitches", "{name}"], Body(BodyRule::Vswitch)),
-        row(Delete, &["vswitches", "{name}"], Function("vswitch_delete")),
-    ]
-};
-
-const fn row(method: Method, segments: &'static [&'static str], asks: Asks) -> Row {
-    Row {
-        method,
-        segments,
-        asks,
+    routes! {
+        Get [] => Unlimited;
+        Post [] => Body(Array);
+        Post ["files"] => Unlimited;
+        Put ["files"] => Unlimited;
+        Get ["guests"] => Function("guest_list");
+        Post ["guests"] => Function("guest_create");
+        Get ["guests", "interfacestats"] => Function("guest_inspect_vnics");
+        Get ["guests", "nics"] => Function("guests_get_nic_info");
+        Get ["guests", "stats"] => Function("guest_inspect_stats");
+        Post ["guests", "volumes"] => Function("volume_attach");
+        Delete ["guests", "volumes"] => Function("volume_detach");
+        Get ["guests", "{userid}"] => Function("guest_get_definition_info");
+        Delete ["guests", "{userid}"] => Function("guest_delete");
+        Post ["guests", "{userid}", "action"] => Body(Action);
+        Get ["guests", "{userid}", "adapters"] => Function("guest_get_adapters_info");
+        Get ["guests", "{userid}", "disks"] => Function("guest_get_disks_info");
+        Post ["guests", "{userid}", "disks"] => Function("guest_create_disks");
+        Put ["guests", "{userid}", "disks"] => Function("guest_config_minidisks");
+        Delete ["guests", "{userid}", "disks"] => Function("guest_delete_disks");
+        Get ["guests", "{userid}", "info"] => Function("guest_get_info");
+        Post ["guests", "{userid}", "interface"] => Function("guest_create_network_interface");
+        Delete ["guests", "{userid}", "interface"] => Function("guest_delete_network_interface");
+        Post ["guests", "{userid}", "nic"] => Function("guest_create_nic");
+        Put ["guests", "{userid}", "nic", "{vdev}"] => Body(Couple);
+        Delete ["guests", "{userid}", "nic", "{vdev}"] => Function("guest_delete_nic");
+        Get ["guests", "{userid}", "online_cpu_num"] => Function("guest_get_online_cpu_num");
+        Get ["guests", "{userid}", "os_info"] => Function("guest_get_os_info");
+        Get ["guests", "{userid}", "power_state"] => Function("guest_get_power_state");
+        Get ["guests", "{userid}", "power_state_real"] => Function("guest_get_power_state_real");
+        Get ["guests", "{userid}", "user_direct"] => Function("guest_get_user_direct");
+        Get ["host"] => Function("host_get_info");
+        Get ["host", "diskpool"] => Function("host_diskpool_get_info");
+        Get ["host", "diskpool_volumes"] => Function("host_get_diskpool_volumes");
+        Get ["host", "guests"] => Function("host_get_guest_list");
+        Get ["host", "ssi"] => Function("host_get_ssi_info");
+        Get ["host", "volume"] => Function("host_get_volume_info");
+        Get ["images"] => Function("image_query");
+        Post ["images"] => Function("image_import");
+        Put ["images", "{name}"] => Function("image_export");
+        Delete ["images", "{name}"] => Function("image_delete");
+        Get ["images", "{name}", "root_disk_size"] => Function("image_get_root_disk_size");
+        Get ["smapi-healthy"] => Unlimited;
+        Get ["smapi_health"] => Unlimited;
+        Post ["token"] => Unlimited;
+        Get ["volumes", "conn", "{userid}"] => Function("get_volume_connector");
+        Get ["volumes", "fcp", "{fcp_id}"] => Function("get_fcp_usage");
+        Put ["volumes", "fcp", "{fcp_id}"] => Function("set_fcp_usage");
+        Get ["volumes", "fcptemplates"] => Function("get_fcp_templates");
+        Post ["volumes", "fcptemplates"] => Function("create_fcp_template");
+        Get ["volumes", "fcptemplates", "detail"] => Function("get_fcp_templates_details");
+        Put ["volumes", "fcptemplates", "{template_id}"] => Function("edit_fcp_template");
+        Delete ["volumes", "fcptemplates", "{template_id}"] => Function("delete_fcp_template");
+        Put ["volumes", "volume_refresh_bootmap"] => Function("volume_refresh_bootmap");
+        Get ["vswitch"] => Function("get_switch_info");
+        Get ["vswitches"] => Function("vswitch_get_list");
+        Post ["vswitches"] => Function("vswitch_create");
+        Get ["vswitches", "{name}"] => Function("vswitch_query");
+        Put ["vswitches", "{name}"] => Body(Vswitch);
+        Delete ["vswitches", "{name}"] => Function("vswitch_delete");
     }
-}
+};
 
 /// The values of `action` in `POST /guests/{userid}/action`.
 pub const ACTIONS: &[(&str, &str)] = &[
