@@ -5,6 +5,24 @@
 //! types carry it: a [`Message`] is answered with a [`Reply`] that every protocol can write, and a TCP
 //! connection with a [`Tunnel`].
 
+/// Gives each value of a type its word in metrics and logs.
+macro_rules! labels {
+    ($Type:ty { $($value:ident => $label:literal),* $(,)? }) => {
+        impl $Type {
+            /// Every value.
+            pub const ALL: [Self; [$($label),*].len()] = [$(Self::$value),*];
+
+            /// The word used in metrics and logs.
+            #[must_use]
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$value => $label,)*
+                }
+            }
+        }
+    };
+}
+
 pub mod claim;
 pub mod identity;
 pub mod listener;
@@ -27,7 +45,7 @@ pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
-pub use self::reply::{BodyError, ByteStream, Reply, ReplyBody, Tunnel};
+pub use self::reply::{BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel};
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
 pub use self::sdk::{ArrayCall, BackendKind};
 
@@ -42,17 +60,7 @@ pub enum Dialect {
     Tcp,
 }
 
-impl Dialect {
-    /// The word used in logs.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Socket => "socket",
-            Self::Http => "http",
-            Self::Tcp => "tcp",
-        }
-    }
-}
+labels!(Dialect { Socket => "socket", Http => "http", Tcp => "tcp" });
 
 /// The role of a call for promotion: how it relates to user work on its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,15 +231,6 @@ pub enum Destination {
 impl Destination {
     /// Every possible backend.
     pub const BACKENDS: [Self; 3] = [Self::Socket, Self::Http, Self::Tcp];
-
-    /// The word used in metrics, logs and limit names.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Socket => "socket",
-            Self::Http => "http",
-            Self::Tcp => "tcp",
-            Self::Nowhere => "none",
-        }
-    }
 }
+
+labels!(Destination { Socket => "socket", Http => "http", Tcp => "tcp", Nowhere => "none" });

@@ -105,21 +105,11 @@ pub enum Field {
     Originator,
 }
 
+labels!(Field {
+    Address => "address", User => "user", UserAgent => "user_agent", Originator => "originator",
+});
+
 impl Field {
-    /// Every field.
-    pub const ALL: [Self; 4] = [Self::Address, Self::User, Self::UserAgent, Self::Originator];
-
-    /// The word used in metrics.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::User => "user",
-            Self::UserAgent => "user_agent",
-            Self::Originator => "originator",
-        }
-    }
-
     fn bit(self) -> u8 {
         1 << self as u8
     }

@@ -408,16 +408,7 @@ pub enum Rejection {
     HandshakeTimeout,
 }
 
-impl Rejection {
-    /// The word used in metrics and logs.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::UntrustedProxy => "untrusted_proxy",
-            Self::ProxyHeader => "proxy_header",
-            Self::NotTls => "not_tls",
-            Self::TlsHandshake => "tls_handshake",
-            Self::HandshakeTimeout => "handshake_timeout",
-        }
-    }
-}
+labels!(Rejection {
+    UntrustedProxy => "untrusted_proxy", ProxyHeader => "proxy_header", NotTls => "not_tls",
+    TlsHandshake => "tls_handshake", HandshakeTimeout => "handshake_timeout",
+});

@@ -31,30 +31,10 @@ pub enum Verdict {
     Failed,
 }
 
-impl Verdict {
-    /// Every verdict.
-    pub const ALL: [Self; 6] = [
-        Self::Passed,
-        Self::Delayed,
-        Self::Refused,
-        Self::Expired,
-        Self::Aborted,
-        Self::Failed,
-    ];
-
-    /// The word used in metrics and logs.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Delayed => "delayed",
-            Self::Refused => "refused",
-            Self::Expired => "expired",
-            Self::Aborted => "aborted",
-            Self::Failed => "failed",
-        }
-    }
-}
+labels!(Verdict {
+    Passed => "passed", Delayed => "delayed", Refused => "refused",
+    Expired => "expired", Aborted => "aborted", Failed => "failed",
+});
 
 /// The facts that are reported when a call has ended.
 #[derive(Clone, Debug)]
@@ -237,19 +217,16 @@ impl Record {
             facts.is_sent_again = true;
             facts.clone()
         });
-        let observer = Arc::clone(&self.observer);
-        let Facts {
-            id,
-            origin,
-            dialect,
-            function,
-            class,
-            target,
-            ..
-        } = first;
-        let second = Self::open(origin, dialect, function, class, target, observer);
+        let second = Self::open(
+            first.origin,
+            first.dialect,
+            first.function,
+            first.class,
+            first.target,
+            Arc::clone(&self.observer),
+        );
         second.note(|facts| {
-            facts.retry_of = Some(id);
+            facts.retry_of = Some(first.id);
             facts.is_read = first.is_read;
             facts.limited = first.limited;
             facts.handed_over = first.handed_over;

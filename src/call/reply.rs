@@ -31,10 +31,14 @@ impl Reply {
     #[must_use]
     pub fn http(response: http::Response<ReplyBody>) -> Self {
         let (head, body) = response.into_parts();
-        Self {
-            head: Some(head),
-            body,
-        }
+        Self::with_head(head, body)
+    }
+
+    /// The same in two parts.
+    #[must_use]
+    pub fn with_head(head: http::response::Parts, body: ReplyBody) -> Self {
+        let head = Some(head);
+        Self { head, body }
     }
 }
 
@@ -52,50 +56,15 @@ impl fmt::Debug for Reply {
 }
 
 /// Why a body ended early.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BodyError(Box<dyn std::error::Error + Send + Sync>);
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-impl BodyError {
-    /// For this reason.
-    pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(reason.into())
-    }
-
-    /// The client left before it had sent the whole body.
-    #[must_use]
-    pub fn client_left() -> Self {
-        Self::new(ClientLeft)
-    }
-
-    /// Whether the client left.
-    #[must_use]
-    pub fn is_client_left(&self) -> bool {
-        self.0.is::<ClientLeft>()
-    }
-}
-
+/// The client left before it had sent the whole body.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before it had sent the whole body")]
-struct ClientLeft;
+pub struct ClientLeft;
 
-impl From<&'static str> for BodyError {
-    fn from(reason: &'static str) -> Self {
-        Self::new(reason)
-    }
-}
-
-impl From<hyper::Error> for BodyError {
-    fn from(error: hyper::Error) -> Self {
-        Self::new(error)
-    }
-}
-
-impl From<std::io::Error> for BodyError {
-    fn from(error: std::io::Error) -> Self {
-        Self::new(error)
-    }
-}
+/// The next part of a body, as [`http_body::Body`] returns it.
+pub type PolledFrame = Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>>;
 
 /// A body as it arrives.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
@@ -129,10 +98,7 @@ impl http_body::Body for ReplyBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         match &mut *self {
             Self::Whole(bytes) => {
                 Poll::Ready(bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))

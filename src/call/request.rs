@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tidegate_limits::Timestamp;
 
-use super::reply::{BodyError, ByteStream};
+use super::reply::{BodyError, ByteStream, PolledFrame};
 use super::sdk::ArrayCall;
 use super::{Dialect, Identity, Record};
 
@@ -152,10 +152,7 @@ impl http_body::Body for Counted {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let frame = Pin::new(&mut self.rest).poll_frame(cx);
         let mut more = std::mem::take(&mut self.before);
         if let Poll::Ready(Some(Ok(frame))) = &frame

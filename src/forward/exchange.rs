@@ -20,7 +20,9 @@ use super::stream::Stream;
 use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
 use crate::call::sdk::reply::{self, Balance, Ending};
-use crate::call::{ArrayCall, BodyError, Reason, Record, Refusal, Reply, ReplyBody, Slot};
+use crate::call::{
+    ArrayCall, BodyError, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody, Slot,
+};
 
 /// Initial room for a reply; most are smaller.
 const REPLY_BYTES: usize = 2048;
@@ -281,7 +283,7 @@ impl<S: Slot> Streaming<S> {
 }
 
 impl<S: Slot> Source for Streaming<S> {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let chunk = match ready!(self.poll_chunk(cx)) {
             Ok(chunk) => chunk,
             Err(error) => return Poll::Ready(Some(Err(error))),

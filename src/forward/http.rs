@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use tidegate_limits::scheduler::Outcome;
@@ -30,7 +30,8 @@ use super::pool::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
 use crate::call::{
-    BodyError, HttpCall, Reason, Record, Refusal, Reply, ReplyBody, RequestBody, Slot,
+    BodyError, ClientLeft, HttpCall, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
+    RequestBody, Slot,
 };
 
 /// Sends one request over an idle connection, or a new one.
@@ -105,7 +106,7 @@ async fn exchange<S: Slot>(
         return Ok(match reply.read_whole(length.unwrap_or(0)).await {
             Ok(body) => {
                 reply.end(Outcome::Served);
-                Ok(replied(head, ReplyBody::whole(body)))
+                Ok(Reply::with_head(head, ReplyBody::whole(body)))
             }
             Err(refusal) => {
                 reply.slot.finish(Outcome::Failed);
@@ -116,14 +117,7 @@ async fn exchange<S: Slot>(
     reply.slot.replied();
     let readers = reply.backend.readers();
     let body = Streamed::new(reply, readers);
-    Ok(Ok(replied(head, ReplyBody::stream(body))))
-}
-
-fn replied(head: http::response::Parts, body: ReplyBody) -> Reply {
-    Reply {
-        head: Some(head),
-        body,
-    }
+    Ok(Ok(Reply::with_head(head, ReplyBody::stream(body))))
 }
 
 /// Ends a call that has no response.
@@ -332,17 +326,14 @@ struct RunningReply<S: Slot> {
 }
 
 impl<S: Slot> RunningReply<S> {
-    fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         // The body tells how the connection ended; `put` checks again whether it did.
-        if let Poll::Ready(frame) = self.poll_body() {
-            return Poll::Ready(self.saw(frame));
+        if let ready @ Poll::Ready(_) = self.poll_body() {
+            return ready;
         }
         let over = self.upstream.poll_connection(cx).is_ready();
-        if let Poll::Ready(frame) = self.poll_body() {
-            return Poll::Ready(self.saw(frame));
+        if let ready @ Poll::Ready(_) = self.poll_body() {
+            return ready;
         }
         if over {
             return Poll::Ready(Some(Err("the backend closed in mid-answer".into())));
@@ -352,21 +343,15 @@ impl<S: Slot> RunningReply<S> {
     }
 
     /// Only polling the connection brings more of it.
-    fn poll_body(&mut self) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_body(&mut self) -> PolledFrame {
         let mut own = Context::from_waker(Waker::noop());
-        quietly(|| Pin::new(&mut self.body).poll_frame(&mut own))
-    }
-
-    fn saw(
-        &mut self,
-        frame: Option<Result<Frame<Bytes>, hyper::Error>>,
-    ) -> Option<Result<Frame<Bytes>, BodyError>> {
+        let frame = ready!(quietly(|| Pin::new(&mut self.body).poll_frame(&mut own)));
         if let Some(Ok(frame)) = &frame
             && let Some(bytes) = frame.data_ref()
         {
             self.read += bytes.len() as u64;
         }
-        frame.map(|frame| frame.map_err(Into::into))
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
@@ -432,7 +417,7 @@ impl<S: Slot> RunningReply<S> {
 
 /// A reply that is too large to hold, or of unknown length.
 impl<S: Slot> Source for RunningReply<S> {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let frame = ready!(self.poll_frame(cx));
         if let Some(Err(_)) = &frame {
             let reason = match self.deadline <= Instant::now() {
@@ -601,8 +586,7 @@ fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
 }
 
 fn is_client_left(error: &hyper::Error) -> bool {
-    let cause = error.source().and_then(<dyn Error>::downcast_ref);
-    cause.is_some_and(BodyError::is_client_left)
+    error.source().is_some_and(|cause| cause.is::<ClientLeft>())
 }
 
 fn cut_upload() -> Refusal {

@@ -25,7 +25,7 @@ use super::carry::carry_on;
 use super::connect::ConnectError;
 use super::doorbell::Doorbell;
 use super::stream::Stream;
-use crate::call::{BodyError, ByteStream, RequestBody};
+use crate::call::{BodyError, ByteStream, PolledFrame, RequestBody};
 
 /// A connection that was idle for longer is checked before it is used again. Even a runtime with
 /// some hundreds of calls notices a close within this time, and a check costs each call a system
@@ -467,10 +467,7 @@ impl Body for SentBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         if let Some(bytes) = self.read.pop_front() {
             self.taken += bytes.len() as u64;
             self.mark();

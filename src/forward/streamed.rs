@@ -13,14 +13,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, SizeHint};
 use tidegate_limits::scheduler::Outcome;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::carry::carry_on;
 use super::deadline::{Credit, GRACE};
-use crate::call::{BodyError, Reason, Record};
+use crate::call::{BodyError, PolledFrame, Reason, Record};
 
 /// How often a slow client is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// A reply that the backend is still sending.
 pub(super) trait Source: Send + 'static {
     /// The next part; `None` at the end.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>>;
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame;
 
     /// Whether the backend continues to send after an error, and must be read to its end.
     fn goes_on(&self) -> bool {
@@ -144,10 +144,7 @@ impl<T: Source> Body for Streamed<T> {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let mut state = lock(&self.shared);
         if let Some(since) = state.waiting_since.take() {
             state.credit.spend(since.elapsed());

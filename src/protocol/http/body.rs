@@ -6,12 +6,12 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::client::Phases;
-use crate::call::BodyError;
+use crate::call::{BodyError, ClientLeft, PolledFrame};
 
 /// The grace time of a client before the minimum rate applies.
 const GRACE: Duration = Duration::from_secs(5);
@@ -61,10 +61,7 @@ impl Body for PacedBody {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 if let Some(since) = self.waiting_since.take() {
@@ -86,7 +83,7 @@ impl Body for PacedBody {
                 let has_left = || self.phases.as_ref().is_some_and(|it| it.has_left());
                 Poll::Ready(frame.map(|frame| {
                     frame.map_err(|error| match has_left() {
-                        true => BodyError::client_left(),
+                        true => ClientLeft.into(),
                         false => error.into(),
                     })
                 }))
