@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 
 use rand::RngExt;
 use tidegate_limits::call::Backend;
+pub use tidegate_limits::policy::{Postpone, WindowStamp};
 use tidegate_limits::scheduler::Waited;
 use tidegate_limits::{Call, Class, Cost, Timestamp};
 use tidegate_runtime::Clock;
@@ -38,9 +39,7 @@ use self::promote::Promoted;
 use self::queue::{Lane, Queue, Turn, Waiter, draining, tell};
 pub use self::quotas::QuotaAnswer;
 use self::settings::USER;
-pub use self::settings::{
-    ClassRule, Deadline, PacedLimit, Pool, Postpone, Settings, WhenFull, Window,
-};
+pub use self::settings::{ClassRule, Deadline, PacedLimit, Pool, Settings, WhenFull, Window};
 use self::waiting::Pending;
 pub use self::waiting::{Asked, Place, Waiting};
 use crate::call::{Destination, Fault, Generation, Record};
@@ -249,7 +248,8 @@ impl Gate {
             for lane in &mut state.lanes {
                 while let Some((waiter, Waited { delays, .. })) = lane.evict(now) {
                     // A call that has just left needs no answer.
-                    let _ = tell(waiter, Turn::Drained { delays }, &mut None);
+                    let refusal = None;
+                    let _ = tell(waiter, Turn::No { refusal, delays }, &mut None);
                 }
             }
         });

@@ -5,7 +5,6 @@
 //! meets the limits that every call meets.
 
 pub mod class;
-mod names;
 pub(crate) mod options;
 
 use std::borrow::Cow;
@@ -15,12 +14,13 @@ use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};
-use self::names::Names;
-pub use self::names::OTHER;
-use crate::call::sdk::{Asks, BodyRule, Function, Kind, Path, Routed, hides_a_slash};
+use crate::call::sdk::{Asks, Function, Kind, Path, Routed, hides_a_slash};
 use crate::call::{
     BackendKind, Destination, HttpCall, Message, Origin, Request, RequestBody, Role,
 };
+
+/// The label of every function that neither the table nor the config names.
+pub const OTHER: &str = "other";
 
 /// One `[[route]]`: maps a method and a path to a function name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,9 +183,12 @@ pub struct Classifier {
     kind: BackendKind,
     odd_paths: OddPaths,
     routes: Vec<OwnRoute>,
-    names: Names,
-    has_socket: bool,
-    has_http: bool,
+    /// The functions that metrics and logs distinguish, each name kept once.
+    names: HashSet<Arc<str>>,
+    /// The name for all the rest.
+    other: Arc<str>,
+    socket: Destination,
+    http: Destination,
     exempt: HashSet<Arc<str>>,
     classes: Classes,
 }
@@ -220,31 +223,25 @@ impl OwnRoute {
     }
 }
 
-/// The operation from the head of an HTTP request.
-enum Head<'a> {
-    /// From a route of the operator.
-    Own(&'a str, Option<&'a str>),
-    Named(&'a str, Option<&'a str>),
-    InBody(BodyRule, Option<&'a str>),
-    Unlimited,
-    Unknown,
-}
-
 impl Classifier {
     /// A classifier with the table and the operator's routes and names.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        let routed = settings
-            .routes
-            .iter()
-            .filter_map(|route| route.function.as_ref());
+        let routes = settings.routes.iter();
+        let routed = routes.clone().filter_map(|route| route.function.as_ref());
+        let table = settings.kind.functions().iter();
+        let table = table.map(|function| Arc::from(function.name));
+        let if_there = |is_there, to| if is_there { to } else { Destination::Nowhere };
         Self {
             odd_paths: settings.odd_paths,
-            routes: settings.routes.iter().map(OwnRoute::new).collect(),
-            names: Names::new(settings.kind, settings.functions.iter().chain(routed)),
+            routes: routes.map(OwnRoute::new).collect(),
+            names: table
+                .chain(settings.functions.iter().chain(routed).cloned())
+                .collect(),
+            other: Arc::from(OTHER),
             kind: settings.kind,
-            has_socket: settings.has_socket,
-            has_http: settings.has_http,
+            socket: if_there(settings.has_socket, Destination::Socket),
+            http: if_there(settings.has_http, Destination::Http),
             exempt: settings.exempt.iter().cloned().collect(),
             classes: Classes::new(settings.kind, &settings.classes),
         }
@@ -257,7 +254,7 @@ impl Classifier {
             Message::Socket(call) => {
                 let operation = Operation {
                     target: call.target.clone(),
-                    ..self.operation(Some(&call.function), self.socket())
+                    ..self.operation(Some(&call.function), self.socket)
                 };
                 self.in_class(operation, &request.origin, None)
             }
@@ -293,94 +290,62 @@ impl Classifier {
         // The limits of a path are those of the path that a backend reads.
         let path = self.kind.path_as_read(call.head.uri.path());
         let is_odd = matches!(path, Cow::Owned(_));
-        let head = match self.head(&call.head.method, &path) {
-            Head::Unlimited if is_odd || hides_a_slash(&path) => Head::Unknown,
-            head => head,
+        let (routed, is_own) = match self.routed(&call.head.method, &path) {
+            (Routed::Unlimited, _) if is_odd || hides_a_slash(&path) => (Routed::Other, false),
+            found => found,
         };
-        let (operation, target) = match head {
-            Head::Own(name, target) => {
-                let operation = self.operation(Some(name), self.http());
-                let of_table = false;
-                (
-                    Operation {
-                        of_table,
-                        ..operation
-                    },
-                    target,
-                )
-            }
-            Head::Named(name, target) => (self.operation(Some(name), self.http()), target),
-            Head::InBody(rule, target) => match (&call.array, &call.body) {
+        let mut destination = self.http;
+        let mut is_unread = false;
+        let (name, target) = match routed {
+            Routed::Function(name, target) => (Some(Cow::Borrowed(name)), target),
+            Routed::ReadBody(rule, target) => match (&call.array, &call.body) {
                 (Some(array), _) => {
-                    let destination = if self.has_socket {
-                        Destination::Socket
-                    } else {
-                        self.http()
-                    };
-                    let operation = self.operation(Some(&array.function), destination);
-                    (operation, array.target.as_deref())
-                }
-                (None, RequestBody::Whole(body)) => {
-                    let name = rule.function(body);
-                    (self.operation(name.as_deref(), self.http()), target)
-                }
-                (None, RequestBody::Streamed { .. }) => {
-                    let operation = self.operation(None, self.http());
-                    let is_unread = true;
+                    if self.socket != Destination::Nowhere {
+                        destination = self.socket;
+                    }
                     (
-                        Operation {
-                            is_unread,
-                            ..operation
-                        },
-                        target,
+                        Some(Cow::Borrowed(&*array.function)),
+                        array.target.as_deref(),
                     )
                 }
+                (None, RequestBody::Whole(body)) => (rule.function(body), target),
+                (None, RequestBody::Streamed { .. }) => {
+                    is_unread = true;
+                    (None, target)
+                }
             },
-            Head::Unlimited => {
-                let operation = self.operation(None, self.http());
-                let limited = false;
-                (
-                    Operation {
-                        limited,
-                        ..operation
-                    },
-                    None,
-                )
-            }
-            Head::Unknown => (self.operation(None, self.http()), None),
+            Routed::Unlimited | Routed::Other => (None, None),
         };
-        let target = target.map(Box::from);
+        let operation = self.operation(name.as_deref(), destination);
         Operation {
-            target,
-            limited: operation.limited || is_odd,
+            target: target.map(Box::from),
+            limited: is_odd || operation.limited && routed != Routed::Unlimited,
+            is_unread,
             is_odd: is_odd && self.odd_paths == OddPaths::Refuse,
+            of_table: operation.of_table && !is_own,
             ..operation
         }
     }
 
-    fn head<'a>(&'a self, method: &Method, path: &'a str) -> Head<'a> {
+    /// What a request's head asks for, and whether a route of the operator names the function.
+    fn routed<'a>(&'a self, method: &Method, path: &'a str) -> (Routed<'a>, bool) {
         if !self.routes.is_empty()
             && let Some(segments) = Path::split(path)
         {
             for own in self.routes.iter().filter(|own| own.takes(method)) {
                 if let Some(matched) = segments.matches(&own.segments) {
                     return match &own.function {
-                        Some(name) => Head::Own(name, matched.target),
-                        None => Head::Unlimited,
+                        Some(name) => (Routed::Function(name, matched.target), true),
+                        None => (Routed::Unlimited, false),
                     };
                 }
             }
         }
-        match self.kind.route(method.as_str(), path) {
-            Routed::Function(name, target) => Head::Named(name, target),
-            Routed::ReadBody(rule, target) => Head::InBody(rule, target),
-            Routed::Unlimited => Head::Unlimited,
-            Routed::Other => Head::Unknown,
-        }
+        (self.kind.route(method.as_str(), path), false)
     }
 
     fn operation(&self, name: Option<&str>, destination: Destination) -> Operation {
-        let other = self.names.other();
+        let other = &self.other;
         let (function, label) = match name.map(|name| (name, self.names.get(name))) {
             Some((_, Some(known))) => (Arc::clone(known), Arc::clone(known)),
             Some((name, None)) => (Arc::from(name), Arc::clone(other)),
@@ -399,22 +364,6 @@ impl Classifier {
             role: Role::Apart,
             of_table: self.kind.has_table(),
             kind: self.kind,
-        }
-    }
-
-    fn socket(&self) -> Destination {
-        if self.has_socket {
-            Destination::Socket
-        } else {
-            Destination::Nowhere
-        }
-    }
-
-    fn http(&self) -> Destination {
-        if self.has_http {
-            Destination::Http
-        } else {
-            Destination::Nowhere
         }
     }
 }

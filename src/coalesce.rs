@@ -112,17 +112,6 @@ struct Shared {
     store: Mutex<SharedCalls>,
 }
 
-/// One client's part in a shared call.
-#[derive(Debug)]
-pub struct Joining {
-    /// Until when it may wait for the call's turn; `None` without a bound.
-    pub deadline: Option<Timestamp>,
-    /// How urgent it is.
-    pub class: Class,
-    /// Its own record.
-    pub record: Arc<Record>,
-}
-
 /// The result of joining.
 pub enum Joined {
     /// Its answer is already here.
@@ -167,18 +156,14 @@ impl Coalescer {
     #[must_use]
     pub fn key(
         &self,
-        function: &str,
+        function: &Arc<str>,
         destination: Destination,
         guest: Option<&str>,
         message: &Message,
         of_table: bool,
     ) -> Option<Key> {
         let settings = Arc::clone(self.shared.lock().settings());
-        if !settings
-            .functions
-            .iter()
-            .any(|shared| **shared == *function)
-        {
+        if !settings.functions.contains(function) {
             return None;
         }
         let apart = if of_table {
@@ -189,19 +174,21 @@ impl Coalescer {
         Key::of(function, destination, guest, message, apart)
     }
 
-    /// Joins an identical read, or makes a new call if there is none.
+    /// Joins an identical read, or makes a new call if there is none. The read may wait until
+    /// `deadline` for the call's turn, if that is set.
     #[must_use]
-    pub fn join(&self, key: Key, joining: Joining) -> Joined {
-        let Joining {
-            deadline,
-            class,
-            record,
-        } = joining;
+    pub fn join(
+        &self,
+        key: Key,
+        deadline: Option<Timestamp>,
+        class: Class,
+        record: &Arc<Record>,
+    ) -> Joined {
         let (tell, told) = oneshot::channel();
         let seat = Seat {
             deadline,
             class,
-            record: Arc::clone(&record),
+            record: Arc::clone(record),
             tell,
         };
         let mut store = self.shared.lock();
@@ -209,12 +196,17 @@ impl Coalescer {
         match store.find(key, now) {
             Found::Kept(answer, at) => {
                 drop(store);
-                Joined::Kept(upstream::kept(&answer, now.since(at), &record))
+                Joined::Kept(upstream::kept(&answer, now.since(at), record))
             }
             Found::Running(id) => {
-                let (number, admitted) = store.join(id, seat);
-                let shared = Arc::clone(&self.shared);
-                Joined::Other(Waiter::new(shared, id, number, told, admitted))
+                let (seat, admitted) = store.join(id, seat);
+                Joined::Other(Waiter {
+                    shared: Arc::clone(&self.shared),
+                    call: id,
+                    seat,
+                    told,
+                    admitted,
+                })
             }
             Found::Free(key) => {
                 let changed = Arc::new(Notify::new());
@@ -222,10 +214,15 @@ impl Coalescer {
                 let id = store.begin(&key, seat, Arc::clone(&changed), admitted.clone());
                 drop(store);
                 let shared = Arc::clone(&self.shared);
+                let first = Waiter {
+                    shared: Arc::clone(&shared),
+                    call: id,
+                    seat: SeatId::FIRST,
+                    told,
+                    admitted,
+                };
                 let apart = key.apart.clone();
-                let own = Arc::clone(&shared);
-                let call = SharedCall::new(own, id, &record, changed, admit, apart);
-                let first = Waiter::new(shared, id, SeatId::FIRST, told, admitted);
+                let call = SharedCall::new(shared, id, record, changed, admit, apart);
                 Joined::First(call, first)
             }
             Found::Full => Joined::Alone,

@@ -21,7 +21,7 @@ use crate::call::{
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Coalescer, Joined, Joining, Key, SharedCall, Told, Waiter};
+use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told};
 use crate::forward::{Connection, Forward, Forwarder, Outgoing, Unsent};
 use crate::tasks::{Answer, Tasks};
 
@@ -62,18 +62,6 @@ enum Way<'a> {
     Refused(Refusal),
 }
 
-/// A client's part in a call that may be shared.
-enum Part {
-    /// None: an answer is kept.
-    Answered(Box<Result<Reply, Refusal>>),
-    /// Its request is the one that is sent.
-    First(Waiter),
-    /// Its own request is kept, in case the answer is not for all.
-    Other(Waiter, Ask, Outgoing),
-    /// None: there is no room.
-    Alone(Ask, Outgoing),
-}
-
 impl Serve for Pipeline {
     fn serve<'a>(
         &'a self,
@@ -108,7 +96,7 @@ impl Serve for Pipeline {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
         let operation = self.classifier.get().tunnel(&origin);
-        let claim = self.claim(&origin, &operation);
+        let claim = self.claim(&origin.identity, &operation.function, operation.limited);
         let ask = ask(&operation, &origin, &claim, Waits::Client);
         let observer = Arc::clone(&self.observer);
         let record = open_record(origin, Dialect::Tcp, &operation, observer);
@@ -168,18 +156,6 @@ trait Party: Sync {
         &'a self,
         waiting: Waiting<'a>,
     ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a;
-}
-
-/// The client of a call that may be shared.
-trait Client: Party {
-    /// The progress of the call.
-    fn progress(&self) -> &Progress;
-}
-
-impl Client for Progress {
-    fn progress(&self) -> &Progress {
-        self
-    }
 }
 
 /// The client itself watches its connection.
@@ -246,7 +222,7 @@ impl Pipeline {
             mut message,
         } = request;
         let preference = self.preference(&mut message);
-        let claim = self.claim(&origin, &operation);
+        let claim = self.claim(&origin.identity, &operation.function, operation.limited);
         let waits = match preference {
             Some(_) => Waits::NoClient,
             None => Waits::Client,
@@ -271,33 +247,41 @@ impl Pipeline {
             (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {
                 let record = Arc::clone(&record);
-                Way::Boxed(Box::pin(self.share(key, ask, outgoing, progress, record)))
+                let sharing = self.share(key, ask, outgoing, progress, progress, record);
+                Way::Boxed(Box::pin(sharing))
             }
-            (Ok(outgoing), key, Some(preference)) => match too_large_to_hand_over(&outgoing) {
-                Some(refusal) => Way::Refused(refusal),
-                None => Way::Boxed(Box::pin(self.hand_over(HandOver {
+            // It must be here as a whole, because its client may not be there to send the rest.
+            (Ok(Outgoing::Http(call)), _, Some(_))
+                if matches!(call.body, RequestBody::Streamed { .. }) =>
+            {
+                Way::Refused(Refusal::new(
+                    Reason::TooLarge,
+                    "a call can be handed over only if its body is no larger than buffer_bytes",
+                ))
+            }
+            (Ok(outgoing), key, Some(preference)) => {
+                let record = Arc::clone(&record);
+                Way::Boxed(Box::pin(self.hand_over(HandOver {
                     preference,
                     key,
                     ask,
                     outgoing,
-                    record: Arc::clone(&record),
-                }))),
-            },
+                    record,
+                })))
+            }
             (Err(refusal), ..) => Way::Refused(refusal),
         };
         (record, way)
     }
 
     /// Counts a call for its caller.
-    fn claim(&self, origin: &Origin, operation: &Operation) -> Claim {
-        let meets = if operation.limited {
-            Meets::Limits
-        } else {
-            Meets::NoLimits
+    fn claim(&self, identity: &Arc<Identity>, function: &str, limited: bool) -> Claim {
+        let meets = match limited {
+            true => Meets::Limits,
+            false => Meets::NoLimits,
         };
-        let now = self.clock.now();
         self.callers
-            .claim(now, &origin.identity, &operation.function, meets)
+            .claim(self.clock.now(), identity, function, meets)
     }
 
     /// If the reply has headers, adds what is left of the rate limit that the call met.
@@ -336,46 +320,45 @@ impl Pipeline {
     }
 
     /// Answers a read together with all identical ones.
-    fn share<'a, P: Client>(
+    fn share<'a, P: Party>(
         &'a self,
         key: Key,
         ask: Ask,
         mut outgoing: Outgoing,
-        client: &'a P,
+        party: &'a P,
+        progress: &'a Progress,
         record: Arc<Record>,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
-        let joining = Joining {
-            deadline: self.gate.deadline(&ask),
-            class: self.gate.class(&ask),
-            record: Arc::clone(&record),
-        };
-        let part = match self.coalescer.join(key, joining) {
-            Joined::Kept(reply) => Part::Answered(Box::new(reply)),
+        let (deadline, class) = (self.gate.deadline(&ask), self.gate.class(&ask));
+        // A kept answer, the place in a shared call, and its own request, in case it is sent alone.
+        let (kept, waiter, own) = match self.coalescer.join(key, deadline, class, &record) {
+            Joined::Kept(reply) => (Some(Box::new(reply)), None, None),
             Joined::First(call, waiter) => {
                 self.start(call, ask, outgoing);
-                Part::First(waiter)
+                (None, Some(waiter), None)
             }
             Joined::Other(waiter) => {
                 outgoing.compact();
-                Part::Other(waiter, ask, outgoing)
+                (None, Some(waiter), Some((ask, outgoing)))
             }
-            Joined::Alone => Part::Alone(ask, outgoing),
+            Joined::Alone => (None, None, Some((ask, outgoing))),
         };
         // The future holds only what a waiting read needs.
         async move {
-            let (ask, outgoing) = match part {
-                Part::Answered(reply) => return *reply,
-                Part::First(waiter) => match waiter.told(client.progress()).await {
-                    Told::Answer(reply) => return reply,
-                    Told::Alone => return Err(no_answer()),
-                },
-                Part::Other(waiter, ask, outgoing) => match waiter.told(client.progress()).await {
-                    Told::Answer(reply) => return reply,
-                    Told::Alone => (ask, outgoing),
-                },
-                Part::Alone(ask, outgoing) => (ask, outgoing),
+            if let Some(reply) = kept {
+                return *reply;
+            }
+            if let Some(waiter) = waiter
+                && let Told::Answer(reply) = waiter.told(progress).await
+            {
+                return reply;
+            }
+            let Some((ask, outgoing)) = own else {
+                // The first of the sharing reads gets the call's answer, whatever it is.
+                let none = "a shared call came to no answer";
+                return Err(Refusal::new(Reason::Internal, none));
             };
-            Box::pin(self.run(ask, outgoing, client, &record)).await
+            Box::pin(self.run(ask, outgoing, party, &record)).await
         }
     }
 
@@ -460,21 +443,12 @@ impl Pipeline {
         }
         write_down(record, &refusal);
         let second = record.sent_again();
-        let meets = match ask.limited {
-            true => Meets::Limits,
-            false => Meets::NoLimits,
-        };
         let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
-        let now = self.clock.now();
-        let claim = self.callers.claim(now, &identity, &ask.function, meets);
+        let claim = self.claim(&identity, &ask.function, ask.limited);
         let ask = ask.claimed(&claim);
         second.note(|facts| facts.claim = Some(claim));
         party.wait();
-        let admitted = match self.gate.ask(ask, &second) {
-            Asked::Answered(admitted) => admitted,
-            Asked::Waits(turn) => party.turn(turn).await,
-        };
-        let permit = match admitted {
+        let permit = match admitted(self.gate.ask(ask, &second), party).await {
             Ok(permit) if self.gate.is_up(destination) => permit,
             Ok(_) => return Err(not_again(refusal, &second)),
             Err(refused) => {
@@ -516,32 +490,30 @@ impl Pipeline {
             };
             // No byte was written, so the call may wait for another turn. No other call is ever
             // sent twice.
-            let Unsent {
-                outgoing: kept,
-                slot,
-                cause,
-            } = unsent;
             tracing::debug!(
-                error = &cause as &dyn std::error::Error,
+                error = &unsent.cause as &dyn std::error::Error,
                 "not sent, waits again"
             );
-            outgoing = kept;
+            outgoing = unsent.outgoing;
             party.wait();
-            let fault = cause.fault();
+            let fault = unsent.cause.fault();
             if fault == Fault::Own {
-                self.observer.lacks(outgoing.destination(), &cause);
+                let destination = outgoing.destination();
+                self.observer.lacks(destination, &unsent.cause);
                 // Its turn would come at once, and the shortage would be the same.
                 tokio::time::sleep(back_off.pause()).await;
             }
-            let admitted = match self.gate.ask_again(slot, fault, record) {
-                Asked::Answered(admitted) => admitted,
-                Asked::Waits(turn) => party.turn(turn).await,
-            };
-            permit = match admitted {
-                Ok(permit) => permit,
-                Err(refusal) => return Err(refusal),
-            };
+            let asked = self.gate.ask_again(unsent.slot, fault, record);
+            permit = admitted(asked, party).await?;
         }
+    }
+}
+
+/// The answer of the gate, after any wait.
+async fn admitted<P: Party>(asked: Asked<'_>, party: &P) -> Result<Permit, Refusal> {
+    match asked {
+        Asked::Answered(admitted) => admitted,
+        Asked::Waits(turn) => party.turn(turn).await,
     }
 }
 
@@ -582,11 +554,6 @@ fn open_record(
     )
 }
 
-/// The first of the sharing reads gets the call's answer, whatever it is.
-fn no_answer() -> Refusal {
-    Refusal::new(Reason::Internal, "a shared call came to no answer")
-}
-
 /// The content to send, in the form of its backend.
 fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal> {
     use crate::call::Destination as To;
@@ -614,20 +581,6 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
         (Message::Socket(_), _) => Err(Refusal::no_backend("socket")),
         (Message::Http(_), _) => Err(Refusal::no_backend("http")),
     }
-}
-
-/// A call to be handed over must be here as a whole, because its client may not be there to send
-/// the rest.
-fn too_large_to_hand_over(outgoing: &Outgoing) -> Option<Refusal> {
-    let Outgoing::Http(call) = outgoing else {
-        return None;
-    };
-    matches!(call.body, RequestBody::Streamed { .. }).then(|| {
-        Refusal::new(
-            Reason::TooLarge,
-            "a call can be handed over only if its body is no larger than buffer_bytes",
-        )
-    })
 }
 
 /// Records how a refused or failed call ended.

@@ -27,7 +27,7 @@ use tidegate_runtime::Clock;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use self::http::answer;
+pub use self::http::{answer, json};
 use self::io::Client;
 use self::trusted::TrustedProxies;
 use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Deadline, Postpone, WhenFull, Window};
+use super::{Deadline, Postpone, WhenFull, Window, WindowStamp};
 use crate::options::kind::{
     DAY, HOUR, MS, SECOND, all, choice, duration, flag, function_name, integer, name,
 };
@@ -31,13 +31,6 @@ pub(crate) enum PostponeBy {
 pub(crate) enum WindowShape {
     Sliding,
     Fixed,
-}
-
-/// When a window slot is stamped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WindowStamp {
-    Sent,
-    Replied,
 }
 
 words!(WhenFull { "wait" => Wait, "refuse" => Refuse });
@@ -187,7 +180,7 @@ impl LimitsSection {
                 .filter_map(|it| Some((Arc::clone(&it.name), unless_off(it.calls)?)))
                 .collect(),
             fixed: self.window.value == WindowShape::Fixed,
-            stamp_replied: self.window_stamp.value == WindowStamp::Replied,
+            stamp: self.window_stamp.value,
             guard: self.window_guard.value,
         })
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::call::Backend;
-use tidegate_limits::policy::{ClassShare, LimitRule, Reserve, Scope, WindowShape, WindowStamp};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowShape};
 use tidegate_limits::{Limit, Policy};
 
-use super::settings::{ClassRule, PacedLimit, Postpone, Settings, USER, WhenFull, Window};
+use super::settings::{ClassRule, PacedLimit, Settings, USER, WhenFull, Window};
 use crate::call::Destination;
 use crate::call::pace::pace;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
@@ -59,16 +59,19 @@ pub fn limited(settings: &Settings, phase: Duration) -> Policy {
         Some(window_limit(window, max, phase))
     }));
     limits.extend(backends());
-    let postpone = match settings.postpone {
-        Postpone::InTurn => tidegate_limits::policy::Postpone::InTurn,
-        Postpone::Jitter { min, max } => tidegate_limits::policy::Postpone::Jitter { min, max },
-    };
     let when_full = match settings.when_full {
         WhenFull::Refuse => tidegate_limits::policy::WhenFull::Refuse,
         WhenFull::Wait => at_the_door(settings),
     };
     let classes = settings.classes.iter().map(ClassRule::share).collect();
-    Policy::new(limits, settings.capacity, when_full, postpone, classes).expect(CHECKED)
+    Policy::new(
+        limits,
+        settings.capacity,
+        when_full,
+        settings.postpone,
+        classes,
+    )
+    .expect(CHECKED)
 }
 
 /// The policy of calls without limits: their own slots, and the backends' health.
@@ -79,7 +82,7 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
         limits,
         settings.capacity,
         at_the_door(settings),
-        tidegate_limits::policy::Postpone::InTurn,
+        Postpone::InTurn,
         vec![ClassShare {
             name: "unlimited".into(),
             weight: 1,
@@ -146,10 +149,6 @@ fn window_limit(window: &Window, max: u32, phase: Duration) -> Limit {
         } else {
             WindowShape::Sliding
         },
-        stamp: if window.stamp_replied {
-            WindowStamp::Replied
-        } else {
-            WindowStamp::Sent
-        },
+        stamp: window.stamp,
     }
 }

@@ -100,10 +100,8 @@ pub(super) enum Turn {
         promoted: bool,
     },
     No {
-        refusal: tidegate_limits::scheduler::Refusal,
-        delays: Delays,
-    },
-    Drained {
+        /// `None` while the queue is drained.
+        refusal: Option<tidegate_limits::scheduler::Refusal>,
         delays: Delays,
     },
 }
@@ -231,33 +229,30 @@ impl Queue {
         let is_up = self.lock().backends.is_up(backend);
         let limit = refusal.limit.clone();
         let named = limit.as_deref().unwrap_or("queue").to_owned();
-        let (reason, detail) = match refusal.reason {
-            Why::QueueFull => (Reason::QueueFull, "the queue is full".to_owned()),
-            Why::DeadlinePassed | Why::DeadlineUnreachable if !is_up => (
-                Reason::BackendUnreachable,
-                format!("the {} backend takes no connection", backend.label()),
-            ),
-            Why::DeadlinePassed => (
-                Reason::DeadlinePassed,
-                format!("waited as long as a call may for limit {named}"),
-            ),
-            Why::DeadlineUnreachable => (
-                Reason::DeadlineUnreachable,
-                format!("limit {named} opens only after the call's deadline"),
-            ),
-            Why::NeverPossible => (
-                Reason::NeverPossible,
-                format!("limit {named} is smaller than what the call needs"),
-            ),
-            Why::RateLimited => (
-                Reason::RateLimited,
-                format!("limit {named} has no tokens to spare"),
-            ),
-            Why::StoreAway => (
-                Reason::QuotaStoreAway,
-                format!("the store of quota {named} does not answer, or not for this key"),
-            ),
+        let reason = match refusal.reason {
+            Why::DeadlinePassed | Why::DeadlineUnreachable if !is_up => Reason::BackendUnreachable,
+            Why::QueueFull => Reason::QueueFull,
+            Why::DeadlinePassed => Reason::DeadlinePassed,
+            Why::DeadlineUnreachable => Reason::DeadlineUnreachable,
+            Why::NeverPossible => Reason::NeverPossible,
+            Why::RateLimited => Reason::RateLimited,
+            Why::StoreAway => Reason::QuotaStoreAway,
             Why::Draining => return draining(),
+        };
+        let detail = match reason {
+            Reason::BackendUnreachable => {
+                format!("the {} backend takes no connection", backend.label())
+            }
+            Reason::DeadlinePassed => format!("waited as long as a call may for limit {named}"),
+            Reason::DeadlineUnreachable => {
+                format!("limit {named} opens only after the call's deadline")
+            }
+            Reason::NeverPossible => format!("limit {named} is smaller than what the call needs"),
+            Reason::RateLimited => format!("limit {named} has no tokens to spare"),
+            Reason::QuotaStoreAway => {
+                format!("the store of quota {named} does not answer, or not for this key")
+            }
+            _ => "the queue is full".to_owned(),
         };
         Refusal {
             limit,
@@ -359,6 +354,7 @@ impl State {
                         refusal,
                         waited: Waited { delays, .. },
                     } => {
+                        let refusal = Some(refusal);
                         // Likewise: no call is left to inform.
                         let _ = tell(payload, Turn::No { refusal, delays }, &mut answer);
                     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, Rate};
-use tidegate_limits::policy::{ClassShare, LimitRule, Reserve, Scope};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowStamp};
 use tidegate_limits::{Class, Limit, Timestamp};
 
 use crate::call::pace::CostRange;
@@ -51,20 +51,6 @@ pub enum WhenFull {
     Refuse,
 }
 
-/// How a call that meets a closed limit is postponed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Postpone {
-    /// It keeps its place and runs when the limit opens.
-    InTurn,
-    /// It is set aside for a random time, then joins the end of its flow.
-    Jitter {
-        /// The minimum.
-        min: Duration,
-        /// The maximum.
-        max: Duration,
-    },
-}
-
 /// The window limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -76,8 +62,8 @@ pub struct Window {
     pub functions: Vec<(Arc<str>, u32)>,
     /// Sliding, or aligned to the wall clock.
     pub fixed: bool,
-    /// Whether a slot is stamped at the first reply byte instead of when the call left.
-    pub stamp_replied: bool,
+    /// When a slot is stamped.
+    pub stamp: WindowStamp,
     /// Added to the length before a slot comes back.
     pub guard: Duration,
 }

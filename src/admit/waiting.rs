@@ -107,11 +107,7 @@ impl<'a> Pending<'a> {
             }
             Turn::No { refusal, delays } => {
                 self.note_delays(delays);
-                Err(self.queue.refusal(&refusal, self.backend))
-            }
-            Turn::Drained { delays } => {
-                self.note_delays(delays);
-                Err(draining())
+                Err(refusal.map_or_else(draining, |it| self.queue.refusal(&it, self.backend)))
             }
         }
     }
@@ -170,7 +166,7 @@ impl Drop for Waiting<'_> {
                     lane.give_back(now, hold);
                     waited.delays
                 }
-                Ok(Turn::No { delays, .. } | Turn::Drained { delays }) => delays,
+                Ok(Turn::No { delays, .. }) => delays,
                 Err(_) => {
                     let waited = lane.waited(now, ticket).unwrap_or_default();
                     lane.cancel(now, ticket);

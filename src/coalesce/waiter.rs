@@ -11,30 +11,14 @@ use crate::call::{Progress, Reason, Refusal};
 /// Waits for the answer of a shared call. Dropping it leaves the call.
 #[must_use]
 pub struct Waiter {
-    shared: Arc<Shared>,
-    call: CallId,
-    seat: SeatId,
-    told: oneshot::Receiver<Told>,
-    admitted: watch::Receiver<bool>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) call: CallId,
+    pub(super) seat: SeatId,
+    pub(super) told: oneshot::Receiver<Told>,
+    pub(super) admitted: watch::Receiver<bool>,
 }
 
 impl Waiter {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        call: CallId,
-        seat: SeatId,
-        told: oneshot::Receiver<Told>,
-        admitted: watch::Receiver<bool>,
-    ) -> Self {
-        Self {
-            shared,
-            call,
-            seat,
-            told,
-            admitted,
-        }
-    }
-
     /// Waits for the message, and shows the progress of the call meanwhile.
     pub async fn told(mut self, progress: &Progress) -> Told {
         loop {

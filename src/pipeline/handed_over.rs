@@ -1,6 +1,6 @@
 //! Calls that are handed over (`Prefer: respond-async`), and the requests about them.
 
-use std::pin::Pin;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use http::{Method, Response, StatusCode};
 use serde::Serialize;
 use tidegate_callers::CallerId;
 
-use super::{Client, Party, Pipeline, Way, write_down};
+use super::{Party, Pipeline, Way, write_down};
 use crate::admit::{Ask, Permit, Place, Waiting};
 use crate::call::{
     Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody, Request,
@@ -35,7 +35,6 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Distinguishes a kept answer of any status from a report about the task.
 const TASK_STATE: HeaderName = HeaderName::from_static("x-task-state");
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A call to be handed over.
 pub(super) struct HandOver {
@@ -72,12 +71,6 @@ impl Party for Absent {
     }
 }
 
-impl Client for Absent {
-    fn progress(&self) -> &Progress {
-        &self.progress
-    }
-}
-
 impl Watch for Absent {
     fn is_admitted(&self) -> bool {
         self.progress.is_admitted()
@@ -105,12 +98,6 @@ struct Told {
     /// When to come back.   seconds
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
-}
-
-/// The tasks of an owner.
-#[derive(Serialize)]
-struct List {
-    tasks: Vec<Told>,
 }
 
 impl Pipeline {
@@ -142,18 +129,16 @@ impl Pipeline {
         };
         let pipeline = self.clone();
         let work = move |room| pipeline.run_handed_over(call, absent, room);
-        let mut task = match self.tasks.submit(submission, work) {
-            Ok(task) => task,
-            Err(refused) => return Err(not_taken(refused, caller)),
-        };
+        let submitted = self.tasks.submit(submission, work);
+        let mut task = submitted.map_err(|refused| not_taken(refused, caller))?;
         if !task.has_ended_at_once().await && !wait.is_zero() {
             // Whether it has ended by then is checked in either case.
             let _ = tokio::time::timeout(wait, task.ended()).await;
         }
-        match self.tasks.take(&owner, task.id) {
-            Ok(task) if task.ended.is_none() => Ok(Reply::http(self.accepted(&task, wait))),
-            Ok(task) => self.reply(task),
-            Err(missing) => Err(missing_task(missing)),
+        let task = self.tasks.take(&owner, task.id).map_err(missing_task)?;
+        match task.ended {
+            None => Ok(Reply::http(self.accepted(&task, wait))),
+            Some(_) => self.reply(task),
         }
     }
 
@@ -175,7 +160,8 @@ impl Pipeline {
         let reply = match key {
             Some(key) => {
                 let own = Arc::clone(&record);
-                self.share(key, ask, outgoing, &*absent, own).await
+                self.share(key, ask, outgoing, &*absent, &absent.progress, own)
+                    .await
             }
             None => self.run(ask, outgoing, &*absent, &record).await,
         };
@@ -213,53 +199,45 @@ impl Pipeline {
         );
         let owner = Owner::of(&request.origin.identity);
         let own = Arc::clone(&record);
-        let answer: Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>> =
-            Box::pin(async move {
-                let reply = self.answer_about_tasks(&owner, asked).await;
-                if let Ok(Reply {
-                    head: Some(head), ..
-                }) = &reply
-                {
-                    own.note(|facts| {
-                        facts.verdict = Verdict::Passed;
-                        facts.status = Some(head.status.as_u16());
-                    });
-                }
-                reply
-            });
+        let answer = Box::pin(async move {
+            let reply = self.answer_about_tasks(&owner, asked).await;
+            if let Ok(Reply {
+                head: Some(head), ..
+            }) = &reply
+            {
+                own.note(|facts| {
+                    facts.verdict = Verdict::Passed;
+                    facts.status = Some(head.status.as_u16());
+                });
+            }
+            reply
+        });
         Some((record, Way::Boxed(answer)))
     }
 
     async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Result<Reply, Refusal> {
-        let missing = |missing| Err(missing_task(missing));
         match asked {
             Asked::All => {
                 let tasks = self.tasks.list(owner);
-                let tasks = tasks.iter().map(|task| self.told(task)).collect();
-                Ok(Reply::http(json(StatusCode::OK, &List { tasks })))
+                let tasks: Vec<_> = tasks.iter().map(|task| self.told(task)).collect();
+                let list = BTreeMap::from([("tasks", tasks)]);
+                Ok(Reply::http(json(StatusCode::OK, &list)))
             }
-            Asked::Fetch(id) => match self.tasks.get(owner, id) {
-                Ok(task) => self.reply_later(task),
-                Err(why) => missing(why),
-            },
-            Asked::Cancel(id) => match self.tasks.cancel(owner, id).await {
-                Ok(_) => {
-                    let mut response = Response::new(ReplyBody::whole(Bytes::new()));
-                    *response.status_mut() = StatusCode::NO_CONTENT;
-                    Ok(Reply::http(response))
-                }
-                Err(why) => missing(why),
-            },
-            Asked::NoTask => missing(Missing::Unknown),
+            Asked::Fetch(id) => self.reply_later(self.tasks.get(owner, id).map_err(missing_task)?),
+            Asked::Cancel(id) => {
+                self.tasks.cancel(owner, id).await.map_err(missing_task)?;
+                let mut response = Response::new(ReplyBody::whole(Bytes::new()));
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                Ok(Reply::http(response))
+            }
+            Asked::NoTask => Err(missing_task(Missing::Unknown)),
             Asked::WrongMethod { allow } => {
                 let refusal = Refusal::new(
                     Reason::BadRequest,
                     "tasks are asked for with GET, one is cancelled with DELETE",
                 );
-                let mut response = whole(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    dialect::refusal_json(&refusal),
-                );
+                let body = ReplyBody::whole(dialect::refusal_json(&refusal));
+                let mut response = protocol::json(StatusCode::METHOD_NOT_ALLOWED, body);
                 let allow = HeaderValue::from_static(allow);
                 response.headers_mut().insert(header::ALLOW, allow);
                 Ok(Reply::http(response))
@@ -389,49 +367,38 @@ fn asked(call: &HttpCall) -> Option<Asked> {
 fn not_taken(refused: tasks::NotTaken, caller: CallerId) -> Refusal {
     use tasks::TaskBound as Bound;
     let is_unknown = caller == CallerId::UNKNOWN;
-    let (reason, limit, detail) = match refused.reason {
-        Bound::Draining => {
-            return Refusal {
-                retry_after: Some(RETRY_MIN),
-                ..Refusal::new(Reason::Draining, "the proxy is stopping")
-            };
+    let (reason, limit) = match refused.reason {
+        Bound::Draining => (Reason::Draining, None),
+        Bound::Tasks => (Reason::TasksFull, Some("tasks.max_tasks")),
+        Bound::Bytes => (Reason::TasksFull, Some("tasks.max_bytes")),
+        Bound::TasksOfCaller => (Reason::CallerTasksFull, Some("tasks.max_tasks_per_caller")),
+        Bound::BytesOfCaller => (Reason::CallerTasksFull, Some("tasks.max_bytes_per_caller")),
+    };
+    let detail = match refused.reason {
+        Bound::Tasks => "the number of calls that are handed over is at its bound",
+        Bound::Bytes => "the bytes of calls that are handed over are at their bound",
+        Bound::TasksOfCaller if is_unknown => {
+            "callers that are not registered share one bound, and the number of their calls has \
+             reached it"
         }
-        Bound::Tasks => (
-            Reason::TasksFull,
-            "tasks.max_tasks",
-            "the number of calls that are handed over is at its bound",
-        ),
-        Bound::Bytes => (
-            Reason::TasksFull,
-            "tasks.max_bytes",
-            "the bytes of calls that are handed over are at their bound",
-        ),
-        Bound::TasksOfCaller if is_unknown => (
-            Reason::CallerTasksFull,
-            "tasks.max_tasks_per_caller",
-            "callers that are not registered share one bound, and the number of their calls \
-             has reached it",
-        ),
-        Bound::BytesOfCaller if is_unknown => (
-            Reason::CallerTasksFull,
-            "tasks.max_bytes_per_caller",
+        Bound::BytesOfCaller if is_unknown => {
             "callers that are not registered share one bound, and the bytes of their calls have \
-             reached it",
-        ),
-        Bound::TasksOfCaller => (
-            Reason::CallerTasksFull,
-            "tasks.max_tasks_per_caller",
-            "the number of calls that the caller has handed over is at its bound",
-        ),
-        Bound::BytesOfCaller => (
-            Reason::CallerTasksFull,
-            "tasks.max_bytes_per_caller",
-            "the bytes of calls that the caller has handed over are at their bound",
-        ),
+             reached it"
+        }
+        Bound::TasksOfCaller => {
+            "the number of calls that the caller has handed over is at its bound"
+        }
+        Bound::BytesOfCaller => {
+            "the bytes of calls that the caller has handed over are at their bound"
+        }
+        Bound::Draining => "the proxy is stopping",
     };
     Refusal {
-        limit: Some(limit.into()),
-        retry_after: Some(refused.retry_after.unwrap_or(RETRY_MAX)),
+        limit: limit.map(Into::into),
+        retry_after: Some(match refused.reason {
+            Bound::Draining => RETRY_MIN,
+            _ => refused.retry_after.unwrap_or(RETRY_MAX),
+        }),
         ..Refusal::new(reason, detail)
     }
 }
@@ -448,12 +415,5 @@ fn missing_task(missing: Missing) -> Refusal {
 
 fn json(status: StatusCode, body: &impl Serialize) -> Response<ReplyBody> {
     let body = serde_json::to_vec(body).expect("texts and numbers can always be written");
-    whole(status, body.into())
-}
-
-fn whole(status: StatusCode, body: Bytes) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::whole(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
-    response
+    protocol::json(status, ReplyBody::whole(body.into()))
 }

@@ -420,7 +420,8 @@ fn tell_quota(quota: &Quota, response: &mut Response<ReplyBody>) {
     );
 }
 
-fn json(status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
+/// A response with a body in JSON.
+pub fn json(status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);

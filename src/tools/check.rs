@@ -10,7 +10,7 @@ use tidegate_limits::quota;
 use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::Engine;
 
-use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull};
+use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
@@ -359,7 +359,7 @@ fn counts_for(config: &Config, limit: &str) -> String {
             seconds(connect + response)
         ),
         Some(window) if limit == "total" || limit.starts_with("function:") => {
-            let replied = if window.stamp_replied {
+            let replied = if window.stamp == WindowStamp::Replied {
                 response
             } else {
                 Duration::ZERO

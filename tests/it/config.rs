@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate::admin::Token;
-use tidegate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull};
+use tidegate::admit::{ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
 use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Bind, Protocol, UserFrom};
 use tidegate::classify::class;
@@ -161,7 +161,7 @@ fn the_least_config_gets_the_documented_defaults() {
     assert_eq!(window.length, Duration::from_secs(1));
     assert_eq!(window.total, Some(30));
     assert_eq!(window.functions, []);
-    assert!(!window.fixed && !window.stamp_replied);
+    assert!(!window.fixed && window.stamp == WindowStamp::Sent);
     assert_eq!(window.guard, Duration::from_millis(5));
     let socket = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 2000)));
     assert_eq!(config.forward.socket, Some(socket));

@@ -161,7 +161,7 @@ pub const ACTIONS: &[(&str, &str)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routed<'a> {
     /// This function, about this userid.
-    Function(&'static str, Option<&'a str>),
+    Function(&'a str, Option<&'a str>),
     /// One that its body names, about this userid.
     ReadBody(BodyRule, Option<&'a str>),
     /// Nothing that reaches the SDK.
