@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use socket2::TcpKeepalive;
 use tidegate_callers::CallerId;
 use tidegate_limits::scheduler::Outcome;
 
@@ -45,9 +46,18 @@ pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
-pub use self::reply::{BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel};
+pub use self::reply::{
+    BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
+};
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
 pub use self::sdk::{ArrayCall, BackendKind};
+
+/// How the kernel detects a dead silent peer: after a minute it sends probes, and closes after six
+/// without an answer.
+pub(crate) const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(60))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(6);
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -23,13 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_limits::scheduler::Outcome;
-use tokio_util::either::Either;
 
-use self::backend::Backends;
+use self::backend::{Backend, Backends};
 use self::carry::Carry;
-pub use self::connect::{ConnectError, Resolve};
+pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{Address, Bounds};
-use self::stream::Stream;
 use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
 };
@@ -131,36 +129,24 @@ impl Forward for Outgoing {
         mut slot: S,
         record: Arc<Record>,
     ) -> Result<Result<Reply, Refusal>, Unsent<Self, S>> {
+        let backend = match forwarder.pick(self.destination(), &mut slot) {
+            Ok(backend) => backend,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
         match self {
-            Self::Array(call) => {
-                let Some(backend) = forwarder.shared.socket.pick() else {
-                    return Ok(Err(Refusal::no_backend("socket")));
-                };
-                slot.goes_to(backend.generation);
-                match backend.connect_and_write(&call.bytes).await {
-                    Ok((stream, written)) => {
-                        Carry::new(Arc::clone(&record), |committed| {
-                            if written > 0 {
-                                committed.set();
-                            }
-                            exchange::array(stream, written, call, slot, record, backend, committed)
-                        })
-                        .await
-                    }
-                    Err(cause) => Err(Unsent {
-                        outgoing: Self::Array(call),
-                        slot,
-                        cause,
-                    }),
+            Self::Array(call) => match backend.connect_and_write(&call.bytes).await {
+                Ok((stream, written)) => {
+                    Carry::new(Arc::clone(&record), |committed| {
+                        if written > 0 {
+                            committed.set();
+                        }
+                        exchange::array(stream, written, call, slot, record, backend, committed)
+                    })
+                    .await
                 }
-            }
-            Self::Http(call) => {
-                let Some(backend) = forwarder.shared.http.pick() else {
-                    return Ok(Err(Refusal::no_backend("http")));
-                };
-                slot.goes_to(backend.generation);
-                http::send(backend, call, slot, record).await
-            }
+                Err(cause) => Err(Unsent::new(Self::Array(call), slot, cause)),
+            },
+            Self::Http(call) => http::send(backend, call, slot, record).await,
         }
     }
 }
@@ -188,12 +174,13 @@ impl Forward for Connection {
         mut slot: S,
         record: Arc<Record>,
     ) -> Result<Result<Tunnel, Refusal>, Unsent<Self, S>> {
-        let Some(backend) = forwarder.shared.tcp.pick() else {
-            return Ok(Err(Refusal::no_backend("tcp")));
+        let backend = match forwarder.pick(self.destination(), &mut slot) {
+            Ok(backend) => backend,
+            Err(refusal) => return Ok(Err(refusal)),
         };
-        slot.goes_to(backend.generation);
         match backend.connect().await {
-            Ok(Stream(Either::Left(stream))) => {
+            Ok(stream) => {
+                stream::keep_alive(&stream);
                 slot.sent();
                 let slot = Box::new(Held(Some(slot)));
                 Ok(Ok(Tunnel {
@@ -202,13 +189,7 @@ impl Forward for Connection {
                     record,
                 }))
             }
-            // The config accepts none for tcp.
-            Ok(Stream(Either::Right(_))) => Ok(Err(Refusal::no_backend("tcp"))),
-            Err(cause) => Err(Unsent {
-                outgoing: self,
-                slot,
-                cause,
-            }),
+            Err(cause) => Err(Unsent::new(self, slot, cause)),
         }
     }
 }
@@ -224,6 +205,16 @@ pub struct Unsent<O, S> {
     pub cause: ConnectError,
 }
 
+impl<O, S> Unsent<O, S> {
+    fn new(outgoing: O, slot: S, cause: ConnectError) -> Self {
+        Self {
+            outgoing,
+            slot,
+            cause,
+        }
+    }
+}
+
 /// Sends calls.
 #[derive(Clone)]
 pub struct Forwarder {
@@ -231,9 +222,8 @@ pub struct Forwarder {
 }
 
 struct Shared {
-    socket: Backends,
-    http: Backends,
-    tcp: Backends,
+    /// In the order of [`Destination::BACKENDS`].
+    backends: [Backends; Destination::BACKENDS.len()],
     resolve: Arc<dyn Resolve>,
     retry_reads: AtomicBool,
 }
@@ -250,9 +240,7 @@ impl Forwarder {
     pub fn resolving(settings: &Settings, resolve: Arc<dyn Resolve>) -> Self {
         let forwarder = Self {
             shared: Arc::new(Shared {
-                socket: Backends::default(),
-                http: Backends::default(),
-                tcp: Backends::default(),
+                backends: Default::default(),
                 resolve,
                 retry_reads: AtomicBool::new(settings.retry_reads),
             }),
@@ -270,19 +258,24 @@ impl Forwarder {
         let shared = &*self.shared;
         let retry_reads = settings.retry_reads;
         shared.retry_reads.store(retry_reads, Ordering::Relaxed);
-        let destinations = [
-            (Destination::Socket, &shared.socket, &settings.socket),
-            (Destination::Http, &shared.http, &settings.http),
-            (Destination::Tcp, &shared.tcp, &settings.tcp),
-        ];
+        let addresses = [&settings.socket, &settings.http, &settings.tcp];
+        let destinations = Destination::BACKENDS.into_iter().zip(&shared.backends);
         destinations
-            .into_iter()
-            .filter_map(|(destination, backends, address)| {
+            .zip(addresses)
+            .filter_map(|((destination, backends), address)| {
                 let bounds = &settings.bounds;
                 let new = backends.apply(address.as_ref(), bounds, &shared.resolve)?;
                 Some((destination, new))
             })
             .collect()
+    }
+
+    /// The backend of a destination, which the call goes to.
+    fn pick(&self, to: Destination, slot: &mut impl Slot) -> Result<Arc<Backend>, Refusal> {
+        let backend = self.shared.backends[to as usize].pick();
+        let backend = backend.ok_or_else(|| Refusal::no_backend(to.label()))?;
+        slot.goes_to(backend.generation);
+        Ok(backend)
     }
 
     /// Whether a read may be sent once more.

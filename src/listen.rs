@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::net::{SocketFlags, sockopt};
-use socket2::{Domain, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Socket, Type};
 use tidegate_runtime::BackOff;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -108,13 +108,6 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
     }
 }
 
-/// How the kernel detects a dead silent client: after a minute it sends probes, and closes after
-/// six without an answer.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(60))
-    .with_interval(Duration::from_secs(10))
-    .with_retries(6);
-
 /// Binds an address.
 ///
 /// # Errors
@@ -129,7 +122,7 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(false)?;
     }
     // Accepted connections inherit this, so a client that died silently is detected.
-    socket.set_tcp_keepalive(&KEEPALIVE)?;
+    socket.set_tcp_keepalive(&crate::call::KEEPALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;

@@ -50,13 +50,17 @@ impl Known {
 }
 
 impl Backends {
+    /// What is known of a backend, unless it was replaced.
+    fn about(&mut self, backend: Destination, generation: Generation) -> Option<&mut Known> {
+        let known = self.0.get_mut(backend as usize)?;
+        known.is_about(generation).then_some(known)
+    }
+
     /// A destination leads to this backend from now on. Returns whether the gate must open for it.
     pub(super) fn moved(&mut self, backend: Destination, generation: Generation) -> bool {
-        let Some(known) = self.0.get_mut(backend as usize) else {
-            return false;
-        };
         // If a call was the first to use it, the gate may still have the state of the old one.
-        known.is_about(generation) && matches!(known.health, Health::Up)
+        let known = self.about(backend, generation);
+        known.is_some_and(|known| matches!(known.health, Health::Up))
     }
 
     /// A connect failed. `spread` in 0.5..1 keeps several proxies from probing in step.
@@ -67,12 +71,9 @@ impl Backends {
         now: Timestamp,
         spread: f64,
     ) {
-        let Some(known) = self.0.get_mut(backend as usize) else {
+        let Some(known) = self.about(backend, generation) else {
             return;
         };
-        if !known.is_about(generation) {
-            return;
-        }
         let mut back_off = match known.health {
             Health::Up => BackOff::doubling(PAUSE_MIN, PAUSE_MAX),
             Health::Probing { back_off } => back_off,

@@ -356,18 +356,11 @@ fn entries<'a>(
             return wrong(told.to_owned(), cure);
         }
         let Some((name, number)) = entry.split_once(':') else {
-            let is_number = trimmed.bytes().all(|byte| byte.is_ascii_digit());
-            let (told, meant) = if is_number {
-                (
-                    format!("{} has no name", quoted(trimmed)),
-                    format!("{TOTAL}:{trimmed}"),
-                )
-            } else {
-                (
-                    format!("{} has no number", quoted(trimmed)),
-                    format!("{trimmed}:30"),
-                )
+            let (lacks, meant) = match trimmed.bytes().all(|byte| byte.is_ascii_digit()) {
+                true => ("name", format!("{TOTAL}:{trimmed}")),
+                false => ("number", format!("{trimmed}:30")),
             };
+            let told = format!("{} has no {lacks}", quoted(trimmed));
             return wrong(told, &format!("write {}", quoted(&meant)));
         };
         let (name, number) = (name.trim(), number.trim());

@@ -59,7 +59,8 @@ impl Permit {
             facts.answered = Some(now);
             facts.verdict = match outcome {
                 _ if facts.left => Verdict::Aborted,
-                Outcome::Served => answered(self.delayed),
+                Outcome::Served if self.delayed => Verdict::Delayed,
+                Outcome::Served => Verdict::Passed,
                 Outcome::Overloaded | Outcome::Failed => Verdict::Failed,
             };
             outcome == Outcome::Served && facts.is_success()
@@ -114,14 +115,6 @@ impl Drop for Permit {
     }
 }
 
-/// The verdict of a call that was answered.
-fn answered(delayed: bool) -> Verdict {
-    if delayed {
-        Verdict::Delayed
-    } else {
-        Verdict::Passed
-    }
-}
 /// A user call on a guest, until it is dropped.
 pub(super) struct Acting {
     queue: Arc<Queue>,

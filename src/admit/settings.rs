@@ -196,30 +196,26 @@ impl Settings {
         Some(beside.fold(self.outstanding_max?, u32::saturating_add))
     }
 
-    /// The classes whose calls at the backend are not counted with the others.
-    fn beside(&self) -> Arc<[Class]> {
-        let is_beside = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
-        let classes = (0..).map(Class).zip(&self.classes);
-        classes
-            .filter_map(|(class, rule)| is_beside(rule).then_some(class))
-            .collect()
+    /// The classes and their rules.
+    fn numbered(&self) -> impl Iterator<Item = (Class, &ClassRule)> {
+        (0..).map(Class).zip(&self.classes)
     }
 
     /// Which calls count among those at the backend at once.
     pub(super) fn outstanding_scope(&self) -> Scope {
-        let beside = self.beside();
-        if beside.is_empty() {
-            Scope::Every
-        } else {
-            Scope::EveryBut(beside)
+        let is_beside = |rule: &ClassRule| matches!(rule.pool, Some(Pool::Beside(_)));
+        let beside = self.numbered().filter(|(_, rule)| is_beside(rule));
+        let beside: Arc<[Class]> = beside.map(|(class, _)| class).collect();
+        match beside.is_empty() {
+            true => Scope::Every,
+            false => Scope::EveryBut(beside),
         }
     }
 
     /// The reserve in a limit with this maximum, and its class: the first class with a reserve in
     /// it. The check of the config allows only one.
     pub(super) fn reserve(&self, max: u32, amount: impl Fn(&ClassRule) -> u32) -> Option<Reserve> {
-        let mut classes = (0..).map(Class).zip(&self.classes);
-        let (class, rule) = classes.find(|(_, rule)| amount(rule) > 0)?;
+        let (class, rule) = self.numbered().find(|(_, rule)| amount(rule) > 0)?;
         let amount = amount(rule).min(max);
         Some(Reserve { class, amount })
     }
@@ -229,24 +225,21 @@ impl Settings {
         &self,
         window: impl Fn(u32) -> Option<Limit>,
     ) -> impl Iterator<Item = LimitRule> {
-        (0..)
-            .map(Class)
-            .zip(&self.classes)
-            .flat_map(move |(class, rule)| {
-                let named = |what: &str, limit| LimitRule {
-                    name: format!("class:{}:{what}", rule.name).into(),
-                    scope: Scope::Class(class),
-                    limit,
-                    reserve: None,
-                };
-                let pool = rule.pool.map(|pool| {
-                    let max = pool.max();
-                    named("outstanding", Limit::Outstanding { max })
-                });
-                let per_window = rule.per_window.and_then(&window);
-                [pool, per_window.map(|limit| named("window", limit))]
-            })
-            .flatten()
+        self.numbered().flat_map(move |(class, rule)| {
+            let named = |what: &str, limit| LimitRule {
+                name: format!("class:{}:{what}", rule.name).into(),
+                scope: Scope::Class(class),
+                limit,
+                reserve: None,
+            };
+            let pool = rule.pool.map(|pool| {
+                let max = pool.max();
+                named("outstanding", Limit::Outstanding { max })
+            });
+            let per_window = rule.per_window.and_then(&window);
+            let per_window = per_window.map(|limit| named("window", limit));
+            pool.into_iter().chain(per_window)
+        })
     }
 }
 

@@ -66,6 +66,13 @@ pub struct ClientLeft;
 /// The next part of a body, as [`http_body::Body`] returns it.
 pub type PolledFrame = Poll<Option<Result<http_body::Frame<Bytes>, BodyError>>>;
 
+/// The bytes of data in the next part of a body.
+#[must_use]
+pub fn data_bytes<E>(frame: Option<&Result<http_body::Frame<Bytes>, E>>) -> u64 {
+    let data = frame.and_then(|frame| frame.as_ref().ok()?.data_ref());
+    data.map_or(0, |bytes| bytes.len() as u64)
+}
+
 /// A body as it arrives.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tidegate_limits::Timestamp;
 
-use super::reply::{BodyError, ByteStream, PolledFrame};
+use super::reply::{BodyError, ByteStream, PolledFrame, data_bytes};
 use super::sdk::ArrayCall;
 use super::{Dialect, Identity, Record};
 
@@ -155,10 +155,8 @@ impl http_body::Body for Counted {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let frame = Pin::new(&mut self.rest).poll_frame(cx);
         let mut more = std::mem::take(&mut self.before);
-        if let Poll::Ready(Some(Ok(frame))) = &frame
-            && let Some(bytes) = frame.data_ref()
-        {
-            more += bytes.len() as u64;
+        if let Poll::Ready(frame) = &frame {
+            more += data_bytes(frame.as_ref());
         }
         if more > 0 {
             self.record.note(|facts| facts.bytes_in += more);

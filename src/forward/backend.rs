@@ -4,14 +4,14 @@
 //! address stays the same, the values share one pool and one generation. With a new address both
 //! are new, and the old pool is closed: it takes nothing back, and ends with its last exchange.
 //! (docs/decisions/0013)
-//! exchange that uses it. (docs/decisions/0013)
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::net::TcpStream;
+
 use super::connect::{ConnectError, Connector, not_ours};
 use super::pool::Pool;
-use super::stream::Stream;
 use super::streamed::Readers;
 use super::{Address, Bounds, Resolve};
 use crate::call::Generation;
@@ -38,7 +38,7 @@ impl Backend {
     }
 
     /// Connects within `connect_timeout`.
-    pub(super) async fn connect(&self) -> Result<Stream, ConnectError> {
+    pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let bounds = &self.bounds;
         let stream = self.connector.connect(bounds.connect_timeout).await?;
         not_ours(stream, &bounds.own)
@@ -49,7 +49,7 @@ impl Backend {
     pub(super) async fn connect_and_write(
         &self,
         bytes: &[u8],
-    ) -> Result<(Stream, usize), ConnectError> {
+    ) -> Result<(TcpStream, usize), ConnectError> {
         let bound = self.bounds.connect_timeout;
         if !self.connector.is_by_name() {
             return self.connector.connect_and_write(bytes, bound).await;

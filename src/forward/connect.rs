@@ -15,15 +15,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use socket2::{Domain, Socket, Type};
-use tokio::net::{TcpStream, UnixStream};
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_util::either::Either;
 
 use super::Address;
-use super::stream::Stream;
 use crate::call::Fault;
 
 /// Why no byte of a call could be sent.
@@ -89,22 +87,17 @@ fn fault(error: &io::Error) -> Fault {
 /// Resolves names.
 pub trait Resolve: Send + Sync + 'static {
     /// The addresses of a name, best first.
-    fn resolve(
-        &self,
-        name: &str,
-        port: u16,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+    fn resolve(&self, name: &str, port: u16) -> Resolving;
 }
+
+/// A lookup under way.
+pub type Resolving = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// Resolves names as the system does, on a thread that may block.
 pub(super) struct System;
 
 impl Resolve for System {
-    fn resolve(
-        &self,
-        name: &str,
-        port: u16,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> {
+    fn resolve(&self, name: &str, port: u16) -> Resolving {
         let name = name.to_owned();
         Box::pin(async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) })
     }
@@ -147,7 +140,7 @@ impl Connector {
     }
 
     /// Connects within a bound.
-    pub(super) async fn connect(&self, bound: Duration) -> Result<Stream, ConnectError> {
+    pub(super) async fn connect(&self, bound: Duration) -> Result<TcpStream, ConnectError> {
         match &self.address {
             Address::Ip(address) => connect_after(*address, FIRST_TRY, bound).await,
             Address::Name(name, port) => {
@@ -168,17 +161,17 @@ impl Connector {
         &self,
         bytes: &[u8],
         bound: Duration,
-    ) -> Result<(Stream, usize), ConnectError> {
+    ) -> Result<(TcpStream, usize), ConnectError> {
         let Address::Ip(address) = self.address else {
             return Ok((self.connect(bound).await?, 0));
         };
         let (stream, written) = begin(address, bytes).map_err(ConnectError::Refused)?;
         let stream = TcpStream::from_std(stream).map_err(ConnectError::Refused)?;
         if written > 0 {
-            return Ok((tcp(stream), written));
+            return Ok((stream, written));
         }
         match timeout(FIRST_TRY.min(bound), established(&stream)).await {
-            Ok(Ok(())) => return Ok((tcp(stream), 0)),
+            Ok(Ok(())) => return Ok((stream, 0)),
             Ok(Err(error)) => return Err(ConnectError::Refused(error)),
             Err(_) => {}
         }
@@ -231,36 +224,20 @@ impl Connector {
 /// Refuses a connection that leads back to this sidecar. A call would go in circles, and take a
 /// slot each time. Addresses in the config are checked before. A name, or another address of this
 /// machine, shows only here.
-pub(super) fn not_ours(stream: Stream, own: &[SocketAddr]) -> Result<Stream, ConnectError> {
-    let Either::Left(tcp) = &stream.0 else {
-        return Ok(stream);
-    };
-    let Ok(peer) = tcp.peer_addr() else {
-        return Ok(stream);
-    };
-    let mut same_port = own
-        .iter()
-        .filter(|own| own.port() == peer.port())
-        .peekable();
-    if same_port.peek().is_none() {
-        return Ok(stream);
+pub(super) fn not_ours(stream: TcpStream, own: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
+    match stream.peer_addr() {
+        Ok(peer) if is_ours(&stream, peer, own) => Err(ConnectError::Itself(peer)),
+        _ => Ok(stream),
     }
-    // A connection within one machine has its own address at both ends.
-    let ip = peer.ip().to_canonical();
-    let is_here = ip.is_loopback()
-        || tcp
-            .local_addr()
-            .is_ok_and(|local| local.ip().to_canonical() == ip);
-    let is_ours =
-        same_port.any(|own| own.ip().to_canonical() == ip || own.ip().is_unspecified() && is_here);
-    if is_ours {
-        return Err(ConnectError::Itself(peer));
-    }
-    Ok(stream)
 }
 
-fn tcp(stream: TcpStream) -> Stream {
-    Stream(Either::Left(stream))
+fn is_ours(tcp: &TcpStream, peer: SocketAddr, own: &[SocketAddr]) -> bool {
+    let ip = peer.ip().to_canonical();
+    let is_its_own = |local: SocketAddr| local.ip().to_canonical() == ip;
+    // A connection within one machine has its own address at both ends.
+    let is_here = || ip.is_loopback() || tcp.local_addr().is_ok_and(is_its_own);
+    let mut same_port = own.iter().filter(|own| own.port() == peer.port());
+    same_port.any(|own| is_its_own(*own) || own.ip().is_unspecified() && is_here())
 }
 
 async fn within<T>(
@@ -282,7 +259,7 @@ async fn connect_after(
     address: SocketAddr,
     mut patience: Duration,
     bound: Duration,
-) -> Result<Stream, ConnectError> {
+) -> Result<TcpStream, ConnectError> {
     let trying = async {
         loop {
             match timeout(patience, TcpStream::connect(address)).await {
@@ -291,11 +268,14 @@ async fn connect_after(
             }
         }
     };
-    within(bound, trying).await.map(tcp)
+    within(bound, trying).await
 }
 
 /// Connects to the first address that accepts a connection.
-async fn connect_to_any(addresses: &[SocketAddr], bound: Duration) -> Result<Stream, ConnectError> {
+async fn connect_to_any(
+    addresses: &[SocketAddr],
+    bound: Duration,
+) -> Result<TcpStream, ConnectError> {
     let mut left = by_turns(addresses);
     let mut patience = FIRST_TRY;
     let mut failed = None;
@@ -332,7 +312,7 @@ async fn connect_to_any(addresses: &[SocketAddr], bound: Duration) -> Result<Str
     };
     let connected = timeout(bound, trying).await;
     match (connected, failed) {
-        (Ok(Some(stream)), _) => Ok(tcp(stream)),
+        (Ok(Some(stream)), _) => Ok(stream),
         (_, Some(error)) => Err(ConnectError::Refused(error)),
         (_, None) => Err(ConnectError::TimedOut(bound)),
     }
@@ -374,19 +354,23 @@ fn more_telling(before: Option<io::Error>, error: io::Error) -> io::Error {
     }
 }
 
-async fn connect_unix(path: &Path, bound: Duration) -> Result<Stream, ConnectError> {
+/// Connects to a socket file. Its connection is kept as a `TcpStream` too: both are stream sockets.
+async fn connect_unix(path: &Path, bound: Duration) -> Result<TcpStream, ConnectError> {
     let trying = async {
+        let address = SockAddr::unix(path)?;
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let socket = Socket::new(Domain::UNIX, kind, None)?;
         loop {
-            match UnixStream::connect(path).await {
+            match socket.connect(&address) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sleep(BACKLOG_FULL).await;
                 }
-                done => return done,
+                Err(error) => return Err(error),
+                Ok(()) => return TcpStream::from_std(socket.into()),
             }
         }
     };
-    let stream = within(bound, trying).await?;
-    Ok(Stream(Either::Right(stream)))
+    within(bound, trying).await
 }
 
 /// Begins to connect, and writes what it can at once: nothing if the handshake takes time. An
@@ -412,10 +396,7 @@ fn begin(address: SocketAddr, bytes: &[u8]) -> io::Result<(std::net::TcpStream, 
 /// Waits until the handshake is over.
 async fn established(stream: &TcpStream) -> io::Result<()> {
     stream.writable().await?;
-    match stream.take_error()? {
-        None => Ok(()),
-        Some(error) => Err(error),
-    }
+    stream.take_error()?.map_or(Ok(()), Err)
 }
 
 /// The error of Linux for a connect under way.

@@ -10,13 +10,14 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::backend::Backend;
 use super::carry::Committed;
 use super::connect::ConnectError;
 use super::deadline::Deadline;
-use super::stream::Stream;
+use super::stream::{keep_alive, reset_when_closed};
 use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
 use crate::call::sdk::reply::{self, Balance, Ending};
@@ -37,7 +38,7 @@ pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Outgoing, S
 /// Writes the array in one write, unless the connect has done that, and reads the reply to its
 /// end.
 pub(super) async fn array<S: Slot>(
-    stream: Stream,
+    stream: TcpStream,
     written: usize,
     call: ArrayCall,
     mut slot: S,
@@ -51,11 +52,8 @@ pub(super) async fn array<S: Slot>(
     match writing.await {
         Written::Whole => {}
         Written::Nothing(error) => {
-            return Err(Unsent {
-                outgoing: Outgoing::Array(call),
-                slot,
-                cause: ConnectError::ClosedBefore(error),
-            });
+            let cause = ConnectError::ClosedBefore(error);
+            return Err(Unsent::new(Outgoing::Array(call), slot, cause));
         }
         Written::Part(failure) => {
             slot.sent();
@@ -78,7 +76,7 @@ enum Written {
 }
 
 async fn write_whole(
-    stream: &Stream,
+    stream: &TcpStream,
     mut written: usize,
     bytes: &[u8],
     committed: &Committed,
@@ -108,7 +106,7 @@ async fn write_whole(
 }
 
 async fn read_reply<S: Slot>(
-    stream: Stream,
+    stream: TcpStream,
     mut slot: S,
     record: Arc<Record>,
     backend: &Backend,
@@ -121,13 +119,13 @@ async fn read_reply<S: Slot>(
         let ready = match timeout_at(due, stream.ready(Interest::READABLE)).await {
             Ok(ready) => ready,
             Err(_) if due < deadline => {
-                stream.keep_alive();
+                keep_alive(&stream);
                 due = deadline;
                 continue;
             }
             Err(_) => {
                 // The backend should have closed first.
-                stream.reset_when_closed();
+                reset_when_closed(&stream);
                 slot.finish(Outcome::Failed);
                 return Err(slow(bounds));
             }
@@ -146,8 +144,18 @@ async fn read_reply<S: Slot>(
                     slot.replied();
                 }
                 if held.len() > bounds.reply_buffer_bytes {
-                    let first = held.freeze();
-                    let source = Streaming::new(stream, slot, record, first, bounds, deadline);
+                    let source = Streaming {
+                        stream,
+                        slot,
+                        record,
+                        first: Some(held.freeze()),
+                        balance: Balance::default(),
+                        total: 0,
+                        max: bounds.max_reply_bytes,
+                        is_too_large: false,
+                        due: deadline,
+                        timer: Box::pin(sleep_until(deadline)),
+                    };
                     let body = Streamed::new(source, backend.readers());
                     return Ok(Reply::object(ReplyBody::stream(body)));
                 }
@@ -224,7 +232,7 @@ pub(super) fn slow_to_take() -> Refusal {
 
 /// A reply that is too large to hold: the part that was read, then the rest as it arrives.
 struct Streaming<S: Slot> {
-    stream: Stream,
+    stream: TcpStream,
     slot: S,
     record: Arc<Record>,
     first: Option<Bytes>,
@@ -237,41 +245,19 @@ struct Streaming<S: Slot> {
 }
 
 impl<S: Slot> Streaming<S> {
-    fn new(
-        stream: Stream,
-        slot: S,
-        record: Arc<Record>,
-        first: Bytes,
-        bounds: &Bounds,
-        due: Instant,
-    ) -> Self {
-        Self {
-            stream,
-            slot,
-            record,
-            first: Some(first),
-            balance: Balance::default(),
-            total: 0,
-            max: bounds.max_reply_bytes,
-            is_too_large: false,
-            due,
-            timer: Box::pin(sleep_until(due)),
-        }
-    }
-
     /// The next part; empty at the end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, BodyError>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Ok(first));
         }
         if self.timer.as_mut().poll(cx).is_ready() {
-            self.stream.reset_when_closed();
+            reset_when_closed(&self.stream);
             self.fails(Reason::BackendSlow);
             return Poll::Ready(Err("the backend is too slow".into()));
         }
         let mut chunk = vec![0; 16 * 1024];
         let mut room = ReadBuf::new(&mut chunk);
-        ready!(Pin::new(&mut self.stream.0).poll_read(cx, &mut room))?;
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room))?;
         let read = room.filled().len();
         chunk.truncate(read);
         Poll::Ready(Ok(Bytes::from(chunk)))

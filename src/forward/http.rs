@@ -31,7 +31,7 @@ use super::streamed::{Source, Streamed};
 use super::{Bounds, Outgoing, Unsent};
 use crate::call::{
     BodyError, ClientLeft, HttpCall, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
-    RequestBody, Slot,
+    RequestBody, Slot, data_bytes,
 };
 
 /// Sends one request over an idle connection, or a new one.
@@ -46,13 +46,7 @@ pub(super) async fn send<S: Slot>(
         Some(upstream) => upstream,
         None => match Box::pin(Upstream::open(backend.connect())).await {
             Ok(upstream) => upstream,
-            Err(cause) => {
-                return Err(Unsent {
-                    outgoing: Outgoing::Http(call),
-                    slot,
-                    cause,
-                });
-            }
+            Err(cause) => return Err(Unsent::new(Outgoing::Http(call), slot, cause)),
         },
     };
     Carry::new(Arc::clone(&record), |committed| {
@@ -153,11 +147,7 @@ fn unanswered<S: Slot>(
         body,
         array: None,
     };
-    Err(Unsent {
-        outgoing: Outgoing::Http(Box::new(call)),
-        slot,
-        cause,
-    })
+    Err(Unsent::new(Outgoing::Http(Box::new(call)), slot, cause))
 }
 
 /// Why there is no response.
@@ -346,11 +336,7 @@ impl<S: Slot> RunningReply<S> {
     fn poll_body(&mut self) -> PolledFrame {
         let mut own = Context::from_waker(Waker::noop());
         let frame = ready!(quietly(|| Pin::new(&mut self.body).poll_frame(&mut own)));
-        if let Some(Ok(frame)) = &frame
-            && let Some(bytes) = frame.data_ref()
-        {
-            self.read += bytes.len() as u64;
-        }
+        self.read += data_bytes(frame.as_ref());
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 

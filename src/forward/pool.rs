@@ -5,6 +5,7 @@
 //! keep-alive (Apache closes after 5 s). A connection that was idle for a moment is checked
 //! before it is used again, because a backend that restarts closes all of them at once.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,14 +19,15 @@ use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tidegate_runtime::Timer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
 use super::carry::carry_on;
 use super::connect::ConnectError;
 use super::doorbell::Doorbell;
-use super::stream::Stream;
-use crate::call::{BodyError, ByteStream, PolledFrame, RequestBody};
+use super::stream::{keep_alive, read_now};
+use crate::call::{BodyError, ByteStream, PolledFrame, RequestBody, data_bytes};
 
 /// A connection that was idle for longer is checked before it is used again. Even a runtime with
 /// some hundreds of calls notices a close within this time, and a check costs each call a system
@@ -54,7 +56,7 @@ pub(super) struct Upstream {
 impl Upstream {
     /// Opens a new connection on what `connecting` returns.
     pub(super) async fn open(connecting: impl Connecting) -> Result<Box<Self>, ConnectError> {
-        let stream = for_many(connecting.await?)?;
+        let stream = for_many(connecting.await?);
         let signals = Arc::new(Signals::default());
         let doorbell = Arc::new(Doorbell::default());
         let io = WatchedIo {
@@ -103,7 +105,7 @@ impl Upstream {
         &mut self,
         connecting: impl Connecting,
     ) -> Result<(), ConnectError> {
-        let stream = for_many(connecting.await?)?;
+        let stream = for_many(connecting.await?);
         self.signals.failed().instead = Some(stream);
         Ok(())
     }
@@ -116,16 +118,17 @@ impl Upstream {
 }
 
 /// A connect under way.
-pub(super) trait Connecting: Future<Output = Result<Stream, ConnectError>> {}
+pub(super) trait Connecting: Future<Output = Result<TcpStream, ConnectError>> {}
 
-impl<C: Future<Output = Result<Stream, ConnectError>>> Connecting for C {}
+impl<C: Future<Output = Result<TcpStream, ConnectError>>> Connecting for C {}
 
-fn for_many(stream: Stream) -> Result<Stream, ConnectError> {
-    // The connection is used again. Without this option a small body would wait for the ACK of the
-    // head.
-    stream.set_nodelay().map_err(ConnectError::Refused)?;
-    stream.keep_alive();
-    Ok(stream)
+/// Sets a connection up for more than one call.
+fn for_many(stream: TcpStream) -> TcpStream {
+    // Without this option a small body would wait for the ACK of the head. A socket that cannot be
+    // told so is only slower.
+    let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
+    stream
 }
 
 /// The idle connections of one backend.
@@ -247,7 +250,7 @@ pub(super) struct Signals {
 struct FailedWrite {
     bytes: Vec<u8>,
     /// Where hyper writes the bytes instead.
-    instead: Option<Stream>,
+    instead: Option<TcpStream>,
 }
 
 /// A flag that the connection sets and its exchange reads, in one task.
@@ -296,7 +299,7 @@ impl Signals {
 
 /// The connection's socket. It notices when a request's bytes leave.
 pub(super) struct WatchedIo {
-    stream: Stream,
+    stream: TcpStream,
     signals: Arc<Signals>,
     doorbell: Arc<Doorbell>,
     /// The last read found nothing, so the runtime rings the doorbell when something arrives.
@@ -338,7 +341,7 @@ impl AsyncRead for WatchedIo {
         }
         if self.signals.look.get() {
             self.signals.look.set(false);
-            match self.stream.read_now(buf) {
+            match read_now(&self.stream, buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 seen => return Poll::Ready(seen),
             }
@@ -348,7 +351,7 @@ impl AsyncRead for WatchedIo {
             return Poll::Pending;
         }
         let filled = buf.filled().len();
-        let read = Pin::new(&mut self.stream.0).poll_read(cx, buf);
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         self.is_awaited = read.is_pending();
         if buf.filled().len() > filled {
             self.signals.read.set(true);
@@ -366,7 +369,7 @@ impl AsyncWrite for WatchedIo {
         if self.signals.has_failed.get() {
             ready!(self.poll_new_stream());
         }
-        let written = Pin::new(&mut self.stream.0).poll_write(cx, buf);
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         match written {
             Poll::Ready(Ok(more @ 1..)) => {
                 // Only this connection's own task writes.
@@ -391,13 +394,13 @@ impl AsyncWrite for WatchedIo {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
 /// A request body on its way to the backend.
 pub(super) struct SentBody {
-    read: std::collections::VecDeque<Bytes>,
+    read: VecDeque<Bytes>,
     rest: Option<ByteStream>,
     /// The length of a whole body; a streamed one uses its own headers.
     length: Option<u64>,
@@ -410,12 +413,8 @@ impl SentBody {
         let (read, rest, length) = match body {
             RequestBody::Whole(bytes) => {
                 let length = Some(bytes.len() as u64);
-                let read = if bytes.is_empty() {
-                    std::collections::VecDeque::new()
-                } else {
-                    [bytes].into()
-                };
-                (read, None, length)
+                let read = Some(bytes).filter(|bytes| !bytes.is_empty());
+                (read.into_iter().collect(), None, length)
             }
             RequestBody::Streamed { read, rest } => (read.into(), Some(rest), None),
         };
@@ -478,28 +477,20 @@ impl Body for SentBody {
         };
         let frame = Pin::new(rest).poll_frame(cx);
         if let Some(signals) = &self.signals {
-            let owes = frame.is_pending();
-            signals.client_owes.set(owes);
+            signals.client_owes.set(frame.is_pending());
         }
-        match ready!(frame) {
-            Some(Ok(frame)) => {
-                if let Some(bytes) = frame.data_ref() {
-                    let length = bytes.len() as u64;
-                    self.taken += length;
-                }
-                if self.rest.as_ref().is_some_and(Body::is_end_stream) {
-                    self.rest = None;
-                    self.mark();
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => Poll::Ready(Some(Err(error))),
-            None => {
-                self.rest = None;
-                self.mark();
-                Poll::Ready(None)
-            }
+        let frame = ready!(frame);
+        self.taken += data_bytes(frame.as_ref());
+        let is_over = match &frame {
+            Some(Ok(_)) => self.rest.as_ref().is_some_and(Body::is_end_stream),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        if is_over {
+            self.rest = None;
+            self.mark();
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::carry::carry_on;
 use super::deadline::{Credit, GRACE};
-use crate::call::{BodyError, PolledFrame, Reason, Record};
+use crate::call::{BodyError, PolledFrame, Reason, Record, data_bytes};
 
 /// How often a slow client is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -163,9 +163,8 @@ impl<T: Source> Body for Streamed<T> {
             }
         };
         let outcome = match &next {
-            Some(Ok(frame)) if !source.is_over() => {
-                let taken = frame.data_ref().map_or(0, |bytes| bytes.len() as u64);
-                state.credit.earn(taken);
+            Some(Ok(_)) if !source.is_over() => {
+                state.credit.earn(data_bytes(next.as_ref()));
                 state.waiting_since = Some(Instant::now());
                 return Poll::Ready(next);
             }

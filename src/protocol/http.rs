@@ -113,7 +113,7 @@ pub(super) async fn serve<S: Serve>(
             watches_stop = true;
             stopped.as_mut().poll(cx).is_ready()
         };
-        if !is_stopped || is_stopping || drained.is_mid_head() {
+        if !is_stopped || is_stopping || drained.lock().is_mid_head {
             return Poll::Pending;
         }
         is_stopping = true;
@@ -169,13 +169,13 @@ impl<S: Serve> Client<S> {
                 };
                 let progress = Progress::default();
                 let serving = self.conversation.serve.serve(request, &progress);
-                if self.phases.has_left() {
+                if self.phases.lock().has_left {
                     // Recorded as aborted, and never sent.
                     drop(serving);
                     return std::future::pending().await;
                 }
                 let mut response = answer(serving.await);
-                if streams && self.phases.owes_body() {
+                if streams && self.phases.lock().owes_body {
                     closes(&mut response);
                 }
                 if let Some(quota) = progress.quota() {
@@ -217,7 +217,8 @@ impl<S: Serve> Client<S> {
         if head.headers.contains_key(header::HOST) || head.uri.authority().is_some() {
             return;
         }
-        let host = match self.phases.local() {
+        let local = self.phases.lock().local;
+        let host = match local {
             Some(address) => HeaderValue::try_from(address.to_string()),
             None => Ok(HeaderValue::from_static("localhost")),
         };
@@ -228,23 +229,16 @@ impl<S: Serve> Client<S> {
 
     /// Looks whether the body is the socket protocol's array.
     fn read_array(&self, call: &mut HttpCall) -> Result<(), Refusal> {
-        if !self
-            .conversation
-            .settings
-            .backend_kind
-            .takes_arrays_over_http()
-        {
-            return Ok(());
-        }
+        let settings = &self.conversation.settings;
         let RequestBody::Whole(bytes) = &call.body else {
             return Ok(());
         };
-        if !is_array_call(&call.head, bytes) {
+        if !settings.backend_kind.takes_arrays_over_http() || !is_array_call(&call.head, bytes) {
             return Ok(());
         }
         // The backend that gets it as HTTP has no such bound, but the socket backend has; the
         // classifier does not choose by size.
-        let max = self.conversation.settings.max_request_bytes;
+        let max = settings.max_request_bytes;
         let parsed = sdk::array::parse(bytes.trim_ascii(), max);
         call.array = Some(parsed.map_err(|why| match why {
             Malformed::TooLarge { .. } => super::socket::too_large(max),
@@ -304,7 +298,7 @@ async fn read_body(
     }
     Ok(RequestBody::Streamed {
         read: vec![bytes],
-        rest: stream(body, phases, settings),
+        rest: ByteStream::new(PacedBody::new(body, Arc::clone(phases), settings)),
     })
 }
 
@@ -346,15 +340,6 @@ impl Gathered {
         self.all.shrink_to_fit();
         self.all.into()
     }
-}
-
-fn stream(body: Incoming, phases: &Arc<Phases>, settings: &Settings) -> ByteStream {
-    ByteStream::new(PacedBody::new(
-        body,
-        Arc::clone(phases),
-        settings.body_timeout,
-        settings.body_min_rate,
-    ))
 }
 
 /// What an HTTP client is answered.

@@ -57,10 +57,8 @@ impl Client {
     /// If the runtime cannot take it.
     fn watched(&mut self) -> io::Result<&mut Stream> {
         if let Socket::Bare(_) = self.0 {
-            let Socket::Bare(bare) = std::mem::replace(&mut self.0, Socket::Between) else {
-                unreachable!("it was bare a line ago")
-            };
-            self.0 = Socket::Watched(Stream::Plain(Wire::new(TcpStream::from_std(bare)?)));
+            let bare = Self(std::mem::replace(&mut self.0, Socket::Between));
+            self.0 = Socket::Watched(bare.into_watched()?);
         }
         match &mut self.0 {
             Socket::Watched(stream) => Ok(stream),
@@ -72,11 +70,20 @@ impl Client {
     ///
     /// # Errors
     /// If the runtime cannot take it.
-    pub(super) fn into_watched(mut self) -> io::Result<Stream> {
-        self.watched()?;
+    pub(super) fn into_watched(self) -> io::Result<Stream> {
         match self.0 {
+            Socket::Bare(bare) => Ok(Stream::Plain(Wire::new(TcpStream::from_std(bare)?))),
             Socket::Watched(stream) => Ok(stream),
-            Socket::Bare(_) | Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+            Socket::Between => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// The socket, for a system call.
+    fn socket(&self) -> io::Result<BorrowedFd<'_>> {
+        match &self.0 {
+            Socket::Bare(stream) => Ok(stream.as_fd()),
+            Socket::Watched(stream) => Ok(stream.tcp().as_fd()),
+            Socket::Between => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -98,14 +105,14 @@ impl Client {
 
     /// Whether nothing unread is left, as far as can be known now.
     fn is_drained(&self) -> bool {
-        let stream = match &self.0 {
-            Socket::Bare(stream) => stream.as_fd(),
-            Socket::Watched(Stream::Plain(wire)) => wire.tcp().as_fd(),
-            Socket::Watched(Stream::Tls(_)) => return false,
-            Socket::Between => return true,
-        };
+        if let Socket::Watched(Stream::Tls(_)) = self.0 {
+            return false;
+        }
         let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        !matches!(rustix::net::recv(stream, &mut [0; 1], peek), Ok((1.., _)))
+        let unread = |socket| rustix::net::recv(socket, &mut [0; 1], peek);
+        !self
+            .socket()
+            .is_ok_and(|socket| matches!(unread(socket), Ok((1.., _))))
     }
 
     fn write_now(&mut self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
@@ -153,18 +160,9 @@ impl Client {
     /// As the socket has it.
     pub(super) fn discard(&self, bytes: usize) -> io::Result<()> {
         let mut scrap = vec![0; bytes];
-        let taken = match &self.0 {
-            Socket::Bare(stream) => rustix::net::recv(stream, &mut *scrap, RecvFlags::empty()),
-            Socket::Watched(stream) => {
-                rustix::net::recv(stream.tcp(), &mut *scrap, RecvFlags::empty())
-            }
-            Socket::Between => return Err(io::ErrorKind::NotConnected.into()),
-        };
-        let (taken, _) = taken?;
-        if taken == bytes {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::UnexpectedEof.into())
+        match rustix::net::recv(self.socket()?, &mut *scrap, RecvFlags::empty())? {
+            (taken, _) if taken == bytes => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 

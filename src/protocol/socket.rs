@@ -28,7 +28,7 @@ pub(super) async fn serve<S: Serve>(
     let read = {
         let mut reading = Reading::new(first, settings);
         match reading.look(settings) {
-            Some(read) => read,
+            Some(read) => Some(read),
             None => {
                 let read = Box::pin(reading.read_on(&mut client, settings)).await;
                 // The clock of the queue starts when the request is whole.
@@ -38,17 +38,17 @@ pub(super) async fn serve<S: Serve>(
         }
     };
     let request = match read {
-        Read::Request(call) => Request {
+        Some(Ok(call)) => Request {
             origin: whence.origin.clone(),
             message: Message::Socket(call),
         },
-        Read::Refused(refusal) => {
+        Some(Err(refusal)) => {
             conversation
                 .serve
                 .refused(whence.origin, Dialect::Socket, &refusal);
             return Box::pin(refuse(client, &refusal, settings)).await;
         }
-        Read::Left => return,
+        None => return,
     };
     let progress = Progress::default();
     let on_eof = OnEof::new(whence.listener.cancel_on_eof);
@@ -97,13 +97,6 @@ pub(super) async fn serve<S: Serve>(
     }
 }
 
-enum Read {
-    Request(ArrayCall),
-    Refused(Refusal),
-    /// It closed before its request was whole, and said nothing worth an answer.
-    Left,
-}
-
 /// A request as it comes in.
 struct Reading {
     framer: Framer,
@@ -124,54 +117,51 @@ impl Reading {
     }
 
     /// Looks at what has come in; none if more must come.
-    fn look(&mut self, settings: &Settings) -> Option<Read> {
+    fn look(&mut self, settings: &Settings) -> Option<Result<ArrayCall, Refusal>> {
+        let max = settings.max_request_bytes;
         let end = match self.framer.push(&self.bytes[self.seen..]) {
             Framed::End(end) => end,
-            Framed::Bad(Misframed::TooLarge) => {
-                return Some(Read::Refused(too_large(settings.max_request_bytes)));
-            }
-            Framed::Bad(why) => return Some(Read::Refused(bad(&why))),
+            Framed::Bad(Misframed::TooLarge) => return Some(Err(too_large(max))),
+            Framed::Bad(why) => return Some(Err(bad(&why))),
             Framed::More => {
                 self.seen = self.bytes.len();
                 return None;
             }
         };
         if !self.bytes[end..].iter().all(u8::is_ascii_whitespace) {
-            return Some(Read::Refused(extra_data()));
+            return Some(Err(extra_data()));
         }
         Some(
-            match array::parse(&self.bytes[..end], settings.max_request_bytes) {
-                Ok(call) => Read::Request(call),
-                Err(Malformed::TooLarge { .. }) => {
-                    Read::Refused(too_large(settings.max_request_bytes))
-                }
-                Err(why) => Read::Refused(bad(&why)),
-            },
+            array::parse(&self.bytes[..end], max).map_err(|why| match why {
+                Malformed::TooLarge { .. } => too_large(max),
+                why => bad(&why),
+            }),
         )
     }
 
-    /// Reads until it is whole, or its time is up.
-    async fn read_on(&mut self, client: &mut Client, settings: &Settings) -> Read {
+    /// Reads until it is whole, or its time is up. `None` if the client closed before, and sent
+    /// nothing worth an answer.
+    async fn read_on(
+        &mut self,
+        client: &mut Client,
+        settings: &Settings,
+    ) -> Option<Result<ArrayCall, Refusal>> {
         let deadline = Instant::now() + settings.request_timeout;
         loop {
             match timeout_at(deadline, client.read_some(&mut self.bytes)).await {
                 Ok(Ok(1..)) => {}
                 Ok(Ok(0)) if self.framer.has_begun() => {
-                    return Read::Refused(bad(&"the request ends in the middle"));
+                    return Some(Err(bad(&"the request ends in the middle")));
                 }
-                Ok(Ok(0) | Err(_)) => return Read::Left,
+                Ok(Ok(0) | Err(_)) => return None,
                 Err(_) => {
-                    return Read::Refused(Refusal::new(
-                        Reason::RequestSlow,
-                        format!(
-                            "the request did not come in whole within {} s",
-                            settings.request_timeout.as_secs_f64()
-                        ),
-                    ));
+                    let within = settings.request_timeout.as_secs_f64();
+                    let detail = format!("the request did not come in whole within {within} s");
+                    return Some(Err(Refusal::new(Reason::RequestSlow, detail)));
                 }
             }
             if let Some(read) = self.look(settings) {
-                return read;
+                return Some(read);
             }
         }
     }

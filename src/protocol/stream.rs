@@ -1,6 +1,6 @@
 //! A client's connection in the runtime, with or without TLS.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -136,24 +136,6 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(wire) => Pin::new(wire).poll_write(cx, buf),
             Self::Tls(secured) => Pin::new(&mut secured.tls).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(wire) => Pin::new(wire).poll_write_vectored(cx, bufs),
-            Self::Tls(secured) => Pin::new(&mut secured.tls).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(wire) => wire.is_write_vectored(),
-            Self::Tls(secured) => secured.tls.is_write_vectored(),
         }
     }
 

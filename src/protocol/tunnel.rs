@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
@@ -24,13 +24,6 @@ use crate::call::{Reason, Record, Tunnel, Verdict};
 
 /// The most of one read, in each direction.
 const CHUNK_BYTES: usize = 8 * 1024;
-
-/// How the kernel detects a dead silent backend: after a minute it sends probes, and closes after
-/// six without an answer. Clients have the same from their listener.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(60))
-    .with_interval(Duration::from_secs(10))
-    .with_retries(6);
 
 /// Why a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +52,6 @@ pub(super) async fn run(
         slot,
         record,
     } = tunnel;
-    // Without this option the socket still works.
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&KEEPALIVE);
     let mut backend = Wire::new(stream);
     reset_when_closed(client.tcp(), backend.tcp());
     let mut ways = Ways::new(record);

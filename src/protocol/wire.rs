@@ -84,16 +84,9 @@ impl Wire {
         &mut self,
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
     ) -> io::Result<R> {
-        if self.read_unknown {
-            match read(self.tcp.as_fd()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.read_unknown = false;
-                }
-                done => return done,
-            }
-        }
         let tcp = &self.tcp;
-        tcp.try_io(Interest::READABLE, || read(tcp.as_fd()))
+        at_once(&mut self.read_unknown, || read(tcp.as_fd()))
+            .unwrap_or_else(|| tcp.try_io(Interest::READABLE, || read(tcp.as_fd())))
     }
 
     /// Writes with a system call of the caller's own.
@@ -104,16 +97,9 @@ impl Wire {
         &mut self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
     ) -> io::Result<R> {
-        if self.write_unknown {
-            match write(self.tcp.as_fd()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.write_unknown = false;
-                }
-                done => return done,
-            }
-        }
         let tcp = &self.tcp;
-        tcp.try_io(Interest::WRITABLE, || write(tcp.as_fd()))
+        at_once(&mut self.write_unknown, || write(tcp.as_fd()))
+            .unwrap_or_else(|| tcp.try_io(Interest::WRITABLE, || write(tcp.as_fd())))
     }
 
     /// Ready when the client has left, however much it sent before. Takes none of its bytes.
@@ -123,7 +109,8 @@ impl Wire {
             if ready!(self.tcp.poll_read_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
-            self.forget_readable();
+            self.read_unknown = true;
+            let _ = self.tcp.try_io(Interest::READABLE, would_block);
             // Asked after the clearing, so that an event in between is not lost.
             match (self.side(), on_eof) {
                 (Side::Open, _) => {}
@@ -140,7 +127,8 @@ impl Wire {
             if ready!(self.tcp.poll_write_ready(cx)).is_err() {
                 return Poll::Ready(());
             }
-            self.forget_writable();
+            self.write_unknown = true;
+            let _ = self.tcp.try_io(Interest::WRITABLE, would_block);
             if self.side() == Side::Reset {
                 return Poll::Ready(());
             }
@@ -171,21 +159,22 @@ impl Wire {
             Side::Open
         }
     }
-
-    fn forget_readable(&mut self) {
-        self.read_unknown = true;
-        let _ = self.tcp.try_io(Interest::READABLE, would_block);
-    }
-
-    fn forget_writable(&mut self) {
-        self.write_unknown = true;
-        let _ = self.tcp.try_io(Interest::WRITABLE, would_block);
-    }
 }
 
 /// This result makes the runtime clear its readiness.
 fn would_block() -> io::Result<()> {
     Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Makes a system call without asking the runtime, if its readiness was cleared. `None` if the
+/// runtime must be asked.
+fn at_once<R>(unknown: &mut bool, call: impl FnOnce() -> io::Result<R>) -> Option<io::Result<R>> {
+    if !*unknown {
+        return None;
+    }
+    let done = call();
+    *unknown = !matches!(&done, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    unknown.then_some(done)
 }
 
 impl AsyncRead for Wire {
@@ -194,19 +183,21 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.read_unknown {
+        let Self {
+            tcp, read_unknown, ..
+        } = &mut *self;
+        let received = at_once(read_unknown, || {
             let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let wanted = buf.remaining().min(chunk.len());
-            match rustix::net::recv(&self.tcp, &mut chunk[..wanted], RecvFlags::DONTWAIT) {
-                Ok(((read, _), _)) => {
-                    buf.put_slice(read);
-                    return Poll::Ready(Ok(()));
-                }
-                Err(rustix::io::Errno::AGAIN) => self.read_unknown = false,
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
+            let received = rustix::net::recv(&*tcp, &mut chunk[..wanted], RecvFlags::DONTWAIT);
+            let ((read, _), _) = received?;
+            buf.put_slice(read);
+            Ok(())
+        });
+        match received {
+            Some(received) => Poll::Ready(received),
+            None => Pin::new(tcp).poll_read(cx, buf),
         }
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
     }
 }
 
@@ -216,15 +207,14 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.write_unknown {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match rustix::net::send(&self.tcp, buf, flags) {
-                Ok(written) => return Poll::Ready(Ok(written)),
-                Err(rustix::io::Errno::AGAIN) => self.write_unknown = false,
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
+        let Self {
+            tcp, write_unknown, ..
+        } = &mut *self;
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match at_once(write_unknown, || Ok(rustix::net::send(&*tcp, buf, flags)?)) {
+            Some(written) => Poll::Ready(written),
+            None => Pin::new(tcp).poll_write(cx, buf),
         }
-        Pin::new(&mut self.tcp).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(

@@ -10,8 +10,9 @@ use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::super::Settings;
 use super::client::Phases;
-use crate::call::{BodyError, ClientLeft, PolledFrame};
+use crate::call::{BodyError, ClientLeft, PolledFrame, data_bytes};
 
 /// The grace time of a client before the minimum rate applies.
 const GRACE: Duration = Duration::from_secs(5);
@@ -31,17 +32,12 @@ pub(super) struct PacedBody {
 }
 
 impl PacedBody {
-    pub(super) fn new(
-        body: Incoming,
-        phases: Arc<Phases>,
-        body_timeout: Duration,
-        min_rate: u32,
-    ) -> Self {
+    pub(super) fn new(body: Incoming, phases: Arc<Phases>, settings: &Settings) -> Self {
         Self {
             body,
             phases: Some(phases),
-            body_timeout,
-            min_rate,
+            body_timeout: settings.body_timeout,
+            min_rate: settings.body_min_rate,
             received: 0,
             waited: Duration::ZERO,
             waiting_since: None,
@@ -67,20 +63,16 @@ impl Body for PacedBody {
                 if let Some(since) = self.waiting_since.take() {
                     self.waited += since.elapsed();
                 }
-                if let Some(Ok(frame)) = &frame
-                    && let Some(bytes) = frame.data_ref()
-                {
-                    self.received += bytes.len() as u64;
-                }
+                self.received += data_bytes(frame.as_ref());
                 let has_ended = match &frame {
                     Some(Ok(_)) => self.body.is_end_stream(),
                     Some(Err(_)) => false,
                     None => true,
                 };
                 if has_ended && let Some(phases) = self.phases.take() {
-                    phases.body_ended();
+                    phases.lock().owes_body = false;
                 }
-                let has_left = || self.phases.as_ref().is_some_and(|it| it.has_left());
+                let has_left = || self.phases.as_ref().is_some_and(|it| it.lock().has_left);
                 Poll::Ready(frame.map(|frame| {
                     frame.map_err(|error| match has_left() {
                         true => ClientLeft.into(),

@@ -8,7 +8,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -33,26 +33,27 @@ const STREAM_BYTES: usize = 16 * 1024 - 1;
 /// What the connection is doing; shared by its socket and its requests.
 pub(super) struct Phases(Mutex<Phase>);
 
-struct Phase {
+pub(super) struct Phase {
     step: Step,
     /// When the latest bytes arrived.
     last_byte: Timestamp,
-    /// Part of the head of the next request is here.
-    is_mid_head: bool,
+    /// Part of the head of the next request is here, which a drain waits for.
+    pub(super) is_mid_head: bool,
     /// A body streams, whose call has its slot.
     is_streaming: bool,
-    /// Part of that body is not read.
-    owes_body: bool,
+    /// Part of that body is not read. hyper closes the connection after an answer to such a request,
+    /// and does not say so in the answer.
+    pub(super) owes_body: bool,
     /// Requests that hyper has delivered.
     begun: u64,
     /// The number of the request with a bad head, and its refusal.
     refused: Option<(u64, Refusal)>,
     /// The address that the client connected to, if a request of HTTP/1.0 names no host.
-    local: Option<SocketAddr>,
+    pub(super) local: Option<SocketAddr>,
     /// The latest answered call, until its answer is written.
     answered: Option<Arc<Record>>,
     /// The client has left. An earlier request that has not begun is not served.
-    has_left: bool,
+    pub(super) has_left: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,103 +83,68 @@ impl Phases {
         }))
     }
 
-    fn with<R>(&self, change: impl FnOnce(&mut Phase) -> R) -> R {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A head is here. Returns when its last byte arrived, and the refusal if the head is bad.
     pub(super) fn begin_request(&self) -> (Timestamp, Option<Refusal>) {
-        self.with(|phase| {
-            phase.step = Step::Serving;
-            phase.is_streaming = false;
-            phase.owes_body = false;
-            let number = phase.begun;
-            phase.begun += 1;
-            let refused = phase.refused.take_if(|(refused, _)| *refused == number);
-            (phase.last_byte, refused.map(|(_, refusal)| refusal))
-        })
+        let mut phase = self.lock();
+        phase.step = Step::Serving;
+        phase.is_streaming = false;
+        phase.owes_body = false;
+        let number = phase.begun;
+        phase.begun += 1;
+        let refused = phase.refused.take_if(|(refused, _)| *refused == number);
+        (phase.last_byte, refused.map(|(_, refusal)| refusal))
     }
 
     /// The part of the body that is read before the call queues is here. Returns when its last byte
     /// arrived.
     pub(super) fn body_read(&self, streams: bool) -> Timestamp {
-        self.with(|phase| {
-            phase.is_streaming = streams;
-            phase.owes_body = streams;
-            phase.last_byte
-        })
-    }
-
-    /// The streamed body has been read to its end.
-    pub(super) fn body_ended(&self) {
-        self.with(|phase| phase.owes_body = false);
-    }
-
-    /// Whether part of the request's body is not read. hyper closes the connection after an answer
-    /// to such a request, and does not say so in the answer.
-    pub(super) fn owes_body(&self) -> bool {
-        self.with(|phase| phase.owes_body)
+        let mut phase = self.lock();
+        phase.is_streaming = streams;
+        phase.owes_body = streams;
+        phase.last_byte
     }
 
     /// The request is answered. Its call is reported when the answer has been written.
     pub(super) fn end_request(&self, now: Timestamp, record: Option<Arc<Record>>) {
-        let earlier = self.with(|phase| {
-            phase.step = if phase.is_mid_head {
-                // Its first part waited for the previous answer.
-                Step::Head(now)
-            } else {
-                Step::Idle(now)
-            };
-            std::mem::replace(&mut phase.answered, record)
-        });
+        let mut phase = self.lock();
+        phase.step = if phase.is_mid_head {
+            // Its first part waited for the previous answer.
+            Step::Head(now)
+        } else {
+            Step::Idle(now)
+        };
+        let earlier = std::mem::replace(&mut phase.answered, record);
+        drop(phase);
         drop(earlier);
-    }
-
-    /// The address that the client connected to, if its request names no host.
-    pub(super) fn local(&self) -> Option<SocketAddr> {
-        self.with(|phase| phase.local)
     }
 
     /// The answer was written. Returns the new state of the connection.
     fn written(&self) -> Step {
-        let (record, step) = self.with(|phase| (phase.answered.take(), phase.step));
+        let mut phase = self.lock();
+        let (record, step) = (phase.answered.take(), phase.step);
+        drop(phase);
         drop(record);
         step
     }
 
-    /// Whether the client has left already.
-    pub(super) fn has_left(&self) -> bool {
-        self.with(|phase| phase.has_left)
-    }
-
-    /// Whether part of a head is here, which a drain waits for.
-    pub(super) fn is_mid_head(&self) -> bool {
-        self.with(|phase| phase.is_mid_head)
-    }
-
-    fn leave(&self) {
-        self.with(|phase| phase.has_left = true);
-    }
-
     fn bytes_came(&self, now: Timestamp, is_mid_head: bool) {
-        self.with(|phase| {
-            phase.last_byte = now;
-            phase.is_mid_head = is_mid_head;
-            if let Step::Idle(_) = phase.step
-                && is_mid_head
-            {
-                phase.step = Step::Head(now);
-            }
-        });
-    }
-
-    fn step(&self) -> Step {
-        self.with(|phase| phase.step)
+        let mut phase = self.lock();
+        phase.last_byte = now;
+        phase.is_mid_head = is_mid_head;
+        if let Step::Idle(_) = phase.step
+            && is_mid_head
+        {
+            phase.step = Step::Head(now);
+        }
     }
 
     /// Most bytes of the next read.
     fn read_bytes(&self) -> usize {
-        if self.with(|phase| phase.is_streaming) {
+        if self.lock().is_streaming {
             STREAM_BYTES
         } else {
             READ_BYTES
@@ -233,19 +199,17 @@ impl ClientIo {
             lingering: None,
         };
         io.note_heads();
-        let is_mid_head = io.heads.is_mid_head();
-        io.phases.with(|phase| phase.is_mid_head = is_mid_head);
+        io.phases.lock().is_mid_head = io.heads.is_mid_head();
         io
     }
 
     /// Passes on the results of the latest heads.
     fn note_heads(&mut self) {
         if let Some(refused) = self.heads.take_refused() {
-            self.phases.with(|phase| phase.refused = Some(refused));
+            self.phases.lock().refused = Some(refused);
         }
         if self.heads.take_lacks_host() {
-            let local = self.stream.tcp().local_addr().ok();
-            self.phases.with(|phase| phase.local = local);
+            self.phases.lock().local = self.stream.tcp().local_addr().ok();
         }
     }
 
@@ -298,7 +262,7 @@ impl AsyncRead for ClientIo {
             match self.poll_more(cx, buf) {
                 Poll::Ready(Ok(0)) => {
                     if self.on_eof == OnEof::Left {
-                        self.phases.leave();
+                        self.phases.lock().has_left = true;
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -306,13 +270,14 @@ impl AsyncRead for ClientIo {
                 // Part of a head, which stays here, or the end of one.
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => {
-                    self.phases.leave();
+                    self.phases.lock().has_left = true;
                     return Poll::Ready(Err(error));
                 }
                 Poll::Pending => break,
             }
         }
-        let due = match self.phases.step() {
+        let step = self.phases.lock().step;
+        let due = match step {
             Step::Serving => return Poll::Pending,
             Step::Head(began) => self.clock.instant(began) + self.request_timeout,
             Step::Idle(since) => self.clock.instant(since) + self.idle_timeout,
@@ -336,19 +301,6 @@ impl AsyncWrite for ClientIo {
         self.poll_written(written, cx)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.poll_written(written, cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
     /// hyper comes here each time it has done what it can, so a client that left is noticed here.
     /// (hyper could watch by itself, but then it keeps a buffer of 8 KiB for each waiting call.)
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -364,7 +316,7 @@ impl AsyncWrite for ClientIo {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
         } else if on_eof == OnEof::Left && self.stream.has_ended() {
-            self.phases.leave();
+            self.phases.lock().has_left = true;
         }
         Poll::Ready(Ok(()))
     }
