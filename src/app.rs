@@ -131,7 +131,7 @@ impl App {
         logs: Option<Logs>,
         open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
-        let bound = bind_all(&config.listen.listeners)?;
+        let bound = bind_all(config.listen.listeners.iter())?;
         let admin = config.admin.bind.map(bind_admin).transpose()?;
         let beside = CancellationToken::new();
         let address = admin.as_ref().and_then(|it| it.local_addr().ok());
@@ -163,11 +163,8 @@ impl App {
     #[must_use]
     pub fn listeners(&self) -> Vec<(Arc<str>, Bind)> {
         let listeners = self.shared.listeners();
-        listeners
-            .accepting
-            .iter()
-            .map(|it| (Arc::clone(&it.settings.get().name), it.address.clone()))
-            .collect()
+        let named = |it: &Accepting| (Arc::clone(&it.settings.get().name), it.address.clone());
+        listeners.accepting.iter().map(named).collect()
     }
 
     /// The admin address.
@@ -199,14 +196,8 @@ impl App {
         let shared = &self.shared;
         let before = shared.config.get();
         let kept = shared.reachable();
-        let new: Vec<Listener> = config
-            .listen
-            .listeners
-            .iter()
-            .filter(|listener| !kept.contains(&listener.bind))
-            .cloned()
-            .collect();
-        let bound = bind_all(&new)?;
+        let listeners = config.listen.listeners.iter();
+        let bound = bind_all(listeners.filter(|it| !kept.contains(&it.bind)))?;
         let level = Level::parse(&config.telemetry.level)?;
         // Until the config is set, a change of costs would apply the old one.
         let one_at_a_time = shared.changes();
@@ -217,24 +208,17 @@ impl App {
         if let Some(logs) = &shared.logs {
             logs.set_level(level);
         }
-        shared
-            .access
-            .switch(config.telemetry.access && shared.logs.is_some());
-        let conversation = shared.conversation.get();
+        let has_log = shared.logs.is_some();
+        shared.access.switch(config.telemetry.access && has_log);
         shared.conversation.set(Conversation {
-            serve: conversation.serve.clone(),
             settings: config.protocol.clone(),
-            clock: conversation.clock,
-            stop: conversation.stop.clone(),
-            cut: conversation.cut.clone(),
+            ..Conversation::clone(&shared.conversation.get())
         });
         shared.classifier.set(Classifier::new(&config.classify));
-        shared
-            .gate
-            .apply(&with_costs(&config.admit, &shared.callers));
-        shared
-            .coordination
-            .apply(config.coordinate.as_ref(), &config.admit);
+        let limits = with_costs(&config.admit, &shared.callers);
+        shared.gate.apply(&limits);
+        let shares = config.coordinate.as_ref();
+        shared.coordination.apply(shares, &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
         for (destination, generation) in shared.forwarder.apply(&config.forward) {
             shared.gate.moved(destination, generation);
@@ -358,36 +342,31 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
 
 /// Logs each changed option that a reload cannot apply.
 fn warn_of_restarts(before: &Config, config: &Config) {
+    let mut listeners = config.listen.listeners.iter();
     let has_new_mode = |listener: &Listener| {
-        before
-            .listen
-            .listeners
-            .iter()
-            .any(|it| it.bind == listener.bind && it.unix_mode != listener.unix_mode)
+        let mut before = before.listen.listeners.iter();
+        before.any(|it| it.bind == listener.bind && it.unix_mode != listener.unix_mode)
     };
-    for (changed, key) in [
-        (
-            config.listen.listeners.iter().any(has_new_mode),
-            "listen.unix_mode",
-        ),
-        (
-            before.listen.threads != config.listen.threads,
-            "server.threads",
-        ),
-        (before.admin != config.admin, "admin"),
-        (
-            before.callers.state_file != config.callers.state_file,
-            "callers.state_file",
-        ),
-        (
-            before.telemetry.format != config.telemetry.format,
-            "log.format",
-        ),
-    ] {
-        if changed {
+    let warn = |is_changed: bool, key| {
+        if is_changed {
             warn!(key, "takes effect only after a restart");
         }
-    }
+    };
+    warn(listeners.any(has_new_mode), "listen.unix_mode");
+    warn(
+        before.listen.threads != config.listen.threads,
+        "server.threads",
+    );
+    warn(before.admin != config.admin, "admin");
+    let state_file = &config.callers.state_file;
+    warn(
+        before.callers.state_file != *state_file,
+        "callers.state_file",
+    );
+    warn(
+        before.telemetry.format != config.telemetry.format,
+        "log.format",
+    );
 }
 
 /// Divides the process's descriptors, and shows how many connections that allows.
@@ -396,19 +375,6 @@ fn divide(config: &Config, metrics: &Metrics) -> Descriptors {
     let limit = metrics.listen.connections_limit();
     limit.show(descriptors.connections);
     descriptors
-}
-
-fn coordination(
-    config: &Config,
-    gate: &Gate,
-    callers: &Callers,
-    metrics: &Metrics,
-    clock: Clock,
-) -> Arc<Coordination> {
-    let registry = metrics.registry();
-    let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry);
-    coordination.apply(config.coordinate.as_ref(), &config.admit);
-    Arc::new(coordination)
 }
 
 fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, StartError> {
@@ -422,18 +388,18 @@ fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, St
     Ok(Arc::new(access))
 }
 
-fn bind_all(listeners: &[Listener]) -> Result<Vec<(Listener, Bound)>, StartError> {
-    listeners
-        .iter()
-        .map(|listener| {
-            let socket = listen::bind(listener).map_err(|cause| StartError::Bind {
-                address: listener.bind.clone(),
-                what: format!("listener {}", listener.name),
-                cause,
-            })?;
-            Ok((listener.clone(), socket))
-        })
-        .collect()
+fn bind_all<'a>(
+    listeners: impl Iterator<Item = &'a Listener>,
+) -> Result<Vec<(Listener, Bound)>, StartError> {
+    let bound = listeners.map(|listener| match listen::bind(listener) {
+        Ok(socket) => Ok((listener.clone(), socket)),
+        Err(cause) => Err(StartError::Bind {
+            address: listener.bind.clone(),
+            what: format!("listener {}", listener.name),
+            cause,
+        }),
+    });
+    bound.collect()
 }
 
 fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -464,7 +430,9 @@ impl Shared {
         follow(&gate, &callers, buckets);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         metrics.config_taken(SystemTime::now());
-        let coordination = coordination(&config, &gate, &callers, &metrics, clock);
+        let registry = metrics.registry();
+        let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry);
+        coordination.apply(config.coordinate.as_ref(), &config.admit);
         let descriptors = divide(&config, &metrics);
         let quotas = Quotas::new(
             gate.clone(),
@@ -505,7 +473,7 @@ impl Shared {
                 cut: cutting.clone(),
             }),
             gate,
-            coordination,
+            coordination: Arc::new(coordination),
             quotas,
             changes: Mutex::default(),
             keeper: Mutex::new(keeper),
@@ -530,12 +498,12 @@ impl Shared {
     /// Begins what runs beside the calls until `stop`: the timer of the queue, the shares of other
     /// sidecars, and the saving of the state.
     fn run_beside(self: &Arc<Self>, stop: &CancellationToken) {
-        let (timer, coordination) = (self.gate.clone(), Arc::clone(&self.coordination));
+        let timer = self.gate.clone();
         let keeping = async move { timer.keep_time().await };
-        tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
-        let carrying = coordination.keep_carrying();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
+        let carrying = Arc::clone(&self.coordination).keep_carrying();
         let saving = Arc::clone(self).keep_saving();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
         tokio::spawn(stop.clone().run_until_cancelled_owned(saving));
     }
 
@@ -566,17 +534,12 @@ impl Shared {
 
     /// The bound addresses of the listeners that clients can still reach. Checks their files.
     fn reachable(&self) -> Vec<Bind> {
-        let looked_at: Vec<_> = self
-            .listeners()
-            .accepting
-            .iter()
-            .map(|it| (it.settings.get(), it.file.clone()))
-            .collect();
-        looked_at
-            .into_iter()
-            .filter(|(_, file)| file.as_ref().is_none_or(SocketFileId::is_there))
-            .map(|(listener, _)| listener.bind.clone())
-            .collect()
+        let look = |it: &Accepting| (it.settings.get().bind.clone(), it.file.clone());
+        let found: Vec<_> = self.listeners().accepting.iter().map(look).collect();
+        let is_there =
+            |file: &Option<SocketFileId>| file.as_ref().is_none_or(SocketFileId::is_there);
+        let there = found.into_iter().filter(|(_, file)| is_there(file));
+        there.map(|(bind, _)| bind).collect()
     }
 
     /// Ends the loops of removed listeners, and gives the others their new settings. A listener
@@ -653,14 +616,8 @@ impl Shared {
                 drop((connection, counted));
             }))
         };
-        let accepting = listen::accept(
-            socket,
-            Arc::clone(&self.connections),
-            stop,
-            gate,
-            failed,
-            handle,
-        );
+        let connections = Arc::clone(&self.connections);
+        let accepting = listen::accept(socket, connections, stop, gate, failed, handle);
         if let Err(error) = accepting.await {
             error!(listener = %settings.get().name, %error, "cannot accept at all");
         }

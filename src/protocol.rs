@@ -126,6 +126,7 @@ impl Whence {
 }
 
 /// What every connection needs to know; they share it.
+#[derive(Clone)]
 pub struct Conversation<S> {
     /// Answers the requests.
     pub serve: S,

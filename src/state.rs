@@ -26,44 +26,25 @@ const MODE: u32 = 0o600;
 const CURE: &str = "put a backup in its place, or move it away to start without what was \
                     made through the API";
 
-/// Why a state was not read or not written.
+/// Why a state was not read or not written. Each has the path of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// It cannot be read.
-    #[error("cannot read the state file {}: {cause}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        #[source]
-        cause: io::Error,
-    },
+    #[error("cannot read the state file {0}: {1}")]
+    Unreadable(String, #[source] io::Error),
     /// It, or the file beside it, cannot be written.
-    #[error("cannot write the state file {}: {cause}", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        #[source]
-        cause: io::Error,
-    },
+    #[error("cannot write the state file {0}: {1}")]
+    Unwritable(String, #[source] io::Error),
     /// Another process uses the file.
-    #[error(
-        "the state file {} is another process's; give each a state_file of its own",
-        path.display()
-    )]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("the state file {0} is another process's; give each a state_file of its own")]
+    InUse(String),
     /// The content is not a state.
     #[error(
-        "the state file {} is damaged at byte {offset}: {reason}; it is left as it is: {CURE}",
-        path.display()
+        "the state file {path} is damaged at byte {offset}: {reason}; it is left as it is: {CURE}"
     )]
     Damaged {
         /// The file.
-        path: PathBuf,
+        path: String,
         /// The first byte that cannot be read.   bytes
         offset: usize,
         /// What is wrong.
@@ -71,24 +52,20 @@ pub enum StateError {
     },
     /// It was written by another version.
     #[error(
-        "the state file {} has schema {found}, and this version knows {known}; run the \
-         version that wrote it, or move it away",
-        path.display()
+        "the state file {path} has schema {found}, and this version knows {known}; run the \
+         version that wrote it, or move it away"
     )]
     OtherSchema {
         /// The file.
-        path: PathBuf,
+        path: String,
         /// The version in the file.
         found: u32,
         /// The known version.
         known: u32,
     },
     /// It is too large.
-    #[error("the state file {} would have more than {SIZE_MAX} bytes", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("the state file {0} would have more than {SIZE_MAX} bytes")]
+    TooLarge(String),
 }
 
 /// A file with the latest saved state. One process at a time has it.
@@ -131,17 +108,8 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         Ok((file, state))
     }
 
-    /// The file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn read(&mut self) -> Result<Option<T>, StateError> {
-        let unreadable = |cause| StateError::Unreadable {
-            path: self.path.clone(),
-            cause,
-        };
+        let unreadable = |cause| StateError::Unreadable(shown(&self.path), cause);
         let file = match opening().read(true).open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -151,13 +119,13 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         let read = file.take(SIZE_MAX as u64 + 1).read_to_end(&mut bytes);
         read.map_err(unreadable)?;
         if bytes.len() > SIZE_MAX {
-            return Err(self.too_large());
+            return Err(StateError::TooLarge(shown(&self.path)));
         }
         let stored: Stored<&RawValue> =
             serde_json::from_slice(&bytes).map_err(|error| self.damaged(&bytes, 0, &error))?;
         if stored.schema != self.schema {
             return Err(StateError::OtherSchema {
-                path: self.path.clone(),
+                path: shown(&self.path),
                 found: stored.schema,
                 known: self.schema,
             });
@@ -173,20 +141,11 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
     fn damaged(&self, text: &[u8], begins: usize, error: &serde_json::Error) -> StateError {
         let lines = text.split_inclusive(|&byte| byte == b'\n');
-        let before: usize = lines
-            .take(error.line().saturating_sub(1))
-            .map(<[u8]>::len)
-            .sum();
+        let before = lines.take(error.line().saturating_sub(1)).map(<[u8]>::len);
         StateError::Damaged {
-            path: self.path.clone(),
-            offset: begins + before + error.column().saturating_sub(1),
+            path: shown(&self.path),
+            offset: begins + before.sum::<usize>() + error.column().saturating_sub(1),
             reason: without_place(error),
-        }
-    }
-
-    fn too_large(&self) -> StateError {
-        StateError::TooLarge {
-            path: self.path.clone(),
         }
     }
 
@@ -200,7 +159,7 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
     pub fn reserve(&mut self) -> Result<(), StateError> {
         let room = (self.size + GROWTH_MAX).min(SIZE_MAX);
         let unwritable = unwritable(&self.path);
-        let file = self.beside().map_err(unwritable)?;
+        let file = make(&beside(&self.path, ".new")).map_err(unwritable)?;
         match fallocate(&file, FallocateFlags::empty(), 0, room as u64) {
             Ok(()) => Ok(()),
             // Some file systems cannot tell before a write.
@@ -222,31 +181,23 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
             .map_err(|error| unwritable(error.into()))?;
         bytes.push(b'\n');
         if bytes.len() > SIZE_MAX {
-            return Err(self.too_large());
+            return Err(StateError::TooLarge(shown(&self.path)));
         }
         self.replace(&bytes).map_err(unwritable)?;
         self.size = bytes.len();
         Ok(())
     }
 
-    /// The file that will be renamed to the state file.
-    fn beside(&self) -> io::Result<File> {
-        opening()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(beside(&self.path, ".new"))
-            .map_err(no_link)
-    }
-
+    /// Writes a file beside the state file, and renames it to that.
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
         // Into the reserved room; the rest of it is freed afterwards.
-        let mut file = self.beside()?;
+        let new = beside(&self.path, ".new");
+        let mut file = make(&new)?;
         file.write_all(bytes)?;
         file.set_len(bytes.len() as u64)?;
         file.sync_all()?;
         drop(file);
-        fs::rename(beside(&self.path, ".new"), &self.path)?;
+        fs::rename(new, &self.path)?;
         File::open(directory(&self.path))?.sync_all()
     }
 }
@@ -265,26 +216,20 @@ fn without_place(error: &serde_json::Error) -> String {
 }
 
 fn unwritable(path: &Path) -> impl Fn(io::Error) -> StateError + Copy {
-    move |cause| StateError::Unwritable {
-        path: path.to_owned(),
-        cause,
-    }
+    move |cause| StateError::Unwritable(shown(path), cause)
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
 }
 
 fn lock(path: &Path) -> Result<File, StateError> {
     let unwritable = unwritable(path);
     // A separate file, because the state file itself is another one after each save.
-    let lock = opening()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(beside(path, ".lock"))
-        .map_err(|error| unwritable(no_link(error)))?;
+    let lock = make(&beside(path, ".lock")).map_err(unwritable)?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(lock),
-        Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(StateError::InUse {
-            path: path.to_owned(),
-        }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::InUse(shown(path))),
         Err(error) => Err(unwritable(error.into())),
     }
 }
@@ -298,16 +243,21 @@ fn opening() -> OpenOptions {
     options
 }
 
+/// Opens a file for writing, and makes it if there is none.
+fn make(path: &Path) -> io::Result<File> {
+    let mut options = opening();
+    options.write(true).create(true).truncate(false);
+    options.open(path).map_err(no_link)
+}
+
 /// The system reports a link that is not followed as a loop.
 fn no_link(error: io::Error) -> io::Error {
-    if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
-        return io::Error::new(
-            error.kind(),
-            "it, or the file beside it, is a symbolic link, which is not followed; give the \
-             path of the file itself",
-        );
+    if error.raw_os_error() != Some(rustix::io::Errno::LOOP.raw_os_error()) {
+        return error;
     }
-    error
+    let told = "it, or the file beside it, is a symbolic link, which is not followed; give the \
+                path of the file itself";
+    io::Error::new(error.kind(), told)
 }
 
 /// Whether this user could keep a state there. Changes nothing.
@@ -513,7 +463,7 @@ mod tests {
     fn two_processes_do_not_share_a_file() {
         let place = Place::new();
         let (file, _) = place.open().expect("a new one");
-        assert!(matches!(place.open(), Err(StateError::InUse { .. })));
+        assert!(matches!(place.open(), Err(StateError::InUse(_))));
         drop(file);
         assert_eq!(place.saved(), None);
     }
@@ -523,7 +473,7 @@ mod tests {
         let place = Place::new();
         let path = place.folder.path().join("nowhere/callers.json");
         let error = StateFile::<State>::open(&path, 1).expect_err("no directory");
-        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
+        assert!(matches!(error, StateError::Unwritable(..)), "{error}");
     }
 
     #[test]
@@ -534,7 +484,7 @@ mod tests {
         // A directory is in the place of the new file.
         fs::create_dir(beside(&place.path(), ".new")).expect("made");
         let error = file.save(&state(2)).expect_err("it cannot be written");
-        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
+        assert!(matches!(error, StateError::Unwritable(..)), "{error}");
         drop(file);
         assert_eq!(place.saved(), Some(state(1)));
     }
@@ -565,7 +515,7 @@ mod tests {
         let (mut file, _) = place.open().expect("a new one");
         fs::create_dir(beside(&place.path(), ".new")).expect("made");
         let error = file.reserve().expect_err("nothing can be written there");
-        assert!(matches!(error, StateError::Unwritable { .. }), "{error}");
+        assert!(matches!(error, StateError::Unwritable(..)), "{error}");
     }
 
     #[test]

@@ -132,8 +132,6 @@ pub struct Submission {
     pub function: Arc<str>,
     /// The size of its request until it ends.   bytes
     pub bytes: usize,
-    /// The visible state of the call.
-    pub watch: Arc<dyn Watch>,
 }
 
 /// A task as it is now.
@@ -312,7 +310,8 @@ impl<R: Weigh> Tasks<R> {
         self.0.enabled.load(Ordering::Relaxed)
     }
 
-    /// Runs a future without waiting for it. If the future panics, the task has failed.
+    /// Runs a future without waiting for it. `watch` shows the state of its call. If the future
+    /// panics, the task has failed.
     ///
     /// # Errors
     ///
@@ -324,6 +323,7 @@ impl<R: Weigh> Tasks<R> {
     pub fn submit<F>(
         &self,
         submission: Submission,
+        watch: Arc<dyn Watch>,
         work: impl FnOnce(Room<R>) -> F + Send + 'static,
     ) -> Result<Submitted, NotTaken>
     where
@@ -331,7 +331,7 @@ impl<R: Weigh> Tasks<R> {
     {
         let inner = &self.0;
         let (begun, has_begun) = oneshot::channel();
-        let mut ending = inner.admit(submission, begun)?;
+        let mut ending = inner.admit(submission, watch, begun)?;
         let id = ending.id;
         let room = Room {
             inner: Arc::clone(inner),
@@ -430,7 +430,7 @@ impl<R: Weigh> Tasks<R> {
         let store = self.0.swept();
         let entries = store.entries.values();
         let mut tasks: Vec<Task<R>> = entries
-            .filter(|entry| entry.owner == *owner)
+            .filter(|entry| entry.of.owner == *owner)
             .map(Entry::task)
             .collect();
         tasks.sort_unstable_by_key(|task| (task.submitted, task.id.random));
@@ -485,6 +485,7 @@ impl<R> Inner<R> {
     fn admit(
         self: &Arc<Self>,
         submission: Submission,
+        watch: Arc<dyn Watch>,
         begun: oneshot::Sender<()>,
     ) -> Result<Ending<R>, NotTaken> {
         let mut store = self.lock();
@@ -494,7 +495,12 @@ impl<R> Inner<R> {
         store.room_for(submission.caller, submission.bytes, now)?;
         let id = self.ids.make(store.entropy.random());
         let left = CancellationToken::new();
-        store.insert(now, id, submission, left.clone());
+        let phase = Phase::Working {
+            watch,
+            future: None,
+            left: left.clone(),
+        };
+        store.insert(now, id, submission, phase);
         Ok(Ending {
             inner: Arc::clone(self),
             id,
@@ -513,7 +519,7 @@ impl<R> Inner<R> {
     ) -> Result<&'a Entry<R>, Missing> {
         self.ids.check(id)?;
         match store.entries.get(&id.random) {
-            Some(entry) if entry.owner == *owner => Ok(entry),
+            Some(entry) if entry.of.owner == *owner => Ok(entry),
             Some(_) => Err(Missing::Unknown),
             None => Err(Missing::Gone),
         }
@@ -581,13 +587,8 @@ impl<R: Weigh> Ending<R> {
         let mut store = self.inner.lock();
         let now = self.inner.clock.now();
         match result {
-            Ok(result) => {
-                let bytes = result.bytes();
-                store.end_with(now, self.id.random, result, bytes);
-            }
-            Err(NotKept { bytes }) => {
-                store.end(now, self.id.random, State::NotKept { bytes });
-            }
+            Ok(result) => store.end_with(now, self.id.random, result),
+            Err(NotKept { bytes }) => store.end(now, self.id.random, State::NotKept { bytes }),
         }
     }
 }

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::scheduler::{Cause, QuotaSpent};
+use tidegate_limits::scheduler::Cause;
 use tidegate_runtime::Clock;
 
 use super::lately::Lately;
@@ -17,7 +16,7 @@ use crate::call::{
 use crate::callers::Callers;
 use crate::callers::metrics::Charge;
 use crate::protocol::metrics::connections_rejected_total;
-use crate::telemetry::access::{AccessLine, AccessLog, QuotaDraw, Started, Written};
+use crate::telemetry::access::{AccessLine, AccessLog, Started, Written};
 use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
 
 /// The time between two log events of a shortage that lasts.
@@ -51,13 +50,11 @@ impl Teller {
             callers,
             lately: Arc::default(),
             short_at: Mutex::default(),
-            started: Started::new(clock.wall(tidegate_limits::Timestamp::ZERO)),
+            started: Started::new(clock.wall(Timestamp::ZERO)),
             clock,
         }
     }
-}
 
-impl Teller {
     /// The calls that it remembers.
     pub(super) fn lately(&self) -> Arc<Lately> {
         Arc::clone(&self.lately)
@@ -99,7 +96,6 @@ impl Teller {
     fn write(&self, now: Timestamp, facts: &Facts, took: &Durations) -> Written {
         let identity = &*facts.origin.identity;
         let claim = facts.claim.as_ref();
-        let quota: Vec<_> = facts.quotas.iter().map(quota_draw).collect();
         self.access.write(&AccessLine {
             id: facts.id,
             at: self.clock.wall(now),
@@ -127,12 +123,10 @@ impl Teller {
             bytes_out: facts.bytes_out,
             status: facts.status,
             overall_rc: facts.overall_rc,
-            sent: facts
-                .sent
-                .map(|sent| sent.since(tidegate_limits::Timestamp::ZERO)),
+            sent: facts.sent.map(|sent| sent.since(Timestamp::ZERO)),
             started: &self.started,
             limited: facts.limited,
-            quota: &quota,
+            quota: &facts.quotas,
             shared: facts.shared,
             handed_over: facts.handed_over,
             retry_of: facts.retry_of,
@@ -163,17 +157,6 @@ impl Teller {
             delayed: facts.admitted.is_some() && delayed,
             rejected,
         });
-    }
-}
-
-/// The quota field in the access line of a call.
-fn quota_draw(spent: &QuotaSpent) -> QuotaDraw<'_> {
-    QuotaDraw {
-        limit: &spent.of.quota,
-        key: &spent.of.key,
-        window: spent.window,
-        total: spent.total,
-        cost: TokenCount::from_micros(spent.cost.saturating_mul(TokenCount::ONE.micros())),
     }
 }
 

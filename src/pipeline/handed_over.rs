@@ -125,11 +125,11 @@ impl Pipeline {
             call: number,
             function,
             bytes: call.outgoing.bytes(),
-            watch: Arc::clone(&absent) as Arc<dyn Watch>,
         };
+        let watch = Arc::<Absent>::clone(&absent);
         let pipeline = self.clone();
         let work = move |room| pipeline.run_handed_over(call, absent, room);
-        let submitted = self.tasks.submit(submission, work);
+        let submitted = self.tasks.submit(submission, watch, work);
         let mut task = submitted.map_err(|refused| not_taken(refused, caller))?;
         if !task.has_ended_at_once().await && !wait.is_zero() {
             // Whether it has ended by then is checked in either case.

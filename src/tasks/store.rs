@@ -9,7 +9,7 @@ use tidegate_limits::Timestamp;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, NotTaken, Owner, Settings, State, Submission, Task, TaskBound, TaskId, Watch};
+use super::{Ended, NotTaken, Settings, State, Submission, Task, TaskBound, TaskId, Watch, Weigh};
 
 /// Every task that is here.
 pub(super) struct TaskTable<R> {
@@ -33,13 +33,10 @@ pub(super) struct Share {
 
 pub(super) struct Entry<R> {
     pub(super) id: TaskId,
-    pub(super) owner: Owner,
-    caller: CallerId,
-    call: u64,
-    function: Arc<str>,
+    /// Its bytes are those of its request and of its answer so far, or of its result once it has
+    /// ended.
+    pub(super) of: Submission,
     submitted: Timestamp,
-    /// Bytes of its request and of its answer so far; of its result once it has ended.
-    bytes: usize,
     pub(super) phase: Phase<R>,
 }
 
@@ -73,8 +70,8 @@ impl<R> Entry<R> {
         };
         Task {
             id: self.id,
-            call: self.call,
-            function: Arc::clone(&self.function),
+            call: self.of.call,
+            function: Arc::clone(&self.of.function),
             submitted: self.submitted,
             ended,
             watch,
@@ -87,11 +84,7 @@ impl<R> Entry<R> {
     }
 
     fn was_cancelled(&self) -> bool {
-        let state = match &self.phase {
-            Phase::Working { .. } => return false,
-            Phase::Ended { state, .. } => state,
-        };
-        matches!(state, State::Cancelled)
+        matches!(&self.phase, Phase::Ended { state, .. } if matches!(state, State::Cancelled))
     }
 }
 
@@ -113,36 +106,19 @@ impl<R> TaskTable<R> {
     /// Stores a new task. There must be room for it.
     pub(super) fn insert(
         &mut self,
-        now: Timestamp,
+        submitted: Timestamp,
         id: TaskId,
-        submission: Submission,
-        left: CancellationToken,
+        of: Submission,
+        phase: Phase<R>,
     ) {
-        let Submission {
-            owner,
-            caller,
-            call,
-            function,
-            bytes,
-            watch,
-        } = submission;
-        let share = self.shares.entry(caller).or_default();
+        let share = self.shares.entry(of.caller).or_default();
         share.tasks += 1;
-        share.bytes += bytes;
-        self.bytes += bytes;
-        let phase = Phase::Working {
-            watch,
-            future: None,
-            left,
-        };
+        share.bytes += of.bytes;
+        self.bytes += of.bytes;
         let entry = Entry {
             id,
-            owner,
-            caller,
-            call,
-            function,
-            submitted: now,
-            bytes,
+            of,
+            submitted,
             phase,
         };
         self.entries.insert(id.random, entry);
@@ -156,8 +132,9 @@ impl<R> TaskTable<R> {
         if !callers_only && self.entries.len() < self.settings.tasks_max {
             return;
         }
-        let is_one =
-            |entry: &Entry<R>| entry.was_cancelled() && (entry.caller == caller || !callers_only);
+        let is_one = |entry: &Entry<R>| {
+            entry.was_cancelled() && (entry.of.caller == caller || !callers_only)
+        };
         let oldest = self.ended.iter().map(|&(_, random)| random);
         let mut oldest = oldest.filter(|random| self.entries.get(random).is_some_and(is_one));
         if let Some(random) = oldest.next() {
@@ -191,13 +168,13 @@ impl<R> TaskTable<R> {
             return Ok(());
         };
         let makes_room = |entry: &Entry<R>| {
-            let of_caller = entry.caller == caller;
+            let of_caller = entry.of.caller == caller;
             let would = match reason {
                 TaskBound::Draining => false,
                 TaskBound::Tasks => true,
                 TaskBound::TasksOfCaller => of_caller,
-                TaskBound::Bytes => entry.bytes > 0,
-                TaskBound::BytesOfCaller => entry.bytes > 0 && of_caller,
+                TaskBound::Bytes => entry.of.bytes > 0,
+                TaskBound::BytesOfCaller => entry.of.bytes > 0 && of_caller,
             };
             would && entry.has_ended()
         };
@@ -230,7 +207,7 @@ impl<R> TaskTable<R> {
         let Some(entry) = self.entries.get_mut(&random) else {
             return false;
         };
-        let share = self.shares.get_mut(&entry.caller).expect(SHARE);
+        let share = self.shares.get_mut(&entry.of.caller).expect(SHARE);
         let fits = |held: usize, max: usize| bytes <= max.saturating_sub(held);
         let room = fits(share.bytes, self.settings.bytes_per_caller_max)
             && fits(self.bytes, self.settings.bytes_max);
@@ -239,7 +216,7 @@ impl<R> TaskTable<R> {
         }
         share.bytes += bytes;
         self.bytes += bytes;
-        entry.bytes += bytes;
+        entry.of.bytes += bytes;
         true
     }
 
@@ -248,8 +225,8 @@ impl<R> TaskTable<R> {
         let Some(entry) = self.entries.get_mut(&random) else {
             return;
         };
-        let bytes = std::mem::take(&mut entry.bytes);
-        self.shares.get_mut(&entry.caller).expect(SHARE).bytes -= bytes;
+        let bytes = std::mem::take(&mut entry.of.bytes);
+        self.shares.get_mut(&entry.of.caller).expect(SHARE).bytes -= bytes;
         self.bytes -= bytes;
     }
 
@@ -263,9 +240,13 @@ impl<R> TaskTable<R> {
 
     /// A task ends with a result. It is kept if there is room for it after the task's own bytes are
     /// released.
-    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, result: R, bytes: usize) {
+    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, result: R)
+    where
+        R: Weigh,
+    {
         if self.is_working(random) {
             self.release(random);
+            let bytes = result.bytes();
             let state = if self.hold(random, bytes) {
                 State::Done(Arc::new(result))
             } else {
@@ -299,10 +280,10 @@ impl<R> TaskTable<R> {
         let Some(entry) = self.entries.remove(&random) else {
             return;
         };
-        let share = self.shares.get_mut(&entry.caller).expect(SHARE);
+        let share = self.shares.get_mut(&entry.of.caller).expect(SHARE);
         share.tasks -= 1;
         if share.tasks == 0 {
-            self.shares.remove(&entry.caller);
+            self.shares.remove(&entry.of.caller);
         }
         // Removed tasks must not pile up.
         if self.ended.len() > 2 * self.entries.len() + 16 {

@@ -51,15 +51,18 @@ impl Watch for Progress {
     }
 }
 
-fn submission(key: &str, bytes: usize, progress: &Arc<Progress>) -> Submission {
+fn submission(key: &str, bytes: usize) -> Submission {
     Submission {
         owner: owner(key),
         caller: caller(key),
         call: 7,
         function: "guest_list".into(),
         bytes,
-        watch: Arc::clone(progress) as Arc<dyn Watch>,
     }
+}
+
+fn watch(progress: &Arc<Progress>) -> Arc<dyn Watch> {
+    Arc::<Progress>::clone(progress)
 }
 
 fn submit<F>(
@@ -71,8 +74,7 @@ where
     F: Future<Output = Vec<u8>> + Send + 'static,
 {
     let progress = Arc::new(Progress::default());
-    let submission = submission(key, 0, &progress);
-    let submitted = tasks.submit(submission, |_| {
+    let submitted = tasks.submit(submission(key, 0), watch(&progress), |_| {
         let result = work(progress);
         async move { Ok(result.await) }
     });
@@ -545,7 +547,7 @@ async fn an_answer_replaces_its_request_in_the_count() {
     let tasks = tasks();
     let submit = |key: &str, bytes, answer: oneshot::Receiver<Vec<u8>>| {
         let progress = Arc::new(Progress::default());
-        let submitted = tasks.submit(submission(key, bytes, &progress), |_| async {
+        let submitted = tasks.submit(submission(key, bytes), watch(&progress), |_| async {
             Ok(answer.await.expect("it is answered"))
         });
         submitted.map(|submitted| submitted.id)
@@ -569,12 +571,16 @@ async fn an_answer_in_parts_takes_room_as_it_grows() {
     let tasks = tasks();
     let (tell, told) = oneshot::channel();
     let progress = Arc::new(Progress::default());
-    let submitted = tasks.submit(submission("nova", 10, &progress), |room| async move {
-        assert!(room.hold(30) && room.hold(20), "60 in all");
-        assert!(!room.hold(1));
-        told.await.expect("it is sent");
-        Err(NotKept { bytes: 51 })
-    });
+    let submitted = tasks.submit(
+        submission("nova", 10),
+        watch(&progress),
+        |room| async move {
+            assert!(room.hold(30) && room.hold(20), "60 in all");
+            assert!(!room.hold(1));
+            told.await.expect("it is sent");
+            Err(NotKept { bytes: 51 })
+        },
+    );
     let id = submitted.expect("there is room").id;
     settled().await;
     assert_eq!(tasks.snapshot().bytes, 60);
@@ -589,7 +595,7 @@ async fn an_answer_in_parts_takes_room_as_it_grows() {
 async fn the_submitter_learns_of_waits_and_of_the_end() {
     let tasks = tasks();
     let progress = || Arc::new(Progress::default());
-    let at_once = tasks.submit(submission("nova", 0, &progress()), |_| async {
+    let at_once = tasks.submit(submission("nova", 0), progress(), |_| async {
         Ok(b"now".to_vec())
     });
     let mut at_once = at_once.expect("there is room");
@@ -599,7 +605,7 @@ async fn the_submitter_learns_of_waits_and_of_the_end() {
     assert_eq!(state(&tasks, "nova", at_once.id), "gone");
 
     let (answer, answered) = oneshot::channel();
-    let later = tasks.submit(submission("nova", 0, &progress()), |_| async {
+    let later = tasks.submit(submission("nova", 0), progress(), |_| async {
         Ok(answered.await.expect("it is answered"))
     });
     let mut later = later.expect("there is room");

@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::CallerId;
 use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::scheduler::QuotaSpent;
 
 use super::writer::LogWriter;
 pub use super::writer::Written;
@@ -90,7 +91,7 @@ pub struct AccessLine<'a> {
     /// Whether it met limits and took a worker.
     pub limited: bool,
     /// What it drew from quotas; empty if it met none.
-    pub quota: &'a [QuotaDraw<'a>],
+    pub quota: &'a [QuotaSpent],
     /// Whether it got the answer of another call.
     pub shared: bool,
     /// Whether it was handed over, and ran without its client.
@@ -112,21 +113,6 @@ impl Started {
         let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(micros(since_epoch).to_string().into())
     }
-}
-
-/// The draw of one call from one key of a quota.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QuotaDraw<'a> {
-    /// Name of the quota.
-    pub limit: &'a str,
-    /// The key of the quota, such as the user.
-    pub key: &'a str,
-    /// The number of the tokens' window, by the time of the store; `None` if unknown.
-    pub window: Option<u64>,
-    /// Tokens of the key in that window, over all sidecars.
-    pub total: u64,
-    /// How many of them it drew.
-    pub cost: TokenCount,
 }
 
 /// The log of calls.
@@ -201,102 +187,87 @@ impl AccessLog {
 /// because it searches keys for escapes and formats numbers.
 fn json(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     // Every line of the log begins with the first three.
-    out.extend_from_slice(br#"{"timestamp":""#);
-    out.extend_from_slice(&utc(line.at).0);
-    out.extend_from_slice(br#"","level":"INFO","target":"access","id":""#);
-    out.extend_from_slice(&hexadecimal(line.id).0);
-    out.extend_from_slice(br#"","listener":"#);
-    word(out, Some(line.listener))?;
+    put(out, br#"{"timestamp":""#, &utc(line.at).0);
+    put(
+        out,
+        br#"","level":"INFO","target":"access","id":""#,
+        &hexadecimal(line.id).0,
+    );
+    word(out, br#"","listener":"#, Some(line.listener))?;
     match line.peer {
         Some(peer) => write!(out, r#","peer":"{peer}""#)?,
         None => out.extend_from_slice(br#","peer":"unix""#),
     }
     match line.client {
-        Some(client) => write!(out, r#","client":"{client}","user":"#)?,
-        None => out.extend_from_slice(br#","client":null,"user":"#),
+        Some(client) => write!(out, r#","client":"{client}""#)?,
+        None => out.extend_from_slice(br#","client":null"#),
     }
-    word(out, line.user)?;
-    out.extend_from_slice(br#","dialect":"#);
-    word(out, Some(line.dialect))?;
-    out.extend_from_slice(br#","function":"#);
-    word(out, Some(line.function))?;
-    out.extend_from_slice(br#","class":"#);
-    word(out, Some(line.class))?;
-    out.extend_from_slice(br#","userid":"#);
-    word(out, userid(line))?;
-    out.extend_from_slice(br#","verdict":"#);
-    word(out, Some(line.verdict))?;
-    out.extend_from_slice(br#","reason":"#);
-    word(out, line.reason)?;
-    out.extend_from_slice(br#","limit":"#);
-    word(out, line.limit)?;
+    word(out, br#","user":"#, line.user)?;
+    word(out, br#","dialect":"#, Some(line.dialect))?;
+    word(out, br#","function":"#, Some(line.function))?;
+    word(out, br#","class":"#, Some(line.class))?;
+    word(out, br#","userid":"#, userid(line))?;
+    word(out, br#","verdict":"#, Some(line.verdict))?;
+    word(out, br#","reason":"#, line.reason)?;
+    word(out, br#","limit":"#, line.limit)?;
     match line.caller {
-        Some(caller) => write!(out, r#","caller":"{caller}","rate_limit":"#)?,
-        None => out.extend_from_slice(br#","caller":null,"rate_limit":"#),
+        Some(caller) => write!(out, r#","caller":"{caller}""#)?,
+        None => out.extend_from_slice(br#","caller":null"#),
     }
-    word(out, line.rate_limit)?;
+    word(out, br#","rate_limit":"#, line.rate_limit)?;
     figures(out, line)
 }
 
 /// The second half of a line: what the call cost, took and came to.
 fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
-    out.extend_from_slice(br#","tokens":"#);
-    tokens(out, line.tokens)?;
-    out.extend_from_slice(br#","queue_ms":"#);
-    milliseconds(out, Some(line.queued));
-    out.extend_from_slice(br#","backend_ms":"#);
-    milliseconds(out, line.backend);
-    out.extend_from_slice(br#","total_ms":"#);
-    milliseconds(out, Some(line.total));
-    out.extend_from_slice(br#","bytes_in":"#);
-    number(out, Some(line.bytes_in));
-    out.extend_from_slice(br#","bytes_out":"#);
-    number(out, Some(line.bytes_out));
-    out.extend_from_slice(br#","status":"#);
-    number(out, line.status.map(u64::from));
-    out.extend_from_slice(br#","overallRC":"#);
-    if line.overall_rc.is_some_and(i64::is_negative) {
-        out.push(b'-');
-    }
-    number(out, line.overall_rc.map(i64::unsigned_abs));
-    out.extend_from_slice(br#","sent_us":"#);
-    number(out, line.sent.map(micros));
-    out.extend_from_slice(br#","started_us":"#);
-    out.extend_from_slice(line.started.0.as_bytes());
-    let limited: &[u8] = match line.limited {
-        true => br#","limited":true,"quota":"#,
-        false => br#","limited":false,"quota":"#,
+    tokens(out, br#","tokens":"#, line.tokens)?;
+    milliseconds(out, br#","queue_ms":"#, Some(line.queued));
+    milliseconds(out, br#","backend_ms":"#, line.backend);
+    milliseconds(out, br#","total_ms":"#, Some(line.total));
+    number(out, br#","bytes_in":"#, Some(line.bytes_in));
+    number(out, br#","bytes_out":"#, Some(line.bytes_out));
+    number(out, br#","status":"#, line.status.map(u64::from));
+    let key: &[u8] = match line.overall_rc.is_some_and(i64::is_negative) {
+        true => br#","overallRC":-"#,
+        false => br#","overallRC":"#,
     };
-    out.extend_from_slice(limited);
+    number(out, key, line.overall_rc.map(i64::unsigned_abs));
+    number(out, br#","sent_us":"#, line.sent.map(micros));
+    put(out, br#","started_us":"#, line.started.0.as_bytes());
+    flag(out, br#","limited":"#, line.limited);
     quota(out, line.quota)?;
-    let flags: &[u8] = match (line.shared, line.handed_over) {
-        (false, false) => br#","shared":false,"handed_over":false,"retry_of":"#,
-        (true, false) => br#","shared":true,"handed_over":false,"retry_of":"#,
-        (false, true) => br#","shared":false,"handed_over":true,"retry_of":"#,
-        (true, true) => br#","shared":true,"handed_over":true,"retry_of":"#,
-    };
-    out.extend_from_slice(flags);
+    flag(out, br#","shared":"#, line.shared);
+    flag(out, br#","handed_over":"#, line.handed_over);
     match line.retry_of {
-        None => out.extend_from_slice(b"null}\n"),
+        None => out.extend_from_slice(b",\"retry_of\":null}\n"),
         Some(first) => {
-            out.push(b'"');
-            out.extend_from_slice(&hexadecimal(first).0);
+            put(out, br#","retry_of":""#, &hexadecimal(first).0);
             out.extend_from_slice(b"\"}\n");
         }
     }
     Ok(())
 }
 
+/// A key with what comes around it, and a value that is JSON.
+fn put(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+fn flag(out: &mut Vec<u8>, key: &[u8], value: bool) {
+    put(out, key, if value { b"true" } else { b"false" });
+}
+
 /// A string in JSON, or `null`.
-fn word(out: &mut Vec<u8>, word: Option<&str>) -> io::Result<()> {
+fn word(out: &mut Vec<u8>, key: &[u8], word: Option<&str>) -> io::Result<()> {
     let Some(word) = word else {
-        out.extend_from_slice(b"null");
+        put(out, key, b"null");
         return Ok(());
     };
+    out.extend_from_slice(key);
     // Names from the config may contain anything; most need no escape.
     if word.bytes().all(|c| c >= b' ' && c != b'"' && c != b'\\') {
-        out.push(b'"');
-        out.extend_from_slice(word.as_bytes());
+        put(out, b"\"", word.as_bytes());
         out.push(b'"');
         return Ok(());
     }
@@ -304,21 +275,20 @@ fn word(out: &mut Vec<u8>, word: Option<&str>) -> io::Result<()> {
 }
 
 /// A number in JSON, or `null`.
-fn number(out: &mut Vec<u8>, value: Option<u64>) {
+fn number(out: &mut Vec<u8>, key: &[u8], value: Option<u64>) {
     let Some(value) = value else {
-        out.extend_from_slice(b"null");
-        return;
+        return put(out, key, b"null");
     };
     let digits = value.checked_ilog10().map_or(1, |log| log as usize + 1);
     let mut text = Ascii([0; 20]);
     text.decimal(0, digits, value);
-    out.extend_from_slice(&text.0[..digits]);
+    put(out, key, &text.0[..digits]);
 }
 
 /// Milliseconds to three places, or `null`.
-fn milliseconds(out: &mut Vec<u8>, duration: Option<Duration>) {
+fn milliseconds(out: &mut Vec<u8>, key: &[u8], duration: Option<Duration>) {
     let micros = duration.map(micros);
-    number(out, micros.map(|micros| micros / 1000));
+    number(out, key, micros.map(|micros| micros / 1000));
     if let Some(micros) = micros {
         let mut places = Ascii(*b".000");
         places.decimal(1, 3, micros % 1000);
@@ -327,41 +297,32 @@ fn milliseconds(out: &mut Vec<u8>, duration: Option<Duration>) {
 }
 
 /// A number of tokens, mostly a whole one, or `null`.
-fn tokens(out: &mut Vec<u8>, count: Option<TokenCount>) -> io::Result<()> {
+fn tokens(out: &mut Vec<u8>, key: &[u8], count: Option<TokenCount>) -> io::Result<()> {
     match count {
         Some(count) if !count.micros().is_multiple_of(1_000_000) => {
-            write!(out, "{}", count.tokens())
+            out.extend_from_slice(key);
+            write!(out, "{}", count.tokens())?;
         }
-        count => {
-            number(out, count.map(|count| count.micros() / 1_000_000));
-            Ok(())
-        }
+        count => number(out, key, count.map(|count| count.micros() / 1_000_000)),
     }
+    Ok(())
 }
 
 /// What was drawn from quotas, or `null`.
-fn quota(out: &mut Vec<u8>, draws: &[QuotaDraw<'_>]) -> io::Result<()> {
-    if draws.is_empty() {
-        out.extend_from_slice(b"null");
-        return Ok(());
-    }
-    let mut before = b'[';
+fn quota(out: &mut Vec<u8>, draws: &[QuotaSpent]) -> io::Result<()> {
+    let mut before: &[u8] = br#","quota":[{"limit":"#;
     for draw in draws {
-        out.push(before);
-        out.extend_from_slice(br#"{"limit":"#);
-        word(out, Some(draw.limit))?;
-        out.extend_from_slice(br#","key":"#);
-        word(out, Some(draw.key))?;
-        out.extend_from_slice(br#","window":"#);
-        number(out, draw.window);
-        out.extend_from_slice(br#","total":"#);
-        number(out, Some(draw.total));
-        out.extend_from_slice(br#","cost":"#);
-        tokens(out, Some(draw.cost))?;
-        out.push(b'}');
-        before = b',';
+        word(out, before, Some(&draw.of.quota))?;
+        word(out, br#","key":"#, Some(&draw.of.key))?;
+        number(out, br#","window":"#, draw.window);
+        number(out, br#","total":"#, Some(draw.total));
+        number(out, br#","cost":"#, Some(draw.cost));
+        before = br#"},{"limit":"#;
     }
-    out.push(b']');
+    out.extend_from_slice(match draws {
+        [] => br#","quota":null"#,
+        _ => b"}]",
+    });
     Ok(())
 }
 
@@ -574,13 +535,13 @@ mod tests {
             "\u{7f}ü\u{2028}",
         ] {
             let mut out = Vec::new();
-            word(&mut out, Some(text)).expect("memory");
+            word(&mut out, b"", Some(text)).expect("memory");
             let read: String = serde_json::from_slice(&out).expect("a string in JSON");
             assert_eq!(read, text);
         }
         for value in [0, 1, 9, 10, 99, 100, 1_234_567, u64::MAX - 1, u64::MAX] {
             let mut out = Vec::new();
-            number(&mut out, Some(value));
+            number(&mut out, b"", Some(value));
             assert_eq!(out, value.to_string().into_bytes());
         }
         for (micros, text) in [
@@ -590,7 +551,7 @@ mod tests {
             (12_345, "12.345"),
         ] {
             let mut out = Vec::new();
-            milliseconds(&mut out, Some(Duration::from_micros(micros)));
+            milliseconds(&mut out, b"", Some(Duration::from_micros(micros)));
             assert_eq!(out, text.as_bytes());
         }
     }

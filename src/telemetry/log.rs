@@ -164,15 +164,6 @@ impl FormatTime for Now {
     }
 }
 
-/// Whether a level is valid, for the check of the config.
-///
-/// # Errors
-///
-/// If it is invalid.
-pub fn check_level(level: &str) -> Result<(), LogError> {
-    Level::parse(level).map(drop)
-}
-
 impl Level {
     /// Reads a level or a filter.
     ///
@@ -263,10 +254,10 @@ mod tests {
             " info, h2=off ",
             "off",
         ] {
-            check_level(good).unwrap_or_else(|error| panic!("{good:?}: {error}"));
+            Level::parse(good).unwrap_or_else(|error| panic!("{good:?}: {error}"));
         }
         for bad in ["", "loud", "tidegate=verbose", "info;x=debug=1"] {
-            let error = check_level(bad).expect_err(bad);
+            let error = Level::parse(bad).expect_err(bad);
             assert!(error.to_string().contains(bad), "{error}");
         }
     }

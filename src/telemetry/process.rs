@@ -14,6 +14,27 @@ tidegate_runtime::metrics! {
     }
 }
 
+tidegate_runtime::metrics! {
+    /// What the crate `prometheus` counts of a process, under the names that all its users share.
+    /// Only the definitions are used: the crate has its own collector.
+    pub struct OfProcess: "process_" {
+        /// User and system CPU time, in whole seconds.
+        cpu_seconds_total: Counter in "s",
+        /// Open file descriptors.
+        open_fds: Gauge in "descriptors",
+        /// Open file descriptors allowed.
+        max_fds: Gauge in "descriptors",
+        /// Virtual memory.
+        virtual_memory_bytes: Gauge in "bytes",
+        /// Resident memory.
+        resident_memory_bytes: Gauge in "bytes",
+        /// When the process started.
+        start_time_seconds: Gauge in "Unix s",
+        /// Threads.
+        threads: Gauge in "threads",
+    }
+}
+
 impl ProcessMetrics {
     /// Registers these, and on Linux those that every process has.
     #[must_use]
@@ -25,67 +46,9 @@ impl ProcessMetrics {
         #[cfg(target_os = "linux")]
         registry.show(
             module_path!(),
-            OF_PROCESS,
+            OfProcess::DEFINITIONS,
             prometheus::process_collector::ProcessCollector::for_self(),
         );
         metrics
     }
 }
-
-/// What the crate `prometheus` counts of a process, under the names that all its users share.
-#[cfg(target_os = "linux")]
-const OF_PROCESS: &[tidegate_runtime::metric::Definition] = {
-    const fn of(
-        name: &'static str,
-        kind: &'static str,
-        unit: &'static str,
-        help: &'static str,
-    ) -> tidegate_runtime::metric::Definition {
-        tidegate_runtime::metric::Definition {
-            name,
-            kind,
-            labels: &[],
-            unit,
-            help,
-        }
-    }
-    &[
-        of(
-            "process_cpu_seconds_total",
-            "counter",
-            "s",
-            "User and system CPU time, in whole seconds.",
-        ),
-        of(
-            "process_open_fds",
-            "gauge",
-            "descriptors",
-            "Open file descriptors.",
-        ),
-        of(
-            "process_max_fds",
-            "gauge",
-            "descriptors",
-            "Open file descriptors allowed.",
-        ),
-        of(
-            "process_virtual_memory_bytes",
-            "gauge",
-            "bytes",
-            "Virtual memory.",
-        ),
-        of(
-            "process_resident_memory_bytes",
-            "gauge",
-            "bytes",
-            "Resident memory.",
-        ),
-        of(
-            "process_start_time_seconds",
-            "gauge",
-            "Unix s",
-            "When the process started.",
-        ),
-        of("process_threads", "gauge", "threads", "Threads."),
-    ]
-};

@@ -10,10 +10,13 @@ use tidegate::app::metrics::Metrics;
 use tidegate::app::teller::Teller;
 use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
-use tidegate::telemetry::access::{AccessLine, AccessLog, Look, QuotaDraw, Started, Written};
+use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
 use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::quota::Spent;
+use tidegate_limits::scheduler::QuotaSpent;
 use tidegate_runtime::Clock;
 
 use crate::support::identity;
@@ -133,16 +136,15 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
     assert_eq!(read["status"], json!(200));
     assert_eq!(read["total_ms"], json!(1000.001));
     assert_eq!(read["tokens"], json!(2.5));
-    let draws = [
-        ("a \"b\"", TokenCount::ONE),
-        ("c", TokenCount::from_micros(2_500_000)),
-    ];
-    let draws = draws.map(|(key, cost)| QuotaDraw {
-        limit: "per_user",
-        key,
+    let draws = [("a \"b\"", 1), ("c", 25)].map(|(key, cost)| QuotaSpent {
+        of: QuotaKey {
+            quota: "per_user".into(),
+            key: key.into(),
+        },
         window: Some(7),
         total: 100,
         cost,
+        spent: Spent::default(),
     });
     let told = AccessLine {
         limited: false,
@@ -155,7 +157,7 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
         read["quota"],
         json!([
             {"limit": "per_user", "key": "a \"b\"", "window": 7, "total": 100, "cost": 1},
-            {"limit": "per_user", "key": "c", "window": 7, "total": 100, "cost": 2.5},
+            {"limit": "per_user", "key": "c", "window": 7, "total": 100, "cost": 25},
         ])
     );
     for (tokens, written) in [(None, json!(null)), (Some(TokenCount::ONE), json!(1))] {

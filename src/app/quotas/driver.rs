@@ -15,7 +15,7 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
-use tidegate_quota::{Configured, Engine, Key, QuotaStore};
+use tidegate_quota::{Configured, Engine, Key, QuotaLimit, QuotaStore};
 use tidegate_runtime::Clock;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -70,7 +70,7 @@ pub(super) struct Driver {
 }
 
 /// What operators see.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Seen {
     health: Health,
     /// Troubles of keys for operators, each with its quota.
@@ -80,7 +80,7 @@ struct Seen {
 }
 
 /// The state of the store, from the results of requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Health {
     /// Since when it counts as unavailable.
     pub(super) away: Option<Timestamp>,
@@ -165,6 +165,8 @@ enum Done {
 struct Failure {
     kind: Kind,
     text: String,
+    /// What it means for the ledger that asked.
+    outcome: StoreReply,
 }
 
 /// The kind of the trouble. Each is logged once while the store is unavailable.
@@ -191,18 +193,6 @@ impl Driver {
         settings: watch::Receiver<Arc<tidegate_quota::Quotas>>,
     ) -> Self {
         let engine = settings.borrow().engine.clone();
-        let seen = Seen {
-            health: Health {
-                away: None,
-                answers: None,
-                answered: None,
-                served: None,
-                refused: None,
-                trouble: None,
-            },
-            notes: HashMap::new(),
-            excess: 0,
-        };
         Self {
             gate,
             clock,
@@ -212,7 +202,7 @@ impl Driver {
             store,
             settings,
             watches: Arc::new(Semaphore::new(WATCHES)),
-            seen: Mutex::new(seen),
+            seen: Mutex::default(),
         }
     }
 
@@ -235,9 +225,8 @@ impl Driver {
 
     /// How many keys of a quota have a trouble.
     pub(super) fn noted(&self, quota: &str) -> usize {
-        let seen = self.lock();
-        let of = seen.notes.values().filter(|(of, _)| **of == *quota);
-        of.count()
+        let notes = &self.lock().notes;
+        notes.values().filter(|(of, _)| **of == *quota).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
@@ -336,8 +325,7 @@ impl Carrying {
         let settings = Arc::clone(&driver.settings.borrow());
         let now = Instant::now();
         for of in questions {
-            let limits = &settings.limits;
-            let Some(limit) = limits.iter().find(|limit| limit.name == of.of.quota) else {
+            let Some(limit) = limit_of(&settings, &of.of.quota) else {
                 // Its rule was just removed, and the gate forgets it with all its requests.
                 continue;
             };
@@ -404,7 +392,7 @@ impl Carrying {
         driver: &Arc<Driver>,
         at: QuotaRef,
         of: &QuotaKey,
-        limit: &tidegate_quota::QuotaLimit,
+        limit: &QuotaLimit,
     ) -> bool {
         if self.keys.contains_key(&at) {
             return true;
@@ -435,8 +423,7 @@ impl Carrying {
     fn take_settings(&mut self, driver: &Arc<Driver>) {
         let settings = Arc::clone(&driver.settings.borrow());
         for (at, tended) in &mut self.keys {
-            let of = |limit: &&tidegate_quota::QuotaLimit| limit.name == tended.of.quota;
-            let limit = settings.limits.iter().find(of);
+            let limit = limit_of(&settings, &tended.of.quota);
             if let Some(limit) = limit.filter(|_| tended.read_at.is_some()) {
                 let says = tended.said();
                 tended.take(driver, *at, limit, says);
@@ -603,12 +590,9 @@ impl Carrying {
     }
 
     fn away_of(&self, driver: &Driver, at: QuotaRef) -> Away {
-        let quota = self.keys.get(&at).map(|tended| &tended.of.quota);
         let settings = driver.settings.borrow();
-        let limit = settings
-            .limits
-            .iter()
-            .find(|limit| Some(&limit.name) == quota);
+        let tended = self.keys.get(&at);
+        let limit = tended.and_then(|tended| limit_of(&settings, &tended.of.quota));
         limit.map_or(Away::Deny, |limit| limit.rule.settings().away)
     }
 
@@ -618,8 +602,7 @@ impl Carrying {
         let Some(tended) = self.keys.get_mut(&at) else {
             return;
         };
-        let limits = &settings.limits;
-        let Some(limit) = limits.iter().find(|limit| limit.name == tended.of.quota) else {
+        let Some(limit) = limit_of(&settings, &tended.of.quota) else {
             return;
         };
         tended.read_at = Some(now);
@@ -647,6 +630,10 @@ impl Asked {
     fn deadline(&self) -> Instant {
         self.taken + self.timeout
     }
+}
+
+fn limit_of<'a>(settings: &'a tidegate_quota::Quotas, quota: &str) -> Option<&'a QuotaLimit> {
+    settings.limits.iter().find(|limit| *limit.name == *quota)
 }
 
 /// Whether the two differ by more than the tolerance.

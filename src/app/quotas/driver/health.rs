@@ -72,7 +72,7 @@ impl Carrying {
             Kind::Away | Kind::Garbage | Kind::Key => self.breaker.failed(sent, now, PAUSE),
         }
         let is_unavailable = self.breaker.is_open();
-        let Failure { kind, text } = failure;
+        let Failure { kind, text, .. } = failure;
         if is_unavailable && !self.logged.contains(&kind) {
             self.logged.push(kind);
             let engine = driver.engine.word();

@@ -19,14 +19,11 @@ impl Driver {
         let at = asked.of.at;
         // The ledger gives its request up after twice this time.
         let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
-        let (question, mut says) = match asked.of.ask {
-            QuotaAsk::Read(question) => (question, None),
-            QuotaAsk::Write(question, _) => (question, None),
-            QuotaAsk::Time(_) | QuotaAsk::Watch(_) => {
-                unreachable!("neither is among the questions that are sent")
-            }
+        let (QuotaAsk::Read(question) | QuotaAsk::Write(question, _)) = asked.of.ask else {
+            unreachable!("no other question is sent")
         };
-        let (outcome, failure) = match asked.of.ask {
+        let mut says = None;
+        let reply = match asked.of.ask {
             QuotaAsk::Write(_, write) => {
                 let quota = &asked.of.of.quota;
                 self.write(quota, key, write, deadline).await
@@ -38,20 +35,20 @@ impl Driver {
                     self.configured(&key, &known, deadline)
                 );
                 match said {
+                    // Else it is read again with the record.
                     Ok(said) => {
-                        says = Some(said);
+                        says = Some(said).filter(|_| read.is_ok());
                         read
                     }
-                    Err(_) if read.1.is_some() => read,
-                    Err(failure) => (unread(&failure), Some(failure)),
+                    Err(failure) => read.and(Err(failure.of_settings())),
                 }
             }
             _ => self.read(&key, deadline).await,
         };
-        if failure.is_some() && says.is_some() {
-            // It is read again with the record.
-            says = None;
-        }
+        let (outcome, failure) = match reply {
+            Ok(outcome) => (outcome, None),
+            Err(failure) => (failure.outcome, Some(failure)),
+        };
         Done::Answered {
             at,
             question,
@@ -69,20 +66,13 @@ impl Driver {
         known: &Configured,
         deadline: Instant,
     ) -> Result<Configured, Failure> {
-        match timeout_at(deadline, self.store.configured(key, known)).await {
-            Ok(Ok(says)) => Ok(says),
-            Ok(Err(error)) => Err(failed(&error).1),
-            Err(_) => Err(late().1),
-        }
+        in_time(deadline, self.store.configured(key, known)).await
     }
 
-    pub(super) async fn read(&self, key: &Key, deadline: Instant) -> (StoreReply, Option<Failure>) {
+    pub(super) async fn read(&self, key: &Key, deadline: Instant) -> Result<StoreReply, Failure> {
         let keys = [key.clone()];
-        match timeout_at(deadline, self.store.get(&keys)).await {
-            Ok(Ok(found)) => (stands(&found), None),
-            Ok(Err(error)) => with(failed(&error)),
-            Err(_) => with(late()),
-        }
+        let found = in_time(deadline, self.store.get(&keys)).await?;
+        Ok(stands(&found))
     }
 
     async fn write(
@@ -91,43 +81,39 @@ impl Driver {
         key: Key,
         write: tidegate_limits::quota::Write,
         deadline: Instant,
-    ) -> (StoreReply, Option<Failure>) {
+    ) -> Result<StoreReply, Failure> {
         let writes = [Write {
             key,
             expected: write.replaces,
             text: write.record.to_string().into_bytes(),
         }];
         let sent = self.clock.now();
-        let swapped = timeout_at(deadline, self.store.compare_and_set(&writes)).await;
+        let swapped = in_time(deadline, self.store.compare_and_set(&writes)).await?;
         let took = self.clock.now().since(sent);
-        if let Ok(Ok(_)) = swapped {
-            let seconds = self.metrics.quota_draw_seconds(limit);
-            seconds.observe(took.as_secs_f64());
-        }
-        match swapped {
-            Ok(Ok(Swapped::Done(versions))) => {
+        let seconds = self.metrics.quota_draw_seconds(limit);
+        seconds.observe(took.as_secs_f64());
+        Ok(match swapped {
+            Swapped::Done(versions) => {
                 let version = versions.first().copied();
-                (
-                    StoreReply::Written(version.expect("there is one for each write")),
-                    None,
-                )
+                StoreReply::Written(version.expect("there is one for each write"))
             }
-            Ok(Ok(Swapped::Conflict(found))) => (stands(&found), None),
-            Ok(Err(error)) => with(failed(&error)),
-            Err(_) => with(late()),
-        }
+            Swapped::Conflict(found) => stands(&found),
+        })
     }
 }
 
-fn with((outcome, failure): (StoreReply, Failure)) -> (StoreReply, Option<Failure>) {
-    (outcome, Some(failure))
-}
-
-/// The result of a failed read.
-fn unread(failure: &Failure) -> StoreReply {
-    match failure.kind {
-        Kind::Late => StoreReply::Unknown,
-        Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => StoreReply::Unavailable,
+/// What the store answers until the deadline.
+async fn in_time<T>(
+    deadline: Instant,
+    answer: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Failure> {
+    match timeout_at(deadline, answer).await {
+        Ok(answer) => answer.map_err(|error| Failure::of(&error)),
+        Err(_) => Err(Failure {
+            kind: Kind::Late,
+            text: "it did not answer within the draw timeout".to_owned(),
+            outcome: StoreReply::Unknown,
+        }),
     }
 }
 
@@ -136,25 +122,33 @@ fn stands(found: &[Option<Entry>]) -> StoreReply {
     StoreReply::Stands(Entry::standing(entry.as_ref()))
 }
 
-/// The meaning of an error for a ledger, and its report for operators.
-fn failed(error: &Error) -> (StoreReply, Failure) {
-    let outcome = if error.is_open() {
-        StoreReply::Unknown
-    } else {
-        StoreReply::Unavailable
-    };
-    let text = error.with_cause();
-    let kind = match error {
-        Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
-        Error::Unauthenticated(_) => Kind::Stranger,
-        Error::Garbage(_) => Kind::Garbage,
-        Error::Refused(_) | Error::Denied(_) => Kind::Key,
-    };
-    (outcome, Failure { kind, text })
-}
+impl Failure {
+    /// The meaning of an error for a ledger, and its report for operators.
+    fn of(error: &Error) -> Self {
+        let outcome = match error.is_open() {
+            true => StoreReply::Unknown,
+            false => StoreReply::Unavailable,
+        };
+        let kind = match error {
+            Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
+            Error::Unauthenticated(_) => Kind::Stranger,
+            Error::Garbage(_) => Kind::Garbage,
+            Error::Refused(_) | Error::Denied(_) => Kind::Key,
+        };
+        let text = error.with_cause();
+        Self {
+            kind,
+            text,
+            outcome,
+        }
+    }
 
-fn late() -> (StoreReply, Failure) {
-    let text = "it did not answer within the draw timeout".to_owned();
-    let kind = Kind::Late;
-    (StoreReply::Unknown, Failure { kind, text })
+    /// The same, of a question for the settings of a key: it has written nothing.
+    fn of_settings(self) -> Self {
+        let outcome = match self.kind {
+            Kind::Late => StoreReply::Unknown,
+            Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => StoreReply::Unavailable,
+        };
+        Self { outcome, ..self }
+    }
 }

@@ -3,12 +3,24 @@
 
 use std::sync::Arc;
 
+use tidegate_quota::Key;
 use tokio::time::Instant;
 
 use super::super::breaker::AT_ONCE;
 use super::{
     Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN, TIME_PAUSE,
 };
+
+impl Driver {
+    /// Reads a key only to find out whether the store answers.
+    async fn probe(&self, key: &Key, sent: Instant, deadline: Instant, is_probe: bool) -> Done {
+        Done::Probed {
+            sent,
+            is_probe,
+            failure: self.read(key, deadline).await.err(),
+        }
+    }
+}
 
 impl Carrying {
     /// Probes an unavailable store, independent of requests for keys.
@@ -19,14 +31,8 @@ impl Carrying {
         };
         self.probes = true;
         let driver = Arc::clone(driver);
-        self.under_way.spawn(async move {
-            let (_, failure) = driver.read(&key, now + PROBE).await;
-            Done::Probed {
-                sent: now,
-                is_probe: true,
-                failure,
-            }
-        });
+        self.under_way
+            .spawn(async move { driver.probe(&key, now, now + PROBE, true).await });
     }
 
     /// A store reports its time without a request. If it does not, one request of any kind finds
@@ -46,14 +52,8 @@ impl Carrying {
         self.asked_last = Some(key.clone());
         let driver = Arc::clone(driver);
         self.asked_for_time = Some(now);
-        self.under_way.spawn(async move {
-            let (_, failure) = driver.read(&key, deadline).await;
-            Done::Probed {
-                sent: now,
-                is_probe: false,
-                failure,
-            }
-        });
+        self.under_way
+            .spawn(async move { driver.probe(&key, now, deadline, false).await });
     }
 
     /// Whether the store has settings of keys to follow.
