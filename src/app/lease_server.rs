@@ -137,7 +137,7 @@ impl LeaseServer {
                 service: service.clone(),
                 metrics: Arc::clone(&metrics),
                 rules: Arc::clone(&rules.templates),
-                settings: config.shown().into(),
+                settings: Arc::clone(&config.shown),
                 allowed_hosts: Arc::clone(&config.status_allowed_hosts),
             });
             beside.spawn(admin::serve_router(listener, router, stop_beside.clone()));

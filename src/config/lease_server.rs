@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_leases::book::Split;
-use tidegate_leases::server::{
-    Bounds, Frees, Place as InTree, Reach, Settings, Template, Templates, Unmatched,
-};
+use tidegate_leases::server::{Frees, Place as InTree, Reach, Settings, Template, Templates};
 use tidegate_leases::wire::Epoch;
 use tidegate_runtime::election::{self, TimeToLive};
 use tidegate_runtime::etcd;
@@ -26,8 +24,9 @@ use self::options::{
 };
 use super::etcd_tls::EtcdTlsSection;
 use super::{LoadError, read_text};
-use crate::options::kind::show_duration;
-use crate::options::{Catalogue, Mark, Notes, Options, Problems, Reading, Section};
+use crate::options::{
+    Catalogue, Mark, Notes, Options, Problems, Reading, Section, Toml, write_section,
+};
 use crate::telemetry::{self, Format};
 
 pub use doorman::templates;
@@ -59,6 +58,8 @@ pub struct LeaseServer {
     pub rules: Rules,
     /// Settings of logs.
     pub telemetry: telemetry::Settings,
+    /// Every option in effect except the rules, as TOML without secrets.
+    pub shown: Arc<str>,
     /// The settings of the machine, except the time.
     machine: Settings,
 }
@@ -101,48 +102,6 @@ impl LeaseServer {
             epoch,
             ..self.machine.clone()
         }
-    }
-
-    /// Everything but the rules, as text for people, without secrets.
-    #[must_use]
-    pub fn shown(&self) -> String {
-        let machine = &self.machine;
-        let or_none = |list: &[String]| match list {
-            [] => "none: this is the root".to_owned(),
-            list => list.join(", "),
-        };
-        let rules = match &self.rules {
-            Rules::Here(_) => "in the config".to_owned(),
-            Rules::File { path, .. } => format!("file:{}", path.display()),
-            Rules::Etcd { key, .. } => format!("etcd:{key}"),
-        };
-        let status = self
-            .status_bind
-            .map_or("off".to_owned(), |it| it.to_string());
-        let names = match &*self.status_allowed_hosts {
-            [] => "IP addresses and localhost".to_owned(),
-            names => format!("IP addresses, localhost, {}", names.join(", ")),
-        };
-        let unmatched = match machine.unmatched {
-            Unmatched::Grant => "grant",
-            Unmatched::Refuse => "refuse",
-        };
-        let rows = [
-            ("bind", self.bind.to_string()),
-            ("id", machine.id.clone()),
-            ("address", machine.address.clone()),
-            ("status_bind", status),
-            ("status names", names),
-            ("parent", or_none(&self.parents)),
-            ("minimum_interval", show_duration(machine.minimum_interval)),
-            ("unmatched", unmatched.to_owned()),
-            ("resources", rules),
-            ("election", self.election.to_string_for_people()),
-            ("bounds", bounds_for_people(&machine.bounds)),
-            ("network", reach_for_people(&self.reach)),
-        ];
-        let rows = rows.map(|(name, value)| format!("{name:<17} {value}\n"));
-        rows.concat()
     }
 
     /// How many connections fit where the process may open this many descriptors, if that is fewer
@@ -207,54 +166,6 @@ fn rule_for_people(rule: &Template) -> String {
         words.push(format!("safe capacity {safe}"));
     }
     format!("rule {:<12} {}\n", rule.glob.as_str(), words.join(", "))
-}
-
-fn bounds_for_people(bounds: &Bounds) -> String {
-    format!(
-        "resources {}, of one client {}; leases {}, of one client {}; bands {}; ids of {} bytes",
-        bounds.resources,
-        bounds.resources_per_client,
-        bounds.leases,
-        bounds.leases_per_client,
-        bounds.bands,
-        bounds.id_bytes
-    )
-}
-
-fn reach_for_people(reach: &Reach) -> String {
-    format!(
-        "connections {}, closed after {} without a handshake or {} without a request; \
-         requests {} at once, of {} bytes and {} at most",
-        reach.connections,
-        show_duration(reach.handshake_timeout),
-        show_duration(reach.idle_timeout),
-        reach.requests,
-        reach.message_bytes,
-        show_duration(reach.request_timeout)
-    )
-}
-
-/// How an election is shown.
-trait ForPeople {
-    fn to_string_for_people(&self) -> String;
-}
-
-impl ForPeople for election::Settings {
-    fn to_string_for_people(&self) -> String {
-        let ttl = show_duration(self.time_to_live.get());
-        match &self.place {
-            election::Place::OneNode => "none: this is the only one".to_owned(),
-            election::Place::Etcd { key, store } => {
-                let endpoints: Vec<String> =
-                    store.endpoints.iter().map(ToString::to_string).collect();
-                format!("etcd, key {key}, {ttl}, {}", endpoints.join(", "))
-            }
-            #[cfg(feature = "zookeeper")]
-            election::Place::ZooKeeper { path, store } => {
-                format!("ZooKeeper, node {path}, {ttl}, {}", store.servers)
-            }
-        }
-    }
 }
 
 /// Reads the config in a file, and the rules in the file that it names.
@@ -337,7 +248,7 @@ pub fn options() -> BTreeMap<String, String> {
 /// `None` only where something was reported.
 fn root(section: &Section<'_>) -> Option<LeaseServer> {
     let notes = section.notes();
-    let own = RootSection::read(section);
+    let mut own = RootSection::read(section);
     let bounds: BoundsSection = section.section("bounds").read();
     let elected: ElectionSection = section.section("election").read();
     let etcd = Etcd::read(&section.section("etcd"));
@@ -352,7 +263,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
         notes.warn(&own.status_bind, told, cure);
     }
     let election = election(&elected, &address, &etcd, &zookeeper, notes);
-    let parents = own.parents.value.clone();
+    let parents: Vec<String> = own.parents.value.iter().map(ToString::to_string).collect();
     let rules = match (&own.resources.value, templates) {
         (Some(Source::File(path)), _) => Some(Rules::File {
             path: path.clone(),
@@ -379,6 +290,18 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     let (Some(bind), Some(election), Some(rules)) = (own.bind.value, election, rules) else {
         return None;
     };
+    let id = own.id.value.get_or_insert_with(|| address.clone()).clone();
+    let mut shown = Toml::default();
+    own.write(&mut shown);
+    write_section(&mut shown, "[bounds]", &[&bounds]);
+    write_section(&mut shown, "[election]", &[&elected]);
+    if etcd.settings.is_some() {
+        write_section(&mut shown, "[etcd]", &[&etcd.options]);
+    }
+    if zookeeper.servers.value.is_some() {
+        write_section(&mut shown, "[zookeeper]", &[&zookeeper]);
+    }
+    write_section(&mut shown, "[log]", &[&log]);
     Some(LeaseServer {
         bind,
         status_bind: own.status_bind.value,
@@ -392,7 +315,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
             access: false,
         },
         machine: Settings {
-            id: own.id.value.unwrap_or_else(|| address.clone()),
+            id,
             address,
             place: if parents.is_empty() {
                 InTree::Root
@@ -405,6 +328,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
             bounds: bounds.bounds(),
         },
         parents,
+        shown: shown.finish().into(),
     })
 }
 
@@ -431,7 +355,7 @@ fn address(own: &RootSection, notes: &Notes) -> String {
 
 /// `[etcd]`
 struct Etcd {
-    section: Mark,
+    options: (EtcdSection, EtcdTlsSection),
     /// None where it is not given, or can't be read.
     settings: Option<etcd::Settings>,
     /// Whether what is missing has been reported.
@@ -441,7 +365,8 @@ struct Etcd {
 impl Etcd {
     fn read(section: &Section<'_>) -> Self {
         let notes = section.notes();
-        let (own, tls): (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
+        let options: (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
+        let (own, tls) = &options;
         let mut told = !own.endpoints.sound;
         let (user, password) = (&own.user.value, &own.password.value);
         if user.is_some() != password.is_some() {
@@ -458,8 +383,8 @@ impl Etcd {
             None => told = true,
         }
         Self {
-            section: own.section,
             settings: (!settings.endpoints.is_empty()).then_some(settings),
+            options,
             told,
         }
     }
@@ -469,7 +394,7 @@ impl Etcd {
         if self.settings.is_none() && !self.told {
             let told = format!("{} needs the address of etcd", option.key);
             let cure = "add [etcd] with endpoints = [\"http://127.0.0.1:2379\"]";
-            notes.missing(&self.section, told, cure);
+            notes.missing(&self.options.0.section, told, cure);
         }
         self.settings.clone()
     }

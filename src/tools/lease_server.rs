@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
@@ -59,8 +60,8 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         }
         let _ = writeln!(
             io::stdout(),
-            "{}{}\n{} is good",
-            config.shown(),
+            "{}\n{}\n{} is good",
+            config.shown,
             config.rules_shown(),
             path.display()
         );
@@ -89,7 +90,7 @@ async fn until_told(
         _ = signals.stop() => return Ok(true),
     };
     let server = started.map_err(|error| error.to_string())?;
-    let settings = config.shown();
+    let settings = Arc::clone(&config.shown);
     service_manager::ready();
     loop {
         tokio::select! {
@@ -140,7 +141,7 @@ fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &s
     for warning in checked.warnings.iter() {
         warn!("{}", checked.warnings.plain(warning));
     }
-    if checked.config.shown() != settings {
+    if *checked.config.shown != *settings {
         warn!("only resources are reloaded; everything else needs a restart");
     }
     match checked.config.rules {

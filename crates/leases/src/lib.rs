@@ -20,6 +20,9 @@ pub mod client;
 mod random;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(test)]
+#[path = "../tests/shares/mod.rs"]
+mod shares;
 #[cfg(feature = "client")]
 pub mod sharing;
 #[cfg(feature = "client")]

@@ -25,12 +25,12 @@ pub use glob::{BadGlob, Glob};
 pub use metrics::Metrics;
 pub use parent::keep_asking;
 pub use rejected::Rejected;
-pub use serve::{Reach, serve};
+pub use serve::serve;
 pub use service::Service;
-pub use settings::{Bounds, Place, Settings, Unmatched};
+pub use settings::{Bounds, Place, Reach, Settings, Unmatched};
 pub use state::CapacityServer;
 pub use status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
 pub use templates::{
-    Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawParameter, RawTemplate, Reserve,
-    Template, TemplateMistake, Templates,
+    Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawTemplate, Reserve, Template,
+    TemplateMistake, Templates,
 };

@@ -8,9 +8,8 @@ use crate::options::tree::{Node, Table, Value};
 use crate::options::{
     At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, Severity, options,
 };
-use tidegate_leases::server::{
-    Catchall, RawAlgorithm, RawKind, RawParameter, RawTemplate, Templates,
-};
+use tidegate_leases::server::{Catchall, RawAlgorithm, RawKind, RawTemplate, Templates};
+use tidegate_leases::wire::NamedParameter;
 
 use super::options::{any_number, plain};
 use super::rules::{Keys, TEMPLATES_MAX, checked};
@@ -189,7 +188,7 @@ fn template(section: &Section<'_>) -> (RawTemplate, Keys) {
         let key = format!("{}.{}", algorithm.parameters.key, it.name);
         let place = it.place.clone();
         keys.note_parameter(&it.name, At { key, place });
-        RawParameter {
+        NamedParameter {
             name: it.name.clone(),
             value: it.value.clone(),
         }

@@ -16,7 +16,9 @@ use crate::options::kind::{
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, Setting, options, words};
 use crate::telemetry::{Format, level};
-use tidegate_leases::server::{Bounds, RawAlgorithm, RawKind, RawParameter, Reach, Unmatched};
+use tidegate_leases::book::Split;
+use tidegate_leases::server::{Bounds, RawAlgorithm, RawKind, Reach, Unmatched};
+use tidegate_leases::wire::{self, NamedParameter};
 
 /// Longest lease.
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
@@ -31,15 +33,6 @@ pub(super) enum Engine {
     ZooKeeper,
 }
 
-/// How a capacity is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SplitBy {
-    None,
-    Static,
-    Proportional,
-    Fair,
-}
-
 /// When a lowered share is free for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FreesAt {
@@ -49,7 +42,7 @@ pub(super) enum FreesAt {
 
 words!(Unmatched { "grant" => Grant, "refuse" => Refuse });
 words!(Engine { "none" => None, "etcd" => Etcd, "zookeeper" => ZooKeeper });
-words!(SplitBy {
+words!(Split {
     "none" => None, "static" => Static, "proportional_share" => Proportional,
     "fair_share" => Fair
 });
@@ -88,11 +81,8 @@ options! {
         id: Option<String> = server_id().optional().example("\"rack-7\"");
 
         /// The parent servers, any of which may be the master; none at the root.
-        parents: Vec<String> = list(
+        parents: Vec<Address> = list(
             ADDRESSES_MAX, "[\"leases-1:9190\"]", Address::kind("leases-1:9190"),
-        ).map(
-            |addresses| addresses.iter().map(ToString::to_string).collect(),
-            |_| Vec::new(),
         ).described("up to 16 of host:port").or(Vec::new()).key("parent");
 
         /// The shortest time between two requests for one resource. An earlier request gets no answer
@@ -240,7 +230,7 @@ options! {
     /// How the capacity is divided.
     pub struct AlgorithmSection {
         /// How the capacity is divided among the clients.
-        kind: SplitBy = choice().or(SplitBy::Fair).line("\"fair_share\"");
+        kind: Split = choice().or(Split::Fair).line("\"fair_share\"");
 
         /// The length of a lease, not shorter than refresh.
         lease_length: Duration = whole_seconds(SECOND).or(60 * SECOND).key("lease").line("\"60s\"");
@@ -318,15 +308,11 @@ impl BoundsSection {
 impl AlgorithmSection {
     /// In the form of the protocol.
     pub(super) fn raw(&self, parameters: &ParametersSection) -> RawAlgorithm {
-        let kind = match self.kind.value {
-            SplitBy::None => "NO_ALGORITHM",
-            SplitBy::Static => "STATIC",
-            SplitBy::Proportional => "PROPORTIONAL_SHARE",
-            SplitBy::Fair => "FAIR_SHARE",
-        };
         let seconds = |length: Duration| i64::try_from(length.as_secs()).unwrap_or(i64::MAX);
         RawAlgorithm {
-            kind: Some(RawKind::Name(kind.to_owned())),
+            kind: Some(RawKind::Number(
+                wire::algorithm::Kind::from(self.kind.value) as i64,
+            )),
             lease_length: Some(seconds(self.lease_length.value)),
             refresh_interval: Some(seconds(self.refresh_interval.value)),
             learning_mode_duration: self.learning_mode_duration.value.map(seconds),
@@ -336,7 +322,7 @@ impl AlgorithmSection {
 }
 
 impl ParametersSection {
-    fn raw(&self) -> Vec<RawParameter> {
+    fn raw(&self) -> Vec<NamedParameter> {
         fn text<T: ToString>(setting: &Setting<Option<T>>) -> Option<String> {
             setting.value.as_ref().map(ToString::to_string)
         }
@@ -358,7 +344,7 @@ impl ParametersSection {
             ("capacity", text(&self.capacity)),
         ];
         let parameters = parameters.into_iter().filter_map(|(name, value)| {
-            Some(RawParameter {
+            Some(NamedParameter {
                 name: name.to_owned(),
                 value: Some(value?),
             })

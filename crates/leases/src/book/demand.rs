@@ -87,6 +87,36 @@ pub(super) struct Key {
     owner: u32,
 }
 
+/// A place between two entries: before those of this priority that want at least this much for
+/// each client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Edge {
+    priority: i64,
+    each: f64,
+}
+
+impl Edge {
+    /// Before all entries.
+    const START: Self = Self::before(i64::MAX);
+    /// After all entries.
+    const END: Self = Self::after(i64::MIN);
+
+    const fn before(priority: i64) -> Self {
+        let each = 0.0;
+        Self { priority, each }
+    }
+
+    /// After the entries of a priority. No demand is infinite.
+    const fn after(priority: i64) -> Self {
+        let each = f64::INFINITY;
+        Self { priority, each }
+    }
+
+    fn is_after(self, key: &Key) -> bool {
+        key.priority > self.priority || key.priority == self.priority && key.each < self.each
+    }
+}
+
 /// The sum of some bands' demands, and their clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sum {
@@ -170,12 +200,9 @@ impl Demand {
         if band.each() < each {
             return band.wants.get();
         }
-        let here = |key: &Key| key.priority <= priority;
-        let wants_more =
-            |key: &Key| key.priority < priority || key.priority == priority && key.each >= each;
-        let past = |key: &Key| key.priority < priority;
-        let modest = self.between(&here, &wants_more);
-        let others = self.between(&wants_more, &past);
+        let wants_more = Edge { priority, each };
+        let modest = self.between(Edge::before(priority), wants_more);
+        let others = self.between(wants_more, Edge::after(priority));
         let unused = each * modest.clients as f64 - modest.wants;
         let beyond = others.wants - each * others.clients as f64;
         above_equal_share(band, each, unused, beyond)
@@ -210,20 +237,18 @@ impl Demand {
         if !self.is_ranked() {
             return (Sum::default(), self.total());
         }
-        let here = |key: &Key| key.priority <= priority;
-        let past = |key: &Key| key.priority < priority;
-        let above = self.between(&|_| true, &here);
-        (above, self.between(&here, &past))
+        let (begin, end) = (Edge::before(priority), Edge::after(priority));
+        (self.between(Edge::START, begin), self.between(begin, end))
     }
 
     fn priority(&self, band: &Band) -> i64 {
         if self.is_ranked() { band.priority } else { 0 }
     }
 
-    fn between(&self, begun: &impl Fn(&Key) -> bool, past: &impl Fn(&Key) -> bool) -> Sum {
+    fn between(&self, from: Edge, to: Edge) -> Sum {
         match self {
-            Self::Plain(root) => root.between(begun, past),
-            Self::Ranked(root) => root.between(begun, past),
+            Self::Plain(root) => root.between(from, to),
+            Self::Ranked(root) => root.between(from, to),
         }
     }
 
@@ -316,68 +341,26 @@ impl<E: Entry> Node<E> {
         }
     }
 
-    /// The sum from the first entry for which `begun` holds to the last for which `past` does not.
-    /// Once either holds, it holds for all later entries. Where `past` holds, `begun` does.
-    fn between(&self, begun: &impl Fn(&Key) -> bool, past: &impl Fn(&Key) -> bool) -> Sum {
+    /// The sum of the entries from one edge to another, which is not before it.
+    fn between(&self, from: Edge, to: Edge) -> Sum {
         match self {
             Self::Leaf(entries) => {
-                let first = entries.partition_point(|entry| !begun(&entry.key()));
-                let end = entries.partition_point(|entry| !past(&entry.key()));
+                let first = entries.partition_point(|entry| from.is_after(&entry.key()));
+                let end = entries.partition_point(|entry| to.is_after(&entry.key()));
                 entries[first..end].iter().map(E::own).sum()
             }
             Self::Inner(children) => {
-                let first = children.partition_point(|child| !begun(&child.first));
-                let end = children.partition_point(|child| !past(&child.first));
-                if end == 0 {
-                    return Sum::default();
+                // Each edge may be inside the last child that begins before it.
+                let begun = children.partition_point(|child| from.is_after(&child.first));
+                let end = children.partition_point(|child| to.is_after(&child.first));
+                match &children[begun.saturating_sub(1)..end] {
+                    [] => Sum::default(),
+                    [only] => only.between(from, to),
+                    [first, whole @ .., last] => {
+                        let whole: Sum = whole.iter().map(|child| child.sum).sum();
+                        first.between(from, Edge::END) + whole + last.between(Edge::START, to)
+                    }
                 }
-                // It may begin inside the child before the first complete one, and end inside the
-                // last one that begins before its end.
-                if first == end {
-                    return children[end - 1].node.between(begun, past);
-                }
-                let before = match first.checked_sub(1) {
-                    Some(before) => children[before].node.from(begun),
-                    None => Sum::default(),
-                };
-                let whole = children[first..end - 1].iter().map(|child| child.sum);
-                before + whole.sum() + children[end - 1].node.until(past)
-            }
-        }
-    }
-
-    /// The sum from the first entry for which `begun` holds.
-    fn from(&self, begun: &impl Fn(&Key) -> bool) -> Sum {
-        match self {
-            Self::Leaf(entries) => {
-                let first = entries.partition_point(|entry| !begun(&entry.key()));
-                entries[first..].iter().map(E::own).sum()
-            }
-            Self::Inner(children) => {
-                let first = children.partition_point(|child| !begun(&child.first));
-                let before = match first.checked_sub(1) {
-                    Some(before) => children[before].node.from(begun),
-                    None => Sum::default(),
-                };
-                before + children[first..].iter().map(|child| child.sum).sum()
-            }
-        }
-    }
-
-    /// The sum to the last entry for which `past` does not hold.
-    fn until(&self, past: &impl Fn(&Key) -> bool) -> Sum {
-        match self {
-            Self::Leaf(entries) => {
-                let end = entries.partition_point(|entry| !past(&entry.key()));
-                entries[..end].iter().map(E::own).sum()
-            }
-            Self::Inner(children) => {
-                let end = children.partition_point(|child| !past(&child.first));
-                let Some(last) = end.checked_sub(1) else {
-                    return Sum::default();
-                };
-                let whole = children[..last].iter().map(|child| child.sum);
-                whole.sum::<Sum>() + children[last].node.until(past)
             }
         }
     }
@@ -498,6 +481,14 @@ impl<E: Entry> Child<E> {
         child
     }
 
+    fn between(&self, from: Edge, to: Edge) -> Sum {
+        if (from, to) == (Edge::START, Edge::END) {
+            self.sum
+        } else {
+            self.node.between(from, to)
+        }
+    }
+
     /// Updates the sum below it.
     fn sum_up(&mut self) {
         self.sum = self.node.sum();
@@ -568,6 +559,7 @@ mod tests {
     use super::*;
     use crate::book::Capacity;
     use crate::random::Random;
+    use crate::shares::{share, share_by_priority};
     use core::num::NonZeroU64;
 
     impl<E: Entry> Node<E> {
@@ -679,18 +671,18 @@ mod tests {
                 demand.insert(owner, band);
             }
             let each = random.real(0.0, 20.0);
-            let capacity = Capacity::new(each * bands.len() as f64).unwrap();
+            let capacity = each * bands.len() as f64;
             for split in [Split::None, Split::Static, Split::Proportional, Split::Fair] {
                 let pure = if ranked {
-                    split.share_by_priority(capacity, &bands)
+                    share_by_priority(split, capacity, &bands)
                 } else {
-                    split.share(capacity, &bands)
+                    share(split, capacity, &bands)
                 };
                 for (band, share) in bands.iter().zip(pure) {
-                    let got = demand.share(split, capacity.get(), band);
-                    let off = (got - share.get()).abs();
+                    let got = demand.share(split, capacity, band);
+                    let off = (got - share).abs();
                     assert!(
-                        off < 1e-9 * capacity.get().max(1.0),
+                        off < 1e-9 * capacity.max(1.0),
                         "seed {seed}, {split:?}: {got} instead of {share:?}"
                     );
                 }

@@ -19,7 +19,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use super::metrics::{Metrics, Silent};
+use super::metrics::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Metrics};
+use super::settings::Reach;
 
 /// The preface of HTTP/2 and the head of the first frame: a peer that sends these uses HTTP/2,
 /// and from then on it answers pings or the connection is closed.   bytes
@@ -38,14 +39,6 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    fn new() -> Self {
-        Self {
-            accepted: Instant::now(),
-            last_millis: AtomicU64::new(0),
-            under_way: AtomicU32::new(0),
-        }
-    }
-
     fn touch(&self) {
         let millis = u64::try_from(self.accepted.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_millis.store(millis, Ordering::Relaxed);
@@ -103,20 +96,22 @@ impl Connection {
     pub(super) fn new(
         stream: TcpStream,
         place: OwnedSemaphorePermit,
-        handshake_timeout: Duration,
-        idle_timeout: Duration,
+        reach: &Reach,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> Self {
-        metrics.connection_opened();
-        let look = tokio::time::sleep(handshake_timeout);
+        metrics.ours.connections().inc();
         Self {
             stream,
-            activity: Arc::new(Activity::new()),
-            idle_timeout,
+            activity: Arc::new(Activity {
+                accepted: Instant::now(),
+                last_millis: AtomicU64::new(0),
+                under_way: AtomicU32::new(0),
+            }),
+            idle_timeout: reach.idle_timeout,
             metrics,
             came: 0,
-            look: Box::pin(look),
+            look: Box::pin(tokio::time::sleep(reach.handshake_timeout)),
             stopped: Some(Box::pin(stop.cancelled_owned())),
             _place: place,
         }
@@ -143,24 +138,26 @@ impl Connection {
                 continue;
             }
             if self.came < HANDSHAKE_BYTES {
-                return self.ended(Silent::Handshake);
+                return self.ended(HANDSHAKE_TIMEOUT);
             }
             let until = self.activity.last() + self.idle_timeout;
             if until <= Instant::now() {
-                return self.ended(Silent::Idle);
+                return self.ended(IDLE_TIMEOUT);
             }
             self.look.as_mut().reset(until);
         }
         Poll::Pending
     }
 
-    fn ended(&self, silent: Silent) -> Poll<()> {
-        let count = self.metrics.closed_silent(silent);
+    fn ended(&self, reason: &str) -> Poll<()> {
+        let closed = self.metrics.ours.connections_closed_total(reason);
+        closed.inc();
+        let count = closed.get();
         // So a peer that opens many connections does not fill the log.
         if count.is_power_of_two() {
             let peer = self.stream.peer_addr();
             let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
-            warn!(%peer, reason = silent.name(), count, "leases: closed a silent connection");
+            warn!(%peer, reason, count, "leases: closed a silent connection");
         }
         Poll::Ready(())
     }
@@ -168,7 +165,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.metrics.connection_ended();
+        self.metrics.ours.connections().dec();
     }
 }
 

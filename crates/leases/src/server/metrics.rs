@@ -128,45 +128,14 @@ impl Method {
     }
 }
 
-/// The result of a request to the parent server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ParentOutcome {
-    Answered,
-    Redirected,
-    Failed,
-}
+/// Results of a request to the parent server.
+pub(super) const ANSWERED: &str = "answered";
+pub(super) const REDIRECTED: &str = "redirected";
+pub(super) const FAILED: &str = "failed";
 
-impl ParentOutcome {
-    const ALL: [Self; 3] = [Self::Answered, Self::Redirected, Self::Failed];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Redirected => "redirected",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// Why a silent connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Silent {
-    /// It did not start HTTP/2.
-    Handshake,
-    /// It sent no request.
-    Idle,
-}
-
-impl Silent {
-    const ALL: [Self; 2] = [Self::Handshake, Self::Idle];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Handshake => "handshake_timeout",
-            Self::Idle => "idle_timeout",
-        }
-    }
-}
+/// Why a silent connection was closed: it did not start HTTP/2, or sent no request.
+pub(super) const HANDSHAKE_TIMEOUT: &str = "handshake_timeout";
+pub(super) const IDLE_TIMEOUT: &str = "idle_timeout";
 
 /// Status codes by their numbers.
 const CODES: [&str; 17] = [
@@ -200,7 +169,7 @@ const REFUSED: &str = "refused";
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    ours: LeaseServerMetrics,
+    pub(super) ours: LeaseServerMetrics,
     doormans: DoormanServerMetrics,
     /// By method: to look each of these up costs more than counting.
     methods: [OfMethod; Method::ALL.len()],
@@ -223,11 +192,11 @@ impl Default for Metrics {
         let registry = Registry::default();
         let ours = LeaseServerMetrics::new(&registry);
         let doormans = DoormanServerMetrics::new(&registry);
-        for outcome in ParentOutcome::ALL {
-            ours.parent_requests_total(outcome.name());
+        for outcome in [ANSWERED, REDIRECTED, FAILED] {
+            ours.parent_requests_total(outcome);
         }
-        for silent in Silent::ALL {
-            ours.connections_closed_total(silent.name());
+        for reason in [HANDSHAKE_TIMEOUT, IDLE_TIMEOUT] {
+            ours.connections_closed_total(reason);
         }
         for outcome in [TAKEN, REFUSED] {
             ours.config_reloads_total(outcome);
@@ -288,10 +257,6 @@ impl Metrics {
         }
     }
 
-    pub(super) fn parent(&self, outcome: ParentOutcome) {
-        self.ours.parent_requests_total(outcome.name()).inc();
-    }
-
     /// New rules were applied.
     pub fn reloaded(&self) {
         self.ours.config_reloads_total(TAKEN).inc();
@@ -302,27 +267,6 @@ impl Metrics {
     pub fn reload_refused(&self) {
         self.ours.config_reloads_total(REFUSED).inc();
         self.ours.config_last_reload_successful.show(false);
-    }
-
-    pub(super) fn connection_opened(&self) {
-        self.ours.connections.inc();
-    }
-
-    pub(super) fn connection_ended(&self) {
-        self.ours.connections.dec();
-    }
-
-    /// A silent connection is closed. Returns how many were, for this reason.
-    pub(super) fn closed_silent(&self, silent: Silent) -> u64 {
-        let closed = self.ours.connections_closed_total(silent.name());
-        closed.inc();
-        closed.get()
-    }
-
-    /// Clients must wait to be accepted. Returns how often they had to.
-    pub(super) fn accept_waits(&self) -> u64 {
-        self.ours.accept_waits_total.inc();
-        self.ours.accept_waits_total.get()
     }
 
     /// Everything in Prometheus's text format.

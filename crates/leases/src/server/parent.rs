@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tracing::{debug, warn};
 
-use super::metrics::{Metrics, ParentOutcome};
+use super::metrics::{ANSWERED, FAILED, Metrics, REDIRECTED};
 use super::service::Service;
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
@@ -131,7 +131,7 @@ impl Asking {
                         self.connected = Some((address, client));
                         return true;
                     };
-                    self.metrics.parent(ParentOutcome::Redirected);
+                    self.metrics.ours.parent_requests_total(REDIRECTED).inc();
                     let master = mastership.master_address.clone();
                     debug!(%address, master = master.as_deref().unwrap_or("unknown"), "leases: the server above is not the master");
                     if redirects < REDIRECTS_MAX {
@@ -140,12 +140,12 @@ impl Asking {
                     }
                 }
                 Ok(Err(status)) => {
-                    self.metrics.parent(ParentOutcome::Failed);
+                    self.metrics.ours.parent_requests_total(FAILED).inc();
                     warn!(%address, code = status.code().description(), message = status.message(),
                           "leases: the server above answers with an error");
                 }
                 Err(_) => {
-                    self.metrics.parent(ParentOutcome::Failed);
+                    self.metrics.ours.parent_requests_total(FAILED).inc();
                     warn!(%address, "leases: the server above does not answer in time");
                 }
             }
@@ -159,7 +159,7 @@ impl Asking {
         millis: Option<i64>,
         answer: &GetServerCapacityResponse,
     ) {
-        self.metrics.parent(ParentOutcome::Answered);
+        self.metrics.ours.parent_requests_total(ANSWERED).inc();
         self.service.parent_answered(sent_at, millis, answer);
         debug!(
             resources = answer.response.len(),

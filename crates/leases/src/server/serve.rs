@@ -10,14 +10,18 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::tokio_stream::Stream;
+use tonic::service::Routes;
 use tonic::transport::Server;
+use tower::layer::layer_fn;
 use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::service_fn;
 use tracing::{info, warn};
 
 use super::connection::Connection;
 use super::metrics::Metrics;
-use super::observed::Observe;
+use super::observed::answer;
 use super::service::Service;
+use super::settings::Reach;
 use crate::wire::capacity_server::CapacityServer as Wire;
 
 /// The most requests of one connection that are answered at once.
@@ -36,36 +40,6 @@ const CONNECTION_WINDOW: u32 = 1 << 20;
 const RESETS_MAX: usize = 64;
 /// The pause after an accept that failed for lack of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// The bounds of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
-    /// The most open connections. Further ones wait to be accepted.
-    pub connections: usize,
-    /// The most requests at once, over all connections. Further ones are refused.
-    pub requests: usize,
-    /// Bytes of a request.
-    pub message_bytes: usize,
-    /// From a request's first byte to its answer.
-    pub request_timeout: Duration,
-    /// The time for a new connection to start HTTP/2.
-    pub handshake_timeout: Duration,
-    /// A connection without a request for this long is closed.
-    pub idle_timeout: Duration,
-}
-
-impl Default for Reach {
-    fn default() -> Self {
-        Self {
-            connections: 10_000,
-            requests: 1_024,
-            message_bytes: 4 << 20,
-            request_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(600),
-        }
-    }
-}
 
 /// Answers on a socket until it is stopped. Then it accepts nothing new and finishes the answers
 /// under way.
@@ -103,8 +77,11 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(ARE_YOU_THERE))
         .http2_max_header_list_size(HEADERS_MAX)
         .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
-        .layer(Observe(metrics))
         .layer(GlobalConcurrencyLimitLayer::new(reach.requests))
+        .layer(layer_fn(move |routes: Routes| {
+            let metrics = Arc::clone(&metrics);
+            service_fn(move |request| answer(routes.clone(), Arc::clone(&metrics), request))
+        }))
         .add_service(wire)
         .serve_with_incoming_shutdown(Incoming(accepted), stop.cancelled_owned())
         .await;
@@ -144,14 +121,7 @@ impl Accepting {
             match accepted {
                 Ok((stream, place)) => {
                     let (metrics, stop) = (Arc::clone(&self.metrics), stop.clone());
-                    let connection = Connection::new(
-                        stream,
-                        place,
-                        self.reach.handshake_timeout,
-                        self.reach.idle_timeout,
-                        metrics,
-                        stop,
-                    );
+                    let connection = Connection::new(stream, place, &self.reach, metrics, stop);
                     if self.to_server.send(connection).await.is_err() {
                         break;
                     }
@@ -167,7 +137,9 @@ impl Accepting {
 
     /// Clients must wait to be accepted. Logged less and less often while this lasts.
     fn waits(&self, why: &str) {
-        let count = self.metrics.accept_waits();
+        let waits = self.metrics.ours.accept_waits_total();
+        waits.inc();
+        let count = waits.get();
         if count.is_power_of_two() {
             let connections_max = self.reach.connections;
             warn!(connections_max, count, "leases: {why}");

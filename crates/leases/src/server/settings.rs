@@ -74,3 +74,33 @@ impl Default for Bounds {
         }
     }
 }
+
+/// The bounds of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The most open connections. Further ones wait to be accepted.
+    pub connections: usize,
+    /// The most requests at once, over all connections. Further ones are refused.
+    pub requests: usize,
+    /// Bytes of a request.
+    pub message_bytes: usize,
+    /// From a request's first byte to its answer.
+    pub request_timeout: Duration,
+    /// The time for a new connection to start HTTP/2.
+    pub handshake_timeout: Duration,
+    /// A connection without a request for this long is closed.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            connections: 10_000,
+            requests: 1_024,
+            message_bytes: 4 << 20,
+            request_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(600),
+        }
+    }
+}

@@ -22,7 +22,6 @@
 mod parameters;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -30,7 +29,8 @@ use crate::book::{Capacity, Split};
 
 use self::parameters::Parameters;
 use super::glob::Glob;
-use crate::wire;
+use crate::wire::algorithm::Kind;
+use crate::wire::{self, NamedParameter};
 
 /// A template as it was read, unchecked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,7 +59,7 @@ pub struct RawAlgorithm {
     /// `learning_mode_duration`; without it as long as a lease, 0 or less is none.   seconds
     pub learning_mode_duration: Option<i64>,
     /// `parameters`.
-    pub parameters: Vec<RawParameter>,
+    pub parameters: Vec<NamedParameter>,
 }
 
 /// A kind of algorithm as it was read.
@@ -69,15 +69,6 @@ pub enum RawKind {
     Name(String),
     /// The number on the wire.
     Number(i64),
-}
-
-/// A named parameter as it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawParameter {
-    /// Its name.
-    pub name: String,
-    /// Its value.
-    pub value: Option<String>,
 }
 
 /// A checked template.
@@ -159,7 +150,7 @@ pub enum Catchall {
 
 /// A mistake in a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}{key} {problem}", place = Position(*.template))]
+#[error("{}{key} {problem}", .template.map_or(String::new(), |at| format!("resources[{at}].")))]
 pub struct TemplateMistake {
     /// The template, from 0; `None` if it concerns all of them.
     pub template: Option<usize>,
@@ -167,17 +158,6 @@ pub struct TemplateMistake {
     pub key: String,
     /// The mistake, and the cure.
     pub problem: String,
-}
-
-struct Position(Option<usize>);
-
-impl fmt::Display for Position {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(template) => write!(formatter, "resources[{template}]."),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Longest lease, refresh interval or learning mode.   seconds: a year
@@ -289,13 +269,7 @@ impl Algorithm {
     /// `decay_factor`.
     #[must_use]
     pub fn to_wire(&self, each: Capacity, granted_until: Option<i64>) -> wire::Algorithm {
-        let kind = match self.split {
-            Split::None => wire::algorithm::Kind::NoAlgorithm,
-            Split::Static => wire::algorithm::Kind::Static,
-            Split::Proportional => wire::algorithm::Kind::ProportionalShare,
-            Split::Fair => wire::algorithm::Kind::FairShare,
-        };
-        let parameter = |name: &str, value: String| wire::NamedParameter {
+        let parameter = |name: &str, value: String| NamedParameter {
             name: name.to_owned(),
             value: Some(value),
         };
@@ -324,7 +298,7 @@ impl Algorithm {
             parameters.push(parameter("capacity", each.get().to_string()));
         }
         wire::Algorithm {
-            kind: kind as i32,
+            kind: Kind::from(self.split).into(),
             lease_length: seconds(self.lease),
             refresh_interval: seconds(self.refresh),
             parameters,
@@ -341,14 +315,7 @@ impl Algorithm {
             lease_length: Some(heard.lease_length),
             refresh_interval: Some(heard.refresh_interval.max(1)),
             learning_mode_duration: heard.learning_mode_duration,
-            parameters: heard
-                .parameters
-                .iter()
-                .map(|parameter| RawParameter {
-                    name: parameter.name.clone(),
-                    value: parameter.value.clone(),
-                })
-                .collect(),
+            parameters: heard.parameters.clone(),
         };
         let mut mistakes = Mistakes::default();
         // A server above that does not mention priorities is a Doorman server, which ignores them.
@@ -402,6 +369,11 @@ impl Mistakes {
             problem: problem.into(),
         });
     }
+
+    /// What was read, or `None` and a mistake.
+    fn keep<T>(&mut self, key: &str, read: Result<T, String>) -> Option<T> {
+        read.map_err(|problem| self.add(key, problem)).ok()
+    }
 }
 
 /// `None` only if a mistake was added. `by_priority` is the default for rules without a setting
@@ -415,29 +387,20 @@ fn check_template(
         by_priority,
         ..Algorithm::default()
     };
-    let glob = match raw.identifier_glob.as_deref() {
-        None => {
-            mistakes.add("identifier_glob", "is missing: it says which ids are meant");
-            None
-        }
-        Some(text) => Glob::new(text)
-            .map_err(|bad| mistakes.add("identifier_glob", format!("{text:?} {bad}")))
-            .ok(),
-    };
-    let capacity = match raw.capacity {
-        None => {
-            mistakes.add("capacity", "is missing: it says how much there is to lend");
-            None
-        }
-        Some(given) => Capacity::new(given)
-            .map_err(|_| {
-                mistakes.add(
-                    "capacity",
-                    format!("is {given}: it must be finite and not below 0"),
-                );
-            })
-            .ok(),
-    };
+    let missing = |problem: &str| problem.to_owned();
+    let glob = raw
+        .identifier_glob
+        .ok_or_else(|| missing("is missing: it says which ids are meant"))
+        .and_then(|text| Glob::new(&text).map_err(|bad| format!("{text:?} {bad}")));
+    let glob = mistakes.keep("identifier_glob", glob);
+    let capacity = raw
+        .capacity
+        .ok_or_else(|| missing("is missing: it says how much there is to lend"))
+        .and_then(|given| {
+            let wrong = |_| format!("is {given}: it must be finite and not below 0");
+            Capacity::new(given).map_err(wrong)
+        });
+    let capacity = mistakes.keep("capacity", capacity);
     if let Some(given) = raw.safe_capacity
         && given != -1.0
         && Capacity::new(given).is_err()
@@ -492,18 +455,16 @@ fn check_algorithm(
 ) -> Algorithm {
     let parameters = Parameters::read(raw.parameters, heard, mistakes);
     let split = split_of(raw.kind, mistakes).unwrap_or(default.split);
-    let lease = raw.lease_length.map(|given| ("lease_length", given));
-    let lease = lease.or(parameters
-        .lease
-        .map(|given| ("parameters.lease_duration_secs", given)));
-    let lease = span("lease_length", lease, mistakes).unwrap_or(default.lease);
-    let refresh = raw
-        .refresh_interval
-        .map(|given| ("refresh_interval", given));
-    let refresh = refresh.or(parameters
-        .refresh
-        .map(|given| ("parameters.refresh_interval", given)));
-    let refresh = span("refresh_interval", refresh, mistakes).unwrap_or(default.refresh);
+    let parameter = ("parameters.lease_duration_secs", parameters.lease);
+    let lease = span(("lease_length", raw.lease_length), parameter, mistakes);
+    let lease = lease.unwrap_or(default.lease);
+    let parameter = ("parameters.refresh_interval", parameters.refresh);
+    let refresh = span(
+        ("refresh_interval", raw.refresh_interval),
+        parameter,
+        mistakes,
+    );
+    let refresh = refresh.unwrap_or(default.refresh);
     if lease < refresh {
         mistakes.add(
             "algorithm.lease_length",
@@ -556,51 +517,57 @@ fn check_algorithm(
 
 /// How the capacity is shared; none if what is said of it is a mistake.
 fn split_of(kind: Option<RawKind>, mistakes: &mut Mistakes) -> Option<Split> {
-    let (split, problem) = match kind.unwrap_or(RawKind::Number(0)) {
-        RawKind::Name(name) => (
-            split_of_name(&name),
+    let kind = match kind.unwrap_or(RawKind::Number(0)) {
+        RawKind::Name(name) => Kind::from_str_name(&name.to_ascii_uppercase()).ok_or_else(|| {
             format!(
                 "is {name:?}: it must be NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE"
-            ),
-        ),
-        RawKind::Number(number) => (
-            split_of_number(number),
-            format!("is {number}: it must be a number from 0 to 3"),
-        ),
+            )
+        }),
+        RawKind::Number(number) => i32::try_from(number)
+            .ok()
+            .and_then(|number| Kind::try_from(number).ok())
+            .ok_or_else(|| format!("is {number}: it must be a number from 0 to 3")),
     };
-    if split.is_none() {
-        mistakes.add("algorithm.kind", problem);
+    mistakes.keep("algorithm.kind", kind).map(Split::from)
+}
+
+impl From<Kind> for Split {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::NoAlgorithm => Self::None,
+            Kind::Static => Self::Static,
+            Kind::ProportionalShare => Self::Proportional,
+            Kind::FairShare => Self::Fair,
+        }
     }
-    split
 }
 
-fn split_of_name(name: &str) -> Option<Split> {
-    Some(match name.to_ascii_uppercase().as_str() {
-        "NO_ALGORITHM" => Split::None,
-        "STATIC" => Split::Static,
-        "PROPORTIONAL_SHARE" => Split::Proportional,
-        "FAIR_SHARE" => Split::Fair,
-        _ => return None,
-    })
+impl From<Split> for Kind {
+    fn from(split: Split) -> Self {
+        match split {
+            Split::None => Self::NoAlgorithm,
+            Split::Static => Self::Static,
+            Split::Proportional => Self::ProportionalShare,
+            Split::Fair => Self::FairShare,
+        }
+    }
 }
 
-fn split_of_number(number: i64) -> Option<Split> {
-    let kind = wire::algorithm::Kind::try_from(i32::try_from(number).ok()?).ok()?;
-    split_of_name(kind.as_str_name())
-}
-
-/// A required span, of at least a second.
-fn span(key: &str, given: Option<(&str, i64)>, mistakes: &mut Mistakes) -> Option<Duration> {
-    let Some((found, given)) = given else {
-        mistakes.add(
-            format!("algorithm.{key}"),
-            "is missing: give it in whole seconds",
-        );
+/// A required span of at least a second: of a field, else of a parameter.
+fn span(
+    field: (&str, Option<i64>),
+    parameter: (&str, Option<i64>),
+    mistakes: &mut Mistakes,
+) -> Option<Duration> {
+    let (key, given) = if field.1.is_some() { field } else { parameter };
+    let Some(given) = given else {
+        let problem = "is missing: give it in whole seconds";
+        mistakes.add(format!("algorithm.{}", field.0), problem);
         return None;
     };
     if !(1..=SECONDS_MAX).contains(&given) {
         mistakes.add(
-            format!("algorithm.{found}"),
+            format!("algorithm.{key}"),
             format!("is {given} s: it must be from 1 to {SECONDS_MAX}"),
         );
         return None;

@@ -1,14 +1,10 @@
 //! The required fields of messages, and the check of bytes for them.
 //!
 //! prost reads a missing required field as zero: a client that forgot its demand would seem to
-//! want nothing. Doorman refuses such a message, and so do we, before prost sees it. The tables
-//! below repeat `proto/doorman.proto`; a test compares every line.
+//! want nothing. Doorman refuses such a message, and so do we, before prost sees it. The shape of
+//! each message is generated from `proto/doorman.proto`, like the messages themselves.
 
-use super::{
-    DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse,
-    GetServerCapacityRequest, GetServerCapacityResponse, ReleaseCapacityRequest,
-    ReleaseCapacityResponse,
-};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 /// The required content of a message.
 #[derive(Debug)]
@@ -32,168 +28,10 @@ pub struct Field {
     pub message: Option<&'static Shape>,
 }
 
-const fn required(number: u32, name: &'static str) -> Field {
-    Field {
-        number,
-        name,
-        required: true,
-        message: None,
-    }
-}
-
-const fn holding(number: u32, name: &'static str, message: &'static Shape) -> Field {
-    Field {
-        number,
-        name,
-        required: false,
-        message: Some(message),
-    }
-}
-
-const fn required_holding(number: u32, name: &'static str, message: &'static Shape) -> Field {
-    Field {
-        number,
-        name,
-        required: true,
-        message: Some(message),
-    }
-}
-
-const LEASE: Shape = Shape {
-    name: "Lease",
-    fields: &[
-        required(1, "expiry_time"),
-        required(2, "refresh_interval"),
-        required(3, "capacity"),
-    ],
-};
-
-const RESOURCE_REQUEST: Shape = Shape {
-    name: "ResourceRequest",
-    fields: &[
-        required(1, "resource_id"),
-        required(2, "priority"),
-        holding(3, "has", &LEASE),
-        required(4, "wants"),
-    ],
-};
-
-const RESOURCE_RESPONSE: Shape = Shape {
-    name: "ResourceResponse",
-    fields: &[
-        required(1, "resource_id"),
-        required_holding(2, "gets", &LEASE),
-    ],
-};
-
-const PRIORITY_BAND_AGGREGATE: Shape = Shape {
-    name: "PriorityBandAggregate",
-    fields: &[
-        required(1, "priority"),
-        required(2, "num_clients"),
-        required(3, "wants"),
-    ],
-};
-
-const SERVER_CAPACITY_RESOURCE_REQUEST: Shape = Shape {
-    name: "ServerCapacityResourceRequest",
-    fields: &[
-        required(1, "resource_id"),
-        holding(2, "has", &LEASE),
-        holding(3, "wants", &PRIORITY_BAND_AGGREGATE),
-    ],
-};
-
-const NAMED_PARAMETER: Shape = Shape {
-    name: "NamedParameter",
-    fields: &[required(1, "name")],
-};
-
-const ALGORITHM: Shape = Shape {
-    name: "Algorithm",
-    fields: &[
-        required(1, "kind"),
-        required(2, "lease_length"),
-        required(3, "refresh_interval"),
-        holding(4, "parameters", &NAMED_PARAMETER),
-    ],
-};
-
-const SERVER_CAPACITY_RESOURCE_RESPONSE: Shape = Shape {
-    name: "ServerCapacityResourceResponse",
-    fields: &[
-        required(1, "resource_id"),
-        required_holding(2, "gets", &LEASE),
-        holding(3, "algorithm", &ALGORITHM),
-    ],
-};
-
-/// A message that is sent by itself.
+/// A message of the file.
 pub trait Shaped {
     /// Its required content.
     const SHAPE: Shape;
-}
-
-impl Shaped for DiscoveryRequest {
-    const SHAPE: Shape = Shape {
-        name: "DiscoveryRequest",
-        fields: &[],
-    };
-}
-
-impl Shaped for DiscoveryResponse {
-    const SHAPE: Shape = Shape {
-        name: "DiscoveryResponse",
-        fields: &[required(1, "mastership"), required(2, "is_master")],
-    };
-}
-
-impl Shaped for GetCapacityRequest {
-    const SHAPE: Shape = Shape {
-        name: "GetCapacityRequest",
-        fields: &[
-            required(1, "client_id"),
-            holding(2, "resource", &RESOURCE_REQUEST),
-        ],
-    };
-}
-
-impl Shaped for GetCapacityResponse {
-    const SHAPE: Shape = Shape {
-        name: "GetCapacityResponse",
-        fields: &[holding(1, "response", &RESOURCE_RESPONSE)],
-    };
-}
-
-impl Shaped for GetServerCapacityRequest {
-    const SHAPE: Shape = Shape {
-        name: "GetServerCapacityRequest",
-        fields: &[
-            required(1, "server_id"),
-            holding(2, "resource", &SERVER_CAPACITY_RESOURCE_REQUEST),
-        ],
-    };
-}
-
-impl Shaped for GetServerCapacityResponse {
-    const SHAPE: Shape = Shape {
-        name: "GetServerCapacityResponse",
-        fields: &[holding(1, "response", &SERVER_CAPACITY_RESOURCE_RESPONSE)],
-    };
-}
-
-impl Shaped for ReleaseCapacityRequest {
-    const SHAPE: Shape = Shape {
-        name: "ReleaseCapacityRequest",
-        fields: &[required(1, "client_id")],
-    };
-}
-
-impl Shaped for ReleaseCapacityResponse {
-    const SHAPE: Shape = Shape {
-        name: "ReleaseCapacityResponse",
-        fields: &[],
-    };
 }
 
 /// Why some bytes are not a message.
@@ -212,6 +50,12 @@ pub enum NoMessage {
     },
 }
 
+impl From<prost::DecodeError> for NoMessage {
+    fn from(_: prost::DecodeError) -> Self {
+        Self::Garbage
+    }
+}
+
 /// Checks a message, and the messages inside it, for required fields. Fields without required
 /// ones inside are skipped: prost decides whether they are readable.
 ///
@@ -219,18 +63,23 @@ pub enum NoMessage {
 ///
 /// The first missing field, or an unexpected end of the bytes.
 pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
-    let mut reader = Reader(bytes);
+    let mut rest = bytes;
     // No message here has as many fields as this has bits.
     let mut seen: u32 = 0;
-    while !reader.0.is_empty() {
-        let key = reader.varint()?;
-        let number = u32::try_from(key >> 3).map_err(|_| NoMessage::Garbage)?;
-        let content = reader.content(number, key & 7)?;
+    while !rest.is_empty() {
+        let (number, wire_type) = decode_key(&mut rest)?;
         let found = shape.fields.iter().position(|it| it.number == number);
-        let Some(index) = found else { continue };
-        seen |= 1 << index;
-        if let (Some(inner), Some(content)) = (shape.fields[index].message, content) {
+        let inner = found.and_then(|index| {
+            seen |= 1 << index;
+            shape.fields[index].message
+        });
+        if let (Some(inner), WireType::LengthDelimited) = (inner, wire_type) {
+            let length = usize::try_from(decode_varint(&mut rest)?).unwrap_or(usize::MAX);
+            let (content, after) = rest.split_at_checked(length).ok_or(NoMessage::Garbage)?;
             check(content, inner)?;
+            rest = after;
+        } else {
+            skip_field(wire_type, number, &mut rest, DecodeContext::default())?;
         }
     }
     let missing = |(index, field): &(usize, &Field)| field.required && seen & (1 << index) == 0;
@@ -243,82 +92,12 @@ pub fn check(bytes: &[u8], shape: &Shape) -> Result<(), NoMessage> {
     }
 }
 
-/// The deepest nesting of groups. No message here has any, but an old peer could still send one,
-/// and a hostile peer very many.
-const GROUPS_MAX: usize = 32;
-
-/// The rest of a message.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn varint(&mut self) -> Result<u64, NoMessage> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let [byte, rest @ ..] = self.0 else {
-                return Err(NoMessage::Garbage);
-            };
-            self.0 = rest;
-            // The tenth byte has room for one bit.
-            if shift == 63 && *byte > 1 {
-                return Err(NoMessage::Garbage);
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(NoMessage::Garbage)
-    }
-
-    fn take(&mut self, length: usize) -> Result<&'a [u8], NoMessage> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(NoMessage::Garbage)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    /// Skips a field's value; returns the bytes of one with a length.
-    fn content(&mut self, number: u32, wire_type: u64) -> Result<Option<&'a [u8]>, NoMessage> {
-        match wire_type {
-            0 => self.varint().map(|_| None),
-            1 => self.take(8).map(|_| None),
-            2 => {
-                let length = self.varint()?;
-                let length = usize::try_from(length).map_err(|_| NoMessage::Garbage)?;
-                self.take(length).map(Some)
-            }
-            3 => self.group(number).map(|()| None),
-            5 => self.take(4).map(|_| None),
-            _ => Err(NoMessage::Garbage),
-        }
-    }
-
-    /// Skips a group whose start has been read.
-    fn group(&mut self, number: u32) -> Result<(), NoMessage> {
-        let mut open = vec![number];
-        while let Some(&innermost) = open.last() {
-            let key = self.varint()?;
-            let number = u32::try_from(key >> 3).map_err(|_| NoMessage::Garbage)?;
-            match key & 7 {
-                3 if open.len() < GROUPS_MAX => open.push(number),
-                4 if number == innermost => {
-                    open.pop();
-                }
-                3 | 4 => return Err(NoMessage::Garbage),
-                other => {
-                    self.content(number, other)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::wire::{Lease, ResourceRequest};
+    use crate::wire::{DiscoveryRequest, GetCapacityRequest, Lease, ResourceRequest};
 
     fn asked() -> GetCapacityRequest {
         GetCapacityRequest {

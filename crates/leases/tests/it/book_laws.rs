@@ -13,6 +13,7 @@ use tidegate_leases::book::{Band, Book, Capacity, Claim, Holder, Lease, Split, T
 use tidegate_limits::Timestamp;
 
 use crate::random::Random;
+use crate::shares;
 
 const SEEDS: u64 = 10_000;
 
@@ -163,12 +164,12 @@ fn merged(bands: &[Band], by_priority: bool) -> Vec<Band> {
 }
 
 fn share(terms: &Terms, bands: &[Band]) -> Vec<f64> {
-    let shares = if terms.by_priority {
-        terms.split.share_by_priority(terms.capacity, bands)
+    let capacity = terms.capacity.get();
+    if terms.by_priority {
+        shares::share_by_priority(terms.split, capacity, bands)
     } else {
-        terms.split.share(terms.capacity, bands)
-    };
-    shares.into_iter().map(Capacity::get).collect()
+        shares::share(terms.split, capacity, bands)
+    }
 }
 
 /// What each of these holders ought to have, by the pure function.
@@ -485,11 +486,7 @@ fn no_holder_can_have_more_without_less_for_one_that_has_no_more() {
             .map(|_| any_band(random))
             .collect();
         let capacity = any_terms(random, Split::Fair, Duration::ZERO).capacity;
-        let shares: Vec<f64> = Split::Fair
-            .share(capacity, &bands)
-            .into_iter()
-            .map(Capacity::get)
-            .collect();
+        let shares = shares::share(Split::Fair, capacity.get(), &bands);
         let total: f64 = shares.iter().sum();
         let all = capacity.get().min(wanted(&bands));
         require!(equal(total, all, all), "{total} of {all} is given");

@@ -7,6 +7,10 @@ mod book_vectors;
 mod client;
 #[path = "../../../limits/tests/random/mod.rs"]
 mod random;
+#[path = "../shares/mod.rs"]
+mod shares;
 mod state;
 mod tree;
 mod wire;
+
+use tidegate_leases::book;

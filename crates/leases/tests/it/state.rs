@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tidegate_leases::server::{
-    Bounds, CapacityServer, Catchall, LeaseNow, Place, RawAlgorithm, RawKind, RawParameter,
-    RawTemplate, Rejected, Resources, Settings, Standing, TemplateMistake, Templates, Unmatched,
-    View,
+    Bounds, CapacityServer, Catchall, LeaseNow, Place, RawAlgorithm, RawKind, RawTemplate,
+    Rejected, Resources, Settings, Standing, TemplateMistake, Templates, Unmatched, View,
 };
 use tidegate_leases::wire::{
     Algorithm, Epoch, GetCapacityRequest, GetCapacityResponse, GetServerCapacityRequest,
@@ -41,7 +40,7 @@ fn algorithm(kind: &str, parameters: &[(&str, &str)]) -> RawAlgorithm {
         learning_mode_duration: None,
         parameters: parameters
             .iter()
-            .map(|(name, value)| RawParameter {
+            .map(|(name, value)| NamedParameter {
                 name: (*name).to_owned(),
                 value: Some((*value).to_owned()),
             })

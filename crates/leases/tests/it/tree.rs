@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_leases::server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawParameter, RawTemplate,
-    Settings, Templates, Unmatched,
+    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
+    Templates, Unmatched,
 };
 use tidegate_leases::wire::{
     Epoch, GetCapacityRequest, GetCapacityResponse, GetServerCapacityRequest,
-    GetServerCapacityResponse, Lease, ReleaseCapacityRequest, ResourceRequest,
+    GetServerCapacityResponse, Lease, NamedParameter, ReleaseCapacityRequest, ResourceRequest,
 };
 use tidegate_limits::Timestamp;
 
@@ -59,7 +59,7 @@ impl Rule {
             ("reserved_clients", clients.to_string()),
             ("safe_share", "2".to_owned()),
         ];
-        let parameters = parameters.map(|(name, value)| RawParameter {
+        let parameters = parameters.map(|(name, value)| NamedParameter {
             name: name.to_owned(),
             value: Some(value),
         });

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{FieldDescriptorProto, FileDescriptorProto};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
 use tidegate_leases::wire::{
     Algorithm, DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse,
     GetServerCapacityRequest, GetServerCapacityResponse, Lease, Mastership, PriorityBandAggregate,
@@ -39,7 +39,8 @@ fn the_checked_in_code_is_what_the_proto_file_gives() {
         .out_dir(made.path())
         .compile_fds(descriptors())
         .expect("code is generated");
-    let generated = fs::read_to_string(made.path().join("doorman.rs")).expect("generated");
+    let mut generated = fs::read_to_string(made.path().join("doorman.rs")).expect("generated");
+    generated.push_str(&generated_shapes());
     let checked_in = root().join(GENERATED);
     if std::env::var_os("TIDEGATE_GENERATE").is_some() {
         fs::write(&checked_in, &generated).expect("written");
@@ -50,6 +51,47 @@ fn the_checked_in_code_is_what_the_proto_file_gives() {
         "{GENERATED} is not what proto/doorman.proto gives: run \
          TIDEGATE_GENERATE=1 cargo test -p tidegate-leases wire, and look at the difference"
     );
+}
+
+/// The implementation of `Shaped` for every message.
+fn generated_shapes() -> String {
+    let file = file();
+    file.message_type.iter().map(generated_shape).collect()
+}
+
+fn generated_shape(message: &DescriptorProto) -> String {
+    let fields = message.field.iter().filter_map(|field| {
+        let required = field.label() == Label::Required;
+        let inner = (field.r#type() == Type::Message).then(|| type_of(field));
+        let inner = inner.filter(|name| is_checked(name));
+        let shape = match &inner {
+            Some(name) => format!("Some(&<{name} as super::Shaped>::SHAPE)"),
+            None => "None".to_owned(),
+        };
+        (required || inner.is_some()).then(|| {
+            let (number, name) = (field.number(), field.name());
+            format!(
+                "            super::Field {{ number: {number}, name: {name:?}, \
+                 required: {required}, message: {shape} }},\n"
+            )
+        })
+    });
+    let (name, fields) = (message.name(), fields.collect::<String>());
+    format!(
+        "impl super::Shaped for {name} {{\n    const SHAPE: super::Shape = super::Shape {{\n        \
+         name: {name:?},\n        fields: &[\n{fields}        ],\n    }};\n}}\n"
+    )
+}
+
+/// Whether a message has required fields, or messages with such fields.
+fn is_checked(name: &str) -> bool {
+    let file = file();
+    let message = file.message_type.iter().find(|it| it.name() == name);
+    let message = message.expect("a type of the file");
+    message.field.iter().any(|field| {
+        let is_message = field.r#type() == Type::Message;
+        field.label() == Label::Required || is_message && is_checked(&type_of(field))
+    })
 }
 
 /// Every field of every message, as a 2016 peer has it: message, number, label, type, name.

@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use tidegate_leases::server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawParameter, RawTemplate,
-    Settings, Templates, Unmatched,
+    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
+    Templates, Unmatched,
 };
 use tidegate_leases::wire::{
     Epoch, GetCapacityRequest, GetServerCapacityRequest, GetServerCapacityResponse, Lease,
-    ResourceRequest,
+    NamedParameter, ResourceRequest,
 };
 use tidegate_limits::Timestamp;
 
@@ -189,7 +189,7 @@ pub fn run(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> 
 }
 
 fn templates(rule: Rule, reserved_clients: u64) -> Templates {
-    let parameter = |name: &str, value: String| RawParameter {
+    let parameter = |name: &str, value: String| NamedParameter {
         name: name.to_owned(),
         value: Some(value),
     };

@@ -30,11 +30,11 @@ use super::super::entitlement::AfterExpiry;
 use super::super::leases::{Failure, Leases, Opening, RequestId};
 use super::{Leased, Use};
 use crate::server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawParameter, RawTemplate,
-    Settings, Templates, Unmatched,
+    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
+    Templates, Unmatched,
 };
 use crate::supply::{use_of, whole};
-use crate::wire::{self, Epoch};
+use crate::wire::{self, Epoch, NamedParameter};
 
 const SIDECARS: usize = 3;
 const LIVES: u64 = 1_500;
@@ -154,7 +154,7 @@ struct World {
 
 fn template(resource: (&str, u32, u32), counts_for: Duration, without: Without) -> RawTemplate {
     let (id, capacity, safe) = resource;
-    let parameter = |name: &str, value: String| RawParameter {
+    let parameter = |name: &str, value: String| NamedParameter {
         name: name.into(),
         value: Some(value),
     };

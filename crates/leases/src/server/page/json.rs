@@ -7,6 +7,7 @@ use tidegate_limits::Timestamp;
 use super::Shown;
 use crate::server::{Frees, LeaseNow, ResourceNow, Standing, Status, Template, Templates};
 use crate::wire::Epoch;
+use crate::wire::algorithm::Kind;
 
 /// Mastership, resources, and their leases, as far as they were copied.
 pub(super) fn leases(shown: &Shown, status: &Status) -> String {
@@ -116,12 +117,7 @@ fn rule(of: &Template) -> Value {
 
 /// Its name on the wire.
 pub(super) fn name_of(split: Split) -> &'static str {
-    match split {
-        Split::None => "NO_ALGORITHM",
-        Split::Static => "STATIC",
-        Split::Proportional => "PROPORTIONAL_SHARE",
-        Split::Fair => "FAIR_SHARE",
-    }
+    Kind::from(split).as_str_name()
 }
 
 /// Since 1970.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::book::Capacity;
 
-use super::{Heard, LEVEL_MAX, Mistakes, RawParameter};
+use super::{Heard, LEVEL_MAX, Mistakes};
+use crate::wire::NamedParameter;
 
 /// The named parameters that are understood.
 #[derive(Default)]
@@ -23,10 +24,10 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    pub(super) fn read(raw: Vec<RawParameter>, heard: Heard, mistakes: &mut Mistakes) -> Self {
+    pub(super) fn read(raw: Vec<NamedParameter>, heard: Heard, mistakes: &mut Mistakes) -> Self {
         let mut read = Self::default();
         let mut names: Vec<String> = Vec::new();
-        for RawParameter { name, value } in raw {
+        for NamedParameter { name, value } in raw {
             let key = format!("algorithm.parameters.{name}");
             if names.contains(&name) {
                 mistakes.add(key, "is given twice: write it once");
@@ -57,11 +58,9 @@ impl Parameters {
             "lease_duration_secs" => self.lease = Some(number(text, "whole seconds")?),
             "refresh_interval" => self.refresh = Some(number(text, "whole seconds")?),
             "decay_factor" => {
-                let decay: f64 = number(text, "a number above 0 and at most 1")?;
-                if !(decay > 0.0 && decay <= 1.0) {
-                    return Err("it must be a number above 0 and at most 1".to_owned());
-                }
-                self.decay = Some(decay);
+                let is_allowed = |decay: &f64| *decay > 0.0 && *decay <= 1.0;
+                let what = "a number above 0 and at most 1";
+                self.decay = Some(number_if(text, what, is_allowed)?);
             }
             "priority_bands" => self.by_priority = Some(number(text, "true or false")?),
             "frees" => match text {
@@ -70,10 +69,8 @@ impl Parameters {
                 _ => return Err("it must be at_once or confirmed".to_owned()),
             },
             "frees_after_ms" => {
-                let millis: u64 = number(text, "milliseconds, at most a day")?;
-                if millis > 24 * 3_600_000 {
-                    return Err("it must be milliseconds, at most a day".to_owned());
-                }
+                let is_allowed = |millis: &u64| *millis <= 24 * 3_600_000;
+                let millis = number_if(text, "milliseconds, at most a day", is_allowed)?;
                 self.frees_after = Some(Duration::from_millis(millis));
             }
             "reserved_clients" => {
@@ -100,11 +97,20 @@ impl Parameters {
 }
 
 fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("it must be {what}"))
+    number_if(text, what, |_| true)
+}
+
+fn number_if<T: std::str::FromStr>(
+    text: &str,
+    what: &str,
+    is_allowed: impl FnOnce(&T) -> bool,
+) -> Result<T, String> {
+    let number = text.parse().ok().filter(is_allowed);
+    number.ok_or_else(|| format!("it must be {what}"))
 }
 
 fn amount(text: &str) -> Result<Capacity, String> {
-    let expected = "a finite number, not below 0";
-    let given: f64 = number(text, expected)?;
-    Capacity::new(given).map_err(|_| format!("it must be {expected}"))
+    let what = "a finite number, not below 0";
+    let given: f64 = number(text, what)?;
+    Capacity::new(given).map_err(|_| format!("it must be {what}"))
 }
