@@ -101,28 +101,22 @@ impl Coordination {
     /// is no longer shared returns to its rule.
     pub(super) fn apply(&self, settings: Option<&Settings>, gate: &admit::Settings) {
         let before = self.running().take();
-        let mut left = Vec::new();
-        let kept_client = match before {
-            Some(before) => {
-                let same = settings.is_some_and(|settings| settings.servers == before.servers);
-                left = before.entries;
-                if !same {
-                    // Leases from other servers do not count here.
-                    for entry in &left {
-                        entry.unshare(&self.gate, &self.callers);
-                    }
-                    left.clear();
-                }
-                same.then_some(before.client)
-            }
-            None => None,
-        };
+        let kept = settings.filter(|settings| {
+            let before = before.as_ref();
+            before.is_some_and(|before| before.servers == settings.servers)
+        });
+        let (client, left) = before.map(|before| (before.client, before.entries)).unzip();
+        let mut left: Vec<Entry> = left.unwrap_or_default();
+        // Leases from other servers do not count here.
+        let stays = |entry: &Entry| kept.is_some_and(|settings| entry.stays(&settings.limits));
+        for entry in left.extract_if(.., |entry| !stays(entry)) {
+            entry.unshare(&self.gate, &self.callers);
+        }
         if let Some(settings) = settings {
             // Before any request: what a limit may give out without a lease.
-            let client = kept_client.unwrap_or_else(|| self.client(&settings.servers));
-            for entry in left.extract_if(.., |entry| !entry.stays(&settings.limits)) {
-                entry.unshare(&self.gate, &self.callers);
-            }
+            let client = client
+                .filter(|_| kept.is_some())
+                .unwrap_or_else(|| self.client(&settings.servers));
             let quiet_until = self.started + window_counts(gate);
             let entries = settings.limits.iter().map(|rule| {
                 let same = |entry: &Entry| entry.rule.resource == rule.resource;
@@ -151,10 +145,6 @@ impl Coordination {
             };
             running.carry(self);
             *self.running() = Some(running);
-        } else {
-            for entry in &left {
-                entry.unshare(&self.gate, &self.callers);
-            }
         }
         self.changed.notify_one();
     }

@@ -26,20 +26,15 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The first pause when etcd does not answer. Each further pause is 1.3 times as long.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 
-/// Why the server did not start.
+/// Why the server did not start: an address cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An address cannot be used.
-    #[error("cannot listen on {address} ({what}): {cause}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// Its purpose.
-        what: &'static str,
-        /// The error of the system.
-        #[source]
-        cause: io::Error,
-    },
+#[error("cannot listen on {address} ({what}): {cause}")]
+pub struct StartError {
+    address: SocketAddr,
+    /// Its purpose.
+    what: &'static str,
+    #[source]
+    cause: io::Error,
 }
 
 /// A running capacity server.
@@ -218,7 +213,7 @@ fn bind(address: SocketAddr, what: &'static str) -> Result<tokio::net::TcpListen
     let listener: io::Result<TcpListener> = listen::bind_tcp(address);
     listener
         .and_then(tokio::net::TcpListener::from_std)
-        .map_err(|cause| StartError::Bind {
+        .map_err(|cause| StartError {
             address,
             what,
             cause,

@@ -296,7 +296,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     write_section(&mut shown, "[bounds]", &[&bounds]);
     write_section(&mut shown, "[election]", &[&elected]);
     if etcd.settings.is_some() {
-        write_section(&mut shown, "[etcd]", &[&etcd.options]);
+        write_section(&mut shown, "[etcd]", &[&etcd.options, &etcd.tls]);
     }
     if zookeeper.servers.value.is_some() {
         write_section(&mut shown, "[zookeeper]", &[&zookeeper]);
@@ -355,7 +355,8 @@ fn address(own: &RootSection, notes: &Notes) -> String {
 
 /// `[etcd]`
 struct Etcd {
-    options: (EtcdSection, EtcdTlsSection),
+    options: EtcdSection,
+    tls: EtcdTlsSection,
     /// None where it is not given, or can't be read.
     settings: Option<etcd::Settings>,
     /// Whether what is missing has been reported.
@@ -365,8 +366,7 @@ struct Etcd {
 impl Etcd {
     fn read(section: &Section<'_>) -> Self {
         let notes = section.notes();
-        let options: (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
-        let (own, tls) = &options;
+        let (own, tls): (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
         let mut told = !own.endpoints.sound;
         let (user, password) = (&own.user.value, &own.password.value);
         if user.is_some() != password.is_some() {
@@ -384,7 +384,8 @@ impl Etcd {
         }
         Self {
             settings: (!settings.endpoints.is_empty()).then_some(settings),
-            options,
+            options: own,
+            tls,
             told,
         }
     }
@@ -394,7 +395,7 @@ impl Etcd {
         if self.settings.is_none() && !self.told {
             let told = format!("{} needs the address of etcd", option.key);
             let cure = "add [etcd] with endpoints = [\"http://127.0.0.1:2379\"]";
-            notes.missing(&self.options.0.section, told, cure);
+            notes.missing(&self.options.section, told, cure);
         }
         self.settings.clone()
     }

@@ -337,7 +337,7 @@ async fn the_page_shows_settings_line_by_line_and_a_thousand_resources_with_a_li
     assert_eq!(rows(&first.body), 1_000);
     assert!(!first.body.contains('\u{fffd}'), "{}", first.body);
     assert!(
-        first.body.contains("\nminimum_interval  0s\n"),
+        first.body.contains("\nminimum_interval = &quot;0s&quot;\n"),
         "{}",
         first.body
     );

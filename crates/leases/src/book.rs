@@ -94,7 +94,7 @@ pub struct Band {
 
 /// The request of a holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Claim<'a> {
+pub struct Report<'a> {
     /// Its demand: of a client in one band; of a server below, for its own clients, in one band for
     /// each priority. Bands of the same priority count as one.
     pub bands: &'a [Band],

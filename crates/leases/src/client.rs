@@ -10,9 +10,9 @@
 mod connect;
 mod demand;
 mod entitlement;
-mod gate;
 mod handles;
 mod leases;
+mod line;
 mod metrics;
 mod options;
 mod route;
@@ -30,14 +30,14 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::connect::Servers;
 use self::entitlement::{Entitlement, capacity};
-use self::gate::{Gate, Wants};
 use self::handles::Handle;
 use self::leases::{Failure, Heard, Leases, Opening, RequestId};
+use self::line::{Line, Wants};
 
 pub use self::connect::{Dial, Dialing, TcpDial, Transport};
 pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
-pub use self::gate::{Kind, WaitError};
 pub use self::handles::{GaugeResource, Guard, RateResource};
+pub use self::line::{Kind, WaitError};
 pub use self::metrics::ClientMetrics;
 pub use self::options::{ClientError, ClientOptions, OpenError, ResourceOptions, ResourceState};
 pub use self::route::{BadAddress, ServerAddress};
@@ -56,13 +56,13 @@ const RELEASE_BOUND: Duration = Duration::from_secs(1);
 /// When the last clone and the last handle are dropped, it releases its leases and ends.
 #[derive(Clone, Debug)]
 pub struct Client {
-    core: Arc<Core>,
+    state: Arc<State>,
     lifetime: Arc<DropGuard>,
 }
 
 /// The state that a client, its handles and its task share.
 #[derive(Debug)]
-struct Core {
+struct State {
     clock: Clock,
     metrics: ClientMetrics,
     registry: Mutex<Registry>,
@@ -89,8 +89,8 @@ struct Registry {
 #[derive(Debug)]
 struct Resource {
     id: Arc<str>,
-    gate: Gate,
-    core: Arc<Core>,
+    line: Line,
+    state: Arc<State>,
     _lifetime: Arc<DropGuard>,
 }
 
@@ -133,7 +133,7 @@ impl Client {
             return Err(ClientError::Zero("interval_min"));
         }
         let client_id = options.client_id.unwrap_or_else(unique_id);
-        let core = Arc::new(Core {
+        let state = Arc::new(State {
             clock,
             metrics: options.metrics.clone(),
             registry: Mutex::new(Registry {
@@ -154,15 +154,15 @@ impl Client {
             clock,
             options.metrics,
         );
-        let lifetime = Arc::new(core.closing.clone().drop_guard());
-        tokio::spawn(run(Arc::clone(&core), servers));
-        Ok(Self { core, lifetime })
+        let lifetime = Arc::new(state.closing.clone().drop_guard());
+        tokio::spawn(run(Arc::clone(&state), servers));
+        Ok(Self { state, lifetime })
     }
 
     /// Its id.
     #[must_use]
     pub fn id(&self) -> String {
-        self.core.registry().leases.client_id().to_owned()
+        self.state.registry().leases.client_id().to_owned()
     }
 
     /// A handle to a resource whose capacity is operations a second. Several handles to one id
@@ -192,21 +192,10 @@ impl Client {
     ///
     /// [`OpenError`], with the reason; a resource has one such user.
     pub fn share(&self, id: &str, wants_min: f64) -> Result<Share, OpenError> {
-        if id.is_empty() || id.len() > ID_BYTES_MAX {
-            return Err(OpenError::BadId(id.len()));
-        }
         let wants_min = capacity("wants_min", wants_min)?;
-        if self.core.closing.is_cancelled() {
-            return Err(OpenError::Closed);
-        }
-        let now = self.core.clock.now();
-        let mut registry = self.core.registry();
-        let is_used = registry.resources.contains_key(id) || registry.shares.contains_key(id);
-        if is_used {
+        let mut registry = self.opening(id)?;
+        if registry.resources.contains_key(id) {
             return Err(OpenError::OtherKind(id.to_owned()));
-        }
-        if registry.leases.len() >= RESOURCES_MAX {
-            return Err(OpenError::TooMany);
         }
         let id: Arc<str> = id.into();
         let opening = Opening {
@@ -216,10 +205,10 @@ impl Client {
             after_expiry: AfterExpiry::Pessimistic,
             safe: None,
         };
-        let entitlement = registry.leases.open(now, &id, opening);
+        let entitlement = registry.open_new(self.state.clock.now(), &id, opening)?;
         let shared = Arc::new(share::Shared {
             id: Arc::clone(&id),
-            core: Arc::clone(&self.core),
+            client: Arc::clone(&self.state),
             state: Mutex::new(share::ShareState {
                 entitlement,
                 wants_min,
@@ -230,27 +219,27 @@ impl Client {
         });
         registry.shares.insert(id, Arc::downgrade(&shared));
         drop(registry);
-        self.core.wake.notify_one();
+        self.state.wake.notify_one();
         Ok(Share(shared))
     }
 
     /// Waits until a lease of a [`Share`] has changed since the last call.
     pub async fn shares_changed(&self) {
-        self.core.shares_changed.notified().await;
+        self.state.shares_changed.notified().await;
     }
 
     /// Every resource in use, by id.
     #[must_use]
     pub fn resources(&self) -> Vec<ResourceState> {
-        let now = self.core.clock.now();
-        let in_use = self.core.in_use();
+        let now = self.state.clock.now();
+        let in_use = self.state.in_use();
         in_use.iter().map(|resource| resource.state(now)).collect()
     }
 
     /// Ends it: waiting operations are refused, and leases are released, within two seconds.
     pub async fn close(&self) {
-        self.core.closing.cancel();
-        self.core.closed.cancelled().await;
+        self.state.closing.cancel();
+        self.state.closed.cancelled().await;
     }
 
     fn open(
@@ -259,34 +248,46 @@ impl Client {
         kind: Kind,
         options: ResourceOptions,
     ) -> Result<Arc<Handle>, OpenError> {
-        if id.is_empty() || id.len() > ID_BYTES_MAX {
-            return Err(OpenError::BadId(id.len()));
-        }
         let at_first = capacity("wants_at_first", options.wants_at_first)?;
         let wants = match options.wants {
             Some(wants) => Wants::Fixed(capacity("wants", wants)?),
             None => Wants::Measured { at_first },
         };
-        if self.core.closing.is_cancelled() {
-            return Err(OpenError::Closed);
-        }
-        let resource = self.resource(id, kind, &options)?;
-        if resource.gate.kind() != kind {
-            return Err(OpenError::OtherKind(id.to_owned()));
-        }
-        let number = self.core.handles.fetch_add(1, Ordering::Relaxed);
-        resource.gate.add_handle(number, wants);
         let opening = Opening {
             priority: options.priority,
-            wants: resource.gate.wants(),
+            wants: 0.0,
             after_expiry: options.after_expiry,
             safe: options.safe_capacity,
         };
-        let now = self.core.clock.now();
+        let resource = self.resource(id, kind, options.waiting_max, opening)?;
+        if resource.line.kind != kind {
+            return Err(OpenError::OtherKind(id.to_owned()));
+        }
+        let number = self.state.handles.fetch_add(1, Ordering::Relaxed);
+        resource.line.add_handle(number, wants);
+        let opening = Opening {
+            wants: resource.line.wants(),
+            ..opening
+        };
+        let now = self.state.clock.now();
         // It is already in use: this can only raise its priority and set the demand.
-        self.core.registry().leases.open(now, &resource.id, opening);
-        self.core.wake.notify_one();
+        self.state
+            .registry()
+            .leases
+            .open(now, &resource.id, opening);
+        self.state.wake.notify_one();
         Ok(Arc::new(Handle { number, resource }))
+    }
+
+    /// The registry, for one more user of a resource.
+    fn opening(&self, id: &str) -> Result<MutexGuard<'_, Registry>, OpenError> {
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            Err(OpenError::BadId(id.len()))
+        } else if self.state.closing.is_cancelled() {
+            Err(OpenError::Closed)
+        } else {
+            Ok(self.state.registry())
+        }
     }
 
     /// The resource with this id, made if it is new.
@@ -294,31 +295,19 @@ impl Client {
         &self,
         id: &str,
         kind: Kind,
-        options: &ResourceOptions,
+        waiting_max: usize,
+        opening: Opening,
     ) -> Result<Arc<Resource>, OpenError> {
-        let mut registry = self.core.registry();
+        let mut registry = self.opening(id)?;
         if let Some(resource) = registry.resources.get(id).and_then(Weak::upgrade) {
             return Ok(resource);
         }
-        if registry.shares.contains_key(id) {
-            return Err(OpenError::OtherKind(id.to_owned()));
-        }
-        if registry.leases.len() >= RESOURCES_MAX {
-            return Err(OpenError::TooMany);
-        }
         let id: Arc<str> = id.into();
-        let opening = Opening {
-            priority: options.priority,
-            wants: 0.0,
-            after_expiry: options.after_expiry,
-            safe: options.safe_capacity,
-        };
-        let now = self.core.clock.now();
-        let entitlement = registry.leases.open(now, &id, opening);
+        let entitlement = registry.open_new(self.state.clock.now(), &id, opening)?;
         let resource = Arc::new(Resource {
             id: Arc::clone(&id),
-            gate: Gate::new(self.core.clock, kind, options.waiting_max, entitlement),
-            core: Arc::clone(&self.core),
+            line: Line::new(self.state.clock, kind, waiting_max, entitlement),
+            state: Arc::clone(&self.state),
             _lifetime: Arc::clone(&self.lifetime),
         });
         registry.resources.insert(id, Arc::downgrade(&resource));
@@ -326,21 +315,39 @@ impl Client {
     }
 }
 
+impl Registry {
+    /// Opens a resource that is new to this client.
+    fn open_new(
+        &mut self,
+        now: Timestamp,
+        id: &Arc<str>,
+        opening: Opening,
+    ) -> Result<Entitlement, OpenError> {
+        if self.shares.contains_key(id) {
+            Err(OpenError::OtherKind(id.to_string()))
+        } else if self.leases.len() >= RESOURCES_MAX {
+            Err(OpenError::TooMany)
+        } else {
+            Ok(self.leases.open(now, id, opening))
+        }
+    }
+}
+
 impl Resource {
     /// The current demand; the task decides whether to request it.
     fn tell(&self, wants: f64) {
-        let now = self.core.clock.now();
-        let is_sooner = self.core.registry().leases.set_wants(now, &self.id, wants);
+        let now = self.state.clock.now();
+        let is_sooner = self.state.registry().leases.set_wants(now, &self.id, wants);
         if is_sooner {
-            self.core.wake.notify_one();
+            self.state.wake.notify_one();
         }
     }
 
     fn state(&self, now: Timestamp) -> ResourceState {
-        let seen = self.gate.look();
+        let seen = self.line.look();
         ResourceState {
             id: self.id.to_string(),
-            kind: self.gate.kind(),
+            kind: self.line.kind,
             allowance: seen.allowance,
             lease: seen
                 .entitlement
@@ -356,7 +363,7 @@ impl Resource {
 
 impl Drop for Resource {
     fn drop(&mut self) {
-        let mut registry = self.core.registry();
+        let mut registry = self.state.registry();
         // The id may have been opened again since the last handle was dropped.
         let is_this = |other: &Weak<Self>| std::ptr::eq(other.as_ptr(), self);
         if registry.resources.get(&self.id).is_some_and(is_this) {
@@ -364,7 +371,7 @@ impl Drop for Resource {
             registry.leases.leave(&self.id);
         }
         drop(registry);
-        self.core.wake.notify_one();
+        self.state.wake.notify_one();
     }
 }
 
@@ -376,7 +383,7 @@ enum Step {
     Idle,
 }
 
-impl Core {
+impl State {
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -393,26 +400,18 @@ impl Core {
 
     /// Takes the current demand of every resource.
     fn measure(&self) {
-        let in_use = self.in_use();
-        let wants: Vec<f64> = in_use
-            .iter()
-            .map(|resource| resource.gate.wants())
-            .collect();
+        let resources = self.in_use();
         let shares: Vec<Arc<share::Shared>> = {
             let registry = self.registry();
             registry.shares.values().filter_map(Weak::upgrade).collect()
         };
         let now = self.clock.now();
-        let of_shares: Vec<f64> = shares
-            .iter()
-            .map(|shared| shared.state().wants(now))
-            .collect();
+        let of_resources = resources.iter().map(|it| (&it.id, it.line.wants()));
+        let of_shares = shares.iter().map(|it| (&it.id, it.state().wants(now)));
+        let wants: Vec<(&Arc<str>, f64)> = of_resources.chain(of_shares).collect();
         let mut registry = self.registry();
-        for (resource, wants) in in_use.iter().zip(wants) {
-            registry.leases.set_wants(now, &resource.id, wants);
-        }
-        for (shared, wants) in shares.iter().zip(of_shares) {
-            registry.leases.set_wants(now, &shared.id, wants);
+        for (id, wants) in wants {
+            registry.leases.set_wants(now, id, wants);
         }
         // Dropping the last handle locks the registry.
         drop(registry);
@@ -436,30 +435,23 @@ impl Core {
 
     /// Passes on what may be used.
     fn entitle(&self, changed: Vec<(Arc<str>, Entitlement)>) {
-        let shares: Vec<(Arc<share::Shared>, Entitlement)> = {
+        let users: Vec<_> = {
             let registry = self.registry();
-            let find = |id: &Arc<str>| registry.shares.get(id).and_then(Weak::upgrade);
-            changed
-                .iter()
-                .filter_map(|(id, entitlement)| Some((find(id)?, *entitlement)))
-                .collect()
+            let users = changed.into_iter().map(|(id, entitlement)| {
+                let share = registry.shares.get(&id).and_then(Weak::upgrade);
+                let resource = registry.resources.get(&id).and_then(Weak::upgrade);
+                (share, resource, entitlement)
+            });
+            users.collect()
         };
-        for (shared, entitlement) in &shares {
-            shared.state().entitlement = *entitlement;
-        }
-        if !shares.is_empty() {
-            self.shares_changed.notify_one();
-        }
-        let of: Vec<(Arc<Resource>, Entitlement)> = {
-            let registry = self.registry();
-            let find = |id: &Arc<str>| registry.resources.get(id).and_then(Weak::upgrade);
-            changed
-                .into_iter()
-                .filter_map(|(id, entitlement)| Some((find(&id)?, entitlement)))
-                .collect()
-        };
-        for (resource, entitlement) in of {
-            resource.gate.entitle(entitlement);
+        for (share, resource, entitlement) in users {
+            if let Some(share) = share {
+                share.state().entitlement = entitlement;
+                self.shares_changed.notify_one();
+            }
+            if let Some(resource) = resource {
+                resource.line.entitle(entitlement);
+            }
         }
     }
 
@@ -484,41 +476,41 @@ impl Core {
 }
 
 /// Asks the servers until the client is no longer used.
-async fn run(core: Arc<Core>, mut servers: Servers) {
-    let _closed = core.closed.clone().drop_guard();
-    while !core.closing.is_cancelled() {
-        match core.step() {
+async fn run(state: Arc<State>, mut servers: Servers) {
+    let _closed = state.closed.clone().drop_guard();
+    while !state.closing.is_cancelled() {
+        match state.step() {
             Step::Ask(request, message) => {
-                let sent = |at| core.registry().leases.sent_again(at, request);
+                let sent = |at| state.registry().leases.sent_again(at, request);
                 let outcome = tokio::select! {
                     outcome = servers.get_capacity(&message, sent) => outcome,
-                    () = core.closing.cancelled() => break,
+                    () = state.closing.cancelled() => break,
                 };
                 match outcome {
-                    Ok(answered) => core.heard(request, &answered),
-                    Err(failure) => core.not_heard(request, failure),
+                    Ok(answered) => state.heard(request, &answered),
+                    Err(failure) => state.not_heard(request, failure),
                 }
             }
             Step::Release(message) => release(&mut servers, &message).await,
             Step::SleepUntil(due) => tokio::select! {
-                () = tokio::time::sleep_until(core.clock.instant(due)) => {}
-                () = core.wake.notified() => {}
-                () = core.closing.cancelled() => {}
+                () = tokio::time::sleep_until(state.clock.instant(due)) => {}
+                () = state.wake.notified() => {}
+                () = state.closing.cancelled() => {}
             },
             Step::Idle => tokio::select! {
-                () = core.wake.notified() => {}
-                () = core.closing.cancelled() => {}
+                () = state.wake.notified() => {}
+                () = state.closing.cancelled() => {}
             },
         }
     }
-    for resource in core.in_use() {
-        resource.gate.close();
+    for resource in state.in_use() {
+        resource.line.close();
     }
     let all_released = async {
         loop {
             let message = {
-                let mut registry = core.registry();
-                let now = core.clock.now();
+                let mut registry = state.registry();
+                let now = state.clock.now();
                 registry.leases.leave_all();
                 registry.leases.release(now)
             };

@@ -22,7 +22,7 @@ use super::due::Due;
 use super::outgoing::Outgoing;
 use super::rows::Rows;
 use super::sums::Sums;
-use super::{Band, Capacity, Claim, Holder, Lease, Terms};
+use super::{Band, Capacity, Holder, Lease, Report, Terms};
 
 /// The leases on one resource.
 ///
@@ -45,7 +45,7 @@ use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 /// ```
 /// use std::time::Duration;
 /// use tidegate_limits::Timestamp;
-/// use tidegate_leases::book::{Band, Book, Capacity, Claim, Holder, Split, Terms};
+/// use tidegate_leases::book::{Band, Book, Capacity, Report, Holder, Split, Terms};
 ///
 /// let mut book = Book::new(Terms {
 ///     capacity: Capacity::new(120.0)?,
@@ -61,8 +61,8 @@ use super::{Band, Capacity, Claim, Holder, Lease, Terms};
 ///         clients: 1.try_into().unwrap(),
 ///         wants: Capacity::new(wants)?,
 ///     }];
-///     let claim = Claim { bands: &bands, has: Capacity::ZERO };
-///     let lease = book.ask(Timestamp::ZERO, Holder(holder), claim, None);
+///     let report = Report { bands: &bands, has: Capacity::ZERO };
+///     let lease = book.ask(Timestamp::ZERO, Holder(holder), report, None);
 ///     Ok(lease.capacity.get())
 /// };
 /// assert_eq!(ask(0, 1000.0)?, 120.0);
@@ -179,10 +179,10 @@ impl Book {
         &mut self,
         now: Timestamp,
         holder: Holder,
-        claim: Claim<'_>,
+        report: Report<'_>,
         cap: Option<Timestamp>,
     ) -> Lease {
-        let place = self.claim(now, holder, claim);
+        let place = self.heard(now, holder, report);
         let own = self.rows[place as usize].counts();
         let held_by_others = self.held_by_others(place);
         let capacity = self.terms.capacity.get();
@@ -205,11 +205,11 @@ impl Book {
         &mut self,
         now: Timestamp,
         holder: Holder,
-        claim: Claim<'_>,
+        report: Report<'_>,
         cap: Option<Timestamp>,
     ) -> Lease {
-        let place = self.claim(now, holder, claim);
-        self.give(now, place, claim.has, cap)
+        let place = self.heard(now, holder, report);
+        self.give(now, place, report.has, cap)
     }
 
     /// Ends a holder's lease, which it reports as no longer used. False if it has none.
@@ -313,7 +313,7 @@ impl Book {
     }
 
     /// Records a holder's report. Returns its row.
-    fn claim(&mut self, now: Timestamp, holder: Holder, claim: Claim<'_>) -> u32 {
+    fn heard(&mut self, now: Timestamp, holder: Holder, report: Report<'_>) -> u32 {
         self.expire(now);
         let Holder(place) = holder;
         while self.rows.len() <= place as usize {
@@ -324,8 +324,8 @@ impl Book {
         if row.next().is_none() {
             self.occupied += 1;
         }
-        row.confirm(claim.has.get(), frees);
-        self.want(place, claim.bands);
+        row.confirm(report.has.get(), frees);
+        self.want(place, report.bands);
         place
     }
 

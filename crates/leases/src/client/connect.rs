@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use super::leases::Failure;
-use super::metrics::{ClientMetrics, Method};
+use super::metrics::ClientMetrics;
 use super::route::{Onward, Route, ServerAddress};
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{
@@ -38,7 +38,7 @@ pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> +
 
 /// Makes connections to capacity servers. The default is plain TCP; implement another for TLS or
 /// a tunnel.
-pub trait Dial: Send + Sync + 'static {
+pub trait Dial: fmt::Debug + Send + Sync + 'static {
     /// Connects to a server.
     fn dial(&self, server: &ServerAddress) -> Dialing;
 }
@@ -66,6 +66,7 @@ pub(super) struct Answered {
 }
 
 /// The servers, and the connection to the last one.
+#[derive(Debug)]
 pub(super) struct Servers {
     route: Route,
     dial: Arc<dyn Dial>,
@@ -75,14 +76,7 @@ pub(super) struct Servers {
     connected: Option<Connected>,
 }
 
-impl fmt::Debug for Servers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Servers")
-            .field("route", &self.route)
-            .finish_non_exhaustive()
-    }
-}
-
+#[derive(Debug)]
 struct Connected {
     server: ServerAddress,
     client: CapacityClient<Channel>,
@@ -125,7 +119,7 @@ impl Servers {
         let clock = self.clock;
         let (response, at, server_now_ms) = self
             .ask(
-                Method::GetCapacity,
+                "GetCapacity",
                 request,
                 async |client, request| client.get_capacity(request).await,
                 |response| response.mastership.as_ref(),
@@ -148,7 +142,7 @@ impl Servers {
         request: &ReleaseCapacityRequest,
     ) -> Result<(), Failure> {
         self.ask(
-            Method::ReleaseCapacity,
+            "ReleaseCapacity",
             request,
             async |client, request| client.release_capacity(request).await,
             |response| response.mastership.as_ref(),
@@ -162,7 +156,7 @@ impl Servers {
     /// clock.
     async fn ask<Q: Clone, A>(
         &mut self,
-        method: Method,
+        method: &str,
         request: &Q,
         call: impl AsyncFn(&mut CapacityClient<Channel>, Q) -> Result<tonic::Response<A>, tonic::Status>,
         mastership: impl Fn(&A) -> Option<&Mastership>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate_limits::Tokens;
 
 use super::entitlement::{NotACapacity, capacity};
-use super::gate::{WaitError, Wants};
+use super::line::{WaitError, Wants};
 use super::{Resource, ResourceState};
 
 /// One opening of a resource.
@@ -96,7 +96,7 @@ impl GaugeResource {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.resource.gate.give_back(self.0.number);
+        self.0.resource.line.give_back(self.0.number);
     }
 }
 
@@ -104,7 +104,7 @@ impl Handle {
     async fn pass(&self, cost: Tokens) -> Result<(), WaitError> {
         let resource = &*self.resource;
         let tell = |wants| resource.tell(wants);
-        resource.gate.pass(self.number, cost, tell).await
+        resource.line.pass(self.number, cost, tell).await
     }
 
     fn set_wants(&self, wants: Option<f64>) -> Result<(), NotACapacity> {
@@ -112,19 +112,19 @@ impl Handle {
             Some(wants) => Wants::Fixed(capacity("wants", wants)?),
             None => Wants::Measured { at_first: 0.0 },
         };
-        let gate = &self.resource.gate;
-        gate.set_wants(self.number, wants);
-        self.resource.tell(gate.wants());
+        let line = &self.resource.line;
+        line.set_wants(self.number, wants);
+        self.resource.tell(line.wants());
         Ok(())
     }
 
     fn state(&self) -> ResourceState {
-        self.resource.state(self.resource.core.clock.now())
+        self.resource.state(self.resource.state.clock.now())
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.resource.gate.remove_handle(self.number);
+        self.resource.line.remove_handle(self.number);
     }
 }

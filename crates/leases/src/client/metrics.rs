@@ -47,22 +47,6 @@ struct Counted {
     servers: Mutex<BTreeSet<ServerAddress>>,
 }
 
-/// The requests to a server.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Method {
-    GetCapacity,
-    ReleaseCapacity,
-}
-
-impl Method {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::GetCapacity => "GetCapacity",
-            Self::ReleaseCapacity => "ReleaseCapacity",
-        }
-    }
-}
-
 /// Counters that no registry shows.
 impl Default for ClientMetrics {
     fn default() -> Self {
@@ -88,11 +72,11 @@ impl ClientMetrics {
     pub(super) fn requested(
         &self,
         server: &ServerAddress,
-        method: Method,
+        method: &str,
         took: Duration,
         is_answered: bool,
     ) {
-        let (server, method) = (self.label(server), method.name());
+        let server = self.label(server);
         let of = &self.0.requests;
         of.requests(requests { server, method }).inc();
         let durations = of.request_durations(request_durations { server, method });
@@ -141,7 +125,7 @@ mod tests {
         let metrics = ClientMetrics::default();
         let server = |n: usize| format!("s{n}:1").parse().expect("an address");
         for n in 0..SERVERS_MAX + 10 {
-            metrics.requested(&server(n), Method::GetCapacity, Duration::ZERO, n % 2 == 0);
+            metrics.requested(&server(n), "GetCapacity", Duration::ZERO, n % 2 == 0);
         }
         let of = |server| {
             let method = "GetCapacity";

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::connect::{Dial, TcpDial};
 use super::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
-use super::gate::Kind;
+use super::line::Kind;
 use super::metrics::ClientMetrics;
 use super::{ID_BYTES_MAX, RESOURCES_MAX};
 
 /// The settings of a client.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Its id, which must differ between clients. `None`: host, process, a number and a random
     /// part.
@@ -35,16 +35,6 @@ impl Default for ClientOptions {
             metrics: ClientMetrics::default(),
             dial: Arc::new(TcpDial),
         }
-    }
-}
-
-impl std::fmt::Debug for ClientOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientOptions")
-            .field("client_id", &self.client_id)
-            .field("request_timeout", &self.request_timeout)
-            .field("interval_min", &self.interval_min)
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A share of a resource for a user that keeps to it itself, without a gate. The user gets the
+//! A share of a resource for a user that keeps to it itself, without a line. The user gets the
 //! lease and its end, and reports its demand and use.
 //!
 //! What a client reports to have decides what the servers grant to others. After a smaller lease,
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_limits::Timestamp;
 use tokio_util::sync::DropGuard;
 
-use super::Core;
+use super::State;
 use super::demand::Peaks;
 use super::entitlement::{Allowance, Entitlement, capacity};
 
@@ -36,7 +36,7 @@ pub struct Leased {
     pub expires: Timestamp,
 }
 
-/// A share of a resource, without a gate. Dropping it releases it; it must no longer be in use
+/// A share of a resource, without a line. Dropping it releases it; it must no longer be in use
 /// then.
 #[derive(Debug)]
 pub struct Share(pub(super) Arc<Shared>);
@@ -44,7 +44,7 @@ pub struct Share(pub(super) Arc<Shared>);
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) id: Arc<str>,
-    pub(super) core: Arc<Core>,
+    pub(super) client: Arc<State>,
     pub(super) state: Mutex<ShareState>,
     pub(super) _lifetime: Arc<DropGuard>,
 }
@@ -73,19 +73,19 @@ impl Share {
         };
         let used = sound(of.in_force, f64::MAX).max(sound(of.in_use, f64::MAX));
         let shared = &self.0;
-        let now = shared.core.clock.now();
+        let now = shared.client.clock.now();
         let wants = {
             let mut state = shared.state();
             state.needs = sound(of.needs, 0.0);
             state.wants(now)
         };
         let is_sooner = {
-            let mut registry = shared.core.registry();
+            let mut registry = shared.client.registry();
             registry.leases.set_in_use(&shared.id, used);
             registry.leases.set_wants(now, &shared.id, wants)
         };
         if is_sooner {
-            shared.core.wake.notify_one();
+            shared.client.wake.notify_one();
         }
     }
 
@@ -99,7 +99,7 @@ impl Share {
     /// The lease, unless it has ended.
     #[must_use]
     pub fn lease(&self) -> Option<Leased> {
-        let now = self.0.core.clock.now();
+        let now = self.0.client.clock.now();
         let held = self.0.state().entitlement.live(now)?;
         Some(Leased {
             capacity: held.capacity,
@@ -110,7 +110,7 @@ impl Share {
     /// The demand for the servers.
     #[must_use]
     pub fn wants(&self) -> f64 {
-        self.0.state().wants(self.0.core.clock.now())
+        self.0.state().wants(self.0.client.clock.now())
     }
 
     /// The safe capacity that the servers sent, if any.
@@ -138,8 +138,8 @@ impl ShareState {
 // must be free at once for another share.
 impl Drop for Share {
     fn drop(&mut self) {
-        let Shared { id, core, .. } = &*self.0;
-        let mut registry = core.registry();
+        let Shared { id, client, .. } = &*self.0;
+        let mut registry = client.registry();
         let this = Arc::as_ptr(&self.0);
         let is_this = |other: &std::sync::Weak<Shared>| std::ptr::eq(other.as_ptr(), this);
         if registry.shares.get(id).is_some_and(is_this) {
@@ -147,7 +147,7 @@ impl Drop for Share {
             registry.leases.leave(id);
         }
         drop(registry);
-        core.wake.notify_one();
+        client.wake.notify_one();
     }
 }
 

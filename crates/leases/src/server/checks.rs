@@ -20,85 +20,87 @@ pub(super) fn check_client<'a>(
     request: &'a wire::GetCapacityRequest,
     bounds: &Bounds,
 ) -> Result<Vec<Wish<'a>>, Rejected> {
+    let resources = request.resource.iter();
+    let resources = resources.map(|asked| (&*asked.resource_id, asked.has.as_ref(), asked));
     check_id("client_id", &request.client_id, bounds)?;
-    check_length(request.resource.len(), bounds.leases_per_client)?;
-    let mut seen = HashSet::with_capacity(request.resource.len());
-    request
-        .resource
-        .iter()
-        .enumerate()
-        .map(|(at, asked)| {
-            let id = asked.resource_id.as_str();
-            check_resource(at, id, asked.has.as_ref(), &mut seen, bounds)?;
-            let band = Band {
-                priority: asked.priority,
-                clients: NonZeroU64::MIN,
-                wants: amount("wants", id, asked.wants)?,
-            };
-            Ok(Wish {
-                id,
-                bands: vec![band],
-                has: asked.has.as_ref(),
-            })
-        })
-        .collect()
+    check(resources, bounds.leases_per_client, bounds, |id, asked| {
+        let band = Band {
+            priority: asked.priority,
+            clients: NonZeroU64::MIN,
+            wants: amount("wants", id, asked.wants)?,
+        };
+        Ok(vec![band])
+    })
 }
 
 pub(super) fn check_server<'a>(
     request: &'a wire::GetServerCapacityRequest,
     bounds: &Bounds,
 ) -> Result<Vec<Wish<'a>>, Rejected> {
+    let resources = request.resource.iter();
+    let resources = resources.map(|asked| (&*asked.resource_id, asked.has.as_ref(), asked));
     check_id("server_id", &request.server_id, bounds)?;
-    check_length(request.resource.len(), bounds.resources)?;
-    let mut seen = HashSet::with_capacity(request.resource.len());
-    request
-        .resource
-        .iter()
-        .enumerate()
-        .map(|(at, asked)| {
-            let id = asked.resource_id.as_str();
-            check_resource(at, id, asked.has.as_ref(), &mut seen, bounds)?;
-            let resource = || id.to_owned();
-            if asked.wants.is_empty() {
-                return Err(Rejected::NoBand {
-                    resource: resource(),
-                });
-            }
-            if asked.wants.len() > bounds.bands {
-                return Err(Rejected::ManyBands {
-                    resource: resource(),
-                    given: asked.wants.len(),
-                    max: bounds.bands,
-                });
-            }
-            let bands = asked.wants.iter().enumerate().map(|(at, band)| {
-                let clients = u64::try_from(band.num_clients).ok();
-                Ok(Band {
-                    priority: band.priority,
-                    clients: clients.and_then(NonZeroU64::new).ok_or_else(|| {
-                        Rejected::NoClients {
-                            field: format!("wants[{at}].num_clients"),
-                            resource: resource(),
-                            given: band.num_clients,
-                        }
-                    })?,
-                    wants: amount(&format!("wants[{at}].wants"), id, band.wants)?,
-                })
+    check(resources, bounds.resources, bounds, |id, asked| {
+        let resource = || id.to_owned();
+        if asked.wants.is_empty() {
+            return Err(Rejected::NoBand {
+                resource: resource(),
             });
-            Ok(Wish {
-                id,
-                bands: bands.collect::<Result<_, _>>()?,
-                has: asked.has.as_ref(),
+        }
+        if asked.wants.len() > bounds.bands {
+            return Err(Rejected::ManyBands {
+                resource: resource(),
+                given: asked.wants.len(),
+                max: bounds.bands,
+            });
+        }
+        let bands = asked.wants.iter().enumerate().map(|(at, band)| {
+            let clients = u64::try_from(band.num_clients).ok();
+            let clients = clients.and_then(NonZeroU64::new);
+            Ok(Band {
+                priority: band.priority,
+                clients: clients.ok_or_else(|| Rejected::NoClients {
+                    field: format!("wants[{at}].num_clients"),
+                    resource: resource(),
+                    given: band.num_clients,
+                })?,
+                wants: amount(&format!("wants[{at}].wants"), id, band.wants)?,
             })
-        })
-        .collect()
+        });
+        bands.collect()
+    })
 }
 
-fn check_length(given: usize, max: usize) -> Result<(), Rejected> {
+/// Checks the resources of a request: the id of each, what it reports to have, and its bands.
+fn check<'a, R>(
+    resources: impl ExactSizeIterator<Item = (&'a str, Option<&'a wire::Lease>, R)>,
+    max: usize,
+    bounds: &Bounds,
+    bands: impl Fn(&str, R) -> Result<Vec<Band>, Rejected>,
+) -> Result<Vec<Wish<'a>>, Rejected> {
+    let given = resources.len();
     if given > max {
         return Err(Rejected::LongRequest { given, max });
     }
-    Ok(())
+    let mut seen = HashSet::with_capacity(given);
+    resources
+        .enumerate()
+        .map(|(at, (id, has, asked))| {
+            if id.is_empty() || id.len() > bounds.id_bytes {
+                check_id(&format!("resource[{at}].resource_id"), id, bounds)?;
+            }
+            if !seen.insert(id) {
+                return Err(Rejected::Twice {
+                    resource: id.to_owned(),
+                });
+            }
+            if let Some(has) = has {
+                amount("has.capacity", id, has.capacity)?;
+            }
+            let bands = bands(id, asked)?;
+            Ok(Wish { id, bands, has })
+        })
+        .collect()
 }
 
 fn check_id(field: &str, id: &str, bounds: &Bounds) -> Result<(), Rejected> {
@@ -113,27 +115,6 @@ fn check_id(field: &str, id: &str, bounds: &Bounds) -> Result<(), Rejected> {
             bytes: id.len(),
             bytes_max: bounds.id_bytes,
         });
-    }
-    Ok(())
-}
-
-fn check_resource<'a>(
-    at: usize,
-    id: &'a str,
-    has: Option<&wire::Lease>,
-    seen: &mut HashSet<&'a str>,
-    bounds: &Bounds,
-) -> Result<(), Rejected> {
-    if id.is_empty() || id.len() > bounds.id_bytes {
-        check_id(&format!("resource[{at}].resource_id"), id, bounds)?;
-    }
-    if !seen.insert(id) {
-        return Err(Rejected::Twice {
-            resource: id.to_owned(),
-        });
-    }
-    if let Some(has) = has {
-        amount("has.capacity", id, has.capacity)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use super::metrics::{ANSWERED, FAILED, Metrics, REDIRECTED};
 use super::service::Service;
 use crate::wire::capacity_client::CapacityClient;
-use crate::wire::{self, GetServerCapacityRequest, GetServerCapacityResponse};
+use crate::wire::{self, GetServerCapacityRequest};
 
 /// How long a connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -96,30 +96,21 @@ impl Asking {
     /// Asks one server after the other, and the servers that they name, each once. Returns whether
     /// one answered.
     async fn ask(&mut self, sent_at: Timestamp, request: GetServerCapacityRequest) -> bool {
-        let mut redirects = 0;
-        let mut tried = 0;
+        let mut kept = self.connected.take();
         let mut named: Option<String> = None;
-        while tried < self.parents.len() + 1 || named.is_some() {
-            let is_kept = named.is_none() && tried == 0 && self.connected.is_some();
-            let (address, mut client) = match (named.take(), self.connected.take()) {
-                (Some(address), _) => match connect(&address) {
-                    Some(client) => (address, client),
-                    None => continue,
-                },
-                (None, Some(connected)) if is_kept => connected,
-                (None, _) => {
-                    let address = self.parents[self.next % self.parents.len()].clone();
-                    self.next = self.next.wrapping_add(1);
-                    match connect(&address) {
-                        Some(client) => (address, client),
-                        None => {
-                            tried += 1;
-                            continue;
-                        }
-                    }
+        let (mut tried, mut redirects) = (0, 0);
+        while tried <= self.parents.len() || named.is_some() {
+            tried += 1;
+            let (address, mut client) = match (named.take(), kept.take()) {
+                (None, Some(kept)) => kept,
+                (named, _) => {
+                    let address = named.unwrap_or_else(|| self.next_parent());
+                    let Some(client) = connect(&address) else {
+                        continue;
+                    };
+                    (address, client)
                 }
             };
-            tried += 1;
             let question = client.get_server_capacity(request.clone());
             let answer = tokio::time::timeout(DEADLINE, question).await;
             match answer {
@@ -127,7 +118,10 @@ impl Asking {
                     let millis = wire::server_millis(answer.metadata());
                     let answer = answer.into_inner();
                     let Some(mastership) = &answer.mastership else {
-                        self.answered(sent_at, millis, &answer);
+                        self.metrics.ours.parent_requests_total(ANSWERED).inc();
+                        self.service.parent_answered(sent_at, millis, &answer);
+                        let resources = answer.response.len();
+                        debug!(resources, "leases: the server above has answered");
                         self.connected = Some((address, client));
                         return true;
                     };
@@ -153,18 +147,10 @@ impl Asking {
         false
     }
 
-    fn answered(
-        &self,
-        sent_at: Timestamp,
-        millis: Option<i64>,
-        answer: &GetServerCapacityResponse,
-    ) {
-        self.metrics.ours.parent_requests_total(ANSWERED).inc();
-        self.service.parent_answered(sent_at, millis, answer);
-        debug!(
-            resources = answer.response.len(),
-            "leases: the server above has answered"
-        );
+    fn next_parent(&mut self) -> String {
+        let address = &self.parents[self.next % self.parents.len()];
+        self.next = self.next.wrapping_add(1);
+        address.clone()
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) struct Resource {
     reserved: HashSet<Holder>,
     made: Timestamp,
     /// The client that created it and for which it counts, see [`Bounds`](super::Bounds).
-    maker: Option<Member>,
+    pub(super) maker: Option<Member>,
     /// No lease ends before this.
     ends_from: Timestamp,
 }
@@ -103,6 +103,22 @@ struct Grant {
     refresh: Duration,
     /// The end in the words of the server above, which identifies its lease.   seconds since 1970
     expiry_time: i64,
+}
+
+impl Source {
+    /// The lease from the server above.
+    fn grant(&self) -> Option<Grant> {
+        match self {
+            Self::Template(_) => None,
+            Self::Above(above) => above.grant,
+        }
+    }
+}
+
+impl Above {
+    fn granted(&self) -> Capacity {
+        self.grant.map_or(Capacity::ZERO, |grant| grant.capacity)
+    }
 }
 
 /// A request for a resource.
@@ -156,16 +172,6 @@ impl Resource {
             maker: None,
             ends_from: now,
         }
-    }
-
-    /// It counts for this client from now on.
-    pub(super) fn counts_for(&mut self, maker: Member) {
-        self.maker = Some(maker);
-    }
-
-    /// The client for which it counts.
-    pub(super) fn maker(&self) -> Option<Member> {
-        self.maker
     }
 
     /// The client for which it counted, if it no longer does: it has left, and others hold the
@@ -377,7 +383,7 @@ impl Resource {
     pub(super) fn capacity(&self) -> Capacity {
         match &self.source {
             Source::Template(capacity) => *capacity,
-            Source::Above(above) => above.grant.map_or(Capacity::ZERO, |grant| grant.capacity),
+            Source::Above(above) => above.granted(),
         }
     }
 
@@ -389,10 +395,7 @@ impl Resource {
     }
 
     pub(super) fn leased_until(&self) -> Option<Timestamp> {
-        match &self.source {
-            Source::Template(_) => None,
-            Source::Above(above) => above.grant.map(|grant| grant.expires),
-        }
+        self.source.grant().map(|grant| grant.expires)
     }
 
     /// Applies a new template. Leases stay unchanged.
@@ -404,15 +407,12 @@ impl Resource {
         counts: &mut Counts,
     ) {
         self.template = Some(template.glob.as_str().to_owned());
-        let Source::Template(capacity) = &mut self.source else {
+        match &mut self.source {
+            Source::Template(capacity) => *capacity = template.capacity,
+            Source::Above(above) if above.grant.is_some() => return,
             // The server above decides; until it answers, this applies.
-            if matches!(&self.source, Source::Above(above) if above.grant.is_none()) {
-                self.safe_capacity = template.safe_capacity;
-                self.rule(now, elected, template.algorithm.clone(), counts);
-            }
-            return;
-        };
-        *capacity = template.capacity;
+            Source::Above(_) => {}
+        }
         self.safe_capacity = template.safe_capacity;
         self.rule(now, elected, template.algorithm.clone(), counts);
     }
@@ -426,7 +426,7 @@ impl Resource {
     ) {
         self.algorithm = algorithm;
         // Shorter or longer, but it does not start again. The end set by the server above stays.
-        let heard = matches!(&self.source, Source::Above(above) if above.grant.is_some());
+        let heard = self.source.grant().is_some();
         let was = self.learning_until;
         if self.is_learning(now) {
             let until = elected + self.algorithm.learning;
@@ -531,12 +531,10 @@ impl Resource {
     pub(super) fn is_spent(&self) -> bool {
         self.places.is_empty()
             && self.book.held() == Capacity::ZERO
-            && match &self.source {
-                Source::Template(_) => true,
-                Source::Above(above) => above
-                    .grant
-                    .is_none_or(|grant| grant.capacity == Capacity::ZERO),
-            }
+            && self
+                .source
+                .grant()
+                .is_none_or(|grant| grant.capacity == Capacity::ZERO)
     }
 
     /// Returns all holders, and the client for which it counted, before the resource is dropped.
@@ -566,13 +564,10 @@ fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
             Capacity::new((capacity.get() - reserved).max(0.0)).unwrap_or_default()
         }
         Source::Template(capacity) => *capacity,
-        Source::Above(above) => {
-            let granted = above.grant.map_or(Capacity::ZERO, |grant| grant.capacity);
-            match (algorithm.split, above.grant, algorithm.each) {
-                (Split::Static, Some(_), Some(each)) => each,
-                _ => granted,
-            }
-        }
+        Source::Above(above) => match (algorithm.split, above.grant, algorithm.each) {
+            (Split::Static, Some(_), Some(each)) => each,
+            _ => above.granted(),
+        },
     };
     Terms {
         capacity,

@@ -1,15 +1,13 @@
 //! Serves the four calls on a socket, within bounds.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
-use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tower::layer::layer_fn;
@@ -55,14 +53,14 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let (to_server, accepted) = mpsc::channel(1);
-    let accepting = Accepting {
+    let accepting = accept(
         listener,
         to_server,
         reach,
-        metrics: Arc::clone(&metrics),
-        stop: stop.clone(),
-    };
-    let accepting = tokio::spawn(accepting.run());
+        Arc::clone(&metrics),
+        stop.clone(),
+    );
+    let accepting = tokio::spawn(accepting);
     let wire = Wire::new(service)
         .max_decoding_message_size(reach.message_bytes)
         // What is answered is bounded by what was asked.
@@ -83,78 +81,58 @@ pub async fn serve(
             service_fn(move |request| answer(routes.clone(), Arc::clone(&metrics), request))
         }))
         .add_service(wire)
-        .serve_with_incoming_shutdown(Incoming(accepted), stop.cancelled_owned())
+        .serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop.cancelled_owned())
         .await;
     accepting.abort();
     served
 }
 
 /// Accepts under all conditions, with a bound on open connections.
-struct Accepting {
+async fn accept(
     listener: TcpListener,
-    to_server: mpsc::Sender<Connection>,
+    to_server: mpsc::Sender<io::Result<Connection>>,
     reach: Reach,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
-}
-
-impl Accepting {
-    async fn run(self) {
-        let connections_max = self.reach.connections;
-        let places = Arc::new(Semaphore::new(connections_max));
-        let stop = self.stop.clone();
-        loop {
-            let next = async {
-                if places.available_permits() == 0 {
-                    self.waits("every connection is taken, further clients wait");
-                }
-                let place = Arc::clone(&places).acquire_owned().await;
-                let place = place.expect("no task closes the semaphore");
-                let (stream, _) = self.listener.accept().await?;
-                stream.set_nodelay(true)?;
-                Ok::<_, io::Error>((stream, place))
-            };
-            let accepted = tokio::select! {
-                () = stop.cancelled() => break,
-                accepted = next => accepted,
-            };
-            match accepted {
-                Ok((stream, place)) => {
-                    let (metrics, stop) = (Arc::clone(&self.metrics), stop.clone());
-                    let connection = Connection::new(stream, place, &self.reach, metrics, stop);
-                    if self.to_server.send(connection).await.is_err() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    self.waits(&format!("cannot accept, further clients wait: {error}"));
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-        info!("leases: no connection is accepted any more");
-    }
-
-    /// Clients must wait to be accepted. Logged less and less often while this lasts.
-    fn waits(&self, why: &str) {
-        let waits = self.metrics.ours.accept_waits_total();
-        waits.inc();
-        let count = waits.get();
+) {
+    let connections_max = reach.connections;
+    let places = Arc::new(Semaphore::new(connections_max));
+    // Clients must wait to be accepted. Logged less and less often while this lasts.
+    let waits = |why: &str| {
+        let total = metrics.ours.accept_waits_total();
+        total.inc();
+        let count = total.get();
         if count.is_power_of_two() {
-            let connections_max = self.reach.connections;
             warn!(connections_max, count, "leases: {why}");
         }
+    };
+    loop {
+        let next = async {
+            if places.available_permits() == 0 {
+                waits("every connection is taken, further clients wait");
+            }
+            let place = Arc::clone(&places).acquire_owned().await;
+            let place = place.expect("no task closes the semaphore");
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            let (metrics, stop) = (Arc::clone(&metrics), stop.clone());
+            Ok(Connection::new(stream, place, &reach, metrics, stop))
+        };
+        let accepted: io::Result<Connection> = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = next => accepted,
+        };
+        match accepted {
+            Ok(connection) => {
+                if to_server.send(Ok(connection)).await.is_err() {
+                    break;
+                }
+            }
+            Err(error) => {
+                waits(&format!("cannot accept, further clients wait: {error}"));
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
-}
-
-/// The connections, as tonic wants them.
-struct Incoming(mpsc::Receiver<Connection>);
-
-impl Stream for Incoming {
-    type Item = io::Result<Connection>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = ready!(self.0.poll_recv(cx));
-        Poll::Ready(next.map(Ok))
-    }
+    info!("leases: no connection is accepted any more");
 }

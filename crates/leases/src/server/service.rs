@@ -16,7 +16,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use super::reply::Reply;
-use super::{CapacityServer, Rejected, Settings, Status as Shown, Templates, View};
+use super::{CapacityServer, Rejected, Settings, Standing, Status as Shown, Templates, View};
 use crate::wire::capacity_server::Capacity;
 use crate::wire::{self, Epoch};
 
@@ -39,16 +39,8 @@ struct Shared {
 #[derive(Debug)]
 struct Machine {
     server: CapacityServer,
-    /// The last mastership that was given to the state machine.
-    told: Told,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Told {
-    /// This server, in this term.
-    Elected(u64),
-    /// Another server, if it is known.
-    Deposed(Option<String>),
+    /// The term in which it was elected, while it is the master.
+    term: Option<u64>,
 }
 
 /// It is unknown whether there is a master.
@@ -68,7 +60,7 @@ impl Service {
         let epoch = settings.epoch;
         let machine = Machine {
             server: CapacityServer::new(settings, templates, clock.now()),
-            told: Told::Deposed(None),
+            term: None,
         };
         let service = Self(Arc::new(Shared {
             machine: Mutex::new(machine),
@@ -114,13 +106,12 @@ impl Service {
         let mastership = self.0.mastership.borrow();
         let is_certain = match &*mastership {
             Mastership::Master { term, .. } => {
-                let told = Told::Elected(*term);
                 // A passed fence does not mean that another is master: if it is renewed in the same
                 // term, the grants are still valid.
                 let holds = mastership.holds_at(now);
-                if holds && machine.told != told {
+                if holds && machine.term != Some(*term) {
                     machine.server.elected(now);
-                    machine.told = told;
+                    machine.term = Some(*term);
                 }
                 holds
             }
@@ -129,10 +120,10 @@ impl Service {
                     Mastership::Other(address) => Some(address.clone()),
                     _ => None,
                 };
-                let told = Told::Deposed(master.clone());
-                if machine.told != told {
+                let is_new = !matches!(&machine.server.standing, Standing::Other { master: known } if *known == master);
+                if is_new {
                     machine.server.deposed(now, master);
-                    machine.told = told;
+                    machine.term = None;
                 }
                 true
             }
@@ -152,7 +143,7 @@ impl Service {
         } else {
             Ok(A::redirect(UNKNOWN_MASTER))
         };
-        let as_master = matches!(machine.told, Told::Elected(_));
+        let as_master = machine.term.is_some();
         drop(machine);
         let mut answer = decided.map_err(|rejected| status_of(&rejected))?;
         // A pause between here and the decision can have been as long as any other.

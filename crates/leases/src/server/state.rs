@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-use crate::book::Capacity;
+use crate::book::{Capacity, Split};
 
 use super::checks::{Wish, check_client, check_server};
 use super::rejected::Rejected;
@@ -34,7 +34,7 @@ const UNMATCHED_SHOWN: usize = 64;
 pub struct CapacityServer {
     settings: Settings,
     templates: Templates,
-    standing: Standing,
+    pub(super) standing: Standing,
     resources: HashMap<Arc<str>, Resource>,
     /// Their ids in order, so that a page is found without a scan.
     ids: BTreeSet<Arc<str>>,
@@ -46,12 +46,6 @@ pub struct CapacityServer {
     cleaned: Timestamp,
     /// The current request to the server above, by its time.
     asking: Option<Timestamp>,
-}
-
-enum Decided {
-    Leased(Answer),
-    /// No template: what was wanted.
-    Unmatched(Answer),
 }
 
 impl CapacityServer {
@@ -115,14 +109,13 @@ impl CapacityServer {
         }
         let wishes = check_client(request, &self.settings.bounds);
         let decided = self.serve(now, Kind::Client, &request.client_id, wishes)?;
-        let response = decided.into_iter().map(|(id, decided)| {
-            let (Decided::Leased(answer) | Decided::Unmatched(answer)) = decided;
-            wire::ResourceResponse {
+        let response = decided
+            .into_iter()
+            .map(|(id, answer)| wire::ResourceResponse {
                 resource_id: id.to_owned(),
                 gets: answer.gets,
                 safe_capacity: answer.safe_capacity,
-            }
-        });
+            });
         Ok(wire::GetCapacityResponse {
             response: response.collect(),
             mastership: None,
@@ -144,18 +137,15 @@ impl CapacityServer {
         }
         let wishes = check_server(request, &self.settings.bounds);
         let decided = self.serve(now, Kind::Server, &request.server_id, wishes)?;
-        let response = decided.into_iter().map(|(id, decided)| {
-            let (answer, algorithm) = match decided {
-                Decided::Leased(answer) => {
-                    let algorithm = self.resources[id].algorithm_told(&answer);
-                    (answer, algorithm)
-                }
-                Decided::Unmatched(answer) => {
+        let response = decided.into_iter().map(|(id, answer)| {
+            let algorithm = match self.resources.get(id) {
+                Some(resource) => resource.algorithm_told(&answer),
+                None => {
                     let algorithm = Algorithm {
-                        split: crate::book::Split::None,
+                        split: Split::None,
                         ..Algorithm::default()
                     };
-                    (answer, Some(algorithm.to_wire(Capacity::ZERO, Some(0))))
+                    Some(algorithm.to_wire(Capacity::ZERO, Some(0)))
                 }
             };
             wire::ServerCapacityResourceResponse {
@@ -227,7 +217,7 @@ impl CapacityServer {
         kind: Kind,
         id: &str,
         wishes: Result<Vec<Wish<'a>>, Rejected>,
-    ) -> Result<Vec<(&'a str, Decided)>, Rejected> {
+    ) -> Result<Vec<(&'a str, Answer)>, Rejected> {
         let admitted = wishes.and_then(|wishes| {
             self.clean(now);
             self.admit(kind, id, &wishes)?;
@@ -298,11 +288,11 @@ impl CapacityServer {
     }
 
     /// `None` where it is too soon to ask again.
-    fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Option<Decided> {
+    fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Option<Answer> {
         let rules = self.rules();
         let is_new = !self.resources.contains_key(wish.id);
         if is_new && !self.make(now, wish.id) {
-            return Some(Decided::Unmatched(self.unmatched(now, wish)));
+            return Some(self.unmatched(now, wish));
         }
         let resource = self
             .resources
@@ -310,7 +300,7 @@ impl CapacityServer {
             .expect("it is there or has just been made");
         let member = self.roster.find_or_add(kind, id);
         if is_new && kind == Kind::Client && !self.templates.names(wish.id) {
-            resource.counts_for(member);
+            resource.maker = Some(member);
             self.roster.made(member);
         }
         let ask = Ask {
@@ -326,7 +316,7 @@ impl CapacityServer {
             self.roster.gained(member);
             self.leases += 1;
         }
-        Some(Decided::Leased(answer))
+        Some(answer)
     }
 
     /// Makes a resource. False if no template matches.
@@ -431,7 +421,7 @@ impl CapacityServer {
             let stays = !resource.is_spent();
             if !stays {
                 ids.remove(id);
-                unmade.extend(resource.maker());
+                unmade.extend(resource.maker);
             }
             stays
         });
@@ -452,7 +442,7 @@ impl CapacityServer {
     /// [`CapacityServer::parent_unanswered`]; a request made later replaces it.
     pub fn ask_parent(&mut self, now: Timestamp) -> Option<wire::GetServerCapacityRequest> {
         self.clean(now);
-        if self.parent_due()? > now {
+        if self.next_due()? > now {
             return None;
         }
         let rules = self.rules();
@@ -470,7 +460,10 @@ impl CapacityServer {
         })
     }
 
-    fn parent_due(&self) -> Option<Timestamp> {
+    /// When [`CapacityServer::ask_parent`] next has a request. `None` at the root, without
+    /// mastership, and without a demand. A request from below may make it earlier.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
         if self.settings.place == Place::Root || !self.is_master() {
             return None;
         }
@@ -536,13 +529,6 @@ impl CapacityServer {
         }
     }
 
-    /// When [`CapacityServer::ask_parent`] next has a request. `None` at the root, without
-    /// mastership, and without a demand. A request from below may make it earlier.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Timestamp> {
-        self.parent_due()
-    }
-
     /// The counts since the start, for any master.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -602,10 +588,8 @@ fn resource_now(
     leases_max: usize,
 ) -> ResourceNow {
     let learning = resource.is_learning(now);
-    let share = resource
-        .algorithm
-        .reserve
-        .map_or(0.0, |reserve| reserve.share.get());
+    let reserve = resource.algorithm.reserve;
+    let share = reserve.map_or(0.0, |reserve| reserve.share.get());
     let mut leases: Vec<_> = resource
         .leases()
         .take(leases_max)
@@ -622,11 +606,7 @@ fn resource_now(
         })
         .collect();
     leases.sort_by(|one, other| one.holder.cmp(&other.holder));
-    let set_aside = resource
-        .algorithm
-        .reserve
-        .as_ref()
-        .map_or(0.0, Reserve::total);
+    let set_aside = reserve.as_ref().map_or(0.0, Reserve::total);
     ResourceNow {
         id: resource.id.to_string(),
         literal: templates.names(&resource.id),

@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
-use tidegate_leases::book::{Band, Book, Capacity, Claim, Holder, Lease, Split, Terms};
+use tidegate_leases::book::{Band, Book, Capacity, Holder, Lease, Report, Split, Terms};
 use tidegate_limits::Timestamp;
 
 use crate::random::Random;
@@ -279,7 +279,7 @@ trait Decide {
 impl Decide for Book {
     fn ask(&mut self, now: Timestamp, holder: u32, bands: &[Band], has: f64) -> f64 {
         let has = capacity(has);
-        let lease = Book::ask(self, now, Holder(holder), Claim { bands, has }, None);
+        let lease = Book::ask(self, now, Holder(holder), Report { bands, has }, None);
         lease.capacity.get()
     }
 }
@@ -574,11 +574,11 @@ fn a_book_decides_like_one_that_looks_at_all_holders() {
                 2 => {
                     let bands = any_bands(random);
                     let has = any_amount(random);
-                    let claim = Claim {
+                    let report = Report {
                         bands: &bands,
                         has: capacity(has),
                     };
-                    let lease = book.learn(now, Holder(holder), claim, None);
+                    let lease = book.learn(now, Holder(holder), report, None);
                     require!(lease.capacity.get() == has, "{has} was learned");
                     model.expire(now);
                     model.rows.insert(holder, (bands, has, now + terms.lease));
@@ -716,11 +716,11 @@ fn no_window_holds_too_much(random: &mut Random, frees_after: Duration) -> Resul
                 // An answer that has not come by now is given up.
                 holder.answer = None;
                 let bands = any_bands(random);
-                let claim = Claim {
+                let report = Report {
                     bands: &bands,
                     has: capacity(holder.using),
                 };
-                let lease = book.ask(now, id, claim, cap);
+                let lease = book.ask(now, id, report, cap);
                 let (got, wants) = (lease.capacity.get(), wanted(&bands));
                 require!(got.is_finite() && got >= 0.0, "{index} got {got}");
                 require!(
@@ -790,8 +790,8 @@ fn the_law_of_windows_notices_a_share_that_is_free_at_once() {
             let index = random.below(3) as usize;
             let bands = [any_band(random)];
             let has = capacity(holders[index].using);
-            let claim = Claim { bands: &bands, has };
-            let lease = book.ask(now, Holder(index as u32), claim, None);
+            let report = Report { bands: &bands, has };
+            let lease = book.ask(now, Holder(index as u32), report, None);
             holders[index].use_from(now, lease);
             let used: f64 = holders
                 .iter()
@@ -975,11 +975,11 @@ fn a_lease_ends_with_the_one_that_it_is_cut_from_and_is_renewed_before() {
     let at = |second| Timestamp::ZERO + Duration::from_secs(second);
     let bands = [want(0, 10.0)];
     let mut ask = |now, cap| {
-        let claim = Claim {
+        let report = Report {
             bands: &bands,
             has: Capacity::ZERO,
         };
-        book.ask(at(now), Holder(0), claim, cap)
+        book.ask(at(now), Holder(0), report, cap)
     };
     let check = |lease: Lease, amount, ends, refresh| {
         assert_eq!(lease.capacity, capacity(amount));

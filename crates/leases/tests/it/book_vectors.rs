@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use tidegate_leases::book::{Band, Book, Capacity, Claim, Holder, Split, Terms};
+use tidegate_leases::book::{Band, Book, Capacity, Holder, Report, Split, Terms};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::OutOfRange;
 use vectors::{Request, Source, VECTORS, Vector};
@@ -89,8 +89,8 @@ fn play(vector: &Vector, by_priority: bool, mut check: impl FnMut(usize, &Reques
     for known in vector.known {
         let bands = [band(known.1, known.3).expect("what is known is valid")];
         let has = Capacity::new(known.2).expect("what is known is valid");
-        let claim = Claim { bands: &bands, has };
-        book.learn(now, holder(known.0), claim, None);
+        let report = Report { bands: &bands, has };
+        book.learn(now, holder(known.0), report, None);
     }
     for (number, request) in vector.requests.iter().enumerate() {
         let Request(name, wants, has, clients, _) = *request;
@@ -98,14 +98,14 @@ fn play(vector: &Vector, by_priority: bool, mut check: impl FnMut(usize, &Reques
             continue;
         };
         let has = Capacity::new(has).expect("what is claimed is valid");
-        let claim = Claim {
+        let report = Report {
             bands: &[band],
             has,
         };
         let lease = if vector.learning {
-            book.learn(now, holder(name), claim, None)
+            book.learn(now, holder(name), report, None)
         } else {
-            book.ask(now, holder(name), claim, None)
+            book.ask(now, holder(name), report, None)
         };
         check(number, request, lease.capacity.get());
     }
@@ -181,8 +181,8 @@ fn what_is_held_and_wanted_is_that_of_the_leases_that_have_not_ended() {
     let learn = |book: &mut Book, now, holder, has, wants| {
         let bands = [band(wants, 1).expect("a band")];
         let has = Capacity::new(has).expect("a capacity");
-        let claim = Claim { bands: &bands, has };
-        book.learn(now, Holder(holder), claim, None)
+        let report = Report { bands: &bands, has };
+        book.learn(now, Holder(holder), report, None)
     };
     let sums = |book: &Book| {
         let (held, wanted) = (book.held().get(), book.wanted().get());

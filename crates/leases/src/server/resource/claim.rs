@@ -2,7 +2,7 @@
 
 use tidegate_limits::Timestamp;
 
-use crate::book::{Band, Capacity, Claim, Holder, Lease, Split};
+use crate::book::{Band, Capacity, Holder, Lease, Report, Split};
 
 use super::super::status::Counts;
 use super::seen::Seen;
@@ -87,14 +87,11 @@ impl Resource {
             }
             _ => false,
         };
+        let report = |has| Report { bands, has };
         if learning && !self.knows_reserve() {
             // Its safe share is not known yet, and no server above may learn it as granted. So it
             // is echoed, with its end, and not recorded.
-            let claim = Claim {
-                bands,
-                has: Capacity::ZERO,
-            };
-            let entered = self.book.learn(now, holder, claim, None);
+            let entered = self.book.learn(now, holder, report(Capacity::ZERO), None);
             let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
             Lease {
                 capacity: beyond(has),
@@ -102,24 +99,17 @@ impl Resource {
                 ..entered
             }
         } else if learning {
-            let claim = Claim {
-                bands,
-                has: beyond(has),
-            };
-            let cap = self.cap_learned(ask, holder, claim.has, rules);
-            self.book.learn(now, holder, claim, cap)
+            let cap = self.cap_learned(ask, holder, beyond(has), rules);
+            self.book.learn(now, holder, report(beyond(has)), cap)
         } else {
-            let claim = Claim {
-                bands,
-                // A report that proves nothing must not free anything.
-                has: if knows_last {
-                    beyond(has)
-                } else {
-                    Capacity::MAX
-                },
+            // A report that proves nothing must not free anything.
+            let has = if knows_last {
+                beyond(has)
+            } else {
+                Capacity::MAX
             };
             let cap = self.cap(now);
-            self.book.ask(now, holder, claim, cap)
+            self.book.ask(now, holder, report(has), cap)
         }
     }
 

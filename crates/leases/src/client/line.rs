@@ -53,7 +53,8 @@ pub(super) enum Wants {
 
 /// The line before one resource.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct Line {
+    pub(super) kind: Kind,
     clock: Clock,
     waiting_max: usize,
     turn: Semaphore,
@@ -69,7 +70,10 @@ struct State {
     waiting: usize,
     /// The slot of time of the last reported demand.
     told_in: u64,
-    used: Used,
+    /// Of a rate.
+    pacer: Option<LinePacer>,
+    /// Of a gauge: the taken places.
+    held: u64,
 }
 
 /// The demand of one handle, and its measured use.
@@ -89,15 +93,9 @@ enum Measured {
     Gauge { peaks: Peaks, held: u64 },
 }
 
-#[derive(Debug)]
-enum Used {
-    Rate(Option<GatePacer>),
-    Gauge { held: u64 },
-}
-
 /// Admits operations evenly. An expensive one runs when one of cost 1 could, and leaves a debt.
 #[derive(Debug)]
-struct GatePacer {
+struct LinePacer {
     per_second: f64,
     paced: Pacer,
     /// When the debt is paid; `paced` counts from here.
@@ -111,7 +109,7 @@ enum Turn {
     WhenTold,
 }
 
-/// A look at a gate.
+/// A look at a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) entitlement: Entitlement,
@@ -122,18 +120,15 @@ pub(super) struct Seen {
     pub(super) handles: usize,
 }
 
-impl Gate {
+impl Line {
     pub(super) fn new(
         clock: Clock,
         kind: Kind,
         waiting_max: usize,
         entitlement: Entitlement,
     ) -> Self {
-        let used = match kind {
-            Kind::Rate => Used::Rate(None),
-            Kind::Gauge => Used::Gauge { held: 0 },
-        };
         Self {
+            kind,
             clock,
             waiting_max: waiting_max.min(Semaphore::MAX_PERMITS),
             turn: Semaphore::new(1),
@@ -143,24 +138,18 @@ impl Gate {
                 handles: BTreeMap::new(),
                 waiting: 0,
                 told_in: 0,
-                used,
+                pacer: None,
+                held: 0,
             }),
         }
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        self.with(|state, _| match state.used {
-            Used::Rate(_) => Kind::Rate,
-            Used::Gauge { .. } => Kind::Gauge,
-        })
     }
 
     /// Another handle uses it too.
     pub(super) fn add_handle(&self, handle: u64, wants: Wants) {
         self.with(|state, now| {
-            let measured = match state.used {
-                Used::Rate(_) => Measured::Rate(Box::new(Arrivals::new())),
-                Used::Gauge { .. } => Measured::Gauge {
+            let measured = match self.kind {
+                Kind::Rate => Measured::Rate(Box::new(Arrivals::new())),
+                Kind::Gauge => Measured::Gauge {
                     peaks: Peaks::new(),
                     held: 0,
                 },
@@ -214,10 +203,7 @@ impl Gate {
                 allowance: state.entitlement.allowance(now, needs),
                 wants: state.wants(now),
                 waiting: state.waiting,
-                held: match state.used {
-                    Used::Rate(_) => 0,
-                    Used::Gauge { held } => held,
-                },
+                held: state.held,
                 handles: state.handles.len(),
             }
         })
@@ -238,7 +224,7 @@ impl Gate {
         let mut waiting = self.join(handle, cost, tell)?;
         let _turn = self.turn.acquire().await.map_err(|_| WaitError::Closed)?;
         loop {
-            let turn = self.with(|state, now| state.take(now, handle, cost));
+            let turn = self.with(|state, now| state.take(now, self.kind, handle, cost));
             let changed = self.changed.notified();
             match turn {
                 Turn::Taken => {
@@ -282,7 +268,7 @@ impl Gate {
             }
         })?;
         let waiting = Waiting {
-            gate: self,
+            line: self,
             handle,
             cost,
             is_in_line: true,
@@ -296,11 +282,10 @@ impl Gate {
     /// A place of a gauge is free again.
     pub(super) fn give_back(&self, handle: u64) {
         self.with(|state, now| {
-            if let Used::Gauge { held } = &mut state.used {
-                *held = held
-                    .checked_sub(1)
-                    .expect("a place is given back by the one guard that has it");
-            }
+            state.held = state
+                .held
+                .checked_sub(1)
+                .expect("a place is given back by the one guard that has it");
             if let Some(demand) = state.handles.get_mut(&handle) {
                 demand.give_back(now);
             }
@@ -318,7 +303,7 @@ impl Gate {
 
 /// An operation in line.
 struct Waiting<'a> {
-    gate: &'a Gate,
+    line: &'a Line,
     handle: u64,
     cost: Tokens,
     /// An admitted operation leaves the line in the same step.
@@ -328,7 +313,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.is_in_line {
-            self.gate
+            self.line
                 .with(|state, now| state.leave_line(now, self.handle, self.cost));
         }
     }
@@ -362,22 +347,17 @@ impl State {
         sum.min(f64::MAX)
     }
 
-    fn take(&mut self, now: Timestamp, handle: u64, cost: Tokens) -> Turn {
+    fn take(&mut self, now: Timestamp, kind: Kind, handle: u64, cost: Tokens) -> Turn {
         let needs = self.needs_if_asked(now);
         let allowance = self.entitlement.allowance(now, needs);
-        let turn = match &mut self.used {
-            Used::Rate(pacer) => take_operations(pacer, now, allowance, cost),
-            Used::Gauge { held } => {
-                let is_free = match allowance {
-                    Allowance::Unlimited => true,
-                    Allowance::UpTo(capacity) => *held < capacity.floor() as u64,
-                };
-                if is_free {
-                    *held += 1;
-                    Turn::Taken
-                } else {
-                    Turn::WhenTold
-                }
+        let turn = match (kind, allowance) {
+            (Kind::Rate, _) => take_operations(&mut self.pacer, now, allowance, cost),
+            (Kind::Gauge, Allowance::UpTo(capacity)) if self.held >= capacity.floor() as u64 => {
+                Turn::WhenTold
+            }
+            (Kind::Gauge, _) => {
+                self.held += 1;
+                Turn::Taken
             }
         };
         if matches!(turn, Turn::Taken) {
@@ -405,7 +385,7 @@ impl State {
 }
 
 fn take_operations(
-    pacer: &mut Option<GatePacer>,
+    pacer: &mut Option<LinePacer>,
     now: Timestamp,
     allowance: Allowance,
     cost: Tokens,
@@ -419,16 +399,16 @@ fn take_operations(
         // no more than a pool.
         return Turn::WhenTold;
     };
-    let pacer = pacer.get_or_insert_with(|| GatePacer::new(now, rate, 1.0));
+    let pacer = pacer.get_or_insert_with(|| LinePacer::new(now, rate, 1.0));
     if pacer.per_second != per_second {
         // The pool stays in operations, not in time. A debt from a slow rate would last too long at
         // a fast one, and the savings of a fast one would be too much at a slow one.
-        *pacer = GatePacer::new(now, rate, pacer.operations(now).min(1.0));
+        *pacer = LinePacer::new(now, rate, pacer.operations(now).min(1.0));
     }
     pacer.take(now, cost)
 }
 
-impl GatePacer {
+impl LinePacer {
     /// At this rate, with this many operations in the pool; a negative number is a debt.
     fn new(now: Timestamp, rate: Rate, at_once: f64) -> Self {
         let pace = Pace::new(rate, BurstRatio::STRICT)
