@@ -33,12 +33,12 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::trace::TraceLayer;
 
+pub(crate) use callers::written;
 pub use callers::{
-    Basis, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
-    CommonCall, Costs, CostsState, Delayed, Derive, Explained, Held, HeldBy, MatchState, Merge,
-    Moment, NewRateLimit, Origin, PaceState, Profile, Question, QueueRow, Rate, RateLimitKind,
-    RateLimitPatch, RateLimitState, RatePatch, Refused, RequestRow, RequestState, Rules, Spans,
-    Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
+    ApiRefusal, Basis, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
+    CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment,
+    Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState, RequestRow,
+    RequestState, Spans, Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
 };
 pub use guard::Token;
 pub use quotas::{

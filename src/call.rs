@@ -23,10 +23,12 @@ macro_rules! labels {
     };
 }
 
+pub mod caller;
 pub mod claim;
 pub mod identity;
 pub mod listener;
 pub mod pace;
+pub mod rate_limit;
 mod record;
 mod refusal;
 mod reply;

@@ -33,7 +33,6 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::BucketRule;
 
-pub use self::changes::{CallerPatch, NewCaller, NewCosts};
 pub use self::error::Error;
 use self::functions::Functions;
 use self::quotas::Quotas;
@@ -43,6 +42,7 @@ pub use self::saved::{Saved, SavedRow};
 use self::settings::Costs;
 pub use self::settings::Settings;
 use crate::call::Identity;
+pub use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use crate::call::claim::RateLimitId;
 
 /// Whether a call meets limits.
@@ -379,9 +379,7 @@ impl State {
     ) -> Vec<(CallerId, Vec<Group>)> {
         let groups = |id| {
             let row = self.table.get(id);
-            row.map(tidegate_callers::Row::groups)
-                .unwrap_or_default()
-                .to_vec()
+            row.map(|row| row.groups.to_vec()).unwrap_or_default()
         };
         callers.into_iter().map(|id| (id, groups(id))).collect()
     }
@@ -394,7 +392,7 @@ impl State {
             return;
         };
         let row = self.table.get(into);
-        for group in row.map(tidegate_callers::Row::groups).unwrap_or_default() {
+        for group in row.map(|row| &*row.groups).unwrap_or_default() {
             if !before.contains(group) {
                 let used = self.groups.entry(group.clone()).or_default();
                 used.usage.merge(usage);
@@ -406,8 +404,8 @@ impl State {
     fn members(&self) -> Members {
         let mut members = Members::new();
         for row in self.table.rows() {
-            for group in row.groups() {
-                members.entry(group.clone()).or_default().insert(row.id());
+            for group in &row.groups {
+                members.entry(group.clone()).or_default().insert(row.id);
             }
         }
         members

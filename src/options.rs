@@ -10,6 +10,7 @@
 
 pub(crate) mod catalogue;
 mod environment;
+pub(crate) mod json;
 pub(crate) mod kind;
 mod nearest;
 mod notes;

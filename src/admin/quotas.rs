@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use maud::{Markup, html};
 use serde::Serialize;
 
-use super::callers::{self, Parameters};
+use super::callers::{Parameters, QuotaKeys};
 use super::index;
 use super::routes::Routes;
 use super::{Source, api};
@@ -147,11 +147,9 @@ pub(super) fn routes() -> Routes<Arc<dyn Source>> {
 
 async fn quotas(
     State(source): State<Arc<dyn Source>>,
-    parameters: Parameters,
-) -> Result<Response, callers::Refused> {
-    let keys_max = callers::quota_keys(parameters)?;
-    let state = api::read(source, move |source| source.quotas(keys_max));
-    Ok(Json(state.await).into_response())
+    Parameters(QuotaKeys(keys_max)): Parameters<QuotaKeys>,
+) -> Json<QuotasState> {
+    Json(api::read(source, move |source| source.quotas(keys_max)).await)
 }
 
 async fn page(State(source): State<Arc<dyn Source>>) -> Response {

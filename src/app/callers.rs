@@ -16,25 +16,25 @@ use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_callers::{CallerId, Group, Kind, LastCall, NewCaller};
-use tidegate_callers::{Span, UsageNow};
-use tidegate_limits::scheduler::{BucketNow, Cause, PacerNow, Settlement};
+use tidegate_callers::{CallerId, Group, Kind, LastCall, Span, UsageNow};
+use tidegate_limits::scheduler::{BucketNow, Cause, PacerNow};
 use tidegate_limits::{Tokens, Weight};
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;
 use super::{Shared, follow, with_costs};
 use crate::admin::{
-    CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource, Classified, Costs,
-    CostsState, Derive, Explained, Held, HeldBy, MatchState, Merge, Moment, NewRateLimit, Origin,
-    PaceState, Profile, Question, QueueRow, Rate, RateLimitKind, RateLimitPatch, RateLimitState,
-    RatePatch, Refused, RequestRow, RequestState, Spans, Suggested, SuggestedCost, UsageTable,
-    Used, What, milliseconds,
+    ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
+    CostsState, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment, Origin, PaceState,
+    Profile, Question, QueueRow, RateLimitState, RequestRow, RequestState, Spans, Suggested,
+    SuggestedCost, UsageTable, Used, What, milliseconds,
 };
+use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use crate::call::claim::{Charged, RateLimitId, drawn};
-use crate::callers::rate_limit::{self, Allowance, MadeBy, Size, SizePatch};
-use crate::callers::shown::{CallerNow, RateLimitNow};
-use crate::callers::{self, Callers, Changed, Error, NewCosts};
+use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
+use crate::callers::rate_limit::MadeBy;
+use crate::callers::shown::{CallerNow, RateLimitNow, rate_limit_of};
+use crate::callers::{self, Callers, Changed, Error};
 
 impl Shared {
     /// Changes callers, rate limits or costs, and then the buckets. The result is saved within ten
@@ -59,16 +59,16 @@ impl Shared {
     fn change_and_save<T>(
         &self,
         change: impl FnOnce(&Callers) -> Result<Changed<T>, Error>,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, ApiRefusal> {
         let mut keeper = self.keeper();
-        keeper.reserve().map_err(|error| Refused::NotSaved {
+        keeper.reserve().map_err(|error| ApiRefusal::NotSaved {
             reason: error.to_string(),
         })?;
         let value = self
             .change_callers(&self.changes(), change)
             .map_err(refused)?;
-        let saved = keeper.save(&self.saved());
-        saved.map_err(|error| Refused::NotYetSaved {
+        let saved = keeper.save(self.saved());
+        saved.map_err(|error| ApiRefusal::NotYetSaved {
             reason: error.to_string(),
         })?;
         Ok(value)
@@ -78,7 +78,7 @@ impl Shared {
     pub(super) fn save_callers(&self) {
         let mut keeper = self.keeper();
         if keeper.is_on() {
-            keeper.save_if_changed(&self.saved());
+            keeper.save_if_changed(self.saved());
         }
     }
 
@@ -105,24 +105,25 @@ impl Shared {
     }
 
     fn caller_state(&self, caller: CallerNow) -> CallerState {
+        let CallerNow { row, weight, usage } = caller;
         CallerState {
-            id: caller.id,
-            label: caller.label.map(|label| label.to_string()),
-            patterns: caller.patterns,
-            groups: caller.groups.iter().map(Group::to_string).collect(),
-            notes: caller.notes.to_string(),
-            weight: caller.weight.map(Weight::get),
-            origin: match caller.kind {
+            id: row.id,
+            label: row.label,
+            patterns: row.patterns.into(),
+            groups: row.groups.into(),
+            notes: row.notes,
+            weight: weight.map(Weight::get),
+            origin: match row.kind {
                 Kind::Static => Origin::Config,
                 Kind::Made => Origin::Api,
                 Kind::Auto => Origin::Auto,
                 Kind::Unknown => Origin::Unknown,
             },
-            auto: caller.kind == Kind::Auto,
-            rate_limit: caller.rate_limit,
-            last_access: self.last_access(caller.last_call).map(Moment),
-            calls: Spans::of(&caller.usage, |it| it.calls),
-            tokens: Spans::of(&caller.usage, |it| it.tokens.tokens()),
+            auto: row.kind == Kind::Auto,
+            rate_limit: rate_limit_of(row.charge),
+            last_access: self.last_access(row.last_call).map(Moment),
+            calls: Spans::of(&usage, |it| it.calls),
+            tokens: Spans::of(&usage, |it| it.tokens.tokens()),
         }
     }
 
@@ -132,14 +133,6 @@ impl Shared {
             callers,
         } = limit;
         let bucket = self.gate.bucket_now(rate_limit.id.bucket());
-        let (burst, fill) = match rate_limit.rule.allowance {
-            Allowance::Exempt | Allowance::Paced { .. } => (None, None),
-            Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
-        };
-        let (rate, ratio) = match rate_limit.rule.allowance {
-            Allowance::Exempt | Allowance::Bucket { .. } => (None, None),
-            Allowance::Paced { rate, ratio } => (Some(rate.get()), Some(ratio.get())),
-        };
         let paced = bucket.as_ref().and_then(|bucket| bucket.paced.as_ref());
         let of = |figure: fn(&BucketNow) -> u64| bucket.as_ref().map_or(0, figure);
         let rule = &rate_limit.rule;
@@ -151,23 +144,10 @@ impl Shared {
                 MadeBy::Api => Origin::Api,
             },
             profile: rule.profile.as_deref().map(ToOwned::to_owned),
-            kind: match rule.allowance {
-                Allowance::Exempt => None,
-                Allowance::Bucket { .. } => Some(RateLimitKind::Bucket),
-                Allowance::Paced { .. } => Some(RateLimitKind::Paced),
-            },
-            exempt: rule.allowance == Allowance::Exempt,
-            burst,
-            fill,
-            rate,
-            ratio,
+            figures: rule.allowance.into(),
             pace: paced.map(pace_state),
             tokens: bucket.as_ref().map(|bucket| bucket.tokens),
-            mode: rule.mode,
-            on_excess: rule.on_excess,
-            order: rule.order,
-            settle: rule.settlement.map(|it| it == Settlement::Measured),
-            deadline: rule.deadline,
+            handling: rule.handling,
             callers,
             queued: of(|bucket| bucket.waiting),
             queued_tokens: bucket.as_ref().map_or(0.0, |it| it.waiting_tokens),
@@ -184,67 +164,48 @@ impl CallersSource for Shared {
         callers.map(|caller| self.caller_state(caller)).collect()
     }
 
-    fn caller(&self, id: CallerId) -> Result<CallerState, Refused> {
+    fn caller(&self, id: CallerId) -> Result<CallerState, ApiRefusal> {
         let caller = self.callers.get(self.clock.now(), id).map_err(refused)?;
         Ok(self.caller_state(caller))
     }
 
-    fn create_caller(
-        &self,
-        new: NewCaller,
-        weight: Option<Weight>,
-    ) -> Result<CallerState, Refused> {
-        let new = callers::NewCaller {
-            label: new.label,
-            patterns: new.patterns,
-            groups: new.groups,
-            notes: new.notes,
-            rate_limit: None,
-            weight,
-        };
+    fn create_caller(&self, new: NewCaller) -> Result<CallerState, ApiRefusal> {
         let id = self.change_and_save(|callers| callers.create(new))?;
         self.caller(id)
     }
 
-    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, Refused> {
-        let patch = callers::CallerPatch {
-            label: patch.row.label,
-            groups: patch.row.groups,
-            notes: patch.row.notes,
-            rate_limit: None,
-            weight: patch.weight,
-        };
+    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, ApiRefusal> {
         self.change_and_save(|callers| callers.patch(id, patch))?;
         self.caller(id)
     }
 
-    fn delete_caller(&self, id: CallerId) -> Result<(), Refused> {
+    fn delete_caller(&self, id: CallerId) -> Result<(), ApiRefusal> {
         self.change_and_save(|callers| callers.delete(id))
     }
 
-    fn merge_callers(&self, merge: Merge) -> Result<CallerState, Refused> {
+    fn merge_callers(&self, merge: Merge) -> Result<CallerState, ApiRefusal> {
         let Merge { into, from, label } = merge;
         self.change_and_save(|callers| callers.merge(into, &from, label))?;
         self.caller(into)
     }
 
-    fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, Refused> {
+    fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, ApiRefusal> {
         let caller = self.callers.get(self.clock.now(), id).map_err(refused)?;
-        let last = self.last_access(caller.last_call);
+        let last = self.last_access(caller.row.last_call);
         let named = |function| self.callers.function_name(function).to_string();
         Ok(CallerUsage::new(id, last, &caller.usage, named))
     }
 
-    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, Refused> {
+    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, ApiRefusal> {
         let now = self.clock.now();
         let used = |usage: &UsageNow| Used::from(&usage.over(span).tally);
         let all = self.callers.all(now).into_iter();
         let mut callers: Vec<CallerUsed> = all
-            .filter(|caller| group.is_none_or(|group| caller.groups.contains(group)))
+            .filter(|caller| group.is_none_or(|group| caller.row.groups.contains(group)))
             .map(|caller| CallerUsed {
-                id: caller.id,
+                id: caller.row.id,
                 used: used(&caller.usage),
-                label: caller.label.map(|label| label.to_string()),
+                label: caller.row.label,
             })
             .collect();
         callers.sort_by(|a, b| b.used.tokens.total_cmp(&a.used.tokens));
@@ -252,7 +213,7 @@ impl CallersSource for Shared {
             None => None,
             Some(group) => {
                 let usage = self.callers.group_usage(now, group.as_str());
-                let usage = usage.ok_or_else(|| Refused::unknown(What::Group, group))?;
+                let usage = usage.ok_or_else(|| ApiRefusal::unknown(What::Group, group))?;
                 Some(used(&usage))
             }
         };
@@ -264,7 +225,7 @@ impl CallersSource for Shared {
         })
     }
 
-    fn suggest(&self, derive: Derive) -> Result<Suggested, Refused> {
+    fn suggest(&self, derive: Derive) -> Result<Suggested, ApiRefusal> {
         let Derive {
             caller,
             span,
@@ -282,33 +243,13 @@ impl CallersSource for Shared {
         limits.map(|limit| self.rate_limit_state(limit)).collect()
     }
 
-    fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused> {
+    fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, ApiRefusal> {
         let limit = self.callers.rate_limit(id).map_err(refused)?;
         Ok(self.rate_limit_state(limit))
     }
 
-    fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, Refused> {
+    fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, ApiRefusal> {
         let now = self.clock.now();
-        let new = rate_limit::NewRateLimit {
-            label: new.label,
-            size: match new.rate {
-                Rate::Profile(name) => Size::Profile(name.into()),
-                Rate::Bucket { burst, fill } => Size::Bucket { burst, fill },
-                Rate::Paced { rate, ratio } => Size::Paced { rate, ratio },
-                Rate::Exempt => Size::Exempt,
-                Rate::Derived(derive) => Size::Derived {
-                    caller: derive.caller,
-                    span: derive.span,
-                    headroom: derive.headroom,
-                },
-            },
-            mode: new.rules.mode,
-            on_excess: new.rules.on_excess,
-            order: new.rules.order,
-            settlement: new.rules.settlement,
-            deadline: new.rules.deadline,
-            callers: new.callers,
-        };
         let id = self.change_and_save(|callers| callers.create_rate_limit(now, new))?;
         self.rate_limit(id)
     }
@@ -317,51 +258,33 @@ impl CallersSource for Shared {
         &self,
         id: RateLimitId,
         patch: RateLimitPatch,
-    ) -> Result<RateLimitState, Refused> {
-        let patch = rate_limit::RateLimitPatch {
-            label: patch.label,
-            size: patch.rate.map(|rate| match rate {
-                RatePatch::Profile(name) => SizePatch::Profile(name.into()),
-                RatePatch::Bucket { burst, fill } => SizePatch::Bucket { burst, fill },
-                RatePatch::Paced { rate, ratio } => SizePatch::Paced { rate, ratio },
-                RatePatch::Exempt => SizePatch::Exempt,
-            }),
-            mode: patch.mode,
-            on_excess: patch.on_excess,
-            order: patch.order,
-            settlement: patch.settlement,
-            deadline: patch.deadline,
-        };
+    ) -> Result<RateLimitState, ApiRefusal> {
         self.change_and_save(|callers| callers.patch_rate_limit(id, patch))?;
         self.rate_limit(id)
     }
 
-    fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), Refused> {
+    fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), ApiRefusal> {
         self.change_and_save(|callers| callers.delete_rate_limit(id))
     }
 
-    fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, Refused> {
+    fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, ApiRefusal> {
         self.change_and_save(|callers| callers.attach(id, caller))?;
         self.rate_limit(id)
     }
 
-    fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), Refused> {
+    fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), ApiRefusal> {
         self.change_and_save(|callers| callers.detach(id, caller))
     }
 
     fn profiles(&self) -> Vec<Profile> {
         let profiles = self.callers.profiles().into_iter();
         let shown = profiles.map(|profile| {
-            let (burst, fill) = match profile.allowance {
-                // A profile is a size of a bucket.
-                Allowance::Exempt | Allowance::Paced { .. } => (None, None),
-                Allowance::Bucket { burst, fill } => (Some(burst.get()), Some(fill.get())),
-            };
+            let figures = Figures::from(profile.allowance);
             Profile {
                 name: profile.name.to_string(),
-                exempt: profile.allowance == Allowance::Exempt,
-                burst,
-                fill,
+                exempt: figures.exempt,
+                burst: figures.burst,
+                fill: figures.fill,
             }
         });
         shown.collect()
@@ -380,18 +303,9 @@ impl CallersSource for Shared {
         }
     }
 
-    fn put_costs(&self, costs: Costs) -> Result<CostsState, Refused> {
-        let functions = costs.functions.into_iter();
-        let new = NewCosts {
-            default: costs.default.get(),
-            functions: functions
-                .map(|(name, cost)| (name.into(), cost.get()))
-                .collect(),
-            unit_seconds: costs.unit.as_secs_f64(),
-            settle: costs.settle,
-        };
+    fn put_costs(&self, costs: NewCosts) -> Result<CostsState, ApiRefusal> {
         self.change_and_save(|callers| {
-            let put = callers.put_costs(&new);
+            let put = callers.put_costs(&costs);
             put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
         })?;
         // The costs of calls decide the size of a pool and of a debt.
@@ -425,10 +339,7 @@ impl CallersSource for Shared {
         };
         let tokens: Tokens = drawn(found.cost);
         let wait = bucket.and_then(|bucket| self.gate.bucket_wait(bucket, tokens));
-        let label = |id| {
-            let caller = self.callers.get(self.clock.now(), id).ok()?;
-            Some(caller.label?.to_string())
-        };
+        let label = |id| self.callers.get(self.clock.now(), id).ok()?.row.label;
         Classified {
             matches: found
                 .matches
@@ -485,9 +396,9 @@ impl CallersSource for Shared {
         rows.collect()
     }
 
-    fn explain(&self, id: CallId) -> Result<Explained, Refused> {
+    fn explain(&self, id: CallId) -> Result<Explained, ApiRefusal> {
         let ended = self.lately.find(id.0);
-        let ended = ended.ok_or_else(|| Refused::unknown(What::Call, id))?;
+        let ended = ended.ok_or_else(|| ApiRefusal::unknown(What::Call, id))?;
         let held = held(&ended);
         Ok(Explained {
             id,
@@ -546,28 +457,28 @@ fn held(ended: &Ended) -> Vec<Held> {
 }
 
 /// Why a change was refused, in the form of the API.
-fn refused(error: Error) -> Refused {
+fn refused(error: Error) -> ApiRefusal {
     let field = error.field().to_owned();
     let told = error.to_string();
     let reason = told.strip_prefix(&field).unwrap_or(&told);
     let reason = reason.trim_start_matches([':', ' ']).to_owned();
     match error {
         Error::Table(error) => error.into(),
-        Error::UnknownRateLimit(id) => Refused::unknown(What::RateLimit, id),
-        Error::UnknownProfile(name) => Refused::unknown(What::Profile, name),
-        Error::LabelTaken { holder, .. } => Refused::LabelExists { holder },
-        Error::NotAttached { caller, .. } => Refused::unknown(What::Caller, caller),
+        Error::UnknownRateLimit(id) => ApiRefusal::unknown(What::RateLimit, id),
+        Error::UnknownProfile(name) => ApiRefusal::unknown(What::Profile, name),
+        Error::LabelTaken { holder, .. } => ApiRefusal::LabelExists { holder },
+        Error::NotAttached { caller, .. } => ApiRefusal::unknown(What::Caller, caller),
         Error::RateLimitIsStatic(_)
         | Error::TooManyRateLimits
         | Error::TooManyFunctions(_)
         | Error::SizeMissing(_)
         | Error::LabelInConfig(_)
-        | Error::NothingUsed(_) => Refused::Conflict { field, reason },
+        | Error::NothingUsed(_) => ApiRefusal::Conflict { field, reason },
         Error::LabelIsAnId(_)
         | Error::FunctionRepeated(_)
         | Error::FunctionName(_)
         | Error::Cost { .. }
-        | Error::Unit => Refused::Invalid { field, reason },
+        | Error::Unit => ApiRefusal::Invalid { field, reason },
     }
 }
 

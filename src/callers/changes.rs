@@ -5,71 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::CostModel;
-use tidegate_callers::{
-    CallerId, Charge, Group, Label, LimitRef, NewCaller as NewRow, Notes, Patch, Pattern,
-    TableError,
-};
+use tidegate_callers::{CallerId, Charge, Label, LimitRef, NewCaller as NewRow, Patch, TableError};
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::{Burst, Fill, Weight};
+use tidegate_limits::{Burst, Fill, Timestamp};
 
 use super::functions::FUNCTIONS_MAX;
 use super::rate_limit::{
-    Allowance, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule, Size,
-    SizePatch,
+    Allowance, Derive, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule,
+    Size, SizePatch,
 };
 use super::settings::Costs;
 use super::{Callers, Changed, Error, State};
+use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use crate::call::claim::RateLimitId;
 use crate::call::sdk::NAME_MAX;
-use tidegate_limits::Timestamp;
 
 const UNIT_MAX: Duration = Duration::from_secs(3600);
-
-/// A caller to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewCaller {
-    /// What people call it.
-    pub label: Label,
-    /// What belongs to it.
-    pub patterns: Vec<Pattern>,
-    /// The groups that it is in.
-    pub groups: Vec<Group>,
-    /// What people want to remember of it.
-    pub notes: Notes,
-    /// Its rate limit.
-    pub rate_limit: Option<RateLimitId>,
-    /// How many turns it has for one of an ordinary caller; none leaves that to less specific
-    /// callers.
-    pub weight: Option<Weight>,
-}
-
-/// What to change of a caller; `None` leaves it as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallerPatch {
-    /// What people call it.
-    pub label: Option<Label>,
-    /// All the groups that it is in.
-    pub groups: Option<Vec<Group>>,
-    /// What people want to remember of it.
-    pub notes: Option<Notes>,
-    /// Its rate limit; the inner `None` takes it away.
-    pub rate_limit: Option<Option<RateLimitId>>,
-    /// How many turns it has; the inner `None` leaves that to less specific callers.
-    pub weight: Option<Option<Weight>>,
-}
-
-/// What calls are to cost, as it was given.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewCosts {
-    /// A call of a function that has no cost of its own, in tokens.
-    pub default: f64,
-    /// Functions with a cost of their own, in tokens.
-    pub functions: Vec<(Arc<str>, f64)>,
-    /// Seconds of the backend's time that one token stands for.
-    pub unit_seconds: f64,
-    /// Whether calls are settled by the time that they took.
-    pub settle: bool,
-}
 
 impl Callers {
     /// Makes a caller. Rows that had registered themselves by one of its patterns become part
@@ -114,7 +65,7 @@ impl Callers {
             let mut groups = patch.groups;
             if patch.weight.is_some() && groups.is_none() {
                 // So that the table sees a change, and keeps the row from now on.
-                groups = state.table.get(id).map(|row| row.groups().to_vec());
+                groups = state.table.get(id).map(|row| row.groups.to_vec());
             }
             state.table.patch(
                 id,
@@ -215,11 +166,7 @@ impl Callers {
                 rule: Rule {
                     allowance,
                     profile,
-                    mode: new.mode,
-                    on_excess: new.on_excess,
-                    order: new.order,
-                    settlement: new.settlement,
-                    deadline: new.deadline,
+                    handling: new.handling,
                 },
             };
             state.attach_all(callers, limit.reference())?;
@@ -252,11 +199,7 @@ impl Callers {
             if let Some(size) = patch.size {
                 (rule.allowance, rule.profile) = state.patched(rule, size)?;
             }
-            rule.mode = patch.mode.unwrap_or(rule.mode);
-            rule.on_excess = patch.on_excess.unwrap_or(rule.on_excess);
-            rule.order = patch.order.unwrap_or(rule.order);
-            rule.settlement = patch.settlement.unwrap_or(rule.settlement);
-            rule.deadline = patch.deadline.unwrap_or(rule.deadline);
+            rule.handling = patch.handling.of(rule.handling);
             state.rate_limits.insert(id, limit);
             Ok(())
         })
@@ -297,7 +240,7 @@ impl Callers {
         self.change(|state| {
             let charge = state.charge(Some(id))?;
             let row = state.table.get(caller).ok_or(TableError::Unknown(caller))?;
-            if row.charge() != charge {
+            if row.charge != charge {
                 let rate_limit = id;
                 return Err(Error::NotAttached { rate_limit, caller });
             }
@@ -342,7 +285,7 @@ impl State {
     fn can_be_attached(&self, callers: &[CallerId]) -> Result<(), Error> {
         for &id in callers {
             let row = self.table.get(id).ok_or(TableError::Unknown(id))?;
-            if row.kind() == tidegate_callers::Kind::Static {
+            if row.kind == tidegate_callers::Kind::Static {
                 return Err(TableError::IsStatic(id).into());
             }
         }
@@ -352,7 +295,7 @@ impl State {
     fn attach_all(&mut self, callers: &[CallerId], limit: LimitRef) -> Result<(), Error> {
         let before: Vec<_> = callers
             .iter()
-            .filter_map(|&id| Some((id, self.table.get(id)?.charge())))
+            .filter_map(|&id| Some((id, self.table.get(id)?.charge)))
             .collect();
         for (at, &id) in callers.iter().enumerate() {
             if let Err(mistake) = self.set_charge(id, Charge::Limit(limit)) {
@@ -408,11 +351,11 @@ impl State {
             Size::Exempt => Ok((Allowance::Exempt, None)),
             &Size::Bucket { burst, fill } => Ok((Allowance::Bucket { burst, fill }, None)),
             &Size::Paced { rate, ratio } => Ok((Allowance::Paced { rate, ratio }, None)),
-            &Size::Derived {
+            &Size::Derived(Derive {
                 caller,
                 span,
                 headroom,
-            } => {
+            }) => {
                 let row = self.table.get(caller);
                 row.ok_or(TableError::Unknown(caller))?;
                 let account = self.accounts.get(&caller);

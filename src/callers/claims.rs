@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use tidegate_callers::{
-    CallerId, FunctionId, Group, LimitRef, Match, Matches, Registration, Row, Settled, Table, Usage,
+    CallerId, FunctionId, Group, LimitRef, Match, Matches, Registration, Settled, Table, Usage,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
@@ -258,7 +258,7 @@ pub(super) fn charge(limit: &RateLimit) -> Charged {
             Charged::RateLimit {
                 id: limit.id,
                 label: Arc::clone(&limit.label),
-                deadline: limit.rule.deadline,
+                deadline: limit.rule.handling.deadline,
             }
         }
     }
@@ -285,9 +285,9 @@ fn quota_key(
             .filter_map(|id| table.get(id))
     };
     let row = rows()
-        .find(|row| row.label().is_some())
+        .find(|row| row.label.is_some())
         .or_else(|| rows().next())?;
-    let caller = row.id();
+    let caller = row.id;
     let account = accounts.entry(caller).or_default();
     let key = account
         .quota_key
@@ -297,7 +297,7 @@ fn quota_key(
 
 /// Every group that one of the callers is in, each once.
 fn each_group(table: &Table, callers: &Counted, mut tell: impl FnMut(&Group)) {
-    let groups_of = |id| table.get(id).map(Row::groups).unwrap_or_default();
+    let groups_of = |id| table.get(id).map(|row| &*row.groups).unwrap_or_default();
     for (at, id) in callers.iter().enumerate() {
         for group in groups_of(id) {
             let mut earlier = callers.iter().take(at);

@@ -6,42 +6,19 @@ pub(crate) mod profiles;
 
 use std::sync::Arc;
 
-use tidegate_callers::{CallerId, Label, LimitRef};
-use tidegate_callers::{Headroom, Span};
+use tidegate_callers::LimitRef;
 use tidegate_limits::call::BucketId;
-use tidegate_limits::pace::{BurstRatio, Rate};
-use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement,
-};
-use tidegate_limits::{Burst, Fill};
+use tidegate_limits::scheduler::{BucketLimit, BucketRule, Settlement};
 
-use crate::call::claim::{Deadline, RateLimitId};
+use crate::call::claim::RateLimitId;
 use crate::call::pace::{CostRange, pace};
+pub use crate::call::rate_limit::{
+    Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
+};
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
 /// The most rate limits; each is a label value in the metrics.
 pub const RATE_LIMITS_MAX: usize = 1024;
-
-/// How much a rate limit lets through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allowance {
-    /// Everything, and no other rate limit is asked.
-    Exempt,
-    /// What is in a bucket of tokens.
-    Bucket {
-        /// The most tokens at once.
-        burst: Burst,
-        /// Tokens per second.
-        fill: Fill,
-    },
-    /// A steady rate, and a little more for late calls, until they have caught up.
-    Paced {
-        /// Tokens per second.
-        rate: Rate,
-        /// How many times the rate the late are let through at.
-        ratio: BurstRatio,
-    },
-}
 
 /// What has a quota of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,17 +49,8 @@ pub struct Rule {
     pub allowance: Allowance,
     /// The profile that this is the size of, and follows when that changes.
     pub profile: Option<Arc<str>>,
-    /// Whether it holds anybody back.
-    pub mode: BucketMode,
-    /// What happens to a call for which there are no tokens.
-    pub on_excess: OnExcess,
-    /// In what order the calls that wait for it go.
-    pub order: BucketOrder,
-    /// Whether its calls are settled by the time that they took; none leaves it to
-    /// `costs.settle`.
-    pub settlement: Option<Settlement>,
-    /// How long its calls may wait.
-    pub deadline: Deadline,
+    /// How it handles calls.
+    pub handling: Handling,
 }
 
 impl Rule {
@@ -92,11 +60,7 @@ impl Rule {
         Self {
             allowance,
             profile: None,
-            mode: BucketMode::default(),
-            on_excess: OnExcess::default(),
-            order: BucketOrder::default(),
-            settlement: None,
-            deadline: Deadline::default(),
+            handling: Handling::default(),
         }
     }
 }
@@ -138,11 +102,10 @@ impl RateLimit {
     /// How a call charged to it is charged in the end. `settles` is what holds for limits that
     /// don't say.
     pub(super) fn settlement(&self, settles: bool) -> Settlement {
-        self.rule.settlement.unwrap_or(if settles {
-            Settlement::Measured
-        } else {
-            Settlement::Estimate
-        })
+        match self.rule.handling.settle.unwrap_or(settles) {
+            true => Settlement::Measured,
+            false => Settlement::Estimate,
+        }
     }
 
     /// Its bucket; none if it lets everything through. `costs` is what calls cost.
@@ -152,12 +115,13 @@ impl RateLimit {
             Allowance::Bucket { burst, fill } => BucketLimit::Bucket { burst, fill },
             Allowance::Paced { rate, ratio } => BucketLimit::Paced(pace(rate, ratio, costs)),
         };
+        let handling = self.rule.handling;
         Some(BucketRule {
             name: self.name(),
             limit,
-            mode: self.rule.mode,
-            on_excess: self.rule.on_excess,
-            order: self.rule.order,
+            mode: handling.mode,
+            on_excess: handling.on_excess,
+            order: handling.order,
             settlement: self.settlement(settles),
         })
     }
@@ -174,116 +138,4 @@ pub enum BucketChange {
     Remove(BucketId),
     /// Calls that wait may be charged to another bucket, or none, from now on.
     Recharge,
-}
-
-/// How much a rate limit is to let through.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Size {
-    /// As much as a profile.
-    Profile(Arc<str>),
-    /// Everything.
-    Exempt,
-    /// A bucket.
-    Bucket {
-        /// The most tokens at once.
-        burst: Burst,
-        /// Tokens per second.
-        fill: Fill,
-    },
-    /// A pace.
-    Paced {
-        /// Tokens per second.
-        rate: Rate,
-        /// How many times the rate the late are let through at.
-        ratio: BurstRatio,
-    },
-    /// What would have let through what a caller used.
-    Derived {
-        /// The caller.
-        caller: CallerId,
-        /// Over which time.
-        span: Span,
-        /// How much faster than its mean.
-        headroom: Headroom,
-    },
-}
-
-/// A rate limit to be made.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewRateLimit {
-    /// What people call it.
-    pub label: Option<Label>,
-    /// How much it lets through.
-    pub size: Size,
-    /// Whether it holds anybody back.
-    pub mode: BucketMode,
-    /// What happens to a call for which there are no tokens.
-    pub on_excess: OnExcess,
-    /// In what order the calls that wait for it go.
-    pub order: BucketOrder,
-    /// Whether its calls are settled; none leaves it to the costs.
-    pub settlement: Option<Settlement>,
-    /// How long its calls may wait.
-    pub deadline: Deadline,
-    /// Whose it is.
-    pub callers: Vec<CallerId>,
-}
-
-impl NewRateLimit {
-    /// One of this size that says nothing else.
-    #[must_use]
-    pub fn of(size: Size) -> Self {
-        Self {
-            label: None,
-            size,
-            mode: BucketMode::default(),
-            on_excess: OnExcess::default(),
-            order: BucketOrder::default(),
-            settlement: None,
-            deadline: Deadline::default(),
-            callers: Vec::new(),
-        }
-    }
-}
-
-/// What to change of how much a rate limit lets through.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SizePatch {
-    /// As much as a profile.
-    Profile(Arc<str>),
-    /// Everything.
-    Exempt,
-    /// A bucket; what is not given stays.
-    Bucket {
-        /// The most tokens at once.
-        burst: Option<Burst>,
-        /// Tokens per second.
-        fill: Option<Fill>,
-    },
-    /// A pace; what is not given stays, and the ratio of one that had none is the usual one.
-    Paced {
-        /// Tokens per second.
-        rate: Option<Rate>,
-        /// How many times the rate the late are let through at.
-        ratio: Option<BurstRatio>,
-    },
-}
-
-/// What to change of a rate limit; `None` leaves it as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RateLimitPatch {
-    /// What people call it.
-    pub label: Option<Label>,
-    /// How much it lets through.
-    pub size: Option<SizePatch>,
-    /// Whether it holds anybody back.
-    pub mode: Option<BucketMode>,
-    /// What happens to a call for which there are no tokens.
-    pub on_excess: Option<OnExcess>,
-    /// In what order the calls that wait for it go.
-    pub order: Option<BucketOrder>,
-    /// Whether its calls are settled; the inner `None` leaves it to the costs.
-    pub settlement: Option<Option<Settlement>>,
-    /// How long its calls may wait.
-    pub deadline: Option<Deadline>,
 }

@@ -1,12 +1,12 @@
 //! What survives a restart: callers, rate limits and costs; of what was counted, the totals.
 
-use tidegate_callers::{CallerId, LastCall, Row, SavedCaller};
-use tidegate_callers::{Tally, Usage};
+use tidegate_callers::{CallerId, Charge, LastCall, LimitRef, Row, Tally, Usage};
 use tidegate_limits::{Timestamp, Weight};
 
 use super::rate_limit::RateLimit;
 use super::settings::Costs;
 use super::{Account, Callers, State};
+use crate::call::claim::RateLimitId;
 
 /// What is kept from one run to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Saved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRow {
     /// The row.
-    pub caller: SavedCaller,
+    pub caller: Row,
     /// How many turns it has.
     pub weight: Option<Weight>,
     /// What it has used in all.
@@ -42,21 +42,14 @@ impl Callers {
         let state = self.lock();
         let now = Timestamp::ZERO;
         let row = |row: &Row| {
-            let account = state.accounts.get(&row.id());
+            let account = state.accounts.get(&row.id);
             SavedRow {
-                caller: SavedCaller {
-                    id: row.id(),
-                    kind: row.kind(),
-                    label: row.label().cloned(),
-                    groups: row.groups().to_vec(),
-                    notes: row.notes().clone(),
-                    patterns: row.patterns().to_vec(),
-                    charge: row.charge(),
-                    last_call: match row.last_call() {
-                        LastCall::Never => 0,
-                        LastCall::Earlier(moment) => moment,
-                        LastCall::At(at) => moment(at),
+                caller: Row {
+                    last_call: match row.last_call {
+                        LastCall::At(at) => LastCall::Earlier(moment(at)),
+                        before => before,
                     },
+                    ..row.clone()
                 },
                 weight: account.and_then(|account| account.weight),
                 total: account
@@ -76,8 +69,8 @@ impl Callers {
 }
 
 impl State {
-    /// Takes what an earlier run kept, before the config has its say. What can't be taken is
-    /// left out, and told.
+    /// Restores the state of an earlier run, before the config is applied. A row that cannot be
+    /// restored is left out and logged.
     pub(super) fn restore(&mut self, saved: Saved) {
         let highest = saved.rate_limits.iter().map(|limit| limit.id.0).max();
         self.rate_limits_made = saved.rate_limits_made.max(highest.unwrap_or(0));
@@ -99,32 +92,23 @@ impl State {
         }
         for (id, weight, total) in accounts {
             if self.table.get(id).is_some() {
-                let used = total != tidegate_callers::Tally::default();
-                let usage = used.then(|| Box::new(Usage::with_total(total)));
-                self.accounts.insert(
-                    id,
-                    Account {
-                        usage,
-                        weight,
-                        ..Account::default()
-                    },
-                );
+                let used = total != Tally::default();
+                let account = Account {
+                    usage: used.then(|| Box::new(Usage::with_total(total))),
+                    weight,
+                    ..Account::default()
+                };
+                self.accounts.insert(id, account);
             }
         }
         // A row of the config whose rate limit is not kept any more gets its own from there;
         // any other loses it.
-        let dangling: Vec<_> = self
-            .table
-            .rows()
-            .filter_map(|row| match row.charge() {
-                tidegate_callers::Charge::Limit(limit) => Some(limit),
-                _ => None,
-            })
-            .filter(|limit| {
-                let id = crate::call::claim::RateLimitId(limit.0);
-                !self.rate_limits.contains_key(&id)
-            })
-            .collect();
+        let charged = self.table.rows().filter_map(|row| match row.charge {
+            Charge::Limit(limit) => Some(limit),
+            Charge::None | Charge::Exempt => None,
+        });
+        let is_known = |id: &LimitRef| self.rate_limits.contains_key(&RateLimitId(id.0));
+        let dangling: Vec<_> = charged.filter(|limit| !is_known(limit)).collect();
         for limit in dangling {
             self.table.detach(limit);
         }

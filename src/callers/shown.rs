@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    CallerId, Charge, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, Notes, Pattern,
-    Row, Specificity, TableError,
+    CallerId, Charge, Group, Headroom, Identity, Kind, LimitRef, Matches, Row, ServiceTime, Span,
+    Specificity, Suggestion, TableError, Usage, UsageNow,
 };
-use tidegate_callers::{Headroom, ServiceTime, Span, Suggestion, Usage, UsageNow};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::{Timestamp, Weight};
 
@@ -22,26 +21,10 @@ use crate::call::claim::{Charged, RateLimitId};
 /// A caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallerNow {
-    /// Its id.
-    pub id: CallerId,
-    /// Where it comes from.
-    pub kind: Kind,
-    /// What people call it.
-    pub label: Option<Label>,
-    /// Its label; without one, its pattern.
-    pub name: String,
-    /// The groups that it is in.
-    pub groups: Vec<Group>,
-    /// What people remember of it.
-    pub notes: Notes,
-    /// What belongs to it.
-    pub patterns: Vec<Pattern>,
-    /// Its rate limit.
-    pub rate_limit: Option<RateLimitId>,
+    /// Its row.
+    pub row: Row,
     /// How many turns it has, if that is said of it.
     pub weight: Option<Weight>,
-    /// When it was last called.
-    pub last_call: LastCall,
     /// What it has used.
     pub usage: UsageNow,
 }
@@ -131,7 +114,7 @@ impl Callers {
     /// The ids of all callers, in order; the unknown row first.
     #[must_use]
     pub fn ids(&self) -> Vec<CallerId> {
-        self.lock().table.rows().map(Row::id).collect()
+        self.lock().table.rows().map(|row| row.id).collect()
     }
 
     /// All callers, in the order of their ids. Who goes meanwhile is left out.
@@ -152,16 +135,8 @@ impl Callers {
         let usage = account.and_then(|account| account.usage.as_ref());
         let usage = usage.map(|usage| usage.snapshot(now));
         Ok(CallerNow {
-            id,
-            kind: row.kind(),
-            label: row.label().cloned(),
-            name: row.name().into_owned(),
-            groups: row.groups().to_vec(),
-            notes: row.notes().clone(),
-            patterns: row.patterns().to_vec(),
-            rate_limit: rate_limit_of(row.charge()),
+            row: row.clone(),
             weight: account.and_then(|account| account.weight),
-            last_call: row.last_call(),
             usage: usage.unwrap_or_else(|| Usage::new().snapshot(now)),
         })
     }
@@ -200,7 +175,7 @@ impl Callers {
             ..Registered::default()
         };
         for row in state.table.rows() {
-            match row.kind() {
+            match row.kind {
                 Kind::Static => registered.from_config += 1,
                 Kind::Made => registered.made += 1,
                 Kind::Auto => registered.auto += 1,
@@ -222,8 +197,8 @@ impl Callers {
         let state = self.lock();
         let mut callers: BTreeMap<RateLimitId, Vec<CallerId>> = BTreeMap::new();
         for row in state.table.rows() {
-            if let Some(id) = rate_limit_of(row.charge()) {
-                callers.entry(id).or_default().push(row.id());
+            if let Some(id) = rate_limit_of(row.charge) {
+                callers.entry(id).or_default().push(row.id);
             }
         }
         let limits = state.rate_limits.values().map(|limit| RateLimitNow {
@@ -241,8 +216,13 @@ impl Callers {
         let state = self.lock();
         let limit = state.rate_limits.get(&id);
         let rate_limit = limit.ok_or(Error::UnknownRateLimit(id))?.clone();
-        let has_it = |row: &&Row| rate_limit_of(row.charge()) == Some(id);
-        let callers = state.table.rows().filter(has_it).map(Row::id).collect();
+        let has_it = |row: &&Row| rate_limit_of(row.charge) == Some(id);
+        let callers = state
+            .table
+            .rows()
+            .filter(has_it)
+            .map(|row| row.id)
+            .collect();
         Ok(RateLimitNow {
             rate_limit,
             callers,
@@ -334,7 +314,9 @@ impl Callers {
     }
 }
 
-fn rate_limit_of(charge: Charge) -> Option<RateLimitId> {
+/// The rate limit that a row is charged to.
+#[must_use]
+pub fn rate_limit_of(charge: Charge) -> Option<RateLimitId> {
     match charge {
         Charge::Limit(LimitRef(id)) => Some(RateLimitId(id)),
         Charge::None | Charge::Exempt => None,

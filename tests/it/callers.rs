@@ -11,7 +11,8 @@ use tidegate::call::{
     Destination, Dialect, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection,
     Slot, Verdict,
 };
-use tidegate::callers::rate_limit::{Size, SizePatch};
+use tidegate::callers::rate_limit::{Derive, HandlingPatch, Size, SizePatch};
+use tidegate::callers::shown::rate_limit_of;
 use tidegate::callers::{
     BucketChange, CallerPatch, Callers, Changed, Error, Meets, NewCaller, NewRateLimit,
     RateLimitPatch,
@@ -552,7 +553,7 @@ fn spent() -> Duration {
 async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
     let door = Arc::new(Door::open(""));
     let mut new = NewRateLimit::of(size(1.0, 0.01));
-    new.deadline = tidegate::call::claim::Deadline::None;
+    new.handling.deadline = tidegate::call::claim::Deadline::None;
     let now = door.clock.now();
     let id = door.change(door.callers.create_rate_limit(now, new));
     assert_eq!(id, RateLimitId(1));
@@ -615,8 +616,8 @@ async fn a_deletion_with_a_thousand_waiting_loses_no_call() {
         assert_eq!(started.elapsed(), Duration::ZERO, "nothing else holds them");
         assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
         let caller = door.callers.all(door.clock.now());
-        let poller = caller.iter().find(|it| it.name == "poller");
-        assert_eq!(poller.expect("it stays").rate_limit, None);
+        let poller = caller.iter().find(|it| it.row.name() == "poller");
+        assert_eq!(rate_limit_of(poller.expect("it stays").row.charge), None);
     }
     let least = took.iter().min().expect("there are five");
     assert!(*least < Duration::from_millis(10), "{took:?}");
@@ -684,8 +685,8 @@ async fn calls_that_wait_for_a_limit_that_is_deleted_are_charged_to_the_next_mat
 async fn left_to_wait(change: impl FnOnce(&Door, CallerId)) -> f64 {
     let (door, calls) = waiting(100).await;
     let all = door.callers.all(door.clock.now());
-    let poller = all.iter().find(|it| it.name == "poller");
-    change(&door, poller.expect("it was made").id);
+    let poller = all.iter().find(|it| it.row.name() == "poller");
+    change(&door, poller.expect("it was made").row.id);
     let started = Instant::now();
     calls.join_all().await;
     started.elapsed().as_secs_f64()
@@ -749,7 +750,10 @@ async fn calls_that_wait_are_refused_once_their_rate_limit_lets_no_call_wait() {
     let what = || format!("{:?}", door.gate.busy());
     support::until(|| door.gate.busy() == (0, 10), what).await;
     let patch = RateLimitPatch {
-        on_excess: Some(OnExcess::Reject),
+        handling: HandlingPatch {
+            on_excess: Some(OnExcess::Reject),
+            ..HandlingPatch::default()
+        },
         ..RateLimitPatch::default()
     };
     let started = Instant::now();
@@ -835,7 +839,7 @@ async fn ten_thousand_rotating_agents_evict_no_other_caller_and_leave_no_extra_r
     assert!(registered.evicted <= 110 - 20, "{registered:?}");
     let callers = door.callers.all(door.clock.now());
     assert_eq!(callers.len(), 22, "those, poller, and the unknown row");
-    let find = |name: &str| callers.iter().find(|it| it.name == name);
+    let find = |name: &str| callers.iter().find(|it| it.row.name() == name);
     let poller = find("poller").expect("it is never forgotten");
     assert_eq!(poller.usage.total.calls, 100);
     let unknown = find("(unknown)").expect("it is always there");
@@ -1007,10 +1011,13 @@ async fn a_reload_keeps_ids_tokens_statistics_and_what_the_api_made() {
     assert_eq!(door.tokens(1), 2.0);
     let poller = door.callers.get(door.clock.now(), CallerId(1));
     let poller = poller.expect("it is there");
-    assert_eq!(poller.patterns, [agent("poll/*")]);
+    assert_eq!(*poller.row.patterns, [agent("poll/*")]);
     assert_eq!(poller.usage.total.calls, 8);
     let mine = door.callers.get(door.clock.now(), caller);
-    assert_eq!(mine.expect("it is there").rate_limit, Some(made));
+    assert_eq!(
+        rate_limit_of(mine.expect("it is there").row.charge),
+        Some(made)
+    );
 
     door.change(door.callers.apply(&config("").callers));
     assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
@@ -1044,7 +1051,7 @@ async fn after_a_merge_a_group_has_used_what_its_caller_has() {
     door.change(door.callers.merge(grouped, &[plain, other], None));
     let merged = door.callers.get(now(), grouped).expect("it stays");
     assert_eq!(merged.usage.total.calls, 10);
-    assert_eq!(merged.groups.len(), 2);
+    assert_eq!(merged.row.groups.len(), 2);
     assert_eq!(of_group("watched"), (10, 10));
     assert_eq!(of_group("others"), (10, 10));
     door.pass(&who("other"), "guest_list").await;
@@ -1151,7 +1158,7 @@ fn what_was_kept_begins_again_and_the_config_has_its_way() {
     // The first one is new, and gets an unused number.
     assert_eq!(names, [(1, "poller"), (2, "mine"), (3, "first")]);
     let kept = again.get(now, caller).expect("it is there");
-    assert_eq!(kept.rate_limit, Some(limit.value));
+    assert_eq!(rate_limit_of(kept.row.charge), Some(limit.value));
     assert_eq!(kept.usage.total.calls, 1);
     let same = start(POLLER, Some(saved.clone()));
     assert_eq!(same.saved(|_| 1).callers.len(), saved.callers.len());
@@ -1181,11 +1188,11 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
         callers,
         ..NewRateLimit::of(size(1.0, 1.0))
     };
-    let derived = NewRateLimit::of(Size::Derived {
+    let derived = NewRateLimit::of(Size::Derived(Derive {
         caller: mine,
         span: Span::Hour,
         headroom: tidegate_callers::Headroom::DEFAULT,
-    });
+    }));
     let nothing = |error: Error| error.field().to_owned();
     let field = |result: Result<Changed<RateLimitId>, Error>| result.map(drop).map_err(nothing);
     let unit = |result: Result<Changed<()>, Error>| result.map(drop).map_err(nothing);
@@ -1328,8 +1335,11 @@ fn what_changes_in_a_rate_limit_is_what_its_bucket_has_to_follow() {
     };
     assert_eq!(patch(RateLimitPatch::default()), []);
     let changed = patch(RateLimitPatch {
-        mode: Some(BucketMode::Observe),
-        on_excess: Some(OnExcess::Reject),
+        handling: HandlingPatch {
+            mode: Some(BucketMode::Observe),
+            on_excess: Some(OnExcess::Reject),
+            ..HandlingPatch::default()
+        },
         label: Some(Label::new("new").expect("a label")),
         ..RateLimitPatch::default()
     });

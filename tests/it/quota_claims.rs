@@ -118,7 +118,7 @@ fn a_call_draws_from_the_quota_of_its_caller_by_a_name_that_every_sidecar_gives(
     let now = callers
         .get(Timestamp::ZERO, claim.caller)
         .expect("it is there");
-    assert_eq!(now.label, None, "it has registered itself");
+    assert_eq!(now.row.label, None, "it has registered itself");
     // A caller without its own row is unknown.
     let callers = start(&[("q", "\"caller\"")], &format!("{ALICE}{KNOWN_ONLY}"));
     check(

@@ -48,7 +48,7 @@ pub use matches::{Match, Matches};
 pub use names::{Group, Label, NameError, Notes};
 pub use network::{Network, NetworkError};
 pub use pattern::{LITERAL_MAX, Pattern, PatternError, PatternText, Specificity, TextPattern};
-pub use row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row, SavedCaller};
+pub use row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row};
 pub use table::{
     AutoRegister, Fold, Inserted, Registration, Reloaded, Restored, Table, TableSettings,
 };

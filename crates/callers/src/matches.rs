@@ -5,7 +5,7 @@ use core::cmp::Reverse;
 
 use crate::index::Found;
 use crate::pattern::Specificity;
-use crate::row::{CallerId, Charge, Row};
+use crate::row::{CallerId, Charge, Entry, Row};
 use tidegate_limits::slab::{Key, Slab};
 
 /// A caller that a call belongs to.
@@ -86,13 +86,15 @@ impl Matches {
     }
 
     /// Puts what was found into order.
-    pub(super) fn rank(&mut self, rows: &Slab<Row>) {
+    pub(super) fn rank(&mut self, rows: &Slab<Entry>) {
         let Self { found, matches } = self;
         matches.clear();
         let mut may_repeat = false;
         for (specificity, key) in &found.entries {
             // A row may have been forgotten meanwhile.
-            let Some(row) = rows.get(*key) else { continue };
+            let Some(Entry { row, .. }) = rows.get(*key) else {
+                continue;
+            };
             may_repeat |= row.patterns.len() > 1;
             matches.push(Match::new(*specificity, *key, row));
         }

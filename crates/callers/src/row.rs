@@ -72,49 +72,27 @@ pub enum LastCall {
 }
 
 /// A caller.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    pub(super) id: CallerId,
-    pub(super) kind: Kind,
-    pub(super) label: Option<Label>,
-    pub(super) groups: Box<[Group]>,
-    pub(super) notes: Notes,
-    pub(super) patterns: Box<[Pattern]>,
-    pub(super) charge: Charge,
-    pub(super) last_call: LastCall,
-    /// Its place among those that may be forgotten.
-    pub(super) links: Links,
-}
-
-impl Linked for Row {
-    fn links(&mut self) -> &mut Links {
-        &mut self.links
-    }
-
-    fn linked(&self) -> &Links {
-        &self.links
-    }
+    /// Its id.
+    pub id: CallerId,
+    /// Where it comes from.
+    pub kind: Kind,
+    /// Its label, if it has one.
+    pub label: Option<Label>,
+    /// The groups that it is in, in the order in which they were given.
+    pub groups: Box<[Group]>,
+    /// Notes of operators.
+    pub notes: Notes,
+    /// Its patterns: calls that match one of these belong to it.
+    pub patterns: Box<[Pattern]>,
+    /// What its calls are charged to.
+    pub charge: Charge,
+    /// When it was last called.
+    pub last_call: LastCall,
 }
 
 impl Row {
-    /// Its id.
-    #[must_use]
-    pub const fn id(&self) -> CallerId {
-        self.id
-    }
-
-    /// Where it comes from.
-    #[must_use]
-    pub const fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// Its label, if it has one.
-    #[must_use]
-    pub const fn label(&self) -> Option<&Label> {
-        self.label.as_ref()
-    }
-
     /// Its label; without one, its pattern.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
@@ -124,35 +102,23 @@ impl Row {
             (None, []) => "(unknown)".into(),
         }
     }
+}
 
-    /// The groups that it is in, in the order in which they were given.
-    #[must_use]
-    pub const fn groups(&self) -> &[Group] {
-        &self.groups
+/// A row in the table.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) row: Row,
+    /// Its place among those that may be evicted.
+    pub(super) links: Links,
+}
+
+impl Linked for Entry {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
     }
 
-    /// What people remember of it.
-    #[must_use]
-    pub const fn notes(&self) -> &Notes {
-        &self.notes
-    }
-
-    /// What belongs to it: whatever matches one of these.
-    #[must_use]
-    pub const fn patterns(&self) -> &[Pattern] {
-        &self.patterns
-    }
-
-    /// What its calls are charged to.
-    #[must_use]
-    pub const fn charge(&self) -> Charge {
-        self.charge
-    }
-
-    /// When it was last called.
-    #[must_use]
-    pub const fn last_call(&self) -> LastCall {
-        self.last_call
+    fn linked(&self) -> &Links {
+        &self.links
     }
 }
 
@@ -182,26 +148,4 @@ pub struct Patch {
     pub notes: Option<Notes>,
     /// What its calls are charged to.
     pub charge: Option<Charge>,
-}
-
-/// A row as it was kept from an earlier run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SavedCaller {
-    /// Its id.
-    pub id: CallerId,
-    /// Where it came from.
-    pub kind: Kind,
-    /// What people call it.
-    pub label: Option<Label>,
-    /// The groups that it is in.
-    pub groups: Vec<Group>,
-    /// What people want to remember of it.
-    pub notes: Notes,
-    /// What belongs to it.
-    pub patterns: Vec<Pattern>,
-    /// What its calls are charged to.
-    pub charge: Charge,
-    /// When it was last called, as any number that grows with time, such as seconds since
-    /// 1970; 0 for never.
-    pub last_call: u64,
 }

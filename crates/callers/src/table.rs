@@ -18,7 +18,7 @@ use crate::index::Index;
 use crate::matches::Matches;
 use crate::names::{Group, Notes};
 use crate::pattern::{Pattern, PatternError};
-use crate::row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row};
+use crate::row::{CallerId, Charge, Entry, Kind, LastCall, LimitRef, NewCaller, Patch, Row};
 use tidegate_limits::Timestamp;
 use tidegate_limits::recency::{Links, Recency};
 use tidegate_limits::slab::{Key, Slab};
@@ -165,7 +165,7 @@ pub struct Restored {
 pub struct Table {
     settings: TableSettings,
     churn: Churn,
-    rows: Slab<Row>,
+    rows: Slab<Entry>,
     by_id: BTreeMap<CallerId, Key>,
     index: Index<Key>,
     /// Rows that can be evicted, in the order of their last calls.
@@ -183,7 +183,7 @@ impl Table {
     #[must_use]
     pub fn new(settings: TableSettings) -> Self {
         let mut rows = Slab::default();
-        let unknown = rows.insert(Row {
+        let unknown = Row {
             id: CallerId::UNKNOWN,
             kind: Kind::Unknown,
             label: None,
@@ -192,6 +192,9 @@ impl Table {
             patterns: Box::default(),
             charge: Charge::None,
             last_call: LastCall::Never,
+        };
+        let unknown = rows.insert(Entry {
+            row: unknown,
             links: Links::default(),
         });
         Self {
@@ -284,7 +287,6 @@ impl Table {
             patterns: new.patterns.into(),
             charge: new.charge,
             last_call: last_call.unwrap_or_default(),
-            links: Links::default(),
         });
         let folded = absorbed.into_iter().map(|from| Fold { from, into: id });
         Ok(Inserted {
@@ -410,7 +412,7 @@ impl Table {
     pub fn detach(&mut self, limit: LimitRef) -> Vec<CallerId> {
         let mut detached = Vec::new();
         for key in self.by_id.values() {
-            let row = self.rows.get_mut(*key).expect("an id names a row");
+            let row = &mut self.rows.get_mut(*key).expect("an id names a row").row;
             if row.charge == Charge::Limit(limit) {
                 row.charge = Charge::None;
                 detached.push(row.id);
@@ -492,7 +494,6 @@ impl Table {
             patterns: Box::new([pattern]),
             charge: Charge::None,
             last_call: LastCall::At(now),
-            links: Links::default(),
         });
         matches.found.entries.push((specificity, key));
         Registration::Registered { id, forgotten }
@@ -529,9 +530,9 @@ impl Table {
         let (id, kind) = (row.id, row.kind);
         self.count_groups(&row.groups);
         let patterns = row.patterns.len();
-        let key = self.rows.insert(row);
-        let row = self.rows.get(key).expect("it was put there");
-        for pattern in &row.patterns {
+        let links = Links::default();
+        let key = self.rows.insert(Entry { row, links });
+        for pattern in &self.rows.get(key).expect("it was put there").row.patterns {
             let free = self.index.insert(pattern, key);
             free.expect("no row has the pattern");
         }
@@ -550,7 +551,7 @@ impl Table {
         if self.row(key).kind == Kind::Auto {
             self.autos.remove(&mut self.rows, key);
         }
-        let row = self.rows.remove(key).expect("an id names a row");
+        let row = self.rows.remove(key).expect("an id names a row").row;
         for pattern in &row.patterns {
             let held = self.index.remove(pattern);
             held.expect("a row has its patterns");
@@ -581,11 +582,11 @@ impl Table {
     }
 
     fn row(&self, key: Key) -> &Row {
-        self.rows.get(key).expect("the row is there")
+        &self.rows.get(key).expect("the row is there").row
     }
 
     fn row_mut(&mut self, key: Key) -> &mut Row {
-        self.rows.get_mut(key).expect("the row is there")
+        &mut self.rows.get_mut(key).expect("the row is there").row
     }
 
     fn pattern_count(&self, id: CallerId) -> usize {

@@ -1,25 +1,26 @@
 //! Requests as read and checked: each value from this module is valid on its own, and only the
 //! current state can be an obstacle.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
 
 use tidegate_callers::{
-    CallerId, Charge, Group, Identity, IdentityBuf, Label, NewCaller, Notes, Patch, Pattern,
-    PatternText,
+    CallerId, Group, Headroom, Identity, IdentityBuf, Label, Notes, Pattern, PatternText, Span,
 };
-use tidegate_callers::{Headroom, Span};
 use tidegate_limits::bucket::OutOfRange;
-use tidegate_limits::pace::BurstRatio;
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
+use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::{Burst, Fill, Tokens, Weight};
 
-use super::json::{self, Fields, Value, cut};
-use super::state::{DEADLINES, EXCESSES, KINDS, MODES, ORDERS, RateLimitKind, SPANS};
-use super::{CallId, Refused, What};
-use crate::call::claim::{Deadline, RateLimitId};
+use super::json::{Fields, Value, cut};
+use super::refused::{ApiRefusal, What};
+use super::state::{CallId, RateLimitKind, Spans};
+use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
+use crate::call::claim::RateLimitId;
+use crate::call::rate_limit::{
+    Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
+};
 use crate::call::sdk::NAME_MAX;
+use crate::options::{Words, json};
 
 /// The maximum number of patterns of one caller.
 const PATTERNS_MAX: usize = 256;
@@ -37,14 +38,47 @@ const ROWS: usize = 1_000;
 /// The maximum number of keys of each quota in one answer, and the default.
 const QUOTA_KEYS: usize = 100;
 
-/// A change of a caller; `None` keeps a value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallerPatch {
-    /// What to change of its row.
-    pub row: Patch,
-    /// Its turns for one turn of an ordinary caller; the inner `None` takes the weight of less
-    /// specific callers.
-    pub weight: Option<Option<Weight>>,
+type Read<T> = Result<T, ApiRefusal>;
+
+/// A request that is read from the fields of a body, or from the parameters of a query.
+pub(super) trait Asked: Sized {
+    /// The names of all fields, in parts.
+    const FIELDS: &[&[&str]];
+
+    fn read(fields: &mut Fields) -> Read<Self>;
+}
+
+// Bodies.
+
+/// `POST /v1/callers`
+impl Asked for NewCaller {
+    const FIELDS: &[&[&str]] = &[&["label", "match", "groups", "notes", "weight"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            label: fields.need("label", label)?,
+            patterns: fields.need("match", patterns)?,
+            groups: fields.optional("groups", groups)?.unwrap_or_default(),
+            notes: fields.optional("notes", notes)?.unwrap_or_default(),
+            rate_limit: None,
+            weight: fields.optional("weight", weight)?.flatten(),
+        })
+    }
+}
+
+/// `PATCH /v1/callers/{id}`
+impl Asked for CallerPatch {
+    const FIELDS: &[&[&str]] = &[&["label", "groups", "notes", "weight"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            label: fields.optional("label", label)?,
+            groups: fields.optional("groups", groups)?,
+            notes: fields.optional("notes", notes)?,
+            rate_limit: None,
+            weight: fields.optional("weight", weight)?,
+        })
+    }
 }
 
 /// A merge of callers.
@@ -58,123 +92,76 @@ pub struct Merge {
     pub label: Option<Label>,
 }
 
-/// A new rate limit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewRateLimit {
-    /// Its name in metrics and in refusals; its id if absent.
-    pub label: Option<Label>,
-    /// The source of its figures.
-    pub rate: Rate,
-    /// The callers that are charged to it.
-    pub callers: Vec<CallerId>,
-    /// How it works.
-    pub rules: Rules,
+/// `POST /v1/callers/merge`
+impl Asked for Merge {
+    const FIELDS: &[&[&str]] = &[&["into", "from", "label"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        let from = fields.need("from", callers)?;
+        let into = fields.need("into", caller)?;
+        let label = fields.optional("label", label)?;
+        if from.is_empty() {
+            return Err(ApiRefusal::invalid("from", "must name one caller or more"));
+        }
+        // Each value is valid, as the OpenAPI document describes it; only the combination is not.
+        if from.contains(&into) {
+            return Err(ApiRefusal::Conflict {
+                field: "from".to_owned(),
+                reason: "a caller cannot be merged with itself; leave `into` out of `from`"
+                    .to_owned(),
+            });
+        }
+        Ok(Self { into, from, label })
+    }
 }
 
-/// The source of the figures of a rate limit.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Rate {
-    /// From a profile.
-    Profile(String),
-    /// These figures.
-    Bucket {
-        /// The most tokens at once.
-        burst: Burst,
-        /// Tokens a second.
-        fill: Fill,
-    },
-    /// A pace.
-    Paced {
-        /// Tokens a second.
-        rate: tidegate_limits::pace::Rate,
-        /// The burst ratio: late calls are admitted at this many times the rate.
-        ratio: BurstRatio,
-    },
-    /// From the usage of a caller.
-    Derived(Derive),
-    /// No figures: it admits everything.
-    Exempt,
+/// `POST /v1/rate-limits`
+impl Asked for NewRateLimit {
+    const FIELDS: &[&[&str]] = &[
+        &["label", "kind", "profile", "burst", "fill", "rate", "ratio"],
+        &["derive", "exempt", "callers"],
+        &HandlingPatch::FIELDS,
+    ];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            label: fields.optional("label", label)?,
+            size: size(fields)?,
+            callers: fields.optional("callers", callers)?.unwrap_or_default(),
+            handling: handling(fields)?.of(Handling::default()),
+        })
+    }
 }
 
-/// The basis of a derived limit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Derive {
-    /// The caller.
-    pub caller: CallerId,
-    /// The span.
-    pub span: Span,
-    /// The factor by which the limit fills faster.
-    pub headroom: Headroom,
+/// `PATCH /v1/rate-limits/{id}`
+impl Asked for RateLimitPatch {
+    const FIELDS: &[&[&str]] = &[
+        &["label", "kind", "profile", "burst", "fill", "rate", "ratio"],
+        &["exempt"],
+        &HandlingPatch::FIELDS,
+    ];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            label: fields.optional("label", label)?,
+            size: size_patch(fields)?,
+            handling: handling(fields)?,
+        })
+    }
 }
 
-/// The settings of a rate limit other than its figures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Whether it delays calls.
-    pub mode: BucketMode,
-    /// What happens to a call without tokens.
-    pub on_excess: OnExcess,
-    /// The order of its waiting calls.
-    pub order: BucketOrder,
-    /// Whether calls are charged their final cost; `None` uses the setting of the costs.
-    pub settlement: Option<Settlement>,
-    /// How long a call may wait.
-    pub deadline: Deadline,
-}
+/// `PUT /v1/costs`
+impl Asked for NewCosts {
+    const FIELDS: &[&[&str]] = &[&["default", "unit_seconds", "settle", "functions"]];
 
-/// A change of a rate limit; `None` keeps a value.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RateLimitPatch {
-    /// Its name.
-    pub label: Option<Label>,
-    /// Its figures.
-    pub rate: Option<RatePatch>,
-    /// See [`Rules::mode`].
-    pub mode: Option<BucketMode>,
-    /// See [`Rules::on_excess`].
-    pub on_excess: Option<OnExcess>,
-    /// See [`Rules::order`].
-    pub order: Option<BucketOrder>,
-    /// See [`Rules::settlement`].
-    pub settlement: Option<Option<Settlement>>,
-    /// See [`Rules::deadline`].
-    pub deadline: Option<Deadline>,
-}
-
-/// New figures for a rate limit.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RatePatch {
-    /// From a profile.
-    Profile(String),
-    /// One of these, or both; it no longer has a profile.
-    Bucket {
-        /// The most tokens at once.
-        burst: Option<Burst>,
-        /// Tokens a second.
-        fill: Option<Fill>,
-    },
-    /// One of these, or both, of a pace; it no longer has a profile.
-    Paced {
-        /// Tokens a second.
-        rate: Option<tidegate_limits::pace::Rate>,
-        /// The burst ratio: late calls are admitted at this many times the rate.
-        ratio: Option<BurstRatio>,
-    },
-    /// None: it admits everything.
-    Exempt,
-}
-
-/// The new costs of calls.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Costs {
-    /// Of every other function.
-    pub default: Tokens,
-    /// The backend's time of one token; above 0, at most an hour.
-    pub unit: Duration,
-    /// Whether calls are charged their final cost, unless their rate limit says otherwise.
-    pub settle: bool,
-    /// By function.
-    pub functions: BTreeMap<String, Tokens>,
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            default: fields.need("default", tokens)?,
+            unit_seconds: fields.need("unit_seconds", unit)?,
+            settle: fields.need("settle", flag)?,
+            functions: fields.need("functions", function_costs)?,
+        })
+    }
 }
 
 /// A possible call.
@@ -186,18 +173,42 @@ pub struct Question {
     pub function: Option<String>,
 }
 
+/// `POST /v1/classify`
+impl Asked for Question {
+    const FIELDS: &[&[&str]] = &[&["ip", "user_agent", "originator", "user", "listener", "call"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        let ip = fields.optional("ip", address)?.flatten();
+        let names = ["user", "originator", "user_agent", "listener"];
+        let [user, originator, user_agent, listener] = texts(fields, names, seen)?;
+        let mut identity = Identity::default()
+            .with_user(&user)
+            .with_originator(&originator)
+            .with_user_agent(&user_agent)
+            .with_listener(&listener);
+        if let Some(ip) = ip {
+            identity = identity.with_ip(ip);
+        }
+        Ok(Self {
+            identity: identity.into(),
+            function: fields.optional("call", |it| it.text(function))?,
+        })
+    }
+}
+
+// Queries.
+
 /// The callers to list, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listing {
     pub(super) sort: Sort,
     pub(super) auto: Option<bool>,
-    pub(super) group: Option<String>,
+    pub(super) group: Option<Group>,
     pub(super) offset: usize,
     pub(super) limit: usize,
 }
 
 /// The sort order of callers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Sort {
     Id,
     Label,
@@ -206,8 +217,8 @@ pub(super) enum Sort {
     Tokens(Column),
 }
 
-/// The figure of [`super::state::Spans`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A figure of [`Spans`].
+#[derive(Clone, Copy, PartialEq)]
 pub(super) enum Column {
     FiveMinutes,
     Hour,
@@ -215,296 +226,161 @@ pub(super) enum Column {
     Total,
 }
 
-const SORTS: [(&str, Sort); 11] = [
-    ("id", Sort::Id),
-    ("label", Sort::Label),
-    ("last_access", Sort::LastAccess),
-    ("calls_5m", Sort::Calls(Column::FiveMinutes)),
-    ("calls_1h", Sort::Calls(Column::Hour)),
-    ("calls_24h", Sort::Calls(Column::Day)),
-    ("calls_total", Sort::Calls(Column::Total)),
-    ("tokens_5m", Sort::Tokens(Column::FiveMinutes)),
-    ("tokens_1h", Sort::Tokens(Column::Hour)),
-    ("tokens_24h", Sort::Tokens(Column::Day)),
-    ("tokens_total", Sort::Tokens(Column::Total)),
-];
-
-// Bodies.
-
-/// `POST /v1/callers`
-pub(super) fn new_caller(body: Value) -> Result<(NewCaller, Option<Weight>), Refused> {
-    let mut fields = body.fields(&["label", "match", "groups", "notes", "weight"])?;
-    let new = NewCaller {
-        label: label(fields.need("label")?)?,
-        patterns: patterns(fields.need("match")?)?,
-        groups: optional(&mut fields, "groups", groups)?.unwrap_or_default(),
-        notes: optional(&mut fields, "notes", notes)?.unwrap_or_default(),
-        charge: Charge::None,
-    };
-    let weight = optional(&mut fields, "weight", |it| it.or_null(weight))?;
-    Ok((new, weight.flatten()))
-}
-
-/// `PATCH /v1/callers/{id}`
-pub(super) fn caller_patch(body: Value) -> Result<CallerPatch, Refused> {
-    let mut fields = body.fields(&["label", "groups", "notes", "weight"])?;
-    Ok(CallerPatch {
-        row: Patch {
-            label: optional(&mut fields, "label", label)?,
-            groups: optional(&mut fields, "groups", groups)?,
-            notes: optional(&mut fields, "notes", notes)?,
-            charge: None,
-        },
-        weight: optional(&mut fields, "weight", |it| it.or_null(weight))?,
-    })
-}
-
-/// `POST /v1/callers/merge`
-pub(super) fn merge(body: Value) -> Result<Merge, Refused> {
-    let mut fields = body.fields(&["into", "from", "label"])?;
-    let from = fields.need("from")?;
-    let path = from.path().to_owned();
-    let merge = Merge {
-        into: caller(fields.need("into")?)?,
-        from: callers(from)?,
-        label: optional(&mut fields, "label", label)?,
-    };
-    if merge.from.is_empty() {
-        return Err(Refused::invalid(path, "must name one caller or more"));
-    }
-    // Each value is valid, as the OpenAPI document describes it; only the combination is not.
-    if merge.from.contains(&merge.into) {
-        return Err(Refused::Conflict {
-            field: path,
-            reason: "a caller cannot be merged with itself; leave `into` out of `from`".to_owned(),
-        });
-    }
-    Ok(merge)
-}
-
-/// `POST /v1/rate-limits`
-pub(super) fn new_rate_limit(body: Value) -> Result<NewRateLimit, Refused> {
-    let mut fields = body.fields(&[
-        "label",
-        "kind",
-        "profile",
-        "burst",
-        "fill",
-        "rate",
-        "ratio",
-        "derive",
-        "exempt",
-        "callers",
-        "mode",
-        "on_excess",
-        "order",
-        "settle",
-        "deadline",
-    ])?;
-    Ok(NewRateLimit {
-        label: optional(&mut fields, "label", label)?,
-        rate: rate(&mut fields)?,
-        callers: optional(&mut fields, "callers", callers)?.unwrap_or_default(),
-        rules: Rules {
-            mode: optional(&mut fields, "mode", |it| it.choice(&MODES))?.unwrap_or_default(),
-            on_excess: optional(&mut fields, "on_excess", |it| it.choice(&EXCESSES))?
-                .unwrap_or_default(),
-            order: optional(&mut fields, "order", |it| it.choice(&ORDERS))?.unwrap_or_default(),
-            settlement: optional(&mut fields, "settle", |it| it.or_null(settlement))?.flatten(),
-            deadline: optional(&mut fields, "deadline", |it| it.choice(&DEADLINES))?
-                .unwrap_or_default(),
-        },
-    })
-}
-
-/// `PATCH /v1/rate-limits/{id}`
-pub(super) fn rate_limit_patch(body: Value) -> Result<RateLimitPatch, Refused> {
-    let mut fields = body.fields(&[
-        "label",
-        "kind",
-        "profile",
-        "burst",
-        "fill",
-        "rate",
-        "ratio",
-        "exempt",
-        "mode",
-        "on_excess",
-        "order",
-        "settle",
-        "deadline",
-    ])?;
-    Ok(RateLimitPatch {
-        label: optional(&mut fields, "label", label)?,
-        rate: rate_patch(&mut fields)?,
-        mode: optional(&mut fields, "mode", |it| it.choice(&MODES))?,
-        on_excess: optional(&mut fields, "on_excess", |it| it.choice(&EXCESSES))?,
-        order: optional(&mut fields, "order", |it| it.choice(&ORDERS))?,
-        settlement: optional(&mut fields, "settle", |it| it.or_null(settlement))?,
-        deadline: optional(&mut fields, "deadline", |it| it.choice(&DEADLINES))?,
-    })
-}
-
-/// `PUT /v1/costs`
-pub(super) fn costs(body: Value) -> Result<Costs, Refused> {
-    let mut fields = body.fields(&["default", "unit_seconds", "settle", "functions"])?;
-    Ok(Costs {
-        default: tokens(fields.need("default")?)?,
-        unit: unit(fields.need("unit_seconds")?)?,
-        settle: fields.need("settle")?.flag()?,
-        functions: function_costs(fields.need("functions")?)?,
-    })
-}
-
-/// `POST /v1/classify`
-pub(super) fn question(body: Value) -> Result<Question, Refused> {
-    let mut fields =
-        body.fields(&["ip", "user_agent", "originator", "user", "listener", "call"])?;
-    let ip = optional(&mut fields, "ip", address)?.flatten();
-    let mut text = |name| optional(&mut fields, name, seen);
-    let (user, originator) = (text("user")?, text("originator")?);
-    let (user_agent, listener) = (text("user_agent")?, text("listener")?);
-    let mut identity = Identity::default()
-        .with_user(user.as_deref().unwrap_or_default())
-        .with_originator(originator.as_deref().unwrap_or_default())
-        .with_user_agent(user_agent.as_deref().unwrap_or_default())
-        .with_listener(listener.as_deref().unwrap_or_default());
-    if let Some(ip) = ip {
-        identity = identity.with_ip(ip);
-    }
-    Ok(Question {
-        identity: identity.into(),
-        function: optional(&mut fields, "call", function)?,
-    })
-}
-
-// Queries.
-
-/// The parameters of a query, each at most once and none but these.
-pub(super) fn query<const N: usize>(
-    given: Vec<(String, String)>,
-    known: [&str; N],
-) -> Result<[Option<String>; N], Refused> {
-    let mut found = [const { None }; N];
-    for (name, value) in given {
-        let Some(place) = known.iter().position(|known| *known == name) else {
-            let told = match N {
-                0 => "is unknown; there are no parameters here".to_owned(),
-                _ => format!("is unknown; known are {}", known.join(", ")),
-            };
-            return Err(Refused::invalid(cut(&name), told));
-        };
-        if found[place].replace(value).is_some() {
-            return Err(Refused::invalid(name, "is there twice"));
+impl Column {
+    pub(super) fn of<T: Copy>(self, spans: &Spans<T>) -> T {
+        match self {
+            Self::FiveMinutes => spans.five_minutes,
+            Self::Hour => spans.hour,
+            Self::Day => spans.day,
+            Self::Total => spans.total,
         }
     }
-    Ok(found)
+}
+
+impl Words for Sort {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("id", Self::Id),
+        ("label", Self::Label),
+        ("last_access", Self::LastAccess),
+        ("calls_5m", Self::Calls(Column::FiveMinutes)),
+        ("calls_1h", Self::Calls(Column::Hour)),
+        ("calls_24h", Self::Calls(Column::Day)),
+        ("calls_total", Self::Calls(Column::Total)),
+        ("tokens_5m", Self::Tokens(Column::FiveMinutes)),
+        ("tokens_1h", Self::Tokens(Column::Hour)),
+        ("tokens_24h", Self::Tokens(Column::Day)),
+        ("tokens_total", Self::Tokens(Column::Total)),
+    ];
+}
+
+impl Words for bool {
+    const WORDS: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
 }
 
 /// `GET /v1/callers?…`
-pub(super) fn listing(given: Vec<(String, String)>) -> Result<Listing, Refused> {
-    let known = ["sort", "auto", "group", "offset", "limit"];
-    let [sort, auto, group, offset, limit] = query(given, known)?;
-    Ok(Listing {
-        sort: chosen("sort", sort, &SORTS)?.unwrap_or(Sort::Id),
-        auto: chosen("auto", auto, &[("true", true), ("false", false)])?,
-        group: group.map(|it| group_name("group", &it)).transpose()?,
-        offset: whole("offset", offset, 0, usize::from(u16::MAX))?,
-        limit: whole("limit", limit, ROWS, ROWS_MAX)?,
-    })
-}
+impl Asked for Listing {
+    const FIELDS: &[&[&str]] = &[&["sort", "auto", "group", "offset", "limit"]];
 
-/// `GET /v1/quotas?…`: how many keys of each.
-pub(super) fn quota_keys(given: Vec<(String, String)>) -> Result<usize, Refused> {
-    let [limit] = query(given, ["limit"])?;
-    whole("limit", limit, QUOTA_KEYS, QUOTA_KEYS)
-}
-
-/// A whole number up to `max`; `unless` if absent.
-fn whole(name: &str, text: Option<String>, unless: usize, max: usize) -> Result<usize, Refused> {
-    match text {
-        None => Ok(unless),
-        Some(text) => match text.parse() {
-            Ok(number) if number <= max => Ok(number),
-            _ => Err(Refused::invalid(
-                name,
-                format!("must be a whole number from 0 to {max}"),
-            )),
-        },
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            sort: fields.optional("sort", word)?.unwrap_or(Sort::Id),
+            auto: fields.optional("auto", word)?,
+            group: fields.optional("group", group)?,
+            offset: whole(fields, "offset", 0, usize::from(u16::MAX))?,
+            limit: whole(fields, "limit", ROWS, ROWS_MAX)?,
+        })
     }
+}
+
+/// How many keys of each quota to show.
+pub(in crate::admin) struct QuotaKeys(pub(in crate::admin) usize);
+
+/// `GET /v1/quotas?…`
+impl Asked for QuotaKeys {
+    const FIELDS: &[&[&str]] = &[&["limit"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        whole(fields, "limit", QUOTA_KEYS, QUOTA_KEYS).map(Self)
+    }
+}
+
+/// The usage to show.
+pub(super) struct UsageOf {
+    pub(super) span: Span,
+    pub(super) group: Option<Group>,
 }
 
 /// `GET /v1/usage?…`
-pub(super) fn usage(given: Vec<(String, String)>) -> Result<(Span, Option<Group>), Refused> {
-    let [window, group] = query(given, ["window", "group"])?;
-    let group = group
-        .map(|name| Group::new(&name).map_err(|it| Refused::name("group", it)))
-        .transpose()?;
-    Ok((span(window)?, group))
+impl Asked for UsageOf {
+    const FIELDS: &[&[&str]] = &[&["window", "group"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            group: fields.optional("group", group)?,
+            span: window(fields)?,
+        })
+    }
+}
+
+/// What to suggest a limit from.
+pub(super) struct Suggest {
+    pub(super) span: Span,
+    pub(super) headroom: Headroom,
 }
 
 /// `GET /v1/callers/{id}/suggest?…`
-pub(super) fn derive(caller: CallerId, given: Vec<(String, String)>) -> Result<Derive, Refused> {
-    let [window, headroom] = query(given, ["window", "headroom"])?;
-    let headroom = match headroom {
-        None => Headroom::DEFAULT,
-        Some(text) => {
-            let number = text.parse().ok().and_then(Headroom::new);
-            number.ok_or_else(|| headroom_out_of_range("headroom"))?
-        }
-    };
-    Ok(Derive {
-        caller,
-        span: span(window)?,
-        headroom,
-    })
-}
+impl Asked for Suggest {
+    const FIELDS: &[&[&str]] = &[&["window", "headroom"]];
 
-fn span(window: Option<String>) -> Result<Span, Refused> {
-    Ok(chosen("window", window, &SPANS)?.unwrap_or(Span::Hour))
-}
-
-/// One of some words, if present.
-fn chosen<T: Copy>(
-    name: &str,
-    given: Option<String>,
-    words: &[(&str, T)],
-) -> Result<Option<T>, Refused> {
-    let Some(given) = given else { return Ok(None) };
-    match words.iter().find(|(word, _)| *word == given) {
-        Some((_, meant)) => Ok(Some(*meant)),
-        None => {
-            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let told = format!("must be one of {}", words.join(", "));
-            Err(Refused::invalid(name, told))
-        }
+    fn read(fields: &mut Fields) -> Read<Self> {
+        let number = |it: Value| it.text(|text| headroom(text.parse().unwrap_or(f64::NAN)));
+        let headroom = fields.optional("headroom", number)?;
+        Ok(Self {
+            headroom: headroom.unwrap_or(Headroom::DEFAULT),
+            span: window(fields)?,
+        })
     }
+}
+
+/// A whole number up to `max`; `unless` if absent.
+fn whole(fields: &mut Fields, name: &str, unless: usize, max: usize) -> Read<usize> {
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(|number| *number <= max);
+        number.ok_or_else(|| format!("must be a whole number from 0 to {max}"))
+    };
+    Ok(fields
+        .optional(name, |it| it.text(number))?
+        .unwrap_or(unless))
+}
+
+fn window(fields: &mut Fields) -> Read<Span> {
+    Ok(fields.optional("window", word)?.unwrap_or(Span::Hour))
 }
 
 // Ids in paths: an invalid id does not exist.
 
-/// The caller that a path names.
-pub(super) fn caller_in_path(text: &str) -> Result<CallerId, Refused> {
-    numbered(text, 'c')
-        .map(CallerId)
-        .ok_or_else(|| Refused::unknown(What::Caller, cut(text)))
+/// What the ids in a path name.
+pub(super) trait InPath: Sized {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self>;
 }
 
-/// The rate limit that a path names.
-pub(super) fn rate_limit_in_path(text: &str) -> Result<RateLimitId, Refused> {
-    numbered(text, 'r')
-        .and_then(|number| number.try_into().ok())
-        .map(RateLimitId)
-        .ok_or_else(|| Refused::unknown(What::RateLimit, cut(text)))
+/// Reads the next id.
+fn id<T>(
+    ids: &mut impl Iterator<Item = String>,
+    what: What,
+    read: impl Fn(&str) -> Option<T>,
+) -> Read<T> {
+    let text = ids.next().unwrap_or_default();
+    read(&text).ok_or_else(|| ApiRefusal::unknown(what, cut(&text)))
 }
 
-/// The call that a path names.
-pub(super) fn call_in_path(text: &str) -> Result<CallId, Refused> {
-    let is_id = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
-    let number = is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-    number
-        .map(CallId)
-        .ok_or_else(|| Refused::unknown(What::Call, cut(text)))
+impl InPath for CallerId {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        id(ids, What::Caller, |text| numbered(text, 'c').map(Self))
+    }
+}
+
+impl InPath for RateLimitId {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        let limit = |text: &str| numbered(text, 'r')?.try_into().ok().map(Self);
+        id(ids, What::RateLimit, limit)
+    }
+}
+
+impl InPath for (RateLimitId, CallerId) {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        Ok((RateLimitId::read(ids)?, CallerId::read(ids)?))
+    }
+}
+
+impl InPath for CallId {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        id(ids, What::Call, |text| {
+            let is_id = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
+            let number = u64::from_str_radix(text, 16).ok();
+            number.filter(|_| is_id).map(Self)
+        })
+    }
 }
 
 /// The number of an id, which has only one spelling.
@@ -516,161 +392,159 @@ fn numbered(text: &str, letter: char) -> Option<u64> {
 
 // Values.
 
-fn optional<T>(
+/// Several texts; an absent one is empty.
+fn texts<const N: usize>(
     fields: &mut Fields,
-    name: &str,
-    read: impl FnOnce(Value) -> Result<T, Refused>,
-) -> Result<Option<T>, Refused> {
-    fields.take(name).map(read).transpose()
-}
-
-fn label(value: Value) -> Result<Label, Refused> {
-    let path = value.path().to_owned();
-    Label::new(&value.text()?).map_err(|mistake| Refused::name(&path, mistake))
-}
-
-fn notes(value: Value) -> Result<Notes, Refused> {
-    let path = value.path().to_owned();
-    Notes::new(&value.text()?).map_err(|mistake| Refused::name(&path, mistake))
-}
-
-fn groups(value: Value) -> Result<Vec<Group>, Refused> {
-    let group = |value: Value| {
-        let path = value.path().to_owned();
-        Group::new(&value.text()?).map_err(|mistake| Refused::name(&path, mistake))
-    };
-    value.list(GROUPS_MAX)?.into_iter().map(group).collect()
-}
-
-fn group_name(path: &str, text: &str) -> Result<String, Refused> {
-    match Group::new(text) {
-        Ok(group) => Ok(group.to_string()),
-        Err(mistake) => Err(Refused::name(path, mistake)),
+    names: [&str; N],
+    read: impl Fn(Value) -> Read<String>,
+) -> Read<[String; N]> {
+    let mut found = [const { String::new() }; N];
+    for (text, name) in found.iter_mut().zip(names) {
+        *text = fields.optional(name, &read)?.unwrap_or_default();
     }
+    Ok(found)
 }
 
-fn weight(value: Value) -> Result<Weight, Refused> {
-    let path = value.path().to_owned();
-    let number = value.number()?;
-    let is_whole = (1.0..=1e6).contains(&number) && number.fract() == 0.0;
-    is_whole
-        .then(|| Weight::new(number as u32))
-        .flatten()
-        .ok_or_else(|| Refused::invalid(path, "must be a whole number from 1 to 1000000"))
+fn label(value: Value) -> Read<Label> {
+    value.text(Label::new)
 }
 
-fn caller(value: Value) -> Result<CallerId, Refused> {
-    let path = value.path().to_owned();
-    let text = value.text()?;
-    numbered(&text, 'c')
-        .map(CallerId)
-        .ok_or_else(|| Refused::invalid(path, "must be a caller's id such as c7"))
+fn notes(value: Value) -> Read<Notes> {
+    value.text(Notes::new)
 }
 
-fn callers(value: Value) -> Result<Vec<CallerId>, Refused> {
+fn group(value: Value) -> Read<Group> {
+    value.text(Group::new)
+}
+
+fn groups(value: Value) -> Read<Vec<Group>> {
+    value.list(GROUPS_MAX, group)
+}
+
+fn word<T: Words>(value: Value) -> Read<T> {
+    value.read(json::choice)
+}
+
+fn weight(value: Value) -> Read<Option<Weight>> {
+    value.or_null(|value| {
+        value.number(|number| {
+            let is_whole = (1.0..=1e6).contains(&number) && number.fract() == 0.0;
+            let weight = is_whole.then(|| Weight::new(number as u32)).flatten();
+            weight.ok_or("must be a whole number from 1 to 1000000")
+        })
+    })
+}
+
+fn caller(value: Value) -> Read<CallerId> {
+    value.text(|text| {
+        let number = numbered(text, 'c').map(CallerId);
+        number.ok_or("must be a caller's id such as c7")
+    })
+}
+
+fn callers(value: Value) -> Read<Vec<CallerId>> {
     let path = value.path().to_owned();
-    let callers = value.list(CALLERS_MAX)?.into_iter().map(caller);
-    let callers: Vec<CallerId> = callers.collect::<Result<_, _>>()?;
+    let callers = value.list(CALLERS_MAX, caller)?;
     let mut sorted = callers.clone();
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
         None => Ok(callers),
-        Some(pair) => Err(Refused::invalid(path, format!("has {} twice", pair[0]))),
+        Some(pair) => Err(ApiRefusal::invalid(path, format!("has {} twice", pair[0]))),
     }
 }
 
 /// One pattern, or a list of alternatives.
-fn patterns(value: Value) -> Result<Vec<Pattern>, Refused> {
+fn patterns(value: Value) -> Read<Vec<Pattern>> {
     if value.is_object() {
         return Ok(vec![pattern(value)?]);
     }
     let path = value.path().to_owned();
-    let patterns = value.list(PATTERNS_MAX)?.into_iter().map(pattern);
-    let patterns: Vec<Pattern> = patterns.collect::<Result<_, _>>()?;
+    let patterns = value.list(PATTERNS_MAX, pattern)?;
     if patterns.is_empty() {
-        return Err(Refused::invalid(path, "must have at least one pattern"));
+        return Err(ApiRefusal::invalid(path, "must have at least one pattern"));
     }
     Ok(patterns)
 }
 
-fn pattern(value: Value) -> Result<Pattern, Refused> {
+fn pattern(value: Value) -> Read<Pattern> {
     let path = value.path().to_owned();
-    let mut fields = value.fields(&["user", "originator", "ip", "user_agent", "listener"])?;
-    let mut text = |name| match fields.take(name) {
-        Some(value) => value.text(),
-        None => Ok(String::new()),
-    };
-    let (user, originator) = (text("user")?, text("originator")?);
-    let (ip, user_agent) = (text("ip")?, text("user_agent")?);
-    let listener = text("listener")?;
+    let names = ["user", "originator", "ip", "user_agent", "listener"];
+    let any = |it: Value| it.text(|text| Ok::<_, String>(text.to_owned()));
+    let [user, originator, ip, user_agent, listener] =
+        &texts(&mut value.object(&names)?, names, any)?;
     let text = PatternText {
-        user: &user,
-        originator: &originator,
-        ip: &ip,
-        user_agent: &user_agent,
-        listener: &listener,
+        user,
+        originator,
+        ip,
+        user_agent,
+        listener,
     };
     Pattern::parse(&text).map_err(|mistakes| {
         let first = mistakes.first().expect("what is refused has a mistake");
-        Refused::pattern(&path, first)
+        ApiRefusal::pattern(&path, first)
     })
 }
 
+fn handling(fields: &mut Fields) -> Read<HandlingPatch> {
+    let mut patch = HandlingPatch::default();
+    for name in HandlingPatch::FIELDS {
+        fields.optional(name, |it| it.read(|given| patch.set(name, given)))?;
+    }
+    Ok(patch)
+}
+
 /// Exactly one way to give the figures.
-fn rate(fields: &mut Fields) -> Result<Rate, Refused> {
+fn size(fields: &mut Fields) -> Read<Size> {
     const WAYS: &str = "give one of profile, burst and fill, rate, derive, exempt";
-    let is_exempt = optional(fields, "exempt", Value::flag)?.unwrap_or(false);
+    let is_exempt = fields.optional("exempt", flag)?.unwrap_or(false);
+    let kind = fields.optional("kind", word)?;
     let has_bucket = fields.has("burst") || fields.has("fill");
     let has_pace = fields.has("rate") || fields.has("ratio");
     let given = [
-        ("exempt", is_exempt, None),
-        (
-            "profile",
-            fields.has("profile"),
-            Some(RateLimitKind::Bucket),
-        ),
-        ("derive", fields.has("derive"), Some(RateLimitKind::Bucket)),
-        ("burst", has_bucket, Some(RateLimitKind::Bucket)),
-        ("rate", has_pace, Some(RateLimitKind::Paced)),
+        ("exempt", is_exempt),
+        ("profile", fields.has("profile")),
+        ("derive", fields.has("derive")),
+        ("burst", has_bucket),
+        ("rate", has_pace),
     ];
-    let kind = optional(fields, "kind", |it| it.choice(&KINDS))?;
-    let mut given = given.iter().filter(|(_, given, _)| *given);
-    let (first, second) = (given.next(), given.next());
-    if let Some((second, ..)) = second {
-        return Err(Refused::invalid(*second, WAYS));
-    }
-    agrees(kind, is_exempt, first.and_then(|(.., kind)| *kind))?;
-    match first.map(|(way, ..)| *way) {
-        Some("exempt") => Ok(Rate::Exempt),
-        Some("profile") => Ok(Rate::Profile(name(fields.need("profile")?)?)),
-        Some("derive") => Ok(Rate::Derived(derived(fields.need("derive")?)?)),
-        Some("rate") => Ok(Rate::Paced {
-            rate: pace_rate(fields.need("rate")?)?,
-            ratio: optional(fields, "ratio", ratio)?.unwrap_or_default(),
-        }),
-        Some(_) => Ok(Rate::Bucket {
-            burst: burst(fields.need("burst")?)?,
-            fill: fill(fields.need("fill")?)?,
-        }),
+    let way = the_only(&given, WAYS)?;
+    let figures = way.filter(|_| !is_exempt).map(|way| match way {
+        "rate" => RateLimitKind::Paced,
+        _ => RateLimitKind::Bucket,
+    });
+    agrees(kind, is_exempt, figures)?;
+    Ok(match way {
+        Some("exempt") => Size::Exempt,
+        Some("profile") => Size::Profile(fields.need("profile", name)?),
+        Some("derive") => Size::Derived(fields.need("derive", derived)?),
+        Some("rate") => Size::Paced {
+            rate: fields.need("rate", rate)?,
+            ratio: fields.optional("ratio", ratio)?.unwrap_or_default(),
+        },
+        Some(_) => Size::Bucket {
+            burst: fields.need("burst", burst)?,
+            fill: fields.need("fill", fill)?,
+        },
         None => {
             let first = match kind {
                 Some(RateLimitKind::Paced) => "rate",
                 Some(RateLimitKind::Bucket) | None => "burst",
             };
-            Err(Refused::invalid(first, format!("must be given; {WAYS}")))
+            let told = format!("must be given; {WAYS}");
+            return Err(ApiRefusal::invalid(first, told));
         }
-    }
+    })
 }
 
-fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
+fn size_patch(fields: &mut Fields) -> Read<Option<SizePatch>> {
     const WAYS: &str = "give one of profile, burst and fill, rate and ratio, exempt";
-    let kind = optional(fields, "kind", |it| it.choice(&KINDS))?;
-    let is_exempt = optional(fields, "exempt", Value::flag)?.unwrap_or(false);
-    let profile = optional(fields, "profile", name)?;
-    let burst = optional(fields, "burst", burst)?;
-    let fill = optional(fields, "fill", fill)?;
-    let rate = optional(fields, "rate", pace_rate)?;
-    let ratio = optional(fields, "ratio", ratio)?;
+    let kind = fields.optional("kind", word)?;
+    let is_exempt = fields.optional("exempt", flag)?.unwrap_or(false);
+    let profile = fields.optional("profile", name)?;
+    let burst = fields.optional("burst", burst)?;
+    let fill = fields.optional("fill", fill)?;
+    let rate = fields.optional("rate", rate)?;
+    let ratio = fields.optional("ratio", ratio)?;
     let has_bucket = burst.is_some() || fill.is_some();
     let has_pace = rate.is_some() || ratio.is_some();
     let given = [
@@ -679,9 +553,7 @@ fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
         ("burst", has_bucket),
         ("rate", has_pace),
     ];
-    if let Some((second, _)) = given.iter().filter(|(_, given)| *given).nth(1) {
-        return Err(Refused::invalid(*second, WAYS));
-    }
+    the_only(&given, WAYS)?;
     let told = if has_pace {
         Some(RateLimitKind::Paced)
     } else if has_bucket || profile.is_some() {
@@ -691,12 +563,21 @@ fn rate_patch(fields: &mut Fields) -> Result<Option<RatePatch>, Refused> {
     };
     agrees(kind, is_exempt, told)?;
     Ok(match (is_exempt, profile, told.or(kind)) {
-        (true, ..) => Some(RatePatch::Exempt),
-        (_, Some(profile), _) => Some(RatePatch::Profile(profile)),
-        (_, None, Some(RateLimitKind::Bucket)) => Some(RatePatch::Bucket { burst, fill }),
-        (_, None, Some(RateLimitKind::Paced)) => Some(RatePatch::Paced { rate, ratio }),
+        (true, ..) => Some(SizePatch::Exempt),
+        (_, Some(profile), _) => Some(SizePatch::Profile(profile)),
+        (_, None, Some(RateLimitKind::Bucket)) => Some(SizePatch::Bucket { burst, fill }),
+        (_, None, Some(RateLimitKind::Paced)) => Some(SizePatch::Paced { rate, ratio }),
         (_, None, None) => None,
     })
+}
+
+/// The way in which figures are given, if they are; a second one is refused.
+fn the_only(given: &[(&'static str, bool)], ways: &str) -> Read<Option<&'static str>> {
+    let mut given = given.iter().filter(|(_, given)| *given);
+    match (given.next(), given.next()) {
+        (_, Some((second, _))) => Err(ApiRefusal::invalid(*second, ways)),
+        (first, None) => Ok(first.map(|(way, _)| *way)),
+    }
 }
 
 /// Whether figures are of the named kind.
@@ -704,171 +585,135 @@ fn agrees(
     kind: Option<RateLimitKind>,
     is_exempt: bool,
     figures: Option<RateLimitKind>,
-) -> Result<(), Refused> {
-    match (kind, figures) {
-        (Some(_), _) if is_exempt => Err(Refused::invalid(
-            "kind",
-            "what lets everything through is of no kind; leave it out",
-        )),
-        (Some(RateLimitKind::Paced), Some(RateLimitKind::Bucket)) => Err(Refused::invalid(
-            "kind",
-            "the figures are those of a bucket; give rate and ratio, or kind \"bucket\"",
-        )),
-        (Some(RateLimitKind::Bucket), Some(RateLimitKind::Paced)) => Err(Refused::invalid(
-            "kind",
-            "the figures are those of a pace; give burst and fill, or kind \"paced\"",
-        )),
-        _ => Ok(()),
-    }
+) -> Read<()> {
+    let told = match (kind, figures) {
+        (Some(_), _) if is_exempt => "what lets everything through is of no kind; leave it out",
+        (Some(RateLimitKind::Paced), Some(RateLimitKind::Bucket)) => {
+            "the figures are those of a bucket; give rate and ratio, or kind \"bucket\""
+        }
+        (Some(RateLimitKind::Bucket), Some(RateLimitKind::Paced)) => {
+            "the figures are those of a pace; give burst and fill, or kind \"paced\""
+        }
+        _ => return Ok(()),
+    };
+    Err(ApiRefusal::invalid("kind", told))
 }
 
-fn derived(value: Value) -> Result<Derive, Refused> {
-    let path = value.path().to_owned();
-    let mut fields = value.fields(&["caller", "window", "headroom"])?;
-    let Some(of) = fields.take("caller") else {
-        return Err(Refused::invalid(format!("{path}.caller"), "must be given"));
-    };
-    let headroom = |value: Value| {
-        let path = value.path().to_owned();
-        Headroom::new(value.number()?).ok_or_else(|| headroom_out_of_range(&path))
-    };
+fn derived(value: Value) -> Read<Derive> {
+    let mut fields = value.object(&["caller", "window", "headroom"])?;
+    let number = |it: Value| it.number(headroom);
     Ok(Derive {
-        caller: caller(of)?,
-        span: optional(&mut fields, "window", |it| it.choice(&SPANS))?.unwrap_or(Span::Hour),
-        headroom: optional(&mut fields, "headroom", headroom)?.unwrap_or(Headroom::DEFAULT),
+        caller: fields.need("caller", caller)?,
+        span: window(&mut fields)?,
+        headroom: fields
+            .optional("headroom", number)?
+            .unwrap_or(Headroom::DEFAULT),
     })
 }
 
-fn headroom_out_of_range(path: &str) -> Refused {
-    Refused::invalid(path, "must be a number from 1 to 100")
+fn headroom(number: f64) -> Result<Headroom, &'static str> {
+    Headroom::new(number).ok_or("must be a number from 1 to 100")
 }
 
-fn settlement(value: Value) -> Result<Settlement, Refused> {
-    Ok(if value.flag()? {
-        Settlement::Measured
-    } else {
-        Settlement::Estimate
-    })
+fn flag(value: Value) -> Read<bool> {
+    value.read(json::flag)
 }
 
-fn burst(value: Value) -> Result<Burst, Refused> {
+fn burst(value: Value) -> Read<Burst> {
     in_range(value, Burst::new)
 }
 
-fn fill(value: Value) -> Result<Fill, Refused> {
+fn fill(value: Value) -> Read<Fill> {
     in_range(value, Fill::new)
 }
 
-fn pace_rate(value: Value) -> Result<tidegate_limits::pace::Rate, Refused> {
-    in_range(value, tidegate_limits::pace::Rate::new)
+fn rate(value: Value) -> Read<Rate> {
+    in_range(value, Rate::new)
 }
 
-fn ratio(value: Value) -> Result<BurstRatio, Refused> {
+fn ratio(value: Value) -> Read<BurstRatio> {
     in_range(value, BurstRatio::new)
 }
 
-fn tokens(value: Value) -> Result<Tokens, Refused> {
-    in_range(value, Tokens::new)
+fn tokens(value: Value) -> Read<f64> {
+    in_range(value, Tokens::new).map(Tokens::get)
 }
 
-fn in_range<T>(value: Value, new: impl Fn(f64) -> Result<T, OutOfRange>) -> Result<T, Refused> {
-    let path = value.path().to_owned();
-    new(value.number()?).map_err(
-        |OutOfRange {
-             min, max, given, ..
-         }| {
-            let told = format!("must be a number from {min:?} to {max:?}, not {given:?}");
-            Refused::invalid(path, told)
-        },
-    )
+fn in_range<T>(value: Value, new: impl Fn(f64) -> Result<T, OutOfRange>) -> Read<T> {
+    value.number(|number| {
+        new(number).map_err(|it| {
+            let OutOfRange {
+                min, max, given, ..
+            } = it;
+            format!("must be a number from {min:?} to {max:?}, not {given:?}")
+        })
+    })
 }
 
-fn unit(value: Value) -> Result<Duration, Refused> {
-    let path = value.path().to_owned();
-    let seconds = value.number()?;
-    if (1e-6..=3600.0).contains(&seconds) {
-        return Ok(Duration::from_secs_f64(seconds));
-    }
-    let told = format!("must be a number of seconds from 0.000001 to 3600, not {seconds:?}");
-    Err(Refused::invalid(path, told))
+fn unit(value: Value) -> Read<f64> {
+    value.number(|seconds| match seconds {
+        1e-6..=3600.0 => Ok(seconds),
+        _ => Err(format!(
+            "must be a number of seconds from 0.000001 to 3600, not {seconds:?}"
+        )),
+    })
 }
 
-fn function_costs(value: Value) -> Result<BTreeMap<String, Tokens>, Refused> {
+fn function_costs(value: Value) -> Read<Vec<(Arc<str>, f64)>> {
     let path = value.path().to_owned();
     let functions = value.entries()?;
-    if functions.len() > FUNCTIONS_MAX {
-        let told = format!(
-            "has {} values, at most {FUNCTIONS_MAX} are taken",
-            functions.len()
-        );
-        return Err(Refused::invalid(path, told));
+    let given = functions.len();
+    if given > FUNCTIONS_MAX {
+        let told = format!("has {given} values, at most {FUNCTIONS_MAX} are taken");
+        return Err(ApiRefusal::invalid(path, told));
     }
-    let cost = |(function, value): (String, Value)| {
-        check_function(value.path(), &function)?;
-        Ok((function, tokens(value)?))
+    let cost = |(name, value): (String, Value)| {
+        function(&name).map_err(|told| ApiRefusal::invalid(value.path(), told))?;
+        Ok((name.into(), tokens(value)?))
     };
     functions.into_iter().map(cost).collect()
 }
 
-fn function(value: Value) -> Result<String, Refused> {
-    let path = value.path().to_owned();
-    let text = value.text()?;
-    check_function(&path, &text)?;
-    Ok(text)
-}
-
-fn check_function(path: &str, text: &str) -> Result<(), Refused> {
+fn function(text: &str) -> Result<String, String> {
     let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic());
     if text.is_empty() || text.len() > NAME_MAX || !is_visible {
-        let told = format!("must be the name of a function: 1 to {NAME_MAX} visible characters");
-        return Err(Refused::invalid(path, told));
+        return Err(format!(
+            "must be the name of a function: 1 to {NAME_MAX} visible characters"
+        ));
     }
-    Ok(())
+    Ok(text.to_owned())
 }
 
 /// The name of a profile.
-fn name(value: Value) -> Result<String, Refused> {
-    let path = value.path().to_owned();
-    let text = value.text()?;
-    check_name(&path, &text)?;
-    Ok(text)
-}
-
-fn check_name(path: &str, text: &str) -> Result<(), Refused> {
-    if text.is_empty() || text.len() > NAME_MAX || text.chars().any(char::is_control) {
-        let told = format!("must be a name of 1 to {NAME_MAX} bytes without control characters");
-        return Err(Refused::invalid(path, told));
-    }
-    Ok(())
+fn name(value: Value) -> Read<Arc<str>> {
+    value.text(|text| {
+        if text.is_empty() || text.len() > NAME_MAX || text.chars().any(char::is_control) {
+            return Err(format!(
+                "must be a name of 1 to {NAME_MAX} bytes without control characters"
+            ));
+        }
+        Ok(text.into())
+    })
 }
 
 /// A value as on the wire; an empty one is absent.
-fn seen(value: Value) -> Result<String, Refused> {
-    let path = value.path().to_owned();
-    let text = value.text()?;
-    if text.len() > SEEN_MAX || text.chars().any(char::is_control) {
-        let told = format!("must be a text of at most {SEEN_MAX} bytes without control characters");
-        return Err(Refused::invalid(path, told));
-    }
-    Ok(text)
+fn seen(value: Value) -> Read<String> {
+    value.text(|text| {
+        if text.len() > SEEN_MAX || text.chars().any(char::is_control) {
+            return Err(format!(
+                "must be a text of at most {SEEN_MAX} bytes without control characters"
+            ));
+        }
+        Ok(text.to_owned())
+    })
 }
 
-fn address(value: Value) -> Result<Option<IpAddr>, Refused> {
-    let path = value.path().to_owned();
-    let text = value.text()?;
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let address = text.parse();
-    address
-        .map(Some)
-        .map_err(|_| Refused::invalid(path, "must be an address such as 10.1.2.9"))
-}
-
-/// Reads a body as one of the above.
-pub(super) fn read<T>(
-    bytes: &[u8],
-    of: impl FnOnce(Value) -> Result<T, Refused>,
-) -> Result<T, Refused> {
-    of(json::read(bytes)?)
+fn address(value: Value) -> Read<Option<IpAddr>> {
+    value.text(|text| match text {
+        "" => Ok(None),
+        _ => text
+            .parse()
+            .map(Some)
+            .map_err(|_| "must be an address such as 10.1.2.9"),
+    })
 }

@@ -3,39 +3,19 @@
 //! Texts come from the wire. A spreadsheet reads a text that begins with `=` as a formula, so
 //! such a text gets an apostrophe before it.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::state::{
-    EXCESSES, KINDS, MODES, ORDERS, PaceState, QueueRow, RateLimitState, RequestRow, word,
-};
+use super::state::{QueueRow, RateLimitState, RequestRow};
 
-/// The content of a table.
-pub(super) trait Row {
+/// A row, as a JSON object.
+pub(super) trait Row: Serialize {
+    /// The fields of the object, or of objects in it.
     const COLUMNS: &[&str];
-
-    fn cells(&self) -> Vec<Cell>;
-}
-
-/// One value of a row.
-pub(super) enum Cell {
-    Text(String),
-    Number(String),
-    Nothing,
-}
-
-fn text(value: impl Display) -> Cell {
-    Cell::Text(value.to_string())
-}
-
-fn number(value: impl Display) -> Cell {
-    Cell::Number(value.to_string())
-}
-
-fn some<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {
-    value.map_or(Cell::Nothing, cell)
 }
 
 impl Row for RateLimitState {
@@ -62,46 +42,10 @@ impl Row for RateLimitState {
         "would_have_delayed",
         "rejected",
     ];
-
-    fn cells(&self) -> Vec<Cell> {
-        let pace = |figure: fn(PaceState) -> f64| some(self.pace.map(figure), number);
-        vec![
-            text(self.id),
-            text(&self.label),
-            some(self.kind.map(|kind| word(&KINDS, kind)), text),
-            text(self.exempt),
-            some(self.burst, number),
-            some(self.fill, number),
-            some(self.rate, number),
-            some(self.ratio, number),
-            pace(|pace| pace.achieved),
-            pace(|pace| pace.wait_seconds),
-            pace(|pace| pace.burst_seconds),
-            some(self.tokens, number),
-            text(word(&MODES, self.mode)),
-            text(word(&EXCESSES, self.on_excess)),
-            text(word(&ORDERS, self.order)),
-            number(self.callers.len()),
-            number(self.queued),
-            number(self.queued_tokens),
-            number(self.charged),
-            number(self.would_have_delayed),
-            number(self.rejected),
-        ]
-    }
 }
 
 impl Row for QueueRow {
     const COLUMNS: &[&str] = &["class", "call", "waits_for", "waiting"];
-
-    fn cells(&self) -> Vec<Cell> {
-        vec![
-            text(&self.class),
-            text(&self.call),
-            some(self.waits_for.as_ref(), text),
-            number(self.waiting),
-        ]
-    }
 }
 
 impl Row for RequestRow {
@@ -115,19 +59,6 @@ impl Row for RequestRow {
         "arrived",
         "age_ms",
     ];
-
-    fn cells(&self) -> Vec<Cell> {
-        vec![
-            text(self.state.word()),
-            text(&self.call),
-            text(&self.class),
-            text(&self.listener),
-            some(self.caller, text),
-            some(self.rate_limit, text),
-            text(self.arrived),
-            number(self.age_ms),
-        ]
-    }
 }
 
 /// A table with a line of its columns' names.
@@ -135,19 +66,31 @@ pub(super) fn table<R: Row>(rows: &[R]) -> String {
     let mut out = R::COLUMNS.join(",");
     out.push_str("\r\n");
     for row in rows {
-        for (index, cell) in row.cells().iter().enumerate() {
+        let row = serde_json::to_value(row).expect("a row is JSON");
+        for (index, column) in R::COLUMNS.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
-            match cell {
-                Cell::Text(value) => write_text(&mut out, value),
-                Cell::Number(value) => out.push_str(value),
-                Cell::Nothing => {}
-            }
+            let pace = || row.get("pace")?.get(column);
+            write_cell(&mut out, row.get(column).or_else(pace));
         }
         out.push_str("\r\n");
     }
     out
+}
+
+/// Of a list, only its length. Numbers are written as Rust does: `1`, not `1.0`.
+fn write_cell(out: &mut String, value: Option<&Value>) {
+    match value {
+        None | Some(Value::Null | Value::Object(_)) => {}
+        Some(Value::Bool(flag)) => out.push_str(&flag.to_string()),
+        Some(Value::String(text)) => write_text(out, text),
+        Some(Value::Array(list)) => out.push_str(&list.len().to_string()),
+        Some(Value::Number(number)) => match (number.as_u64(), number.as_f64()) {
+            (None, Some(number)) => out.push_str(&number.to_string()),
+            _ => out.push_str(&number.to_string()),
+        },
+    }
 }
 
 fn write_text(out: &mut String, value: &str) {

@@ -7,8 +7,10 @@
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value as Json};
 
-use super::Refused;
+use super::refused::ApiRefusal;
+use crate::options::json;
 
 /// The maximum number of values in one request. A tree of small ones takes many times the bytes
 /// of its text.
@@ -18,38 +20,15 @@ const SHOWN_MAX: usize = 64;
 /// The name of the request as a whole.
 const WHOLE: &str = "body";
 
-#[derive(Debug)]
-enum Tree {
-    Null,
-    Flag(bool),
-    Number(f64),
-    Text(String),
-    List(Vec<Tree>),
-    Object(Vec<(String, Tree)>),
-}
-
-impl Tree {
-    const fn kind(&self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Flag(_) => "true or false",
-            Self::Number(_) => "a number",
-            Self::Text(_) => "a text",
-            Self::List(_) => "a list",
-            Self::Object(_) => "an object",
-        }
-    }
-}
-
 /// A value and its path.
 #[derive(Debug)]
 pub(super) struct Value {
     path: String,
-    tree: Tree,
+    tree: Json,
 }
 
 /// Reads a whole request.
-pub(super) fn read(bytes: &[u8]) -> Result<Value, Refused> {
+pub(super) fn read(bytes: &[u8]) -> Result<Value, ApiRefusal> {
     let mut place = Place::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let seed = Seed { place: &mut place };
@@ -59,7 +38,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Value, Refused> {
             path: WHOLE.to_owned(),
             tree,
         }),
-        Err(error) => Err(Refused::invalid(place.to_string(), error.to_string())),
+        Err(error) => Err(ApiRefusal::invalid(place.to_string(), error.to_string())),
     }
 }
 
@@ -107,45 +86,45 @@ struct Seed<'a> {
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
-    type Value = Tree;
+    type Value = Json;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Seed<'_> {
-    type Value = Tree;
+    type Value = Json;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Tree, E> {
-        Ok(Tree::Null)
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Tree, E> {
-        Ok(Tree::Flag(flag))
+    fn visit_bool<E>(self, flag: bool) -> Result<Json, E> {
+        Ok(flag.into())
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Tree, E> {
-        Ok(Tree::Number(number as f64))
+    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+        Ok(number.into())
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Tree, E> {
-        Ok(Tree::Number(number as f64))
+    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+        Ok(number.into())
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Tree, E> {
-        Ok(Tree::Number(number))
+    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+        Ok(number.into())
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Tree, E> {
-        Ok(Tree::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(text.into())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Tree, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
         let mut values = Vec::new();
         loop {
             self.place.count()?;
@@ -153,28 +132,26 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let seed = Seed { place: self.place };
             let Some(value) = list.next_element_seed(seed)? else {
                 self.place.steps.pop();
-                return Ok(Tree::List(values));
+                return Ok(Json::Array(values));
             };
             self.place.steps.pop();
             values.push(value);
         }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Tree, A::Error> {
-        let mut fields: Vec<(String, Tree)> = Vec::new();
-        let mut keys = std::collections::HashSet::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Json, A::Error> {
+        let mut fields = Map::new();
         while let Some(key) = object.next_key::<String>()? {
             self.place.count()?;
-            let is_new = keys.insert(key.clone());
             self.place.steps.push(Step::Key(key.clone()));
-            if !is_new {
+            if fields.contains_key(&key) {
                 return Err(A::Error::custom("is there twice"));
             }
             let value = object.next_value_seed(Seed { place: self.place })?;
             self.place.steps.pop();
-            fields.push((key, value));
+            fields.insert(key, value);
         }
-        Ok(Tree::Object(fields))
+        Ok(Json::Object(fields))
     }
 }
 
@@ -189,11 +166,8 @@ impl Place {
 }
 
 impl Value {
-    fn wrong(&self, wanted: &str) -> Refused {
-        Refused::invalid(
-            &*self.path,
-            format!("must be {wanted}, not {}", self.tree.kind()),
-        )
+    fn invalid(&self, reason: impl Into<String>) -> ApiRefusal {
+        ApiRefusal::invalid(&*self.path, reason)
     }
 
     /// Its path: `match[0].ip`.
@@ -202,121 +176,162 @@ impl Value {
     }
 
     pub(super) fn is_object(&self) -> bool {
-        matches!(self.tree, Tree::Object(_))
+        self.tree.is_object()
     }
 
-    pub(super) fn text(self) -> Result<String, Refused> {
-        match self.tree {
-            Tree::Text(text) => Ok(text),
-            _ => Err(self.wrong("a text")),
-        }
+    /// What `read` makes of it.
+    pub(super) fn read<T>(
+        &self,
+        read: impl FnOnce(&Json) -> Result<T, String>,
+    ) -> Result<T, ApiRefusal> {
+        read(&self.tree).map_err(|reason| self.invalid(reason))
     }
 
-    pub(super) fn number(self) -> Result<f64, Refused> {
-        match self.tree {
-            Tree::Number(number) => Ok(number),
-            _ => Err(self.wrong("a number")),
-        }
+    /// What `read` makes of a text.
+    pub(super) fn text<T, E: fmt::Display>(
+        &self,
+        read: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, ApiRefusal> {
+        self.read(|tree| read(json::text(tree)?).map_err(|error| error.to_string()))
     }
 
-    pub(super) fn flag(self) -> Result<bool, Refused> {
-        match self.tree {
-            Tree::Flag(flag) => Ok(flag),
-            _ => Err(self.wrong("true or false")),
-        }
+    /// What `read` makes of a number.
+    pub(super) fn number<T, E: fmt::Display>(
+        &self,
+        read: impl FnOnce(f64) -> Result<T, E>,
+    ) -> Result<T, ApiRefusal> {
+        self.read(|tree| read(json::number(tree)?).map_err(|error| error.to_string()))
     }
 
     /// What `read` reads, or null.
     pub(super) fn or_null<T>(
         self,
-        read: impl FnOnce(Self) -> Result<T, Refused>,
-    ) -> Result<Option<T>, Refused> {
+        read: impl FnOnce(Self) -> Result<T, ApiRefusal>,
+    ) -> Result<Option<T>, ApiRefusal> {
         match self.tree {
-            Tree::Null => Ok(None),
+            Json::Null => Ok(None),
             _ => read(self).map(Some),
         }
     }
 
-    /// The values of a list, at most this number.
-    pub(super) fn list(self, max: usize) -> Result<Vec<Self>, Refused> {
-        let Tree::List(list) = self.tree else {
-            return Err(self.wrong("a list"));
+    /// The values of a list, at most this number, as `read` reads each.
+    pub(super) fn list<T>(
+        self,
+        max: usize,
+        read: impl Fn(Self) -> Result<T, ApiRefusal>,
+    ) -> Result<Vec<T>, ApiRefusal> {
+        let Json::Array(list) = self.tree else {
+            return Err(self.invalid(json::wrong("a list", &self.tree)));
         };
+        let path = self.path;
         if list.len() > max {
             let told = format!("has {} values, at most {max} are taken", list.len());
-            return Err(Refused::invalid(self.path, told));
+            return Err(ApiRefusal::invalid(path, told));
         }
-        let path = self.path;
-        let values = list.into_iter().enumerate().map(|(index, tree)| Self {
-            path: format!("{path}[{index}]"),
-            tree,
+        let values = list.into_iter().enumerate().map(|(index, tree)| {
+            let path = format!("{path}[{index}]");
+            read(Self { path, tree })
         });
-        Ok(values.collect())
-    }
-
-    /// One of some words.
-    pub(super) fn choice<T: Copy>(self, words: &[(&str, T)]) -> Result<T, Refused> {
-        let path = self.path.clone();
-        let given = self.text()?;
-        let found = words.iter().find(|(word, _)| *word == given);
-        found.map(|(_, meant)| *meant).ok_or_else(|| {
-            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            Refused::invalid(path, format!("must be one of {}", words.join(", ")))
-        })
+        values.collect()
     }
 
     /// The fields of an object; only these are allowed.
-    pub(super) fn fields(self, known: &[&str]) -> Result<Fields, Refused> {
+    pub(super) fn object(self, known: &[&str]) -> Result<Fields, ApiRefusal> {
+        let path = match &*self.path {
+            WHOLE => String::new(),
+            path => format!("{path}."),
+        };
         let fields = self.entries()?;
         match fields.iter().find(|(key, _)| !known.contains(&&**key)) {
-            None => Ok(Fields(fields)),
-            Some((_, value)) => Err(Refused::invalid(
-                value.path(),
-                format!("is unknown; known are {}", known.join(", ")),
-            )),
+            None => Ok(Fields { path, fields }),
+            Some((_, value)) => Err(value.invalid(unknown(known))),
         }
     }
 
     /// The fields of an object, with any names.
-    pub(super) fn entries(self) -> Result<Vec<(String, Self)>, Refused> {
-        let Tree::Object(fields) = self.tree else {
-            return Err(self.wrong("an object"));
-        };
-        let path_of = |key: &str| {
-            if self.path == WHOLE {
-                cut(key).to_owned()
-            } else {
-                format!("{}.{}", self.path, cut(key))
-            }
+    pub(super) fn entries(self) -> Result<Vec<(String, Self)>, ApiRefusal> {
+        let Json::Object(fields) = self.tree else {
+            return Err(self.invalid(json::wrong("an object", &self.tree)));
         };
         let fields = fields.into_iter().map(|(key, tree)| {
-            let path = path_of(&key);
+            let path = match &*self.path {
+                WHOLE => cut(&key).to_owned(),
+                path => format!("{path}.{}", cut(&key)),
+            };
             (key, Self { path, tree })
         });
         Ok(fields.collect())
     }
 }
 
+fn unknown(known: &[&str]) -> String {
+    format!("is unknown; known are {}", known.join(", "))
+}
+
 /// The fields of an object that were not taken yet.
 #[derive(Debug)]
-pub(super) struct Fields(Vec<(String, Value)>);
+pub(super) struct Fields {
+    /// What comes before their names in their paths.
+    path: String,
+    fields: Vec<(String, Value)>,
+}
 
 impl Fields {
-    /// A field, if present.
-    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
-        let index = self.0.iter().position(|(key, _)| key == name)?;
-        Some(self.0.swap_remove(index).1)
+    /// The parameters of a query, each at most once and none but these.
+    pub(super) fn of_query(
+        given: Vec<(String, String)>,
+        known: &[&str],
+    ) -> Result<Self, ApiRefusal> {
+        let path = String::new();
+        let mut found = Self {
+            path,
+            fields: Vec::new(),
+        };
+        for (name, text) in given {
+            if !known.contains(&&*name) {
+                return Err(ApiRefusal::invalid(cut(&name), unknown(known)));
+            }
+            if found.has(&name) {
+                return Err(ApiRefusal::invalid(name, "is there twice"));
+            }
+            let (path, tree) = (name.clone(), text.into());
+            found.fields.push((name, Value { path, tree }));
+        }
+        Ok(found)
+    }
+
+    fn take(&mut self, name: &str) -> Option<Value> {
+        let index = self.fields.iter().position(|(key, _)| key == name)?;
+        Some(self.fields.swap_remove(index).1)
     }
 
     /// Whether a field is still present.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|(key, _)| key == name)
+        self.fields.iter().any(|(key, _)| key == name)
+    }
+
+    /// A field, if present.
+    pub(super) fn optional<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(Value) -> Result<T, ApiRefusal>,
+    ) -> Result<Option<T>, ApiRefusal> {
+        self.take(name).map(read).transpose()
     }
 
     /// A required field.
-    pub(super) fn need(&mut self, name: &str) -> Result<Value, Refused> {
-        self.take(name)
-            .ok_or_else(|| Refused::invalid(name, "must be given"))
+    pub(super) fn need<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(Value) -> Result<T, ApiRefusal>,
+    ) -> Result<T, ApiRefusal> {
+        match self.take(name) {
+            Some(value) => read(value),
+            None => {
+                let path = format!("{}{name}", self.path);
+                Err(ApiRefusal::invalid(path, "must be given"))
+            }
+        }
     }
 }
 
@@ -327,7 +342,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, field: &str, reason: &str) {
         match read(text.as_bytes()).expect_err("it is wrong") {
-            Refused::Invalid {
+            ApiRefusal::Invalid {
                 field: at,
                 reason: why,
             } => {
@@ -369,17 +384,23 @@ mod tests {
     #[test]
     fn values_are_taken_by_name_and_kind() {
         let value = read(br#"{"a": 1.5, "b": ["x"], "c": {"d": true}}"#).expect("JSON");
-        let mut fields = value.fields(&["a", "b", "c"]).expect("an object");
-        let a = fields.take("a").expect("it is there");
-        assert_eq!(a.number().expect("a number"), 1.5);
-        let b = fields.need("b").expect("it is there").list(1);
-        let b = b.expect("a list").pop().expect("one");
-        assert_eq!(b.path(), "b[0]");
-        assert_eq!(b.text().expect("a text"), "x");
-        let c = fields.take("c").expect("it is there").fields(&["d"]);
-        let d = c.expect("an object").take("d").expect("it is there");
-        assert_eq!(d.path(), "c.d");
-        assert!(d.flag().expect("a flag"));
-        assert!(fields.take("a").is_none());
+        let mut fields = value.object(&["a", "b", "c"]).expect("an object");
+        let number = |it: Value| it.number(Ok::<_, String>);
+        assert_eq!(fields.optional("a", number).expect("a number"), Some(1.5));
+        let text = |it: Value| {
+            assert_eq!(it.path(), "b[0]");
+            it.text(|text| Ok::<_, String>(text.to_owned()))
+        };
+        let b = fields.need("b", |it| it.list(1, text));
+        assert_eq!(b.expect("a list"), ["x"]);
+        let flag = |it: Value| {
+            assert_eq!(it.path(), "c.d");
+            it.read(json::flag)
+        };
+        let c = fields.need("c", |it| it.object(&["d"])?.need("d", flag));
+        assert!(c.expect("a flag"));
+        assert_eq!(fields.optional("a", number).expect("it is taken"), None);
+        let missing = fields.need("a", number).expect_err("it is taken");
+        assert_eq!(missing, ApiRefusal::invalid("a", "must be given"));
     }
 }

@@ -6,14 +6,17 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_callers::{CallerId, NameError, PatternError, TableError};
+use tidegate_callers::{CallerId, PatternError, TableError};
 
+use super::written::text;
 use crate::call::claim::RateLimitId;
 
-/// Why a request was not done, or not completely.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+/// Why a request was not done, or not completely. It is also the body of the answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "error", rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum ApiRefusal {
     /// A value is wrong: 400.
+    #[serde(rename = "INVALID_VALUE")]
     Invalid {
         /// Its path: `match[0].ip`; `body` is all of it.
         field: String,
@@ -30,11 +33,13 @@ pub enum Refused {
     /// A caller has the pattern already: 409.
     PatternExists {
         /// Its holder.
+        #[serde(rename = "id", serialize_with = "text")]
         holder: CallerId,
     },
     /// A rate limit has the label already: 409.
     LabelExists {
         /// Which one.
+        #[serde(rename = "id", serialize_with = "text")]
         holder: RateLimitId,
     },
     /// The value is valid, but the current state does not allow it: 409.
@@ -73,7 +78,7 @@ pub enum What {
     Call,
 }
 
-impl Refused {
+impl ApiRefusal {
     /// A value is wrong.
     pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Invalid {
@@ -103,15 +108,10 @@ impl Refused {
             }
         }
     }
-
-    /// A mistake in a name at `path`.
-    pub(super) fn name(path: &str, mistake: NameError) -> Self {
-        Self::invalid(path, mistake.to_string())
-    }
 }
 
 /// An error of the table of callers, in the form of the API.
-impl From<TableError> for Refused {
+impl From<TableError> for ApiRefusal {
     fn from(error: TableError) -> Self {
         let field = error.field();
         let reason = without_name(&error.to_string(), field);
@@ -146,82 +146,17 @@ fn without_name(text: &str, field: &str) -> String {
     rest.trim_start_matches([':', ' ']).to_owned()
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid { field, reason } | Self::Conflict { field, reason } => {
-                write!(f, "{field}: {reason}")
-            }
-            Self::Unknown { what, id } => write!(f, "there is no {what:?} {id}"),
-            Self::PatternExists { holder } => write!(f, "caller {holder} has the pattern"),
-            Self::LabelExists { holder } => write!(f, "rate limit {holder} has the label"),
-            Self::NotSaved { reason } => write!(f, "cannot save: {reason}"),
-            Self::NotYetSaved { reason } => write!(f, "done, and not saved yet: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl IntoResponse for Refused {
+impl IntoResponse for ApiRefusal {
     fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            error: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            what: Option<What>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            id: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            field: Option<&'a str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            reason: Option<&'a str>,
-        }
-        let mut body = Body {
-            error: "",
-            what: None,
-            id: None,
-            field: None,
-            reason: None,
-        };
         let status = match &self {
-            Self::Invalid { field, reason } => {
-                (body.field, body.reason) = (Some(&**field), Some(&**reason));
-                body.error = "INVALID_VALUE";
-                StatusCode::BAD_REQUEST
-            }
-            Self::Conflict { field, reason } => {
-                (body.field, body.reason) = (Some(&**field), Some(&**reason));
-                body.error = "CONFLICT";
+            Self::Invalid { .. } => StatusCode::BAD_REQUEST,
+            Self::Unknown { .. } => StatusCode::NOT_FOUND,
+            Self::Conflict { .. } | Self::PatternExists { .. } | Self::LabelExists { .. } => {
                 StatusCode::CONFLICT
             }
-            Self::Unknown { what, id } => {
-                (body.what, body.id) = (Some(*what), Some(id.clone()));
-                body.error = "UNKNOWN";
-                StatusCode::NOT_FOUND
-            }
-            Self::PatternExists { holder } => {
-                body.id = Some(holder.to_string());
-                body.error = "PATTERN_EXISTS";
-                StatusCode::CONFLICT
-            }
-            Self::LabelExists { holder } => {
-                body.id = Some(holder.to_string());
-                body.error = "LABEL_EXISTS";
-                StatusCode::CONFLICT
-            }
-            Self::NotSaved { reason } => {
-                body.reason = Some(reason);
-                body.error = "NOT_SAVED";
-                StatusCode::INSUFFICIENT_STORAGE
-            }
-            Self::NotYetSaved { reason } => {
-                body.reason = Some(reason);
-                body.error = "NOT_YET_SAVED";
-                StatusCode::INSUFFICIENT_STORAGE
-            }
+            Self::NotSaved { .. } | Self::NotYetSaved { .. } => StatusCode::INSUFFICIENT_STORAGE,
         };
-        (status, Json(body)).into_response()
+        (status, Json(self)).into_response()
     }
 }
 
@@ -231,18 +166,18 @@ mod tests {
 
     #[test]
     fn an_error_of_the_table_is_reported_with_its_field() {
-        let said = |error| Refused::from(error);
+        let said = |error| ApiRefusal::from(error);
         assert_eq!(
             said(TableError::TooManyGroups { given: 17 }),
-            Refused::invalid("groups", "has 17 names, at most 16 are taken")
+            ApiRefusal::invalid("groups", "has 17 names, at most 16 are taken")
         );
         assert_eq!(
             said(TableError::Unknown(CallerId(9))),
-            Refused::unknown(What::Caller, "c9")
+            ApiRefusal::unknown(What::Caller, "c9")
         );
         assert_eq!(
             said(TableError::IsStatic(CallerId(1))),
-            Refused::Conflict {
+            ApiRefusal::Conflict {
                 field: "id".into(),
                 reason: "caller c1 stands in the config file; change it there".into()
             }

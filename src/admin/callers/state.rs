@@ -8,11 +8,14 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
-use tidegate_callers::{CallerId, Pattern};
-use tidegate_callers::{FunctionId, Span, SpanUse, Suggestion, Tally, UsageNow};
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
+use tidegate_callers::{
+    CallerId, FunctionId, Group, Label, Notes, Pattern, Span, SpanUse, Suggestion, Tally, UsageNow,
+};
 
-use crate::call::claim::{Deadline, RateLimitId};
+use super::written::{patterns, some_text, text, texts};
+use crate::call::claim::RateLimitId;
+use crate::call::rate_limit::{Allowance, Handling};
+use crate::options::{Words, words};
 use crate::telemetry::access::Utc;
 
 /// A call that has ended, by the `id` of its access line.
@@ -47,40 +50,16 @@ macro_rules! serialize_as_text {
 }
 serialize_as_text!(CallId, Moment);
 
-fn limit_id<S: Serializer>(id: &RateLimitId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(id)
+fn word<T: Words, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(value.word())
 }
 
-fn some_limit_id<S: Serializer>(id: &Option<RateLimitId>, s: S) -> Result<S::Ok, S::Error> {
-    match id {
-        Some(id) => s.collect_str(id),
-        None => s.serialize_none(),
-    }
+fn some_word<T: Words, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+    value.map(T::word).serialize(to)
 }
 
-fn caller_id<S: Serializer>(id: &CallerId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(id)
-}
-
-fn some_caller_id<S: Serializer>(id: &Option<CallerId>, s: S) -> Result<S::Ok, S::Error> {
-    match id {
-        Some(id) => s.collect_str(id),
-        None => s.serialize_none(),
-    }
-}
-
-fn caller_ids<S: Serializer>(ids: &[CallerId], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(ids.iter().map(CallerId::to_string))
-}
-
-/// Each pattern as an object of the fields that are set.
-fn patterns<S: Serializer>(patterns: &[Pattern], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(patterns.iter().map(|pattern| {
-        let fields = pattern.fields();
-        let written = fields.iter().map(|it| (it.name(), pattern.written(it)));
-        written.collect::<BTreeMap<&str, String>>()
-    }))
-}
+words!(RateLimitKind { "bucket" => Bucket, "paced" => Paced });
+words!(Span { "5m" => FiveMinutes, "1h" => Hour, "24h" => Day });
 
 /// The origin of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -100,17 +79,20 @@ pub enum Origin {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerState {
     /// Its id.
-    #[serde(serialize_with = "caller_id")]
+    #[serde(serialize_with = "text")]
     pub id: CallerId,
     /// Its label; empty for a caller that was registered automatically.
-    pub label: Option<String>,
+    #[serde(serialize_with = "some_text")]
+    pub label: Option<Label>,
     /// Its patterns: calls that match one of these belong to it.
     #[serde(rename = "match", serialize_with = "patterns")]
     pub patterns: Vec<Pattern>,
     /// The groups that it is in.
-    pub groups: Vec<String>,
+    #[serde(serialize_with = "texts")]
+    pub groups: Vec<Group>,
     /// Notes of operators.
-    pub notes: String,
+    #[serde(serialize_with = "text")]
+    pub notes: Notes,
     /// Its turns for one turn of an ordinary caller; `None` takes the weight of less specific
     /// callers.
     pub weight: Option<u32>,
@@ -119,7 +101,7 @@ pub struct CallerState {
     /// Whether it was registered automatically, and may be evicted.
     pub auto: bool,
     /// Its own rate limit.
-    #[serde(serialize_with = "some_limit_id")]
+    #[serde(serialize_with = "some_text")]
     pub rate_limit: Option<RateLimitId>,
     /// When it was last called.
     pub last_access: Option<Moment>,
@@ -161,7 +143,7 @@ impl<T: Copy> Spans<T> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsage {
     /// Its owner.
-    #[serde(serialize_with = "caller_id")]
+    #[serde(serialize_with = "text")]
     pub id: CallerId,
     /// When it was last called.
     pub last_access: Option<Moment>,
@@ -262,7 +244,7 @@ pub fn milliseconds(duration: Duration) -> f64 {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct UsageTable {
     /// The span: `5m`, `1h` or `24h`.
-    #[serde(serialize_with = "span")]
+    #[serde(serialize_with = "word")]
     pub window: Span,
     /// The requested group; `None` is all callers.
     pub group: Option<String>,
@@ -276,10 +258,11 @@ pub struct UsageTable {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallerUsed {
     /// Its id.
-    #[serde(serialize_with = "caller_id")]
+    #[serde(serialize_with = "text")]
     pub id: CallerId,
     /// Its label.
-    pub label: Option<String>,
+    #[serde(serialize_with = "some_text")]
+    pub label: Option<Label>,
     /// Its usage.
     #[serde(flatten)]
     pub used: Used,
@@ -313,7 +296,7 @@ impl From<&Tally> for Used {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateLimitState {
     /// Its id.
-    #[serde(serialize_with = "limit_id")]
+    #[serde(serialize_with = "text")]
     pub id: RateLimitId,
     /// Its name in the config, in metrics and in refusals.
     pub label: String,
@@ -321,39 +304,18 @@ pub struct RateLimitState {
     pub origin: Origin,
     /// Its profile, unless its figures were changed since.
     pub profile: Option<String>,
-    /// Its kind: `bucket` or `paced`; `None` if it admits everything.
-    #[serde(serialize_with = "kind")]
-    pub kind: Option<RateLimitKind>,
-    /// Whether it admits everything; then it has no figures.
-    pub exempt: bool,
-    /// The most tokens at once, of a bucket.
-    pub burst: Option<f64>,
-    /// Tokens a second, of a bucket.
-    pub fill: Option<f64>,
-    /// Tokens a second, of a pace.
-    pub rate: Option<f64>,
-    /// The burst ratio of a pace: late calls are admitted at this many times the rate.
-    pub ratio: Option<f64>,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
     /// The state of its pace, if it has one.
     pub pace: Option<PaceState>,
     /// Tokens that may be taken at once now; negative in debt.
     pub tokens: Option<f64>,
-    /// Whether it delays calls: `enforce` or `observe`.
-    #[serde(serialize_with = "mode")]
-    pub mode: BucketMode,
-    /// What happens to a call for which there are no tokens: `delay` or `reject`.
-    #[serde(serialize_with = "on_excess")]
-    pub on_excess: OnExcess,
-    /// The order of waiting calls: `fair` or `fifo`.
-    #[serde(serialize_with = "order")]
-    pub order: BucketOrder,
-    /// Whether calls are charged their final cost; `None` uses the setting of the costs.
-    pub settle: Option<bool>,
-    /// How long a call may wait: `ordinary`, as long as any other, or `none`, without a bound.
-    #[serde(serialize_with = "deadline")]
-    pub deadline: Deadline,
+    /// How it handles calls.
+    #[serde(flatten)]
+    pub handling: Handling,
     /// The callers that are charged to it.
-    #[serde(serialize_with = "caller_ids")]
+    #[serde(serialize_with = "texts")]
     pub callers: Vec<CallerId>,
     /// Calls in the queue that will be charged to it.
     pub queued: u64,
@@ -365,6 +327,55 @@ pub struct RateLimitState {
     pub would_have_delayed: u64,
     /// Calls that it refused.
     pub rejected: u64,
+}
+
+/// The figures of a rate limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Its kind: `bucket` or `paced`; `None` if it admits everything.
+    #[serde(serialize_with = "some_word")]
+    pub kind: Option<RateLimitKind>,
+    /// Whether it admits everything; then it has no figures.
+    pub exempt: bool,
+    /// The most tokens at once, of a bucket.
+    pub burst: Option<f64>,
+    /// Tokens a second, of a bucket.
+    pub fill: Option<f64>,
+    /// Tokens a second, of a pace.
+    pub rate: Option<f64>,
+    /// The burst ratio of a pace: late calls are admitted at this many times the rate.
+    pub ratio: Option<f64>,
+}
+
+impl From<Allowance> for Figures {
+    fn from(allowance: Allowance) -> Self {
+        let none = Self {
+            kind: None,
+            exempt: false,
+            burst: None,
+            fill: None,
+            rate: None,
+            ratio: None,
+        };
+        match allowance {
+            Allowance::Exempt => Self {
+                exempt: true,
+                ..none
+            },
+            Allowance::Bucket { burst, fill } => Self {
+                kind: Some(RateLimitKind::Bucket),
+                burst: Some(burst.get()),
+                fill: Some(fill.get()),
+                ..none
+            },
+            Allowance::Paced { rate, ratio } => Self {
+                kind: Some(RateLimitKind::Paced),
+                rate: Some(rate.get()),
+                ratio: Some(ratio.get()),
+                ..none
+            },
+        }
+    }
 }
 
 /// The kind of a rate limit.
@@ -387,65 +398,6 @@ pub struct PaceState {
     pub wait_seconds: f64,
     /// What late calls may take at once beyond the regular pool: the burst in use.   seconds
     pub burst_seconds: f64,
-}
-
-fn kind<S: Serializer>(kind: &Option<RateLimitKind>, serializer: S) -> Result<S::Ok, S::Error> {
-    match kind {
-        Some(kind) => serializer.serialize_some(word(&KINDS, *kind)),
-        None => serializer.serialize_none(),
-    }
-}
-
-fn deadline<S: Serializer>(deadline: &Deadline, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(&DEADLINES, *deadline))
-}
-
-fn span<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(&SPANS, *span))
-}
-
-fn mode<S: Serializer>(mode: &BucketMode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(&MODES, *mode))
-}
-
-fn on_excess<S: Serializer>(on_excess: &OnExcess, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(&EXCESSES, *on_excess))
-}
-
-fn order<S: Serializer>(order: &BucketOrder, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(&ORDERS, *order))
-}
-
-/// The words for kinds.
-pub(super) const KINDS: [(&str, RateLimitKind); 2] = [
-    ("bucket", RateLimitKind::Bucket),
-    ("paced", RateLimitKind::Paced),
-];
-/// The words for modes.
-pub(super) const MODES: [(&str, BucketMode); 2] = [
-    ("enforce", BucketMode::Enforce),
-    ("observe", BucketMode::Observe),
-];
-/// The words for what happens to a call for which there are no tokens.
-pub(super) const EXCESSES: [(&str, OnExcess); 2] =
-    [("delay", OnExcess::Delay), ("reject", OnExcess::Reject)];
-/// The words for orders.
-pub(super) const ORDERS: [(&str, BucketOrder); 2] =
-    [("fair", BucketOrder::Fair), ("fifo", BucketOrder::Fifo)];
-/// The words for deadlines.
-pub(super) const DEADLINES: [(&str, Deadline); 2] =
-    [("ordinary", Deadline::Ordinary), ("none", Deadline::None)];
-/// The words for spans of time.
-pub(super) const SPANS: [(&str, Span); 3] = [
-    ("5m", Span::FiveMinutes),
-    ("1h", Span::Hour),
-    ("24h", Span::Day),
-];
-
-/// The word for a value.
-pub(super) fn word<T: PartialEq>(words: &[(&'static str, T)], meant: T) -> &'static str {
-    let found = words.iter().find(|(_, value)| *value == meant);
-    found.expect("every value has a word").0
 }
 
 /// A suitable limit for a caller.
@@ -543,7 +495,7 @@ pub struct Classified {
     /// The callers that it belongs to, the most specific first.
     pub matches: Vec<MatchState>,
     /// The rate limit that would be charged.
-    #[serde(serialize_with = "some_limit_id")]
+    #[serde(serialize_with = "some_text")]
     pub charged: Option<RateLimitId>,
     /// Whether the most specific caller with a limit is exempt.
     pub exempt: bool,
@@ -559,10 +511,11 @@ pub struct Classified {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MatchState {
     /// Its id.
-    #[serde(serialize_with = "caller_id")]
+    #[serde(serialize_with = "text")]
     pub caller: CallerId,
     /// Its label.
-    pub label: Option<String>,
+    #[serde(serialize_with = "some_text")]
+    pub label: Option<Label>,
     /// How many fields match exactly.
     pub exact_fields: u8,
     /// How specific the pattern is, over all fields.   bits
@@ -596,10 +549,10 @@ pub struct RequestRow {
     /// Name of the listener.
     pub listener: String,
     /// The caller for which it takes turns.
-    #[serde(serialize_with = "some_caller_id")]
+    #[serde(serialize_with = "some_text")]
     pub caller: Option<CallerId>,
     /// The rate limit that is charged.
-    #[serde(serialize_with = "some_limit_id")]
+    #[serde(serialize_with = "some_text")]
     pub rate_limit: Option<RateLimitId>,
     /// When it arrived.
     pub arrived: Moment,
@@ -615,16 +568,6 @@ pub enum RequestState {
     Waiting,
     /// Past the gate.
     Running,
-}
-
-impl RequestState {
-    /// The word for it.
-    pub(super) const fn word(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-        }
-    }
 }
 
 /// The result of a call, and what held it.
@@ -643,7 +586,7 @@ pub struct Explained {
     /// Its class.
     pub class: String,
     /// The caller for which it took turns.
-    #[serde(serialize_with = "some_caller_id")]
+    #[serde(serialize_with = "some_text")]
     pub caller: Option<CallerId>,
     /// The rate limit that was charged.
     pub rate_limit: Option<String>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tracing::{info, warn};
 
-use super::stored::{SCHEMA, Stored};
+use super::stored::SCHEMA;
 use crate::callers::Saved;
 use crate::state::{StateError, StateFile};
 
@@ -12,9 +12,9 @@ use crate::state::{StateError, StateFile};
 /// moment, so the latest state is saved last.
 #[derive(Debug, Default)]
 pub(in crate::app) struct Keeper {
-    file: Option<StateFile<Stored>>,
+    file: Option<StateFile<Saved>>,
     /// The content of the file.
-    saved: Option<Stored>,
+    saved: Option<Saved>,
     is_failing: bool,
 }
 
@@ -33,7 +33,7 @@ impl Keeper {
             saved: stored.clone(),
             is_failing: false,
         };
-        Ok((keeper, stored.map(Stored::into_saved)))
+        Ok((keeper, stored))
     }
 
     /// Whether there is a state file.
@@ -46,30 +46,25 @@ impl Keeper {
         self.file.as_mut().map_or(Ok(()), StateFile::reserve)
     }
 
-    /// Saves everything. A failure is logged once, and the next save retries.
-    pub(super) fn save(&mut self, saved: &Saved) -> Result<(), StateError> {
-        self.save_stored(Stored::of(saved))
-    }
-
-    /// The same if it differs from the file; no task waits for the result.
-    pub(super) fn save_if_changed(&mut self, saved: &Saved) {
-        let stored = Stored::of(saved);
-        if self.saved.as_ref() != Some(&stored) {
+    /// Saves everything if it differs from the file; no task waits for the result.
+    pub(super) fn save_if_changed(&mut self, saved: Saved) {
+        if self.saved.as_ref() != Some(&saved) {
             // The failure is logged, and the save is retried.
-            let _ = self.save_stored(stored);
+            let _ = self.save(saved);
         }
     }
 
-    fn save_stored(&mut self, stored: Stored) -> Result<(), StateError> {
+    /// Saves everything. A failure is logged once, and the next save retries.
+    pub(super) fn save(&mut self, saved: Saved) -> Result<(), StateError> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };
-        match file.save(&stored) {
+        match file.save(&saved) {
             Ok(()) => {
                 if std::mem::take(&mut self.is_failing) {
                     info!("the state of callers is saved again");
                 }
-                self.saved = Some(stored);
+                self.saved = Some(saved);
                 Ok(())
             }
             Err(error) => {

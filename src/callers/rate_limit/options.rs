@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, PaceSpec, Rate, SpecError, SpecScope, Verb};
 use tidegate_limits::quota::{self, Away, LENGTH_MAX, LENGTH_MIN, TOTAL_MAX};
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 use tidegate_limits::{Burst, Fill};
 
 use super::profiles::{Profiles, burst, fill};
-use super::{Allowance, QuotaBy, Rule};
+use super::{Allowance, Handling, QuotaBy, Rule};
 use crate::call::claim::{Deadline, QUOTA_KEY_BYTES_MAX};
 use crate::options::kind::{
     DAY, MINUTE, MS, choice, duration, flag, function, integer, is_plain, name, number, table, text,
@@ -74,8 +74,6 @@ words!(AppliesTo {
 });
 words!(Mode { "enforce" => Enforce, "observe" => Observe, "optimistic" => Optimistic });
 words!(Excess { "delay" => Delay, "reject" => Reject, "wait" => Wait });
-words!(BucketOrder { "fair" => Fair, "fifo" => Fifo });
-words!(Deadline { "ordinary" => Ordinary, "none" => None });
 words!(WhenAway { "deny" => Deny, "allow" => Allow, "safe" => Safe });
 
 options! {
@@ -427,21 +425,19 @@ impl RateLimitSection {
             (None, None, Some(burst), Some(fill)) => Allowance::Bucket { burst, fill },
             (None, None, ..) => unreachable!("a rate limit without a size is an error"),
         };
-        let settlement = |settle| match settle {
-            true => Settlement::Measured,
-            false => Settlement::Estimate,
-        };
         Rule {
             allowance,
             profile: profile.map(|profile| Arc::clone(&profile.name)),
-            mode: match self.mode.value {
-                Mode::Enforce | Mode::Optimistic => BucketMode::Enforce,
-                Mode::Observe => BucketMode::Observe,
+            handling: Handling {
+                mode: match self.mode.value {
+                    Mode::Enforce | Mode::Optimistic => BucketMode::Enforce,
+                    Mode::Observe => BucketMode::Observe,
+                },
+                on_excess: self.on_excess(),
+                order: self.order.value,
+                settle: self.settle.value,
+                deadline: self.deadline.value,
             },
-            on_excess: self.on_excess(),
-            order: self.order.value,
-            settlement: self.settle.value.map(settlement),
-            deadline: self.deadline.value,
         }
     }
 }

@@ -5,22 +5,22 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::admin::{
-    BucketState, CallId, CallerPatch, CallerState, CallerUsage, CallerUsed, CallersSource,
-    Classified, Costs, CostsState, Derive, Explained, Held, HeldBy, LimitKind, LimitState,
-    MatchState, Merge, Moment, NewRateLimit, Opens, Origin, PaceState, Profile, Question, QueueRow,
-    QueueState, QuotasState, Rate, RateLimitKind, RateLimitPatch, RateLimitState, RatePatch,
-    Refused, RequestRow, RequestState, Source, Spans, Suggested, SuggestedCost, UsageTable, Used,
-    What,
+    ApiRefusal, BucketState, CallId, CallerState, CallerUsage, CallerUsed, CallersSource,
+    Classified, CostsState, Explained, Figures, Held, HeldBy, LimitKind, LimitState, MatchState,
+    Merge, Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState, QuotasState,
+    RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Spans, Suggested,
+    SuggestedCost, UsageTable, Used, What,
 };
+use tidegate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use tidegate::call::claim::RateLimitId;
+use tidegate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch, Size, SizePatch};
 use tidegate_callers::{
-    CallerId, Charge, Field, Group, Identity, Kind, Label, LastCall, LimitRef, Matches, NewCaller,
-    Notes, Patch, Pattern, PatternText, Row, Table, TableSettings,
+    CallerId, Charge, Field, FunctionId, Group, Identity, Kind, Label, LastCall, LimitRef, Matches,
+    NewCaller as NewRow, Notes, Patch, Pattern, PatternText, Row, Span, Table, TableSettings,
+    Usage, UsageNow,
 };
-use tidegate_callers::{FunctionId, Span, Usage, UsageNow};
+use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::scheduler::Settlement;
-use tidegate_limits::{Timestamp, Weight};
 
 const GUEST_LIST: FunctionId = FunctionId(7);
 const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];
@@ -49,7 +49,7 @@ struct State {
 impl Fake {
     pub(crate) fn new() -> Self {
         let mut table = Table::new(TableSettings::default());
-        let poller = NewCaller {
+        let poller = NewRow {
             label: Label::new("poller").expect("a label"),
             groups: vec![Group::new("polling").expect("a group")],
             notes: Notes::default(),
@@ -129,24 +129,24 @@ fn used() -> UsageNow {
 fn shown(row: &Row) -> CallerState {
     let used = used();
     CallerState {
-        id: row.id(),
-        label: row.label().map(ToString::to_string),
-        patterns: row.patterns().to_vec(),
-        groups: row.groups().iter().map(ToString::to_string).collect(),
-        notes: row.notes().to_string(),
+        id: row.id,
+        label: row.label.clone(),
+        patterns: row.patterns.to_vec(),
+        groups: row.groups.to_vec(),
+        notes: row.notes.clone(),
         weight: None,
-        origin: match row.kind() {
+        origin: match row.kind {
             Kind::Static => Origin::Config,
             Kind::Made => Origin::Api,
             Kind::Auto => Origin::Auto,
             Kind::Unknown => Origin::Unknown,
         },
-        auto: row.kind() == Kind::Auto,
-        rate_limit: match row.charge() {
+        auto: row.kind == Kind::Auto,
+        rate_limit: match row.charge {
             Charge::Limit(LimitRef(id)) => Some(RateLimitId(id)),
             Charge::None | Charge::Exempt => None,
         },
-        last_access: match row.last_call() {
+        last_access: match row.last_call {
             LastCall::At(at) => Some(Moment(wall(at))),
             LastCall::Never | LastCall::Earlier(_) => None,
         },
@@ -160,22 +160,22 @@ fn limited(id: RateLimitId) -> Charge {
 }
 
 impl State {
-    fn may_save(&self) -> Result<(), Refused> {
+    fn may_save(&self) -> Result<(), ApiRefusal> {
         if self.disk_is_full {
-            return Err(Refused::NotSaved {
+            return Err(ApiRefusal::NotSaved {
                 reason: "no space left on device".into(),
             });
         }
         Ok(())
     }
 
-    fn row(&self, id: CallerId) -> Result<&Row, Refused> {
+    fn row(&self, id: CallerId) -> Result<&Row, ApiRefusal> {
         let row = self.table.get(id);
-        row.ok_or_else(|| Refused::unknown(What::Caller, id))
+        row.ok_or_else(|| ApiRefusal::unknown(What::Caller, id))
     }
 
-    fn limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused> {
-        let unknown = || Refused::unknown(What::RateLimit, id);
+    fn limit(&self, id: RateLimitId) -> Result<RateLimitState, ApiRefusal> {
+        let unknown = || ApiRefusal::unknown(What::RateLimit, id);
         let mut limit = self.limits.get(&id).cloned().ok_or_else(unknown)?;
         limit.callers = self.attached(id).collect();
         Ok(limit)
@@ -183,21 +183,21 @@ impl State {
 
     fn attached(&self, id: RateLimitId) -> impl Iterator<Item = CallerId> {
         let rows = self.table.rows();
-        rows.filter(move |row| row.charge() == limited(id))
-            .map(Row::id)
+        rows.filter(move |row| row.charge == limited(id))
+            .map(|row| row.id)
     }
 
-    fn label_is_free(&self, label: &Label, of: Option<RateLimitId>) -> Result<(), Refused> {
+    fn label_is_free(&self, label: &Label, of: Option<RateLimitId>) -> Result<(), ApiRefusal> {
         let holder = self
             .limits
             .values()
             .find(|limit| limit.label == label.as_str() && Some(limit.id) != of);
         holder.map_or(Ok(()), |limit| {
-            Err(Refused::LabelExists { holder: limit.id })
+            Err(ApiRefusal::LabelExists { holder: limit.id })
         })
     }
 
-    fn charge(&mut self, caller: CallerId, charge: Charge) -> Result<(), Refused> {
+    fn charge(&mut self, caller: CallerId, charge: Charge) -> Result<(), ApiRefusal> {
         let patch = Patch {
             charge: Some(charge),
             ..Patch::default()
@@ -206,11 +206,11 @@ impl State {
     }
 }
 
-fn profile(name: &str) -> Result<(f64, f64), Refused> {
+fn profile(name: &str) -> Result<(f64, f64), ApiRefusal> {
     let found = PROFILES.iter().find(|(profile, ..)| *profile == name);
     found
         .map(|&(_, burst, fill)| (burst, fill))
-        .ok_or_else(|| Refused::unknown(What::Profile, name))
+        .ok_or_else(|| ApiRefusal::unknown(What::Profile, name))
 }
 
 impl CallersSource for Fake {
@@ -218,32 +218,45 @@ impl CallersSource for Fake {
         self.lock().table.rows().map(shown).collect()
     }
 
-    fn caller(&self, id: CallerId) -> Result<CallerState, Refused> {
+    fn caller(&self, id: CallerId) -> Result<CallerState, ApiRefusal> {
         self.lock().row(id).map(shown)
     }
 
-    fn create_caller(&self, new: NewCaller, _: Option<Weight>) -> Result<CallerState, Refused> {
+    fn create_caller(&self, new: NewCaller) -> Result<CallerState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
-        let id = state.table.insert(new)?.id;
+        let row = NewRow {
+            label: new.label,
+            groups: new.groups,
+            notes: new.notes,
+            patterns: new.patterns,
+            charge: Charge::None,
+        };
+        let id = state.table.insert(row)?.id;
         state.row(id).map(shown)
     }
 
-    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, Refused> {
+    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
-        state.table.patch(id, patch.row)?;
+        let patch = Patch {
+            label: patch.label,
+            groups: patch.groups,
+            notes: patch.notes,
+            charge: None,
+        };
+        state.table.patch(id, patch)?;
         state.row(id).map(shown)
     }
 
-    fn delete_caller(&self, id: CallerId) -> Result<(), Refused> {
+    fn delete_caller(&self, id: CallerId) -> Result<(), ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
         state.table.remove(id)?;
         Ok(())
     }
 
-    fn merge_callers(&self, merge: Merge) -> Result<CallerState, Refused> {
+    fn merge_callers(&self, merge: Merge) -> Result<CallerState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
         state.table.merge(merge.into, &merge.from)?;
@@ -257,7 +270,7 @@ impl CallersSource for Fake {
         state.row(merge.into).map(shown)
     }
 
-    fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, Refused> {
+    fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, ApiRefusal> {
         self.lock().row(id)?;
         let last = wall(Timestamp::ZERO + Duration::from_secs(3660));
         Ok(CallerUsage::new(id, Some(last), &used(), |_| {
@@ -265,20 +278,20 @@ impl CallersSource for Fake {
         }))
     }
 
-    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, Refused> {
+    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, ApiRefusal> {
         let state = self.lock();
         if let Some(group) = group
             && !state.table.groups().any(|(name, _)| name == group)
         {
-            return Err(Refused::unknown(What::Group, group));
+            return Err(ApiRefusal::unknown(What::Group, group));
         }
         let used = used();
         let rows = state.table.rows();
         let callers = rows
-            .filter(|row| group.is_none_or(|group| row.groups().contains(group)))
+            .filter(|row| group.is_none_or(|group| row.groups.contains(group)))
             .map(|row| CallerUsed {
-                id: row.id(),
-                label: row.label().map(ToString::to_string),
+                id: row.id,
+                label: row.label.clone(),
                 used: Used::from(&used.over(span).tally),
             });
         Ok(UsageTable {
@@ -289,7 +302,7 @@ impl CallersSource for Fake {
         })
     }
 
-    fn suggest(&self, derive: Derive) -> Result<Suggested, Refused> {
+    fn suggest(&self, derive: Derive) -> Result<Suggested, ApiRefusal> {
         self.lock().row(derive.caller)?;
         let now = used().last_access.expect("it was called");
         let suggestion = usage().suggest(now, derive.span, derive.headroom);
@@ -306,13 +319,13 @@ impl CallersSource for Fake {
             .collect()
     }
 
-    fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, Refused> {
+    fn rate_limit(&self, id: RateLimitId) -> Result<RateLimitState, ApiRefusal> {
         self.lock().limit(id)
     }
 
-    fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, Refused> {
-        let suggested = match &new.rate {
-            Rate::Derived(derive) => Some(self.suggest(*derive)?),
+    fn create_rate_limit(&self, new: NewRateLimit) -> Result<RateLimitState, ApiRefusal> {
+        let suggested = match &new.size {
+            Size::Derived(derive) => Some(self.suggest(*derive)?),
             _ => None,
         };
         let mut state = self.lock();
@@ -323,16 +336,45 @@ impl CallersSource for Fake {
         for caller in &new.callers {
             state.row(*caller)?;
         }
-        let (figures, profile) = match new.rate.clone() {
-            Rate::Profile(name) => (Some(profile(&name)?), Some(name)),
-            Rate::Bucket { burst, fill } => (Some((burst.get(), fill.get())), None),
-            Rate::Derived(_) => (suggested.map(|it| (it.burst, it.fill)), None),
-            Rate::Exempt | Rate::Paced { .. } => (None, None),
+        let bucket = |burst, fill| Figures {
+            kind: Some(RateLimitKind::Bucket),
+            exempt: false,
+            burst: Some(burst),
+            fill: Some(fill),
+            rate: None,
+            ratio: None,
         };
-        let pace = match new.rate {
-            Rate::Paced { rate, ratio } => Some((rate.get(), ratio.get())),
-            _ => None,
+        let exempt = Figures {
+            kind: None,
+            exempt: true,
+            burst: None,
+            fill: None,
+            rate: None,
+            ratio: None,
         };
+        let (figures, profile) = match new.size.clone() {
+            Size::Profile(name) => {
+                let (burst, fill) = profile(&name)?;
+                (bucket(burst, fill), Some(name.to_string()))
+            }
+            Size::Bucket { burst, fill } => (bucket(burst.get(), fill.get()), None),
+            Size::Derived(_) => {
+                let suggested = suggested.expect("it is derived");
+                (bucket(suggested.burst, suggested.fill), None)
+            }
+            Size::Exempt => (exempt, None),
+            Size::Paced { rate, ratio } => (
+                Figures {
+                    kind: Some(RateLimitKind::Paced),
+                    exempt: false,
+                    rate: Some(rate.get()),
+                    ratio: Some(ratio.get()),
+                    ..exempt
+                },
+                None,
+            ),
+        };
+        let pace = figures.rate.map(|_| AT_REST);
         let id = RateLimitId(state.next_limit);
         for caller in &new.callers {
             state.charge(*caller, limited(id))?;
@@ -345,23 +387,10 @@ impl CallersSource for Fake {
                 .map_or_else(|| id.to_string(), |it| it.to_string()),
             origin: Origin::Api,
             profile,
-            kind: match (figures, pace) {
-                (Some(_), _) => Some(RateLimitKind::Bucket),
-                (None, Some(_)) => Some(RateLimitKind::Paced),
-                (None, None) => None,
-            },
-            exempt: figures.is_none() && pace.is_none(),
-            burst: figures.map(|(burst, _)| burst),
-            fill: figures.map(|(_, fill)| fill),
-            rate: pace.map(|(rate, _)| rate),
-            ratio: pace.map(|(_, ratio)| ratio),
-            pace: pace.map(|_| AT_REST),
-            tokens: figures.map(|(burst, _)| burst).or(pace.map(|_| 1.0)),
-            mode: new.rules.mode,
-            on_excess: new.rules.on_excess,
-            order: new.rules.order,
-            settle: new.rules.settlement.map(|it| it == Settlement::Measured),
-            deadline: new.rules.deadline,
+            figures,
+            pace,
+            tokens: figures.burst.or(pace.map(|_| 1.0)),
+            handling: new.handling,
             callers: Vec::new(),
             queued: 0,
             queued_tokens: 0.0,
@@ -377,7 +406,7 @@ impl CallersSource for Fake {
         &self,
         id: RateLimitId,
         patch: RateLimitPatch,
-    ) -> Result<RateLimitState, Refused> {
+    ) -> Result<RateLimitState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
         let mut limit = state.limit(id)?;
@@ -385,57 +414,63 @@ impl CallersSource for Fake {
             state.label_is_free(&label, Some(id))?;
             limit.label = label.to_string();
         }
-        match patch.rate {
+        match patch.size {
             None => {}
-            Some(RatePatch::Profile(name)) => {
+            Some(SizePatch::Profile(name)) => {
                 let (burst, fill) = profile(&name)?;
-                (limit.rate, limit.ratio, limit.pace) = (None, None, None);
-                limit.kind = Some(RateLimitKind::Bucket);
-                (limit.burst, limit.fill, limit.exempt) = (Some(burst), Some(fill), false);
-                limit.profile = Some(name);
+                (limit.figures.rate, limit.figures.ratio, limit.pace) = (None, None, None);
+                limit.figures.kind = Some(RateLimitKind::Bucket);
+                (
+                    limit.figures.burst,
+                    limit.figures.fill,
+                    limit.figures.exempt,
+                ) = (Some(burst), Some(fill), false);
+                limit.profile = Some(name.to_string());
             }
-            Some(RatePatch::Bucket { burst, fill }) => {
-                limit.burst = burst.map(|it| it.get()).or(limit.burst);
-                limit.fill = fill.map(|it| it.get()).or(limit.fill);
-                let missing = |field: &str| Refused::Conflict {
+            Some(SizePatch::Bucket { burst, fill }) => {
+                limit.figures.burst = burst.map(|it| it.get()).or(limit.figures.burst);
+                limit.figures.fill = fill.map(|it| it.get()).or(limit.figures.fill);
+                let missing = |field: &str| ApiRefusal::Conflict {
                     field: field.into(),
                     reason: "must be given; it had none".into(),
                 };
-                limit.burst.ok_or_else(|| missing("burst"))?;
-                limit.fill.ok_or_else(|| missing("fill"))?;
-                (limit.profile, limit.exempt) = (None, false);
-                (limit.rate, limit.ratio, limit.pace) = (None, None, None);
-                limit.kind = Some(RateLimitKind::Bucket);
+                limit.figures.burst.ok_or_else(|| missing("burst"))?;
+                limit.figures.fill.ok_or_else(|| missing("fill"))?;
+                (limit.profile, limit.figures.exempt) = (None, false);
+                (limit.figures.rate, limit.figures.ratio, limit.pace) = (None, None, None);
+                limit.figures.kind = Some(RateLimitKind::Bucket);
             }
-            Some(RatePatch::Paced { rate, ratio }) => {
-                limit.rate = rate.map(|it| it.get()).or(limit.rate);
-                limit.ratio = ratio.map(|it| it.get()).or(limit.ratio).or(Some(1.1));
-                limit.rate.ok_or_else(|| Refused::Conflict {
+            Some(SizePatch::Paced { rate, ratio }) => {
+                limit.figures.rate = rate.map(|it| it.get()).or(limit.figures.rate);
+                limit.figures.ratio = ratio
+                    .map(|it| it.get())
+                    .or(limit.figures.ratio)
+                    .or(Some(1.1));
+                limit.figures.rate.ok_or_else(|| ApiRefusal::Conflict {
                     field: "rate".into(),
                     reason: "must be given; it had none".into(),
                 })?;
-                (limit.burst, limit.fill, limit.tokens) = (None, None, Some(1.0));
-                (limit.profile, limit.exempt) = (None, false);
-                (limit.kind, limit.pace) = (Some(RateLimitKind::Paced), Some(AT_REST));
+                (limit.figures.burst, limit.figures.fill, limit.tokens) = (None, None, Some(1.0));
+                (limit.profile, limit.figures.exempt) = (None, false);
+                (limit.figures.kind, limit.pace) = (Some(RateLimitKind::Paced), Some(AT_REST));
             }
-            Some(RatePatch::Exempt) => {
-                (limit.burst, limit.fill, limit.tokens) = (None, None, None);
-                (limit.profile, limit.exempt) = (None, true);
-                (limit.rate, limit.ratio, limit.pace, limit.kind) = (None, None, None, None);
+            Some(SizePatch::Exempt) => {
+                (limit.figures.burst, limit.figures.fill, limit.tokens) = (None, None, None);
+                (limit.profile, limit.figures.exempt) = (None, true);
+                (
+                    limit.figures.rate,
+                    limit.figures.ratio,
+                    limit.pace,
+                    limit.figures.kind,
+                ) = (None, None, None, None);
             }
         }
-        limit.mode = patch.mode.unwrap_or(limit.mode);
-        limit.on_excess = patch.on_excess.unwrap_or(limit.on_excess);
-        limit.order = patch.order.unwrap_or(limit.order);
-        limit.deadline = patch.deadline.unwrap_or(limit.deadline);
-        if let Some(settlement) = patch.settlement {
-            limit.settle = settlement.map(|it| it == Settlement::Measured);
-        }
+        limit.handling = patch.handling.of(limit.handling);
         state.limits.insert(id, limit);
         state.limit(id)
     }
 
-    fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), Refused> {
+    fn delete_rate_limit(&self, id: RateLimitId) -> Result<(), ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
         state.limit(id)?;
@@ -444,7 +479,7 @@ impl CallersSource for Fake {
         Ok(())
     }
 
-    fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, Refused> {
+    fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<RateLimitState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
         state.limit(id)?;
@@ -452,12 +487,12 @@ impl CallersSource for Fake {
         state.limit(id)
     }
 
-    fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), Refused> {
+    fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<(), ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
         state.limit(id)?;
         if !state.attached(id).any(|attached| attached == caller) {
-            return Err(Refused::unknown(What::Caller, caller));
+            return Err(ApiRefusal::unknown(What::Caller, caller));
         }
         state.charge(caller, Charge::None)
     }
@@ -476,15 +511,17 @@ impl CallersSource for Fake {
         self.lock().costs.clone()
     }
 
-    fn put_costs(&self, costs: Costs) -> Result<CostsState, Refused> {
+    fn put_costs(&self, costs: NewCosts) -> Result<CostsState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
-        let functions = costs.functions.into_iter();
+        let functions = costs.functions.iter();
         state.costs = CostsState {
-            default: costs.default.get(),
-            unit_seconds: costs.unit.as_secs_f64(),
+            default: costs.default,
+            unit_seconds: costs.unit_seconds,
             settle: costs.settle,
-            functions: functions.map(|(name, cost)| (name, cost.get())).collect(),
+            functions: functions
+                .map(|(name, cost)| (name.to_string(), *cost))
+                .collect(),
         };
         Ok(state.costs.clone())
     }
@@ -519,15 +556,15 @@ impl CallersSource for Fake {
                     label: state
                         .row(found.caller())
                         .expect("it is there")
-                        .label()
-                        .map(ToString::to_string),
+                        .label
+                        .clone(),
                     exact_fields: found.specificity().exact_fields(),
                     literal_bits: found.specificity().literal_bits(),
                     limited: found.charge() != Charge::None,
                 })
                 .collect(),
             charged: charged.map(|limit| limit.id),
-            exempt: charged.is_some_and(|limit| limit.exempt),
+            exempt: charged.is_some_and(|limit| limit.figures.exempt),
             cost: cost.unwrap_or(state.costs.default),
             tokens: charged.and_then(|limit| limit.tokens),
             wait_ms: 0.0,
@@ -564,9 +601,9 @@ impl CallersSource for Fake {
         }]
     }
 
-    fn explain(&self, id: CallId) -> Result<Explained, Refused> {
+    fn explain(&self, id: CallId) -> Result<Explained, ApiRefusal> {
         if id != CALL {
-            return Err(Refused::unknown(What::Call, id));
+            return Err(ApiRefusal::unknown(What::Call, id));
         }
         Ok(Explained {
             id,
@@ -612,10 +649,10 @@ impl Source for Fake {
             Some(BucketState {
                 name: format!("rate_limit:{}", limit.label),
                 rate_limit: limit.id.to_string(),
-                burst: limit.burst,
-                fill: limit.fill,
-                rate: limit.rate,
-                ratio: limit.ratio,
+                burst: limit.figures.burst,
+                fill: limit.figures.fill,
+                rate: limit.figures.rate,
+                ratio: limit.figures.ratio,
                 pace: limit.pace,
                 tokens: limit.tokens?,
                 queued: limit.queued,

@@ -285,6 +285,32 @@ async fn a_damaged_state_is_reported_with_file_offset_and_cure_and_not_changed()
 }
 
 #[tokio::test]
+async fn a_state_with_flags_in_place_of_words_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().join("callers.json");
+    let limit = json!({"id": 3, "label": "m", "from_config": false, "profile": null,
+                       "bucket": {"burst": 10.0, "fill": 2.0}, "observe": true, "reject": true,
+                       "fifo": false, "settle": false, "no_deadline": true});
+    let stored = json!({"callers": [], "rate_limits": [limit], "rate_limits_made": 3,
+                        "costs": null});
+    let older = json!({"schema": 1, "state": stored});
+    std::fs::write(&state, older.to_string()).expect("written");
+    let sidecar = Sidecar::start(&config(&state)).await;
+    let limit = ask(&sidecar, "GET", "/v1/rate-limits/r3", &Value::Null).await;
+    let limit = limit.expect("answered").json();
+    for (field, expected) in [
+        ("mode", json!("observe")),
+        ("on_excess", json!("reject")),
+        ("order", json!("fair")),
+        ("settle", json!(false)),
+        ("deadline", json!("none")),
+        ("burst", json!(10.0)),
+    ] {
+        assert_eq!(limit[field], expected, "{field}");
+    }
+}
+
+#[tokio::test]
 async fn a_second_process_with_the_same_file_does_not_start() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");

@@ -4,7 +4,7 @@ use tidegate::callers::rate_limit::Allowance;
 use tidegate::config::{self, Config, Severity};
 use tidegate_callers::{Field, Label};
 use tidegate_limits::Weight;
-use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess, Settlement};
+use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 
 const LEAST: &str = "
 [[listen]]
@@ -128,10 +128,11 @@ fn everything_that_can_be_said_is_understood() {
         Allowance::Exempt | Allowance::Paced { .. } => None,
     };
     assert_eq!(size(slow.rule.allowance), Some((1000.0, 0.2)));
-    assert_eq!(slow.rule.mode, BucketMode::Observe);
-    assert_eq!(slow.rule.on_excess, OnExcess::Reject);
-    assert_eq!(slow.rule.order, BucketOrder::Fifo);
-    assert_eq!(slow.rule.settlement, Some(Settlement::Estimate));
+    let handling = slow.rule.handling;
+    assert_eq!(handling.mode, BucketMode::Observe);
+    assert_eq!(handling.on_excess, OnExcess::Reject);
+    assert_eq!(handling.order, BucketOrder::Fifo);
+    assert_eq!(handling.settle, Some(false));
     assert_eq!(size(polls.rule.allowance), Some((31.0, 3.5)));
     assert_eq!(polls.rule.profile.as_deref(), Some("poller"));
     assert_eq!(size(free.rule.allowance), None);

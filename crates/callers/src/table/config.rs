@@ -3,8 +3,6 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use tidegate_limits::recency::Links;
-
 use super::{Fold, Reloaded, Table, check_distinct_patterns, check_groups, distinct};
 use crate::bounds::KEPT_PATTERNS_MAX;
 use crate::error::TableError;
@@ -71,7 +69,6 @@ impl Table {
                 patterns: new.patterns.into(),
                 charge: new.charge,
                 last_call,
-                links: Links::default(),
             });
             reloaded.ids.push(id);
         }

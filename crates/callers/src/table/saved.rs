@@ -3,12 +3,10 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use tidegate_limits::recency::Links;
-
 use super::{Restored, Table, check_distinct_patterns, check_groups, distinct};
 use crate::error::TableError;
 use crate::names::Notes;
-use crate::row::{CallerId, Charge, Kind, LastCall, Patch, Row, SavedCaller};
+use crate::row::{CallerId, Charge, Kind, Patch, Row};
 
 /// The greatest id that is taken from an earlier run: the greatest number that every reader of
 /// JSON takes exactly. Ten new rows a second get there in 28 million years.
@@ -17,8 +15,9 @@ const ID_MAX: u64 = (1 << 53) - 1;
 impl Table {
     /// Takes the rows of an earlier run into a new table. Of those that had registered
     /// themselves, the least recently called are left out where there are more than there may
-    /// be. Those of the config are to be replaced by what the config has now.
-    pub fn restore(&mut self, saved: Vec<SavedCaller>) -> Restored {
+    /// be. Those of the config are to be replaced by what the config has now. No row was called
+    /// in this run.
+    pub fn restore(&mut self, saved: Vec<Row>) -> Restored {
         let mut restored = Restored::default();
         let (mut autos, kept): (Vec<_>, Vec<_>) = saved.into_iter().partition(is_forgettable);
         autos.sort_by_key(|row| Reverse((row.last_call, row.id)));
@@ -51,7 +50,7 @@ impl Table {
         }
     }
 
-    fn restore_row(&mut self, saved: SavedCaller) -> Result<(), TableError> {
+    fn restore_row(&mut self, saved: Row) -> Result<(), TableError> {
         if saved.id.0 > ID_MAX {
             return Err(TableError::IdTooLarge(saved.id));
         }
@@ -59,7 +58,7 @@ impl Table {
         if saved.id == CallerId::UNKNOWN {
             let patch = Patch {
                 label: None,
-                groups: Some(saved.groups),
+                groups: Some(saved.groups.into()),
                 notes: Some(saved.notes),
                 charge: Some(saved.charge),
             };
@@ -89,25 +88,16 @@ impl Table {
         };
         self.check_room(kept, &saved.groups)?;
         self.place(Row {
-            id: saved.id,
             kind,
-            label: saved.label,
-            groups: distinct(saved.groups),
-            notes: saved.notes,
-            patterns: saved.patterns.into(),
-            charge: saved.charge,
-            last_call: match saved.last_call {
-                0 => LastCall::Never,
-                moment => LastCall::Earlier(moment),
-            },
-            links: Links::default(),
+            groups: distinct(saved.groups.into()),
+            ..saved
         });
         Ok(())
     }
 }
 
 /// Whether a saved row was registered automatically, and was not changed since.
-fn is_forgettable(saved: &SavedCaller) -> bool {
+fn is_forgettable(saved: &Row) -> bool {
     saved.kind == Kind::Auto
         && saved.label.is_none()
         && saved.groups.is_empty()

@@ -13,7 +13,7 @@ use crate::random::Random;
 use tidegate_callers::{
     AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, IdentityBuf, Kind,
     Label, LastCall, LimitRef, Matches, NewCaller, Notes, Patch, Pattern, PatternText,
-    Registration, Row, SavedCaller, Specificity, Table, TableError, TableSettings,
+    Registration, Row, Specificity, Table, TableError, TableSettings,
 };
 use tidegate_limits::Timestamp;
 use vectors::{AUTO_REGISTRATION, CALLER_TABLE, Op, PATTERN_PARSE};
@@ -230,17 +230,14 @@ fn callers_register_themselves_as_in_xapi() {
         for (nth, (agent, ip)) in (0..).zip(case.calls) {
             call(&mut table, at_millis(nth), agent, ip);
         }
-        let mut autos: Vec<&Row> = table
-            .rows()
-            .filter(|row| row.kind() == Kind::Auto)
-            .collect();
-        autos.sort_by_key(|row| row.last_call());
+        let mut autos: Vec<&Row> = table.rows().filter(|row| row.kind == Kind::Auto).collect();
+        autos.sort_by_key(|row| row.last_call);
         let agents: Vec<String> = autos
             .iter()
-            .map(|row| row.patterns()[0].written(Field::UserAgent))
+            .map(|row| row.patterns[0].written(Field::UserAgent))
             .collect();
         assert_eq!(agents, case.registered, "{}", case.name);
-        let made = table.rows().filter(|row| row.kind() == Kind::Made).count();
+        let made = table.rows().filter(|row| row.kind == Kind::Made).count();
         assert_eq!(made, case.made.len(), "{}", case.name);
     }
 }
@@ -269,7 +266,7 @@ fn every_match_is_counted_for_its_groups() {
         let (registration, matches) = call(&mut table, at_millis(0), agent, ip);
         assert_eq!(registration, Registration::Known);
         for found in matches.as_slice() {
-            for group in table.get(found.caller()).expect("it matched").groups() {
+            for group in &table.get(found.caller()).expect("it matched").groups {
                 *calls.entry(group.to_string()).or_default() += 1;
             }
         }
@@ -343,7 +340,7 @@ fn the_most_specific_caller_with_a_limit_is_charged_and_all_are_counted() {
     assert_eq!(charged(&matches), Some((net, Charge::Limit(LimitRef(1)))));
     for id in [own, agent, net] {
         let row = table.get(id).expect("it is there");
-        assert_eq!(row.last_call(), LastCall::At(at_millis(5)));
+        assert_eq!(row.last_call, LastCall::At(at_millis(5)));
     }
     let widths: Vec<u16> = matches
         .as_slice()
@@ -397,7 +394,7 @@ fn a_limit_that_is_gone_is_gone_from_every_row() {
     let third = make(&mut table, "c", "", Charge::Limit(LimitRef(1)));
     assert_eq!(table.detach(LimitRef(1)), [first, third]);
     assert_eq!(table.detach(LimitRef(1)), []);
-    let charge = |id| table.get(id).map(Row::charge);
+    let charge = |id| table.get(id).map(|row| row.charge);
     assert_eq!(charge(first), Some(Charge::None));
     assert_eq!(charge(second), Some(Charge::Limit(LimitRef(2))));
 }
@@ -536,7 +533,7 @@ fn a_caller_with_label_group_notes_or_limit_is_never_evicted() {
         table
             .patch(kept, Patch::default())
             .expect("nothing to change");
-        assert_eq!(table.get(kept).map(Row::kind), Some(Kind::Auto));
+        assert_eq!(table.get(kept).map(|row| row.kind), Some(Kind::Auto));
         table.patch(kept, patch.clone()).expect("a good patch");
         for nth in 0..5 {
             register(
@@ -547,7 +544,7 @@ fn a_caller_with_label_group_notes_or_limit_is_never_evicted() {
             );
         }
         let row = table.get(kept).expect("it is kept");
-        assert_eq!(row.kind(), Kind::Made, "{patch:?}");
+        assert_eq!(row.kind, Kind::Made, "{patch:?}");
         assert_eq!(table.registered(), 1);
         assert_eq!(
             call(&mut table, at_millis(9), "kept", "10.0.0.1").0,
@@ -634,7 +631,7 @@ fn a_caller_that_registered_itself_becomes_the_one_that_is_made() {
     );
     let row = table.get(first).expect("it is there");
     assert_eq!(
-        (row.kind(), row.last_call()),
+        (row.kind, row.last_call),
         (Kind::Made, LastCall::At(at_millis(2)))
     );
     assert_eq!((table.registered(), table.get(second).is_none()), (0, true));
@@ -660,15 +657,15 @@ fn merged_callers_are_alternatives_of_one() {
 
     let row = table.get(into).expect("it is there");
     assert_eq!(
-        row.patterns(),
+        *row.patterns,
         [
             pattern("", "10.1.2.0/24"),
             pattern("python-requests/2.31", "10.1.3.4"),
             pattern("wget*", "")
         ]
     );
-    assert_eq!(row.groups(), groups(&["g1", "g2"]));
-    assert_eq!(row.last_call(), LastCall::At(at_millis(1)));
+    assert_eq!(*row.groups, groups(&["g1", "g2"]));
+    assert_eq!(row.last_call, LastCall::At(at_millis(1)));
     assert_eq!(
         (table.get(auto).is_none(), table.get(made).is_none()),
         (true, true)
@@ -797,7 +794,7 @@ fn everything_has_a_bound() {
     };
     assert_eq!(table.patch(auto, noted.clone()), Err(TableError::Full));
     assert_eq!(table.merge(one, &[auto]), Err(TableError::Full));
-    assert_eq!(table.get(auto).map(Row::kind), Some(Kind::Auto));
+    assert_eq!(table.get(auto).map(|row| row.kind), Some(Kind::Auto));
     table.remove(one).expect("it is there");
     assert_eq!(table.patch(auto, noted), Ok(()));
 
@@ -855,7 +852,7 @@ fn a_reload_keeps_the_ids_of_labels_and_says_who_is_gone() {
     assert_eq!((reloaded.folded, reloaded.narrowed), (vec![], vec![]));
     let row = table.get(deploy).expect("it is there");
     assert_eq!(
-        (row.charge(), row.last_call()),
+        (row.charge, row.last_call),
         (Charge::Exempt, LastCall::At(at_millis(7)))
     );
     let mut matches = Matches::new();
@@ -891,9 +888,9 @@ fn the_config_has_its_way_with_patterns_of_other_rows() {
     );
     assert_eq!(reloaded.narrowed, [several]);
     let row = table.get(several).expect("it has patterns left");
-    assert_eq!(row.patterns(), [pattern("x", ""), pattern("z", "")]);
+    assert_eq!(*row.patterns, [pattern("x", ""), pattern("z", "")]);
     let row = table.get(config).expect("it is there");
-    assert_eq!(row.last_call(), LastCall::At(at_millis(3)));
+    assert_eq!(row.last_call, LastCall::At(at_millis(3)));
     assert_eq!(table.registered(), 0);
 }
 
@@ -932,20 +929,13 @@ fn a_bad_config_changes_nothing_and_reports_every_mistake() {
 
 // ---- Restarts.
 
-fn saved(row: &Row) -> SavedCaller {
-    SavedCaller {
-        id: row.id(),
-        kind: row.kind(),
-        label: row.label().cloned(),
-        groups: row.groups().to_vec(),
-        notes: row.notes().clone(),
-        patterns: row.patterns().to_vec(),
-        charge: row.charge(),
-        last_call: match row.last_call() {
-            LastCall::Never => 0,
-            LastCall::Earlier(moment) => moment,
-            LastCall::At(moment) => moment.as_nanos(),
+fn saved(row: &Row) -> Row {
+    Row {
+        last_call: match row.last_call {
+            LastCall::At(moment) => LastCall::Earlier(moment.as_nanos()),
+            before => before,
         },
+        ..row.clone()
     }
 }
 
@@ -975,11 +965,11 @@ fn a_table_comes_back_as_it_was() {
         (reloaded.ids, reloaded.removed),
         (vec![CallerId(1)], vec![])
     );
-    let rows = |table: &Table| -> Vec<SavedCaller> { table.rows().map(saved).collect() };
+    let rows = |table: &Table| -> Vec<Row> { table.rows().map(saved).collect() };
     assert_eq!(rows(&after), rows(&before));
-    assert_eq!(after.get(CallerId::UNKNOWN).map(Row::charge), charge);
+    assert_eq!(after.get(CallerId::UNKNOWN).map(|row| row.charge), charge);
     assert_eq!(
-        after.get(auto).map(Row::last_call),
+        after.get(auto).map(|row| row.last_call),
         Some(LastCall::Earlier(1_000_000))
     );
     // No caller gets an id that was used before.
@@ -988,15 +978,18 @@ fn a_table_comes_back_as_it_was() {
 
 #[test]
 fn a_smaller_table_keeps_the_most_recently_seen() {
-    let auto = |id: u64, last_call: u64| SavedCaller {
+    let auto = |id: u64, last_call: u64| Row {
         id: CallerId(id),
         kind: Kind::Auto,
         label: None,
-        groups: Vec::new(),
+        groups: Box::default(),
         notes: Notes::default(),
-        patterns: vec![pattern(&format!("agent-{id}"), "")],
+        patterns: [pattern(&format!("agent-{id}"), "")].into(),
         charge: Charge::None,
-        last_call,
+        last_call: match last_call {
+            0 => LastCall::Never,
+            moment => LastCall::Earlier(moment),
+        },
     };
     let mut table = table(3, 10);
     let rows = vec![
@@ -1018,19 +1011,19 @@ fn a_smaller_table_keeps_the_most_recently_seen() {
 
 #[test]
 fn a_saved_row_that_cannot_be_restored_is_reported_and_the_others_are_restored() {
-    let row = |id: u64, agent: &str| SavedCaller {
+    let row = |id: u64, agent: &str| Row {
         id: CallerId(id),
         kind: Kind::Made,
         label: Some(label(agent)),
-        groups: Vec::new(),
+        groups: Box::default(),
         notes: Notes::default(),
-        patterns: vec![pattern(agent, "")],
+        patterns: [pattern(agent, "")].into(),
         charge: Charge::None,
-        last_call: 0,
+        last_call: LastCall::Never,
     };
     let mut table = table(3, 10);
-    let bare = SavedCaller {
-        patterns: Vec::new(),
+    let bare = Row {
+        patterns: Box::default(),
         ..row(4, "d")
     };
     let restored = table.restore(vec![
@@ -1124,7 +1117,7 @@ impl Random {
 
     /// A caller that exists, mostly.
     fn id(&mut self, table: &Table) -> CallerId {
-        let ids: Vec<CallerId> = table.rows().map(Row::id).collect();
+        let ids: Vec<CallerId> = table.rows().map(|row| row.id).collect();
         if self.one_in(20) {
             CallerId(self.below(1000))
         } else {
@@ -1138,9 +1131,9 @@ fn scan(table: &Table, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> 
     let mut found: Vec<(CallerId, Specificity)> = table
         .rows()
         .filter_map(|row| {
-            let matching = row.patterns().iter().filter(|p| p.matches(identity));
+            let matching = row.patterns.iter().filter(|p| p.matches(identity));
             let best = matching.map(Pattern::specificity).max()?;
-            Some((row.id(), best))
+            Some((row.id, best))
         })
         .collect();
     found.sort_by_key(|(id, specificity)| (Reverse(*specificity), *id));
@@ -1149,21 +1142,21 @@ fn scan(table: &Table, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> 
 
 /// What holds whatever was done.
 fn check_laws(table: &Table, auto_register: usize) {
-    let autos = table.rows().filter(|row| row.kind() == Kind::Auto);
+    let autos = table.rows().filter(|row| row.kind == Kind::Auto);
     let autos: Vec<&Row> = autos.collect();
     assert_eq!(autos.len(), table.registered());
     assert!(autos.len() <= auto_register);
     for row in autos {
-        assert!(row.label().is_none() && row.groups().is_empty());
-        assert_eq!((row.charge(), row.patterns().len()), (Charge::None, 1));
+        assert!(row.label.is_none() && row.groups.is_empty());
+        assert_eq!((row.charge, row.patterns.len()), (Charge::None, 1));
     }
     let mut of_groups: BTreeMap<&Group, u32> = BTreeMap::new();
     for row in table.rows() {
-        for group in row.groups() {
+        for group in &row.groups {
             *of_groups.entry(group).or_default() += 1;
         }
-        for pattern in row.patterns() {
-            assert_eq!(table.holder(pattern), Some(row.id()));
+        for pattern in &row.patterns {
+            assert_eq!(table.holder(pattern), Some(row.id));
         }
     }
     assert!(of_groups.into_iter().eq(table.groups()));
@@ -1171,8 +1164,8 @@ fn check_laws(table: &Table, auto_register: usize) {
 
 /// Evicted callers were seen no later than those that stay.
 fn check_forgotten(before: &BTreeMap<CallerId, LastCall>, forgotten: &[CallerId], table: &Table) {
-    let autos = table.rows().filter(|row| row.kind() == Kind::Auto);
-    let stay = autos.filter_map(|row| before.get(&row.id())).min();
+    let autos = table.rows().filter(|row| row.kind == Kind::Auto);
+    let stay = autos.filter_map(|row| before.get(&row.id)).min();
     for id in forgotten {
         assert!(
             stay.is_none_or(|stay| before[id] <= *stay),
@@ -1242,7 +1235,7 @@ fn run(seed: u64) {
                 } else {
                     assert_eq!(dry, known);
                 }
-                let last_calls = table.rows().map(|row| (row.id(), row.last_call()));
+                let last_calls = table.rows().map(|row| (row.id, row.last_call));
                 let last_calls = last_calls.collect();
                 let registration = table.classify_and_touch(now, &identity, &mut matches);
                 if let Registration::Registered {
@@ -1265,7 +1258,7 @@ fn run(seed: u64) {
                 }
                 for id in expected {
                     let row = table.get(id).expect("it matched");
-                    assert_eq!(row.last_call(), LastCall::At(now));
+                    assert_eq!(row.last_call, LastCall::At(now));
                 }
             }
         }

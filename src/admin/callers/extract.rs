@@ -1,13 +1,17 @@
-//! The body of a request: JSON of a bounded size.
+//! Extractors: the body of a request (JSON of a bounded size), its query, and the ids in its path.
 
 use std::time::Duration;
 
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
+use super::asked::{Asked, InPath};
+use super::json::{self, Fields};
+use super::refused::ApiRefusal;
 use crate::admin::api;
 
 /// The largest body.   bytes
@@ -18,13 +22,13 @@ const SKIPPED_MAX: usize = 16 << 20;
 /// The longest time of a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A whole body of the type JSON.
+/// A request that is read from a whole body of the type JSON.
 ///
 /// No browser sends that across origins without a preflight request, and this address never
 /// allows one.
-pub(super) struct JsonBody(pub(super) Bytes);
+pub(super) struct Body<T>(pub(super) T);
 
-impl<S: Sync> FromRequest<S> for JsonBody {
+impl<S: Sync, T: Asked> FromRequest<S> for Body<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Response> {
@@ -36,15 +40,46 @@ impl<S: Sync> FromRequest<S> for JsonBody {
                 "must be application/json",
             ));
         }
-        match tokio::time::timeout(BODY_TIMEOUT, read(request)).await {
-            Ok(read) => read.map(Self),
-            Err(_) => Err(api::refuse(
+        let Ok(bytes) = tokio::time::timeout(BODY_TIMEOUT, read(request)).await else {
+            return Err(api::refuse(
                 StatusCode::REQUEST_TIMEOUT,
                 "REQUEST_TIMEOUT",
                 "body",
                 "did not come in whole within 3 s",
-            )),
-        }
+            ));
+        };
+        asked(&bytes?).map(Self).map_err(ApiRefusal::into_response)
+    }
+}
+
+fn asked<T: Asked>(bytes: &[u8]) -> Result<T, ApiRefusal> {
+    T::read(&mut json::read(bytes)?.object(&T::FIELDS.concat())?)
+}
+
+/// A request that is read from the parameters of a query.
+pub(in crate::admin) struct Parameters<T>(pub(in crate::admin) T);
+
+impl<S: Send + Sync, T: Asked> FromRequestParts<S> for Parameters<T> {
+    type Rejection = ApiRefusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRefusal> {
+        let given = Query::from_request_parts(parts, state).await;
+        let Query(given) =
+            given.map_err(|_| ApiRefusal::invalid("query", "must be name=value, joined by &"))?;
+        T::read(&mut Fields::of_query(given, &T::FIELDS.concat())?).map(Self)
+    }
+}
+
+/// The ids in the path. One that cannot be read is unknown.
+pub(super) struct Id<T>(pub(super) T);
+
+impl<S: Send + Sync, T: InPath> FromRequestParts<S> for Id<T> {
+    type Rejection = ApiRefusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRefusal> {
+        let ids = Path::<Vec<String>>::from_request_parts(parts, state).await;
+        let ids = ids.map(|Path(ids)| ids).unwrap_or_default();
+        T::read(&mut ids.into_iter()).map(Self)
     }
 }
 
