@@ -13,6 +13,7 @@ run:
 test: peers stores promtool faults-tools
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
+	$(CARGO) test -p tidegate --no-default-features --lib config::tests
 
 # What a change must pass, besides the tests.
 check: deny
@@ -25,6 +26,9 @@ check: deny
 	   $(CARGO) check -p tidegate-limits --no-default-features --target thumbv7em-none-eabi; \
 	 else echo "thumbv7em-none-eabi is not installed: tidegate-limits was not checked without std"; fi
 	$(CARGO) clippy -p tidegate --no-default-features -- -D warnings
+	for feature in leases quotas tls; do \
+	  $(CARGO) clippy -p tidegate --no-default-features --features $$feature -- -D warnings || exit 1; \
+	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \
 	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \

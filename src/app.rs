@@ -1,11 +1,14 @@
 //! Builds everything, and stops it again.
 
 mod callers;
+#[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
 mod lately;
+#[cfg(feature = "leases")]
 pub mod lease_server;
 pub mod metrics;
 mod quotas;
+mod shares;
 mod shown;
 mod start_error;
 pub mod teller;

@@ -34,6 +34,7 @@ enum Command {
     /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(tools::healthcheck::Arguments),
 
+    #[cfg(feature = "leases")]
     /// Run a capacity server: it shares one capacity among many clients
     LeaseServer(tools::lease_server::Arguments),
 
@@ -53,6 +54,7 @@ enum Command {
     Backend(tools::lab::Arguments),
     /// Put load on a proxy or a backend, and measure
     Bench(tools::lab::Arguments),
+    #[cfg(feature = "leases")]
     /// Share leased capacity with programs on this machine, over HTTP and JSON
     LeaseAgent(tools::lease_agent::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
@@ -75,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
         Command::Healthcheck(arguments) => tools::healthcheck::run(&arguments),
+        #[cfg(feature = "leases")]
         Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
@@ -82,12 +85,14 @@ pub fn main() -> ExitCode {
         Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
         Command::Demo(arguments) => tools::lab::run("demo", &arguments),
         Command::Backend(arguments) => tools::lab::run("backend", &arguments),
+        #[cfg(feature = "leases")]
         Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),
         Command::Simulate(command) => tools::simulate::main(&command),
         Command::Bench(arguments) => tools::lab::run("bench", &arguments),
     }
 }
 
+#[cfg(feature = "leases")]
 fn failed(error: std::io::Error) -> ExitCode {
     eprintln!("tidegate: {error}");
     ExitCode::FAILURE

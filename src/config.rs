@@ -5,10 +5,7 @@
 //! part. Nothing stops at the first mistake: all of them are reported at once, and only a
 //! config without one becomes a [`Config`].
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a config is read at start and on threads that wait"
-)]
+#[cfg_attr(not(feature = "tls"), path = "config/without_tls.rs")]
 mod certificates;
 mod checks;
 mod classes;
@@ -16,6 +13,7 @@ mod coordinate;
 pub mod descriptors;
 mod etcd_tls;
 mod fill_in;
+#[cfg(feature = "leases")]
 pub mod lease_server;
 mod quota_store;
 mod sections;
@@ -264,6 +262,7 @@ TIDEGATE_LISTEN__0__BIND=0.0.0.0:8081.
 }
 
 /// The text of `docs/reference.md`.
+#[cfg(feature = "leases")]
 #[must_use]
 pub fn reference() -> String {
     let sidecar = catalogue().reference(
@@ -310,6 +309,46 @@ mod tests {
                 ["token", "password"].contains(&name),
                 "{key}"
             );
+        }
+    }
+
+    /// `cargo test -p tidegate --no-default-features --lib`
+    #[test]
+    #[cfg(not(any(feature = "leases", feature = "quotas", feature = "tls")))]
+    fn an_option_of_a_feature_that_was_left_out_is_refused_with_the_name_of_the_feature() {
+        let least = "[backend]\nsocket = \"127.0.0.1:1\"\n\
+                     [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+                     [[listen]]\nname = \"a\"\nbind = \"127.0.0.1:2\"\n\
+                     protocol = \"socket\"\n";
+        let check = |more: &str, line: &str, told: [&str; 2]| {
+            let text = format!("{least}{more}");
+            let problems = read(&text, "config.toml", std::iter::empty()).expect_err(more);
+            assert_eq!(problems.iter().count(), 1, "{problems}");
+            for told in [line].into_iter().chain(told) {
+                assert!(problems.to_string().contains(told), "{told}: {problems}");
+            }
+        };
+        let tls = "tls = { cert = \"/c\", key = \"/k\" }\n";
+        check(tls, ":9:", ["this build has no TLS", "--features tls"]);
+        let leases = "[coordinate]\nservers = [\"a:1\"]\nexpected_sidecars = 3\n\
+                      [[coordinate.limit]]\nlimit = \"total\"\nresource = \"r\"\nsafe = 5\n";
+        check(
+            leases,
+            ":9:",
+            ["this build has no leases", "--features leases"],
+        );
+        for (engine, server, name) in [
+            ("zookeeper", "a:1", "ZooKeeper"),
+            ("etcd", "http://a:1", "etcd"),
+            ("redis", "redis://a:1", "Redis"),
+        ] {
+            let quota = format!(
+                "[quota]\nengine = \"{engine}\"\nservers = [\"{server}\"]\n\
+                 expected_sidecars = 3\n\
+                 [[rate_limit]]\nname = \"q\"\nkind = \"quota\"\ntotal = 100\nrefresh_window = \"60s\"\napplies_to = \"user\"\n"
+            );
+            let told = format!("this build has no quotas in {name}");
+            check(&quota, ":10:", [&told, "--features quotas"]);
         }
     }
 }

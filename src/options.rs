@@ -33,6 +33,7 @@ pub use toml::Toml;
 pub(crate) use kind::{Kind, words};
 pub(crate) use nearest::nearest;
 pub(crate) use notes::Notes;
+#[cfg(feature = "leases")]
 pub(crate) use place::Lines;
 pub(crate) use reader::{Reading, write_section};
 pub(crate) use shown::did_you_mean;

@@ -14,6 +14,8 @@ pub mod proxy_header;
 mod socket;
 mod stream;
 mod tcp;
+#[cfg_attr(not(feature = "tls"), path = "protocol/without_tls.rs")]
+mod tls;
 pub mod trusted;
 mod tunnel;
 mod wire;

@@ -10,7 +10,9 @@ pub mod client;
 pub mod explain;
 pub mod healthcheck;
 pub mod lab;
+#[cfg(feature = "leases")]
 pub mod lease_agent;
+#[cfg(feature = "leases")]
 pub mod lease_server;
 pub mod limits;
 #[expect(
@@ -24,10 +26,8 @@ mod service_manager;
 pub mod simulate;
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 
 /// A runtime with everything switched on. One thread runs it in the caller, which is
@@ -41,19 +41,6 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
         builder
     };
     builder.enable_all().build()
-}
-
-/// Listens with a backlog of its own, because the standard 128 loses part of a storm.
-fn listen(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
-    let socket = match addr {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket
-        .bind(addr)
-        .and_then(|()| socket.listen(backlog))
-        .map_err(|cause| io::Error::new(cause.kind(), format!("cannot listen on {addr}: {cause}")))
 }
 
 /// Reads `50ms`, `1.5s`, `2m`, `250us`; `0` needs no unit.

@@ -9,8 +9,6 @@
 //! its own length after the process has started: calls from before and calls from now are then
 //! never in one window.
 
-pub(super) mod metrics;
-
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +24,7 @@ use tidegate_runtime::metric::Registry;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use super::shares::ShareNow;
 use crate::admit::{self, Gate};
 use crate::callers::Callers;
 
@@ -67,21 +66,6 @@ enum Told {
     Nothing,
     Whole(Supply),
     Rate(Supply<Fill>),
-}
-
-/// The state of a shared limit, for operators.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ShareNow {
-    /// The limit's name.
-    pub limit: Arc<str>,
-    /// The id of the resource.
-    pub resource: Arc<str>,
-    /// The safe share.
-    pub safe: f64,
-    /// The demand for the servers.
-    pub wants: f64,
-    /// The lease and its remaining time; `None` without one.
-    pub lease: Option<(f64, Duration)>,
 }
 
 impl Coordination {

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use super::coordination::ShareNow;
-use super::coordination::metrics::LeaseMetrics;
 use super::quotas::metrics::QuotaMetrics;
+use super::shares::LeaseMetrics;
+pub use super::shares::ShareNow;
 use crate::admit::metrics::GateMetrics;
 use crate::call::Destination;
 use crate::callers::metrics::CallerMetrics;

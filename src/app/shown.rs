@@ -9,8 +9,8 @@ use tidegate_limits::{Limit, Timestamp, Verdict};
 
 use super::Shared;
 use super::callers::pace_state;
-use super::coordination::ShareNow;
 use super::metrics::Metrics;
+use super::shares::ShareNow;
 use crate::admin::{
     BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, QuotasState,
     SharedState, Source,

@@ -1,10 +1,14 @@
 //! An address for clients, and its settings: one `[[listen]]`.
 
+#[cfg(not(feature = "tls"))]
+// Without TLS there is no such value, and so no listener with a certificate.
+use std::convert::Infallible as ServerConfig;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "tls")]
 use tokio_rustls::rustls::ServerConfig;
 
 use super::Dialect;

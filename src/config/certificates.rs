@@ -1,6 +1,11 @@
 //! Reads the files that `tls` of a listener names, so that a bad one is a mistake in the
 //! config like any other: told by line and key, and never in place of a good one.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a config is read at start and on threads that wait"
+)]
+
 use std::fs;
 use std::io;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_leases::client::{ID_BYTES_MAX, ServerAddress};
+use tidegate_leases::sharing::{ID_BYTES_MAX, ServerAddress};
 use tidegate_limits::Fill;
 
 use crate::options::kind::{

@@ -379,7 +379,7 @@ impl Etcd {
         settings.credentials =
             credentials.map(|(user, password)| etcd::Credentials { user, password });
         match tls.load(notes) {
-            Some(tls) => settings.tls = tls.map(|tls| tls.client),
+            Some(tls) => settings.tls = tls,
             None => told = true,
         }
         Self {
@@ -424,7 +424,6 @@ fn election(
     })
 }
 
-#[cfg(feature = "zookeeper")]
 fn zookeeper_place(
     section: &ZooKeeperSection,
     engine: &Mark,
@@ -449,16 +448,4 @@ fn zookeeper_place(
         store.auth = Some((scheme.to_owned(), credentials.as_bytes().to_vec()));
     }
     Some(election::Place::ZooKeeper { store, path })
-}
-
-#[cfg(not(feature = "zookeeper"))]
-fn zookeeper_place(
-    _: &ZooKeeperSection,
-    engine: &Mark,
-    _: String,
-    notes: &Notes,
-) -> Option<election::Place> {
-    let cure = "build it with the feature \"zookeeper\", or elect through etcd";
-    notes.error(engine, "this program was built without ZooKeeper", cure);
-    None
 }

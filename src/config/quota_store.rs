@@ -1,19 +1,18 @@
 //! `[quota]`: in which store quotas are kept, and how it is reached.
 
+#[cfg_attr(not(feature = "quotas"), path = "quota_store/without_engines.rs")]
+mod engines;
+
 use std::time::Duration;
 
 use tidegate_quota::Engine;
-use tidegate_runtime::election::TimeToLive;
-use tidegate_runtime::etcd;
 
 use crate::call::claim::QUOTA_KEY_BYTES_MAX;
-#[cfg(feature = "zookeeper")]
-use crate::forward::Address;
-use crate::options::kind::{choice, distinct, duration, integer, line, list, secret};
+use crate::options::kind::{HOUR, SECOND, choice, distinct, duration, integer, line, list, secret};
 use crate::options::shown::quoted;
-use crate::options::{Mistake, Notes, Options, Section, Toml, options, words, write_section};
+use crate::options::{Notes, Options, Section, Toml, options, words, write_section};
 
-use super::etcd_tls::{EtcdTlsSection, Tls};
+use super::etcd_tls::EtcdTlsSection;
 
 /// Most servers that are named.
 const SERVERS_MAX: usize = 64;
@@ -87,7 +86,7 @@ options! {
         /// How long a silent sidecar still counts as one. It changes the size of draws, not the amount
         /// that may be spent. The default is 4s in ZooKeeper, 10s in the others.
         session_timeout: Option<Duration> =
-            duration(TimeToLive::MIN.get()..=TimeToLive::MAX.get()).optional().restart()
+            duration(SECOND..=HOUR).optional().restart()
             .example("\"4s\"");
 
         /// The most sidecars that will ever run at once. Each of them owns its safe share of every window,
@@ -153,9 +152,7 @@ impl QuotaStore {
         }
         match store {
             Store::Memory => Some(Engine::Memory),
-            Store::ZooKeeper => self.zookeeper(notes),
-            Store::Etcd => self.etcd(notes),
-            Store::Redis => self.redis(notes),
+            _ => self.shared(store, notes),
         }
     }
 
@@ -215,161 +212,5 @@ impl QuotaStore {
             let told = "a user name of ZooKeeper has no colon";
             notes.missing(user, told, "give another name");
         }
-    }
-
-    fn credentials(&self) -> Option<(String, String)> {
-        let QuotaStoreSection { user, password, .. } = &self.store;
-        user.value.clone().zip(password.value.clone())
-    }
-
-    /// Every server that `take` can read, and a note of every other.
-    fn servers<T>(&self, notes: &Notes, take: impl Fn(&str) -> Result<T, Mistake>) -> Vec<T> {
-        let servers = &self.store.servers;
-        let taken = servers.value.iter().enumerate().map(|(index, server)| {
-            let mistake = match take(server) {
-                Ok(server) => return Some(server),
-                // No address is quoted that may hold a password.
-                Err(_) if server.contains('@') => Mistake::new(
-                    "the address holds a user or a password",
-                    "give them as user and password in [quota], which are never shown",
-                ),
-                Err(mistake) => mistake,
-            };
-            notes.mistake(&servers.item(index), mistake);
-            None
-        });
-        taken.flatten().collect()
-    }
-
-    /// Notes a root that can't be one; the cure says what would be right.
-    fn check_root(&self, notes: &Notes, fits: impl Fn(&str) -> bool, cure: &str) {
-        let setting = &self.store.root;
-        if let Some(root) = setting.value.as_deref().filter(|root| !fits(root)) {
-            let told = format!("{} can't be the root of the keys", quoted(root));
-            notes.error(setting, told, cure);
-        }
-    }
-
-    #[cfg(feature = "zookeeper")]
-    fn zookeeper(&mut self, notes: &Notes) -> Option<Engine> {
-        let servers = self.servers(notes, |given| {
-            Address::parse(given, None, Store::ZooKeeper.example()).map(|it| it.to_string())
-        });
-        let fits = |root: &str| {
-            let mut segments = root.split('/').skip(1);
-            root.starts_with('/')
-                // These nodes are ZooKeeper's own.
-                && segments.clone().next() != Some("zookeeper")
-                && segments.all(|segment| !matches!(segment, "" | "." | ".."))
-        };
-        let cure = "write the node's whole path, such as \"/quota\"";
-        self.check_root(notes, fits, cure);
-        let mut store = tidegate_runtime::zookeeper::Settings::new(servers.join(","));
-        let session = &mut self.store.session_timeout.value;
-        store.session_timeout = *session.get_or_insert(store.session_timeout);
-        let digest = |(user, password)| ("digest".to_owned(), format!("{user}:{password}").into());
-        store.auth = self.credentials().map(digest);
-        let mut settings = tidegate_quota::zookeeper::Settings::new(store);
-        let root = self
-            .store
-            .root
-            .value
-            .get_or_insert(settings.records.clone());
-        if *root != settings.records {
-            // A sidecar with other records is no member of ours. No key begins with a dot.
-            settings.members = format!("{root}/.members");
-            settings.records.clone_from(root);
-        }
-        Some(Engine::ZooKeeper(settings))
-    }
-
-    fn etcd(&mut self, notes: &Notes) -> Option<Engine> {
-        let endpoints = self.servers(notes, |given| {
-            given.parse::<etcd::Endpoint>().map_err(|_| {
-                let told = format!("{} is no address of etcd", quoted(given));
-                let cure = "write it as \"http://host:port\" or \"https://host:port\"";
-                Mistake::new(told, cure)
-            })
-        });
-        let cure = "let it end with a slash, such as \"/tidegate/quota/\"";
-        self.check_root(notes, |root| root.ends_with('/'), cure);
-        let mut store = etcd::Settings::new(endpoints);
-        let credentials = self.credentials();
-        store.credentials =
-            credentials.map(|(user, password)| etcd::Credentials { user, password });
-        let mut settings = tidegate_quota::etcd::Settings::new(store);
-        if let Some(tls) = self.etcd_tls(notes) {
-            settings.store.tls = Some(tls.client);
-            settings.certificates = Some(tls.certificates);
-        }
-        let root = &mut self.store.root.value;
-        settings.prefix = root.get_or_insert(settings.prefix).clone();
-        let session = &mut self.store.session_timeout.value;
-        let session = *session.get_or_insert(settings.time_to_live.get());
-        let fits = TimeToLive::new(session);
-        settings.time_to_live = fits.expect("it is within the range of the option");
-        Some(Engine::Etcd(settings))
-    }
-
-    fn etcd_tls(&self, notes: &Notes) -> Option<Tls> {
-        let servers = &self.store.servers;
-        let mut addresses = servers.value.iter();
-        let https = addresses.position(|server| server.starts_with("https:"));
-        if let Some(index) = https.filter(|_| self.tls.ca.is_missing()) {
-            let told = "the authorities that sign the certificates of etcd are missing";
-            let cure = "add ca = \"/etc/tidegate/etcd-ca.pem\" to [quota]";
-            notes.missing(&servers.item(index), told, cure);
-            return None;
-        }
-        self.tls.load(notes).flatten()
-    }
-
-    #[cfg(feature = "redis")]
-    fn redis(&mut self, notes: &Notes) -> Option<Engine> {
-        let servers = self.servers(notes, |given| {
-            let wrong = |told, cure| Mistake::new(format!("{} {told}", quoted(given)), cure);
-            if given.starts_with("rediss:") {
-                let cure = "give redis://host:port, with TLS ended in front of it or not at all";
-                return Err(wrong("asks for TLS, which can't be spoken to Redis", cure));
-            }
-            let is_plain = given.starts_with("redis://") && !given.contains(['@', '?']);
-            let settings = tidegate_quota::redis::Settings::new(given);
-            settings.ok().filter(|_| is_plain).ok_or_else(|| {
-                let cure = "write it as \"redis://host:port\", with /database behind it if needed";
-                wrong("is no address of Redis", cure)
-            })
-        });
-        if self.store.servers.value.len() > 1 {
-            let told = "Redis is one server, and several are named";
-            notes.error(&self.store.servers.item(1), told, "name the primary alone");
-            return None;
-        }
-        let mut settings = servers.into_iter().next()?;
-        if let Some(password) = &self.store.password.value {
-            settings = settings.with_credentials(self.store.user.value.as_deref(), password);
-        }
-        let root = &mut self.store.root.value;
-        settings.prefix = root.get_or_insert(settings.prefix).clone();
-        let session = &mut self.store.session_timeout.value;
-        settings.member_ttl = *session.get_or_insert(settings.member_ttl);
-        Some(Engine::Redis(settings))
-    }
-
-    #[cfg(not(feature = "zookeeper"))]
-    fn zookeeper(&mut self, notes: &Notes) -> Option<Engine> {
-        self.is_not_built(notes, "zookeeper")
-    }
-
-    #[cfg(not(feature = "redis"))]
-    fn redis(&mut self, notes: &Notes) -> Option<Engine> {
-        self.is_not_built(notes, "redis")
-    }
-
-    #[cfg(not(all(feature = "zookeeper", feature = "redis")))]
-    fn is_not_built(&self, notes: &Notes, feature: &str) -> Option<Engine> {
-        let told = "this program was built without it";
-        let cure = format!("build it with the feature {}", quoted(feature));
-        notes.error(&self.store.engine, told, cure);
-        None
     }
 }

@@ -100,6 +100,7 @@ impl Notes {
     }
 
     /// A value, or none with a note of what is wrong.
+    #[cfg(feature = "tls")]
     pub(crate) fn taken<T>(&self, at: &At, result: Result<T, Mistake>) -> Option<T> {
         result.map_err(|mistake| self.mistake(at, mistake)).ok()
     }

@@ -1,22 +1,16 @@
 //! What comes before the first request where a listener asks for it: a PROXY header, then
 //! TLS. A connection of any other listener never comes here.
 
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::{self, CertificateError};
-use tokio_rustls::server::TlsStream;
 
 use super::io::Client;
 use super::proxy_header::{self, Header};
 use super::stream::Stream;
-use super::wire::Wire;
-use super::{Settings, certificate};
+use super::{Settings, tls};
 use crate::call::identity::{self, Field};
-use crate::call::listener::{ProxyProtocol, Tls};
+use crate::call::listener::ProxyProtocol;
 use crate::call::{Identity, Listener, Rejection, UserFrom};
 
 /// What a handshake record of TLS begins with; nothing of HTTP or JSON does.
@@ -52,8 +46,8 @@ pub(super) async fn read(
             identity.address = Some(source.ip().to_canonical());
         }
     }
-    if let Some(tls) = &listener.tls {
-        let patience = if tls.required {
+    if let Some(certificate) = &listener.tls {
+        let patience = if certificate.required {
             settings.handshake_timeout
         } else {
             settings.request_timeout
@@ -63,15 +57,19 @@ pub(super) async fn read(
             return Err(Ended::Silent);
         };
         if first == TLS_HANDSHAKE {
-            let stream = shake_hands(client, tls, settings.handshake_timeout, identity).await?;
+            let Ok(Stream::Plain(wire)) = client.into_watched() else {
+                return Err(Ended::Silent);
+            };
+            let patience = settings.handshake_timeout;
+            let session = tls::accept(wire, &certificate.loaded, patience, identity).await?;
             if listener.user_from == UserFrom::Certificate {
-                match subject(&stream) {
+                match tls::subject(&session) {
                     Ok(user) => identity.user = user,
                     Err(identity::Unusable) => identity.unusable.add(Field::User),
                 }
             }
-            client = Client::secured(Stream::secured(stream));
-        } else if tls.required {
+            client = Client::secured(Stream::secured(session));
+        } else if certificate.required {
             return Err(Rejection::NotTls.into());
         }
     }
@@ -104,62 +102,4 @@ async fn read_header(client: &mut Client, patience: Duration) -> Result<Header, 
             return Ok(header);
         }
     }
-}
-
-async fn shake_hands(
-    client: Client,
-    tls: &Tls,
-    patience: Duration,
-    identity: &Identity,
-) -> Result<TlsStream<Wire>, Ended> {
-    let Ok(Stream::Plain(wire)) = client.into_watched() else {
-        return Err(Ended::Silent);
-    };
-    // Each flight of the handshake is answered, so none should wait for the ACK of the last.
-    // A socket that cannot be told so is only slower.
-    let _ = wire.tcp().set_nodelay(true);
-    let acceptor = TlsAcceptor::from(Arc::clone(&tls.loaded));
-    match timeout(patience, acceptor.accept(wire)).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => {
-            if is_of_version_1(&error) {
-                let client = identity.address.map(|address| address.to_string());
-                tracing::info!(
-                    listener = &*identity.listener,
-                    client = client.as_deref().unwrap_or("a socket file"),
-                    "the client's certificate is of X.509 version 1, which is not taken: issue \
-                     one of version 3, such as with `openssl req -x509` or `openssl x509 -req \
-                     -extfile`"
-                );
-            } else {
-                tracing::debug!(%error, "no TLS handshake");
-            }
-            Err(Rejection::TlsHandshake.into())
-        }
-        Err(_) => Err(Rejection::HandshakeTimeout.into()),
-    }
-}
-
-/// Whether the handshake failed because the client's certificate is of X.509 version 1, which
-/// `openssl x509 -req` makes without `-extfile`. The library accepts only version 3, and gives
-/// its reason as a text.
-fn is_of_version_1(error: &io::Error) -> bool {
-    let tls = error.get_ref().and_then(|error| error.downcast_ref());
-    match tls {
-        Some(rustls::Error::InvalidCertificate(CertificateError::Other(reason))) => {
-            reason.0.to_string() == "UnsupportedCertVersion"
-        }
-        _ => false,
-    }
-}
-
-/// The user in the client's certificate, if it has sent one.
-fn subject(stream: &TlsStream<Wire>) -> Result<Option<Arc<str>>, identity::Unusable> {
-    let (_, session) = stream.get_ref();
-    let Some([own, ..]) = session.peer_certificates() else {
-        return Ok(None);
-    };
-    let name = certificate::common_name(own).ok_or(identity::Unusable)?;
-    let user = identity::user(name)?;
-    Ok(user.map(|user| Arc::from(&*user)))
 }

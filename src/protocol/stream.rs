@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
 
+use super::tls::{self, Session};
 use super::wire::{OnEof, Wire};
 
 /// The most that is decrypted ahead of time.   bytes
@@ -24,7 +24,7 @@ pub(super) enum Stream {
 
 /// A connection with TLS.
 pub(super) struct Secured {
-    tls: TlsStream<Wire>,
+    tls: Session,
     /// Decrypted only to check whether the client is still there, and not read yet.
     ahead: Vec<u8>,
     /// After that, the client sends no more.
@@ -32,7 +32,7 @@ pub(super) struct Secured {
 }
 
 impl Stream {
-    pub(super) fn secured(tls: TlsStream<Wire>) -> Self {
+    pub(super) fn secured(tls: Session) -> Self {
         Self::Tls(Box::new(Secured {
             tls,
             ahead: Vec::new(),
@@ -48,7 +48,7 @@ impl Stream {
     fn wire(&self) -> &Wire {
         match self {
             Self::Plain(wire) => wire,
-            Self::Tls(secured) => secured.tls.get_ref().0,
+            Self::Tls(secured) => tls::below(&secured.tls),
         }
     }
 
@@ -64,7 +64,7 @@ impl Stream {
     pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain(wire) => wire.poll_reset(cx),
-            Self::Tls(secured) => secured.tls.get_mut().0.poll_reset(cx),
+            Self::Tls(secured) => tls::below_mut(&mut secured.tls).poll_reset(cx),
         }
     }
 
@@ -94,7 +94,7 @@ impl Secured {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        let wire = self.tls.get_mut().0;
+        let wire = tls::below_mut(&mut self.tls);
         match (self.has_ended, on_eof) {
             (true, OnEof::Left) => Poll::Ready(()),
             (true, OnEof::Stays) => wire.poll_reset(cx),

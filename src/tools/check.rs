@@ -306,13 +306,14 @@ fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut
                 format!("{} tokens for each sidecar", limit.rule.safe_share())
             }
         };
-        let kept = match quotas.engine {
-            Engine::Memory => "in memory, for this sidecar alone".to_owned(),
-            _ => format!(
+        let kept = if quotas.engine == Engine::Memory {
+            "in memory, for this sidecar alone".to_owned()
+        } else {
+            format!(
                 "in {}, for {} sidecars; while it is unavailable {away}",
                 quotas.engine.name(),
                 quotas.expected_sidecars
-            ),
+            )
         };
         row("  kept", kept);
     }

@@ -42,6 +42,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
 use super::service_manager;
+use crate::listen;
 
 /// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.
@@ -187,7 +188,11 @@ impl Agent {
             let bind = options.bind;
             return Err(wrong(format!("{bind} is not a loopback address")));
         }
-        let listener = super::listen(options.bind, 1024)?;
+        let listener = listen::bind_tcp(options.bind).and_then(TcpListener::from_std);
+        let listener = listener.map_err(|cause| {
+            let told = format!("cannot listen on {}: {cause}", options.bind);
+            io::Error::new(cause.kind(), told)
+        })?;
         let addr = listener.local_addr()?;
         let registry = Registry::default();
         let client = ClientOptions {

@@ -8,6 +8,7 @@
 mod arrivals;
 mod expect;
 mod figures;
+#[cfg(feature = "leases")]
 pub mod leases;
 pub mod quota;
 mod random;
@@ -42,6 +43,7 @@ pub struct Command {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Other {
+    #[cfg(feature = "leases")]
     /// Run Doorman's seven scenarios on the capacity server. Exit 1 if an expectation fails
     Leases(leases::Arguments),
     /// Let nodes share a quota, first with even demand, then with most of it at one. Exit 1 if it
@@ -53,6 +55,7 @@ enum Other {
 #[must_use]
 pub fn main(command: &Command) -> ExitCode {
     match &command.other {
+        #[cfg(feature = "leases")]
         Some(Other::Leases(arguments)) => leases::main(arguments),
         Some(Other::Quota(arguments)) => quota::main(arguments),
         None => run(&command.files),

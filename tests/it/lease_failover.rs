@@ -15,7 +15,6 @@ use tidegate_leases::wire::{
 use crate::child::Process;
 use crate::lease_server::channel;
 use crate::sidecar::TIDEGATE;
-#[cfg(feature = "zookeeper")]
 use crate::stores::ZooKeeper;
 use crate::stores::{Etcd, free_ports};
 use crate::support::{PATIENCE, until};
@@ -32,7 +31,6 @@ fn on_etcd(etcd: &Etcd) -> String {
     format!("engine = \"etcd\"\n[etcd]\nendpoints = [\"{url}\"]\n")
 }
 
-#[cfg(feature = "zookeeper")]
 fn on_zookeeper(zookeeper: &ZooKeeper) -> String {
     let servers = zookeeper.servers();
     format!("engine = \"zookeeper\"\n[zookeeper]\nservers = \"{servers}\"\n")
@@ -173,7 +171,6 @@ async fn on_etcd_a_master_resigns_at_sigterm() {
     a_master_that_gets_sigterm_resigns(&on_etcd(&etcd)).await;
 }
 
-#[cfg(feature = "zookeeper")]
 #[tokio::test]
 async fn on_zookeeper_a_master_that_gets_sigterm_resigns_before_it_ends() {
     let zookeeper = ZooKeeper::start(1).await;

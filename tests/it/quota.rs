@@ -4,7 +4,6 @@
 
 mod away;
 mod shown;
-#[cfg(all(feature = "zookeeper", feature = "redis"))]
 mod stores;
 
 use std::cell::Cell;

@@ -264,7 +264,6 @@ async fn holds_under_faults(plan: Plan, store: Store) -> String {
     row
 }
 
-#[cfg(feature = "zookeeper")]
 #[tokio::test]
 async fn a_budget_in_zookeeper_is_never_exceeded_under_faults() {
     let ensemble = crate::stores::ZooKeeper::start(3).await;
@@ -279,7 +278,6 @@ async fn a_budget_in_etcd_is_never_exceeded_whatever_is_killed_or_stands_still()
     holds_under_faults(plan, Store::Etcd(cluster)).await;
 }
 
-#[cfg(feature = "redis")]
 #[tokio::test]
 async fn a_budget_in_a_redis_that_keeps_what_it_confirms_is_never_exceeded_either() {
     let server = crate::stores::Redis::start(store::REDIS_KEEPS);
@@ -289,7 +287,6 @@ async fn a_budget_in_a_redis_that_keeps_what_it_confirms_is_never_exceeded_eithe
 
 /// A Redis that restarts without its data. Returns the row of the table, and by how much the
 /// worst window was exceeded, as a part of its total.
-#[cfg(feature = "redis")]
 async fn loses_no_more_than_was_drawn(plan: Plan) -> String {
     let server = crate::stores::Redis::start(&[]);
     let outcome = run(&plan, Store::Redis(server, &[])).await;
@@ -320,7 +317,6 @@ async fn loses_no_more_than_was_drawn(plan: Plan) -> String {
     )
 }
 
-#[cfg(feature = "redis")]
 #[tokio::test]
 async fn a_redis_that_forgets_costs_no_more_than_what_was_drawn_until_then() {
     let plan = Plan::short("Redis that forgets", Faults::Loss);
@@ -340,7 +336,6 @@ async fn budgets_that_are_not_shared_are_found_to_be_exceeded() {
 }
 
 /// The long run: `make quota-faults`, which says what can be set.
-#[cfg(all(feature = "zookeeper", feature = "redis"))]
 #[tokio::test]
 #[ignore = "takes half an hour; `make quota-faults` runs it"]
 async fn the_long_run() {

@@ -182,7 +182,6 @@ pub(crate) fn settings(urls: &[String]) -> etcd::Settings {
 }
 
 /// An ensemble of ZooKeeper, gone with its value.
-#[cfg(feature = "zookeeper")]
 pub(crate) struct ZooKeeper {
     servers: Vec<Process>,
     ports: Vec<u16>,
@@ -190,7 +189,6 @@ pub(crate) struct ZooKeeper {
     ensemble: Vec<String>,
 }
 
-#[cfg(feature = "zookeeper")]
 impl ZooKeeper {
     /// Starts so many servers and waits until they serve.
     pub(crate) async fn start(count: usize) -> Self {

@@ -40,14 +40,12 @@ pub use self::handles::{GaugeResource, Guard, RateResource};
 pub use self::line::{Kind, WaitError};
 pub use self::metrics::ClientMetrics;
 pub use self::options::{ClientError, ClientOptions, OpenError, ResourceOptions, ResourceState};
-pub use self::route::{BadAddress, ServerAddress};
 pub use self::share::{Leased, Share, Use};
+pub use crate::sharing::{BadAddress, ID_BYTES_MAX, ServerAddress};
 pub use tidegate_limits::Tokens;
 
 /// The most resources of one client, including those that it has just closed.
 pub const RESOURCES_MAX: usize = 10_000;
-/// The longest id of a resource.   bytes
-pub const ID_BYTES_MAX: usize = 1024;
 /// The time for releasing unused leases.
 const RELEASE_BOUND: Duration = Duration::from_secs(1);
 

@@ -1,9 +1,10 @@
 //! One capacity, shared by many processes that each hold a lease on a part of it.
 //!
 //! Without features this crate is the [`book`]: the pure decision of which holder gets how much.
-//! `client` keeps leases from servers with Doorman's protocol; `server` is such a server.
+//! `client` keeps leases from servers with Doorman's protocol; `server` is such a server. `sharing`
+//! has the settings of a sidecar's shared limits.
 
-#![cfg_attr(not(any(feature = "client", feature = "server")), no_std)]
+#![cfg_attr(not(any(feature = "server", feature = "sharing")), no_std)]
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -23,7 +24,7 @@ pub mod server;
 #[cfg(test)]
 #[path = "../tests/shares/mod.rs"]
 mod shares;
-#[cfg(feature = "client")]
+#[cfg(feature = "sharing")]
 pub mod sharing;
 #[cfg(feature = "client")]
 pub mod supply;

@@ -14,6 +14,10 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
+    not(any(feature = "etcd", feature = "redis", feature = "zookeeper")),
+    allow(dead_code, unused_variables, reason = "memory needs no connection")
+)]
+#![cfg_attr(
     test,
     allow(clippy::disallowed_methods, reason = "tests serve no calls")
 )]

@@ -30,6 +30,7 @@ pub use self::endpoint::{Endpoint, EndpointError, TlsError, tls};
 use self::failure::Failure;
 pub use self::messages::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
 pub use self::watch::{Change, Changes, Watch, Watched};
+pub use tokio_rustls::rustls::ClientConfig;
 
 /// The address of etcd, the user, and the time limits of an answer.
 #[derive(Clone)]
@@ -39,7 +40,7 @@ pub struct Settings {
     /// Name and password, if etcd requires them.
     pub credentials: Option<Credentials>,
     /// For `https` endpoints; see [`tls`].
-    pub tls: Option<Arc<tokio_rustls::rustls::ClientConfig>>,
+    pub tls: Option<Arc<ClientConfig>>,
     /// The time limit of one member, from the connect to the last byte of its answer.
     pub try_timeout: Duration,
     /// The time limit of a call over all members.

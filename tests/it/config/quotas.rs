@@ -240,7 +240,6 @@ fn every_store_is_understood_with_its_own_defaults() {
     assert_eq!(plain.time_to_live.get().as_secs(), 10);
 }
 
-#[cfg(feature = "zookeeper")]
 #[test]
 fn zookeeper_is_understood_and_keeps_the_nodes_of_the_design() {
     let engine = |lines: &str| {
@@ -273,7 +272,6 @@ fn zookeeper_is_understood_and_keeps_the_nodes_of_the_design() {
     assert_eq!(other.store.session_timeout.as_secs(), 6);
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn redis_is_understood_with_a_password_alone_or_for_a_user() {
     let engine = |lines: &str| {
@@ -967,15 +965,11 @@ fn what_is_effective_of_quotas_reads_back_as_the_same() {
         let store = format!("[quota]\nengine = \"{engine}\"\nservers = {servers}\n");
         format!("{store}expected_sidecars = 2\n{LEAST}")
     };
-    if cfg!(feature = "zookeeper") {
-        again(&other("zookeeper", "[\"a:1\", \"[::1]:2\"]\nroot = \"/x\""));
-    }
-    if cfg!(feature = "redis") {
-        again(&other(
-            "redis",
-            "[\"redis://[::1]:1/2\"]\nsession_timeout = \"1m\"",
-        ));
-    }
+    again(&other("zookeeper", "[\"a:1\", \"[::1]:2\"]\nroot = \"/x\""));
+    again(&other(
+        "redis",
+        "[\"redis://[::1]:1/2\"]\nsession_timeout = \"1m\"",
+    ));
 }
 
 #[test]

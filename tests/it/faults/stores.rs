@@ -16,13 +16,11 @@ use crate::child::Process;
 use crate::relay::{Mode, Relay};
 use crate::sidecar::TIDEGATE;
 use crate::stores::Etcd;
-#[cfg(feature = "redis")]
 use crate::stores::Redis;
 
 /// What a cell has of them.
 #[derive(Default)]
 pub(super) struct Stores {
-    #[cfg(feature = "redis")]
     redis: Option<(Redis, Relay)>,
     leases: Option<(LeaseServer, Relay)>,
     etcd: Option<Cluster>,
@@ -99,7 +97,6 @@ impl Stores {
             let relay = Relay::start(server.addr).await;
             stores.leases = Some((server, relay));
         }
-        #[cfg(feature = "redis")]
         if cell.column.is_of_the_store() || all {
             let redis = tokio::task::spawn_blocking(|| Redis::start(&[]));
             let redis = redis.await.expect("it starts");
@@ -136,7 +133,6 @@ impl Stores {
                  when_store_away = \"safe\"\nsafe = 50\n"
             )
         };
-        #[cfg(feature = "redis")]
         if let Some((_, relay)) = &self.redis {
             text += &quota("redis", &format!("\"redis://{}\"", relay.addr));
         }
@@ -151,7 +147,6 @@ impl Stores {
     /// Descriptors that connections to them may take or leave.
     pub(super) fn links(&self) -> usize {
         let mut links = 0;
-        #[cfg(feature = "redis")]
         if self.redis.is_some() {
             links += 3;
         }
@@ -166,7 +161,6 @@ impl Stores {
     }
 
     pub(super) async fn strike(&mut self, column: Column, lasts: Duration) {
-        #[cfg(feature = "redis")]
         if let Some((redis, relay)) = &self.redis {
             match column {
                 Column::StoreAway => relay_is(relay, Mode::Cut, lasts).await,
@@ -231,7 +225,6 @@ async fn relay_is(relay: &Relay, mode: Mode, lasts: Duration) {
 }
 
 /// Sends a command to Redis, and reads the answer.
-#[cfg(feature = "redis")]
 async fn tell(addr: SocketAddr, commands: &str) {
     let mut stream = TcpStream::connect(addr).await.expect("Redis listens");
     let commands = format!("{commands}QUIT\r\n");

@@ -4,25 +4,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::stores::Etcd;
-#[cfg(feature = "redis")]
 use crate::stores::Redis;
-#[cfg(feature = "zookeeper")]
 use crate::stores::ZooKeeper;
 
 /// Real servers on loopback.
 pub(super) enum Store {
     /// None: each sidecar alone.
     Memory,
-    #[cfg(feature = "zookeeper")]
     ZooKeeper(ZooKeeper),
     Etcd(Etcd),
     /// One server, and the flags that it is started with.
-    #[cfg(feature = "redis")]
     Redis(Redis, &'static [&'static str]),
 }
 
 /// The writes that go to disk before their confirmation.
-#[cfg(feature = "redis")]
 pub(super) const REDIS_KEEPS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
 impl Store {
@@ -30,10 +25,8 @@ impl Store {
     pub(super) fn engine(&self) -> &'static str {
         match self {
             Self::Memory => "memory",
-            #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(_) => "zookeeper",
             Self::Etcd(_) => "etcd",
-            #[cfg(feature = "redis")]
             Self::Redis(..) => "redis",
         }
     }
@@ -46,10 +39,8 @@ impl Store {
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match self {
             Self::Memory => Vec::new(),
-            #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(ensemble) => (0..3).map(|at| ensemble.addr(at)).collect(),
             Self::Etcd(cluster) => (0..3).map(|at| cluster.addr(at)).collect(),
-            #[cfg(feature = "redis")]
             Self::Redis(server, _) => vec![server.addr()],
         }
     }
@@ -67,7 +58,6 @@ impl Store {
     async fn leader(&self) -> usize {
         match self {
             Self::Memory => unreachable!("it has no server"),
-            #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(ensemble) => {
                 ensemble.serves().await;
                 ensemble.leader()
@@ -78,7 +68,6 @@ impl Store {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             },
-            #[cfg(feature = "redis")]
             Self::Redis(..) => 0,
         }
     }
@@ -89,19 +78,15 @@ impl Store {
         let leader = self.leader().await;
         match self {
             Self::Memory => unreachable!("it has no server"),
-            #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(ensemble) => ensemble.member(leader).kill(),
             Self::Etcd(cluster) => cluster.member(leader).kill(),
-            #[cfg(feature = "redis")]
             Self::Redis(server, _) => server.kill(),
         }
         tokio::time::sleep(away).await;
         match self {
             Self::Memory => unreachable!("it has no server"),
-            #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(ensemble) => ensemble.restart(leader),
             Self::Etcd(cluster) => cluster.restart(leader),
-            #[cfg(feature = "redis")]
             Self::Redis(server, flags) => server.restart(flags),
         }
         self.leader().await;
@@ -119,10 +104,8 @@ impl Store {
     fn signal(&mut self, server: usize, name: &str) {
         match self {
             Self::Memory => unreachable!("it has no server"),
-            #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(ensemble) => ensemble.member(server).signal(name),
             Self::Etcd(cluster) => cluster.member(server).signal(name),
-            #[cfg(feature = "redis")]
             Self::Redis(redis, _) => redis.signal(name),
         }
     }

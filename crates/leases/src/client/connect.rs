@@ -19,7 +19,8 @@ use tower::service_fn;
 
 use super::leases::Failure;
 use super::metrics::ClientMetrics;
-use super::route::{Onward, Route, ServerAddress};
+use super::route::{Onward, Route};
+use crate::sharing::ServerAddress;
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{
     self, GetCapacityRequest, GetCapacityResponse, Mastership, ReleaseCapacityRequest,

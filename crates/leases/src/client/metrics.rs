@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_runtime::metric::Registry;
 
 use super::leases::Ignored;
-use super::route::ServerAddress;
+use crate::sharing::ServerAddress;
 
 /// The most servers with their own label; further ones are `other`. Redirects may name any
 /// server.

@@ -1,56 +1,9 @@
 //! The server to ask: the last named master, else one of the given addresses.
 
-use http::uri::Authority;
+use crate::sharing::ServerAddress;
 
 /// How often one request is redirected before it has failed.
 pub(super) const HOPS_MAX: u32 = 5;
-
-/// Where a capacity server listens: `host:port`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServerAddress(Box<str>);
-
-/// A text that is not a server's address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a server's address must be like \"capacity.example:6666\", not {given:?}")]
-pub struct BadAddress {
-    /// The text, or its first 100 characters.
-    pub given: String,
-}
-
-impl std::str::FromStr for ServerAddress {
-    type Err = BadAddress;
-
-    fn from_str(text: &str) -> Result<Self, BadAddress> {
-        let text = text.strip_prefix("http://").unwrap_or(text);
-        let text = text.strip_suffix('/').unwrap_or(text);
-        let is_good = text.len() <= 300
-            && text.parse::<Authority>().is_ok_and(|authority| {
-                authority.port_u16().is_some_and(|port| port > 0)
-                    && !authority.host().is_empty()
-                    && !text.contains('@')
-            });
-        if is_good {
-            Ok(Self(text.into()))
-        } else {
-            let given = text.chars().take(100).collect();
-            Err(BadAddress { given })
-        }
-    }
-}
-
-impl ServerAddress {
-    /// `host:port`.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Display for ServerAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// What to do with a request that a server did not answer itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,30 +99,6 @@ mod tests {
 
     fn route(seeds: &[&str]) -> Route {
         Route::new(seeds.iter().map(|seed| address(seed)).collect())
-    }
-
-    #[test]
-    fn an_address_has_a_host_and_a_port() {
-        let check = |text: &str, expected: Option<&str>| {
-            let found = text.parse::<ServerAddress>().ok();
-            assert_eq!(found.as_ref().map(ServerAddress::as_str), expected);
-        };
-        check("localhost:6666", Some("localhost:6666"));
-        check("http://127.0.0.1:80/", Some("127.0.0.1:80"));
-        check("[::1]:6666", Some("[::1]:6666"));
-        for wrong in [
-            "",
-            "host",
-            ":80",
-            "host:0",
-            "host:99999",
-            "a b:80",
-            "u@host:80",
-            "host:80/path",
-        ] {
-            check(wrong, None);
-        }
-        check(&format!("{}:80", "h".repeat(300)), None);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::super::entitlement::Allowance;
-use super::super::route::{Onward, Route, ServerAddress};
+use super::super::route::{Onward, Route};
 use super::*;
+use crate::sharing::ServerAddress;
 
 const SECOND: Duration = Duration::from_secs(1);
 const INTERVAL_MIN: Duration = Duration::from_secs(5);

@@ -1,7 +1,24 @@
-//! Metrics of leased capacity.
+//! Limits that are shares of leased capacity, as operators see them.
 
-use super::ShareNow;
+use std::sync::Arc;
+use std::time::Duration;
+
 use tidegate_runtime::metric::Show;
+
+/// The state of a shared limit, for operators.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShareNow {
+    /// The limit's name.
+    pub limit: Arc<str>,
+    /// The id of the resource.
+    pub resource: Arc<str>,
+    /// The safe share.
+    pub safe: f64,
+    /// The demand for the servers.
+    pub wants: f64,
+    /// The lease and its remaining time; `None` without one.
+    pub lease: Option<(f64, Duration)>,
+}
 
 tidegate_runtime::metrics! {
     /// Leased capacity.

@@ -1,0 +1,30 @@
+//! Stands in for `coordination` in a build without the feature `leases`: no limit is shared.
+
+use std::sync::Arc;
+
+use tidegate_leases::sharing::Settings;
+use tidegate_runtime::Clock;
+use tidegate_runtime::metric::Registry;
+
+use super::shares::ShareNow;
+use crate::admit::{self, Gate};
+use crate::callers::Callers;
+
+pub(super) struct Coordination;
+
+impl Coordination {
+    pub(super) fn new(_: Gate, _: Callers, _: Clock, _: &Registry) -> Self {
+        Self
+    }
+
+    /// The config refuses `[coordinate]`, so there is nothing to apply.
+    pub(super) fn apply(&self, _: Option<&Settings>, _: &admit::Settings) {}
+
+    pub(super) async fn keep_carrying(self: Arc<Self>) {}
+
+    pub(super) async fn close(&self) {}
+
+    pub(super) fn shares(&self) -> Vec<ShareNow> {
+        Vec::new()
+    }
+}
