@@ -16,13 +16,13 @@ pub mod teller;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate_callers::CallerId;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::Show;
-use tidegate_runtime::{Clock, Live};
+use tidegate_runtime::{Clock, Live, lock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -48,7 +48,7 @@ use crate::protocol::{self, Accepted, Conversation};
 use crate::tasks::{Answer, Tasks};
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
-use crate::telemetry::log::Level;
+use crate::telemetry::log::filter;
 use crate::{admin, telemetry};
 
 /// How often counts are saved.
@@ -165,7 +165,7 @@ impl App {
     /// The names and addresses of the listeners, with their real ports.
     #[must_use]
     pub fn listeners(&self) -> Vec<(Arc<str>, Bind)> {
-        let listeners = self.shared.listeners();
+        let listeners = lock(&self.shared.listeners);
         let named = |it: &Accepting| (Arc::clone(&it.settings.get().name), it.address.clone());
         listeners.accepting.iter().map(named).collect()
     }
@@ -201,7 +201,7 @@ impl App {
         let kept = shared.reachable();
         let listeners = config.listen.listeners.iter();
         let bound = bind_all(listeners.filter(|it| !kept.contains(&it.bind)))?;
-        let level = Level::parse(&config.telemetry.level)?;
+        let level = filter(&config.telemetry.level)?;
         // Until the config is set, a change of costs would apply the old one.
         let one_at_a_time = shared.changes();
         shared
@@ -239,7 +239,7 @@ impl App {
         warn_of_restarts(&before, &config);
         shared.config.set(config);
         drop(one_at_a_time);
-        *shared.refused() = None;
+        *lock(&shared.refused) = None;
         shared.metrics.config_reloaded(SystemTime::now());
         Ok(())
     }
@@ -258,7 +258,7 @@ impl App {
 
     /// Remembers for operators that a new config was refused.
     pub fn reload_refused(&self, mistakes: Vec<String>) {
-        *self.shared.refused() = Some((SystemTime::now(), mistakes));
+        *lock(&self.shared.refused) = Some((SystemTime::now(), mistakes));
         self.shared.metrics.config_refused();
     }
 
@@ -268,7 +268,7 @@ impl App {
         let shared = &self.shared;
         shared.ready.store(false, Ordering::Relaxed);
         let listeners = {
-            let mut listeners = shared.listeners();
+            let mut listeners = lock(&shared.listeners);
             listeners.closed = true;
             std::mem::take(&mut listeners.accepting)
         };
@@ -525,20 +525,10 @@ impl Shared {
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<(SystemTime, Vec<String>)>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The bound addresses of the listeners that clients can still reach. Checks their files.
     fn reachable(&self) -> Vec<Bind> {
         let look = |it: &Accepting| (it.settings.get().bind.clone(), it.file.clone());
-        let found: Vec<_> = self.listeners().accepting.iter().map(look).collect();
+        let found: Vec<_> = lock(&self.listeners).accepting.iter().map(look).collect();
         let is_there =
             |file: &Option<SocketFileId>| file.as_ref().is_none_or(SocketFileId::is_there);
         let there = found.into_iter().filter(|(_, file)| is_there(file));
@@ -548,7 +538,7 @@ impl Shared {
     /// Ends the loops of removed listeners, and gives the others their new settings. A listener
     /// that clients cannot reach any more makes room for a new one in its place.
     fn keep_listeners(&self, wanted: &[Listener], kept: &[Bind]) {
-        self.listeners().accepting.retain(|accepting| {
+        lock(&self.listeners).accepting.retain(|accepting| {
             let bound = accepting.settings.get();
             let listener = wanted.iter().find(|listener| listener.bind == bound.bind);
             match listener.filter(|_| kept.contains(&bound.bind)) {
@@ -569,7 +559,7 @@ impl Shared {
         let name = Arc::clone(&listener.name);
         let settings = Arc::new(Live::new(listener));
         let stop = CancellationToken::new();
-        let mut listeners = self.listeners();
+        let mut listeners = lock(&self.listeners);
         if listeners.closed {
             return;
         }

@@ -20,7 +20,6 @@ mod sections;
 mod settings;
 mod shared_limits;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -289,12 +288,6 @@ Every option of `tidegate lease-server`. [leases.md](leases.md) explains how to 
     sidecar + &lease_server
 }
 
-/// Every option there is, by its path, with what it allows in words.
-#[must_use]
-pub fn options() -> BTreeMap<String, String> {
-    catalogue().allowed()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,7 +295,7 @@ mod tests {
 
     #[test]
     fn only_tokens_passwords_and_credentials_are_secrets() {
-        for key in options().into_keys() {
+        for key in catalogue().allowed().into_keys() {
             let name = key.rsplit('.').next().expect("split gives one");
             assert_eq!(
                 is_secret(&key),

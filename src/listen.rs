@@ -87,25 +87,22 @@ impl Bound {
 /// # Errors
 /// The error of the system: in use, no permission, no such address, no such directory.
 pub fn bind(listener: &Listener) -> io::Result<Bound> {
-    match &listener.bind {
+    let (socket, address, file) = match &listener.bind {
         Bind::Tcp(address) => {
             let socket = bind_tcp(*address)?;
             let address = socket.local_addr().unwrap_or(*address);
-            Ok(Bound {
-                socket: socket.into(),
-                address: Bind::Tcp(address),
-                file: None,
-            })
+            (socket.into(), Bind::Tcp(address), None)
         }
         Bind::Unix(path) => {
             let (socket, file) = unix::bind(path, listener.unix_mode)?;
-            Ok(Bound {
-                socket: socket.into(),
-                address: listener.bind.clone(),
-                file: Some(file),
-            })
+            (socket.into(), listener.bind.clone(), Some(file))
         }
-    }
+    };
+    Ok(Bound {
+        socket,
+        address,
+        file,
+    })
 }
 
 /// Binds an address.
@@ -267,15 +264,8 @@ where
     if let Some(file) = file {
         let _ = tokio::task::spawn_blocking(move || drop(file)).await;
     }
-    accept_rest(
-        listener.into_inner(),
-        &address,
-        in_hand,
-        &connections,
-        failed,
-        handle,
-    )
-    .await;
+    let listener = listener.into_inner();
+    accept_rest(listener, &address, in_hand, &connections, failed, handle).await;
     Ok(())
 }
 

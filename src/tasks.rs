@@ -18,7 +18,7 @@ mod store;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -471,7 +471,7 @@ impl<R: Weigh> Tasks<R> {
 
 impl<R> Inner<R> {
     fn lock(&self) -> MutexGuard<'_, TaskTable<R>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.store)
     }
 
     /// The tasks, without those whose time is over.

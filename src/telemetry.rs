@@ -54,27 +54,26 @@ pub(crate) fn level() -> Kind<Box<str>> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let allowed = format!("{}, or a filter", LEVELS.join(", "));
     text(allowed, "info", |given| {
-        let word_of = |part: &'_ str| {
-            part.rsplit('=')
-                .next()
-                .unwrap_or_default()
+        let level_of = |part| {
+            str::rsplit_once(part, '=')
+                .map_or(part, |(_, level)| level)
                 .trim()
-                .to_owned()
         };
-        let mut words = given.split(',').map(word_of);
-        let unknown = words.find(|word| !LEVELS.contains(&word.as_str()));
-        let is_filter = given.len() <= 1024 && given.parse::<Targets>().is_ok();
+        let unknown = given
+            .split(',')
+            .map(level_of)
+            .find(|it| !LEVELS.contains(it));
         let wrong = match unknown {
-            _ if given.len() > 1024 => given.to_owned(),
+            _ if given.len() > 1024 => given,
             Some(word) => word,
-            None if is_filter => return Ok(given.into()),
-            None => given.to_owned(),
+            None if given.parse::<Targets>().is_ok() => return Ok(given.into()),
+            None => given,
         };
-        let cure = did_you_mean(&wrong, LEVELS).unwrap_or_else(|| {
+        let cure = did_you_mean(wrong, LEVELS).unwrap_or_else(|| {
             let levels = LEVELS.join(", ");
             format!("give one of {levels}, or a filter such as \"info,tidegate=debug\"")
         });
-        let told = format!("{} is not a log level", quoted(&wrong));
+        let told = format!("{} is not a log level", quoted(wrong));
         Err(Mistake::new(told, cure))
     })
 }

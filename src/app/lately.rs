@@ -1,7 +1,7 @@
 //! The calls under way, and the latest that have ended, for queries by id.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -9,6 +9,7 @@ use tidegate_callers::CallerId;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::Delays;
+use tidegate_runtime::lock;
 
 use crate::call::claim::{Charged, RateLimitId};
 use crate::call::{Claim, Facts, Reason, Record, Verdict};
@@ -54,10 +55,6 @@ pub(super) struct Ended {
     pub(super) queued: Duration,
     pub(super) backend: Option<Duration>,
     pub(super) total: Duration,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Lately {

@@ -16,9 +16,10 @@ use crate::protocol::metrics::ProtocolMetrics;
 use crate::tasks::metrics::TaskMetrics;
 use crate::telemetry::calls::EndedCalls;
 use crate::telemetry::process::ProcessMetrics;
+use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Registry, Show};
 
-pub use super::quotas::metrics::{QuotaLevel, StoreLevel};
+pub use super::quotas::metrics::QuotaLevel;
 
 tidegate_runtime::metrics! {
     /// Reloads of the config.
@@ -128,10 +129,7 @@ impl Metrics {
 
     /// Everything in Prometheus's text format, after `mirror` has updated the levels.
     pub fn scrape(&self, mirror: impl FnOnce(&Self)) -> String {
-        let _one_at_a_time = self
-            .scraping
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.scraping);
         mirror(self);
         self.registry.text()
     }

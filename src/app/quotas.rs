@@ -21,11 +21,11 @@ mod rule;
 mod shown;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tidegate_limits::scheduler::QuotaRule;
 use tidegate_quota::{Engine, QuotaStore};
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
@@ -78,7 +78,7 @@ impl Quotas {
     /// settings of it: two sidecars that change to another one at different moments would both
     /// spend a whole window. For the same reason a quota keeps its namespace.
     pub(super) fn apply(&self, settings: Option<&tidegate_quota::Quotas>) {
-        let mut running = self.running();
+        let mut running = lock(&self.running);
         let Some(settings) = settings else {
             self.gate.set_quotas(BTreeMap::new(), 0);
             // The sidecar is no longer a member.
@@ -128,11 +128,7 @@ impl Quotas {
 
     /// Leaves the group of sidecars: no call draws any more. Held tokens expire with their window.
     pub(super) fn close(&self) {
-        *self.running() = None;
-    }
-
-    fn running(&self) -> MutexGuard<'_, Option<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.running) = None;
     }
 }
 

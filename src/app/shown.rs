@@ -21,6 +21,7 @@ use crate::callers::rate_limit::RateLimit;
 use crate::config;
 use crate::telemetry::access::Utc;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
+use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Reach, Show};
 
 /// The most shown mistakes of a refused reload; the log has all.
@@ -112,7 +113,7 @@ impl Source for Shared {
 
     fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
-        if let Some((at, mistakes)) = &*self.refused() {
+        if let Some((at, mistakes)) = &*lock(&self.refused) {
             notices.push(format!(
                 "a reload was refused at {}, and the old config stays in force",
                 Utc(*at)

@@ -1,12 +1,12 @@
 //! Reports each call: counts it, and writes its access line.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::Cause;
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 
 use super::lately::Lately;
 use super::metrics::Metrics;
@@ -173,7 +173,7 @@ impl Observe for Teller {
         let backend = backend.label();
         self.metrics.forward.connect_shortages_total(backend).inc();
         let now = self.clock.now();
-        let mut short_at = self.short_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut short_at = lock(&self.short_at);
         if short_at.is_some_and(|before| now.since(before) < SHORT_EVERY) {
             return;
         }

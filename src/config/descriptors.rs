@@ -40,20 +40,14 @@ impl Descriptors {
     #[must_use]
     pub fn divide(config: &Config, limit: u64) -> Self {
         let forward = &config.forward;
-        let pooled = match forward.http {
-            Some(_) => forward.bounds.pool_max_idle as u64,
-            None => 0,
-        };
+        let http = forward.http.as_ref();
+        let pooled = http.map_or(0, |_| forward.bounds.pool_max_idle as u64);
         let backends =
             u64::from(config.admit.workers) + u64::from(config.admit.max_unlimited) + pooled;
-        let admin = match config.admin.bind {
-            Some(_) => (limit / 16).clamp(ADMIN_MIN, ADMIN),
-            None => 0,
-        };
-        let lease_servers = config
-            .coordinate
-            .as_ref()
-            .map_or(0, |settings| settings.servers.addresses.len() as u64);
+        let admin = (limit / 16).clamp(ADMIN_MIN, ADMIN);
+        let admin = config.admin.bind.map_or(0, |_| admin);
+        let leases = config.coordinate.as_ref();
+        let lease_servers = leases.map_or(0, |it| it.servers.addresses.len() as u64);
         let others = OWN
             + EACH_LISTENER * config.listen.listeners.len() as u64
             + admin

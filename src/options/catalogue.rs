@@ -23,16 +23,16 @@ pub(crate) struct Definition {
 
 /// A section and its options, in the order of their definitions.
 #[derive(Default)]
-struct About {
+pub(super) struct About {
     /// Its path: `coordinate.limit`. Empty for the top of the file.
     path: String,
     text: &'static str,
     /// Whether there can be several.
     is_array: bool,
     /// Whether the example shows it in comments.
-    is_aside: bool,
+    pub(super) is_aside: bool,
     /// Whether any name in it is an option.
-    takes_any_name: bool,
+    pub(super) takes_any_name: bool,
     options: Vec<(&'static str, Definition)>,
 }
 
@@ -41,18 +41,16 @@ struct About {
 pub struct Catalogue {
     sections: Vec<About>,
     /// The paths of everything that was asked for, sections among them.
-    asked_for: BTreeSet<String>,
+    pub(super) asked_for: BTreeSet<String>,
 }
 
 impl Catalogue {
-    fn section(&mut self, path: &str) -> &mut About {
+    /// A section, which is added if it is new.
+    pub(super) fn section(&mut self, path: &str) -> &mut About {
         let found = self.sections.iter().position(|it| it.path == path);
         let at = found.unwrap_or_else(|| {
-            let path = path.to_owned();
-            self.sections.push(About {
-                path,
-                ..About::default()
-            });
+            let (path, new) = (path.to_owned(), About::default());
+            self.sections.push(About { path, ..new });
             self.sections.len() - 1
         });
         &mut self.sections[at]
@@ -64,10 +62,6 @@ impl Catalogue {
         if section.text.is_empty() {
             section.text = text;
         }
-    }
-
-    pub(crate) fn set_aside(&mut self, path: &str) {
-        self.section(path).is_aside = true;
     }
 
     pub(crate) fn define(
@@ -82,23 +76,11 @@ impl Catalogue {
         }
     }
 
-    pub(crate) fn take_any_name(&mut self, path: &str) {
-        self.section(path).takes_any_name = true;
-    }
-
     /// Whether no name in a section is wrong: any is an option, or the section was not read.
     pub(crate) fn takes_any_name(&self, path: &str) -> bool {
         let mut sections = self.sections.iter();
         let found = sections.find(|it| it.path == path);
         found.map_or(!path.is_empty(), |section| section.takes_any_name)
-    }
-
-    pub(crate) fn asked_for(&mut self, path: String) {
-        self.asked_for.insert(path);
-    }
-
-    pub(crate) fn was_asked_for(&self, path: &str) -> bool {
-        self.asked_for.contains(path)
     }
 
     fn all(&self) -> impl Iterator<Item = (String, &About, &'static str, &Definition)> {
@@ -112,9 +94,8 @@ impl Catalogue {
     #[must_use]
     pub fn allowed(&self) -> BTreeMap<String, String> {
         let options = self.all();
-        options
-            .map(|(path, _, _, definition)| (path, definition.allowed.clone()))
-            .collect()
+        let allowed = options.map(|(path, .., definition)| (path, definition.allowed.clone()));
+        allowed.collect()
     }
 
     /// The paths of the options whose change takes effect only after a restart.
@@ -153,15 +134,14 @@ impl Catalogue {
             let words = name.split('_').filter(|word| !is_number(word));
             words.collect::<Vec<_>>().join("_")
         };
-        let names: Vec<_> = self.all().map(|(path, ..)| self.variable(&path)).collect();
-        let plain_names: Vec<_> = names
-            .iter()
-            .map(|name| plain(name).to_lowercase())
+        let names = self.all().map(|(path, ..)| self.variable(&path));
+        let names: Vec<_> = names
+            .map(|name| (plain(&name).to_lowercase(), name))
             .collect();
         let given = plain(given).to_lowercase();
-        let found = nearest(&given, plain_names.iter().map(String::as_str))?;
-        let at = plain_names.iter().position(|name| name == found)?;
-        Some(names[at].clone())
+        let found = nearest(&given, names.iter().map(|(plain, _)| plain.as_str()))?;
+        let (_, name) = names.iter().find(|(plain, _)| plain == found)?;
+        Some(name.clone())
     }
 
     /// The variable of an option; of an array, for its first entry.
@@ -241,11 +221,10 @@ impl About {
     /// As a config has it; none for the top of the file.
     fn header(&self) -> Option<String> {
         let path = &self.path;
-        match (path.is_empty(), self.is_array) {
-            (true, _) => None,
-            (false, true) => Some(format!("[[{path}]]")),
-            (false, false) => Some(format!("[{path}]")),
-        }
+        (!path.is_empty()).then(|| match self.is_array {
+            true => format!("[[{path}]]"),
+            false => format!("[{path}]"),
+        })
     }
 }
 

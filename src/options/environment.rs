@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toml::de::DeValue;
 
 use super::place::Place;
-use super::problem::{Problem, Severity};
+use super::problem::Problem;
 use super::shown::{quoted, shortened};
 use super::tree::{Node, Table, Value, of_value};
 
@@ -67,13 +67,9 @@ pub(crate) fn lay_over(
         let letters = Some(text);
         let node = Node::new(place, value);
         if let Err((message, cure)) = put(tree, &path, Node { letters, ..node }) {
-            not_laid.misplaced.push(Problem {
-                severity: Severity::Error,
-                place: Place::Variable(shortened(&variable).into()),
-                key: shortened(&key),
-                message,
-                cure,
-            });
+            let place = Place::Variable(shortened(&variable).into());
+            let problem = Problem::error(place, shortened(&key), message, cure);
+            not_laid.misplaced.push(problem);
         }
     }
     not_laid.pathless.sort();

@@ -38,6 +38,11 @@ impl Mistake {
         }
     }
 
+    /// About a value that is something else than it should be: `is` says what it is not.
+    fn of(node: &Node, is: &str, cure: impl Into<String>) -> Self {
+        Self::new(format!("{} is {is}", node.told()), cure)
+    }
+
     /// The same, about one part of the value. An empty key is the key of the whole value.
     pub(crate) fn in_part(self, key: &str, place: &Place) -> Self {
         let part = Some((key.to_owned(), place.clone()));
@@ -225,8 +230,8 @@ pub(crate) fn choice<T: Words>() -> Kind<T> {
         }
         let near = did_you_mean(given, T::WORDS.iter().map(|(word, _)| *word));
         let give = near.map_or("give".to_owned(), |near| format!("{near} Give"));
-        let told = format!("{} is not one of the words", node.told());
-        Err(Mistake::new(told, format!("{give} one of {words}")))
+        let cure = format!("{give} one of {words}");
+        Err(Mistake::of(node, "not one of the words", cure))
     };
     Kind::new(allowed, read, |value| string(value.word()))
 }
@@ -240,15 +245,11 @@ where
     let words = allowed.clone();
     let read = move |node: &Node| {
         let Value::Integer(number) = node.value else {
-            let told = format!("{} is not an integer", node.told());
             let cure = format!("give a number, {words}, without quotes");
-            return Err(Mistake::new(told, cure));
+            return Err(Mistake::of(node, "not an integer", cure));
         };
         let fits = T::try_from(number).ok().filter(|it| range.contains(it));
-        fits.ok_or_else(|| {
-            let told = format!("{number} is out of range");
-            Mistake::new(told, format!("give {words}"))
-        })
+        fits.ok_or_else(|| Mistake::of(node, "out of range", format!("give {words}")))
     };
     Kind::new(allowed, read, T::to_string)
 }
@@ -267,14 +268,10 @@ pub(crate) fn number<T: 'static>(
             _ => None,
         };
         let Some(given) = given else {
-            let told = format!("{} is not a number", node.told());
             let cure = format!("give a number, {allowed}, without quotes");
-            return Err(Mistake::new(told, cure));
+            return Err(Mistake::of(node, "not a number", cure));
         };
-        take(given).ok_or_else(|| {
-            let told = format!("{} is out of range", node.told());
-            Mistake::new(told, format!("give {allowed}"))
-        })
+        take(given).ok_or_else(|| Mistake::of(node, "out of range", format!("give {allowed}")))
     };
     Kind::new(allowed, read, move |value| give(value).to_string())
 }
@@ -284,8 +281,8 @@ pub(crate) fn flag() -> Kind<bool> {
     let read = |node: &Node| match node.value {
         Value::Boolean(flag) => Ok(flag),
         _ => {
-            let told = format!("{} is neither true nor false", node.told());
-            Err(Mistake::new(told, "give true or false, without quotes"))
+            let cure = "give true or false, without quotes";
+            Err(Mistake::of(node, "neither true nor false", cure))
         }
     };
     Kind::new("true or false", read, bool::to_string)
@@ -298,10 +295,11 @@ pub(crate) fn text<T: Display + 'static>(
     parse: impl Fn(&str) -> Result<T, Mistake> + 'static,
 ) -> Kind<T> {
     let read = move |node: &Node| {
-        let told = || format!("{} is not a string", node.told());
-        let cure = || format!("give a string in quotes, such as {}", quoted(example));
-        let text = node.text().ok_or_else(|| Mistake::new(told(), cure()));
-        parse(text?)
+        let Some(text) = node.text() else {
+            let cure = format!("give a string in quotes, such as {}", quoted(example));
+            return Err(Mistake::of(node, "not a string", cure));
+        };
+        parse(text)
     };
     Kind::new(allowed, read, |value| string(&value.to_string()))
 }
@@ -410,9 +408,8 @@ pub(crate) fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) 
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
         let Value::List(list) = &node.value else {
-            let told = format!("{} is not an array", node.told());
             let cure = format!("give a list, such as {example}");
-            return Err(Mistake::new(told, cure).into());
+            return Err(Mistake::of(node, "not an array", cure).into());
         };
         parts(max, list.iter().map(|item| ("", item)), |_, item| {
             read(item)
@@ -454,8 +451,7 @@ pub(crate) fn table<T: 'static>(
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
         let Value::Table(table) = &node.value else {
-            let told = format!("{} is not a table", node.told());
-            return Err(Mistake::new(told, cure).into());
+            return Err(Mistake::of(node, "not a table", cure).into());
         };
         let items = table.iter().map(|(name, item)| (name.as_str(), item));
         parts(max, items, |name, item| {
@@ -574,9 +570,8 @@ fn measured(measure: &'static Measure, range: RangeInclusive<u64>) -> Kind<u64> 
             Value::Text(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
             _ => {
-                let told = format!("{} is not a {name}", node.told());
                 let cure = format!("give a number and a unit in quotes, such as {example:?}");
-                return Err(Mistake::new(told, cure));
+                return Err(Mistake::of(node, &format!("not a {name}"), cure));
             }
         };
         let amount = measure.read(&given)?;

@@ -167,6 +167,21 @@ impl<'a> IntoIterator for &'a Problems {
 }
 
 impl Problem {
+    pub(crate) fn error(
+        place: Place,
+        key: impl Into<String>,
+        message: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity: Severity::Error,
+            place,
+            key: key.into(),
+            message: message.into(),
+            cure: cure.into(),
+        }
+    }
+
     /// What was wrong and what would be right, in one line.
     #[must_use]
     pub fn text(&self) -> String {

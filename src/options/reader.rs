@@ -237,7 +237,7 @@ impl Reading {
         for (key, node) in section.table.into_iter().flatten() {
             let name = join(&section.name, key);
             let at = section.at.inside(&shortened(key));
-            if catalogue.was_asked_for(&name) {
+            if catalogue.asked_for.contains(&name) {
                 for inner in section.tables(node, &name, &at).flatten() {
                     self.leftovers(&inner);
                 }
@@ -308,7 +308,11 @@ impl<'a> Section<'a> {
 
     /// The same, which the example of a config shows in comments.
     pub(crate) fn aside(self) -> Self {
-        self.reading.catalogue.borrow_mut().set_aside(&self.name);
+        self.reading
+            .catalogue
+            .borrow_mut()
+            .section(&self.name)
+            .is_aside = true;
         self
     }
 
@@ -453,15 +457,12 @@ impl<'a> Section<'a> {
     /// Everything that was not asked for by name, read as one kind: for a section where any
     /// name may be an option.
     pub(crate) fn others<T>(&self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
-        self.reading
-            .catalogue
-            .borrow_mut()
-            .take_any_name(&self.name);
-        let catalogue = self.reading.catalogue.borrow();
+        let mut catalogue = self.reading.catalogue.borrow_mut();
+        catalogue.section(&self.name).takes_any_name = true;
         let notes = self.notes();
         let others = self.table.into_iter().flatten().filter(|(name, node)| {
             let is_broken = notes.is_broken(&node.name) || notes.is_broken(&node.place);
-            !is_broken && !catalogue.was_asked_for(&join(&self.name, name))
+            !is_broken && !catalogue.asked_for.contains(&join(&self.name, name))
         });
         let read = |(name, node): (&'a String, &'a Node)| {
             let at = self.at.inside(&shortened(name));
@@ -476,7 +477,7 @@ impl<'a> Section<'a> {
 
     fn find(&self, key: &'static str) -> (Option<&'a Node>, At) {
         let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.asked_for(join(&self.name, key));
+        catalogue.asked_for.insert(join(&self.name, key));
         let node = self.table.and_then(|table| table.get(key));
         let place = node.map_or(&self.at.place, |node| &node.place).clone();
         let key = join(&self.at.key, key);

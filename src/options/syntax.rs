@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
 use super::place::{Lines, Place};
-use super::problem::{Problem, Severity};
+use super::problem::Problem;
 use super::shown;
 use super::tree::{self, Table};
 
@@ -107,16 +107,10 @@ impl Parsed {
             return false;
         }
         let section = section_of(text, start);
-        for slip in &slips {
-            let value = start + slip.value.start..start + slip.value.end;
-            self.problems.push(Problem {
-                severity: Severity::Error,
-                place: lines.place(value),
-                key: format!("{section}{}", slip.key),
-                message: "a string stands here without its quotes".to_owned(),
-                cure: slip.cure.clone(),
-            });
-        }
+        let problems = slips
+            .iter()
+            .map(|slip| slip.problem(lines, &section, start));
+        self.problems.extend(problems);
         let found = slips.into_iter().map(|slip| slip.value).collect();
         words.insert(number, LineWords { look, words: found });
         true
@@ -140,24 +134,9 @@ impl Parsed {
         {
             self.broken.insert(number + 1);
         }
-        let problem = if let Some(slip) = unquoted(line) {
-            let value = start + slip.value.start..start + slip.value.end;
-            Problem {
-                severity: Severity::Error,
-                place: lines.place(value),
-                key: format!("{}{}", section_of(text, start), slip.key),
-                message: "a string stands here without its quotes".to_owned(),
-                cure: slip.cure,
-            }
-        } else {
-            let (message, cure) = explained(message);
-            Problem {
-                severity: Severity::Error,
-                place,
-                key: String::new(),
-                message,
-                cure,
-            }
+        let problem = match unquoted(line) {
+            Some(slip) => slip.problem(lines, &section_of(text, start), start),
+            None => explained(place, message),
         };
         self.problems.push(problem);
     }
@@ -172,7 +151,6 @@ fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Rep
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let bare = line.trim_end_matches(['\r', '\n']);
         let end = &line[bare.len()..];
-        let header = || closed(bare);
         if let Some(words) = words.get(&(index + 1)) {
             is_changed = true;
             let mut add_quote = |repaired: &mut String| {
@@ -191,7 +169,7 @@ fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Rep
         } else if !broken.contains(&(index + 1)) {
             repaired.push_str(bare);
         } else if bare.trim_start().starts_with('[') {
-            let header = header();
+            let header = closed(bare);
             is_changed |= header.is_some();
             repaired.push_str(header.as_deref().unwrap_or(bare));
         } else if !bare.contains('=') {
@@ -219,11 +197,8 @@ fn closed(line: &str) -> Option<String> {
         return None;
     }
     let name = name.split_whitespace().collect::<Vec<_>>().join("_");
-    Some(format!(
-        "{}{name}{}",
-        "[".repeat(brackets),
-        "]".repeat(brackets)
-    ))
+    let (open, close) = ("[".repeat(brackets), "]".repeat(brackets));
+    Some(format!("{open}{name}{close}"))
 }
 
 /// The section that a line belongs to, with a dot: the last header above it.
@@ -244,17 +219,26 @@ fn section_of(text: &str, start: usize) -> String {
 }
 
 /// A string without its quotes.
-struct Unquoted<'a> {
+struct Unquoted {
     /// The path of its key, without the section.
-    key: Cow<'a, str>,
+    key: String,
     /// Where its value stands in the line.
     value: Range<usize>,
     cure: String,
 }
 
+impl Unquoted {
+    /// The mistake, in a line of this section that begins at `start`.
+    fn problem(&self, lines: &Lines<'_>, section: &str, start: usize) -> Problem {
+        let place = lines.place(start + self.value.start..start + self.value.end);
+        let told = "a string stands here without its quotes";
+        Problem::error(place, format!("{section}{}", self.key), told, &*self.cure)
+    }
+}
+
 /// The most common slip, and the one that comes from pasting out of an ini file: a value
 /// that is a string, without its quotes.
-fn unquoted(line: &str) -> Option<Unquoted<'_>> {
+fn unquoted(line: &str) -> Option<Unquoted> {
     let (before, rest) = line.split_once('=')?;
     let key = before.trim();
     let uncommented = rest.split('#').next().unwrap_or_default();
@@ -275,14 +259,14 @@ fn unquoted(line: &str) -> Option<Unquoted<'_>> {
     let start = before.len() + 1 + blank;
     let shown = shown::secret_or_quoted(key, value);
     Some(Unquoted {
-        key: Cow::Borrowed(key),
+        key: key.to_owned(),
         value: start..start + value.len(),
         cure: format!("write it in quotes: {key} = {shown}"),
     })
 }
 
 /// The strings without their quotes in the inline tables and arrays of a line.
-fn inline_words(line: &str) -> Vec<Unquoted<'_>> {
+fn inline_words(line: &str) -> Vec<Unquoted> {
     let mut slips = Vec::new();
     let Some((before, rest)) = line.split_once('=') else {
         return slips;
@@ -325,17 +309,13 @@ fn inline_words(line: &str) -> Vec<Unquoted<'_>> {
                 if !is_value && open.last() == Some(&'{') {
                     key = word;
                 } else if is_value && !open.is_empty() && is_string(word) {
-                    let path = if key == first {
-                        Cow::Borrowed(first)
-                    } else {
-                        Cow::Owned(format!("{first}.{key}"))
+                    let (path, name) = match key == first {
+                        true => (first.to_owned(), String::new()),
+                        false => (format!("{first}.{key}"), format!("{key} = ")),
                     };
                     // Nothing inside of a secret is shown.
                     let shown = shown::secret_or_quoted(&path, word);
-                    let cure = match &path {
-                        Cow::Borrowed(_) => format!("write it in quotes: {shown}"),
-                        Cow::Owned(_) => format!("write it in quotes: {key} = {shown}"),
-                    };
+                    let cure = format!("write it in quotes: {name}{shown}");
                     slips.push(Unquoted {
                         key: path,
                         value: base + from..base + from + word.len(),
@@ -370,7 +350,7 @@ fn is_string(word: &str) -> bool {
 }
 
 /// The parser's message, and what to do about it.
-fn explained(message: &str) -> (String, String) {
+fn explained(place: Place, message: &str) -> Problem {
     let cure = if message.starts_with("duplicate key") {
         "it stands above already: leave one of the two out"
     } else if message.starts_with("unclosed table") {
@@ -382,5 +362,5 @@ fn explained(message: &str) -> (String, String) {
     } else {
         "write the line as key = value, with strings in quotes, or a section as [name]"
     };
-    (format!("not TOML: {message}"), cure.to_owned())
+    Problem::error(place, "", format!("not TOML: {message}"), cure)
 }

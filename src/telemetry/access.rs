@@ -8,6 +8,7 @@
 //! control character and a bounded length.
 
 use std::cell::RefCell;
+use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -348,18 +349,10 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
         backend,
         millis(line.total),
     )?;
-    if let Some(status) = line.status {
-        write!(out, " {status}")?;
-    }
-    if let Some(overall_rc) = line.overall_rc {
-        write!(out, " rc={overall_rc}")?;
-    }
-    if let Some(reason) = line.reason {
-        write!(out, " {reason}")?;
-    }
-    if let Some(limit) = line.limit {
-        write!(out, " limit={limit}")?;
-    }
+    if_any(out, " ", line.status)?;
+    if_any(out, " rc=", line.overall_rc)?;
+    if_any(out, " ", line.reason)?;
+    if_any(out, " limit=", line.limit)?;
     if line.shared {
         out.extend_from_slice(b" shared");
     }
@@ -370,9 +363,7 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
         out.extend_from_slice(b" retry_of=");
         out.extend_from_slice(&hexadecimal(first).0);
     }
-    if let Some(caller) = line.caller {
-        write!(out, " caller={caller}")?;
-    }
+    if_any(out, " caller=", line.caller)?;
     write!(
         out,
         " {}>{} B {}/{} {} ",
@@ -388,6 +379,10 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
         (_, None) => out.extend_from_slice(b"unix"),
     }
     writeln!(out, " {}", hexadecimal(line.id).as_str())
+}
+
+fn if_any(out: &mut Vec<u8>, key: &str, value: Option<impl Display>) -> io::Result<()> {
+    value.map_or(Ok(()), |value| write!(out, "{key}{value}"))
 }
 
 /// The userid, if the word is a valid one: nothing else from a client gets into a line.
@@ -442,8 +437,8 @@ fn hexadecimal(value: u64) -> Ascii<16> {
 #[derive(Clone, Copy, Debug)]
 pub struct Utc(pub SystemTime);
 
-impl std::fmt::Display for Utc {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(utc(self.0).as_str())
     }
 }
@@ -468,8 +463,8 @@ fn utc(at: SystemTime) -> Ascii<27> {
 /// The time of a day in UTC, to the millisecond: `22:13:20.123Z`. Short, for a terminal.
 pub(super) struct TimeOfDay(pub(super) SystemTime);
 
-impl std::fmt::Display for TimeOfDay {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since_epoch = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (hour, minute, second) = time_of_day(since_epoch.as_secs());
         let mut text = Ascii(*b"00:00:00.000Z");

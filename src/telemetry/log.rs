@@ -38,10 +38,6 @@ pub struct Logs {
     writer: LogWriter,
 }
 
-/// A log level that was checked.
-#[derive(Clone, Debug)]
-pub struct Level(Targets);
-
 /// Why there are no logs.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -164,27 +160,15 @@ impl FormatTime for Now {
     }
 }
 
-impl Level {
-    /// Reads a level or a filter.
-    ///
-    /// # Errors
-    ///
-    /// If it is invalid.
-    pub fn parse(level: &str) -> Result<Self, LogError> {
-        filter(level).map(Self)
-    }
-}
-
 impl Logs {
     /// Changes the level from here on.
     ///
     /// # Panics
     ///
     /// Only if the subscriber set up by [`init`] were gone, which lives as long as the process.
-    pub fn set_level(&self, level: Level) {
-        self.level
-            .reload(level.0)
-            .expect("the subscriber lives as long as the process");
+    pub fn set_level(&self, level: Targets) {
+        let set = self.level.reload(level);
+        set.expect("the subscriber lives as long as the process");
     }
 
     /// The log of calls, with the same writer and format as the other lines.
@@ -211,7 +195,12 @@ impl Logs {
     }
 }
 
-fn filter(level: &str) -> Result<Targets, LogError> {
+/// Reads a level or a filter.
+///
+/// # Errors
+///
+/// If it is invalid.
+pub fn filter(level: &str) -> Result<Targets, LogError> {
     for part in level.split(',').map(str::trim) {
         // A single word that is not a level would count as a module to trace, so a misspelt level
         // would silence everything else. An empty one would mean "error".
@@ -220,13 +209,11 @@ fn filter(level: &str) -> Result<Targets, LogError> {
             return Err(LogError::Level { given: part.into() });
         }
     }
-    level
-        .replace(' ', "")
-        .parse()
-        .map_err(|cause| LogError::Filter {
-            given: level.into(),
-            cause,
-        })
+    let filter = level.replace(' ', "").parse();
+    filter.map_err(|cause| LogError::Filter {
+        given: level.into(),
+        cause,
+    })
 }
 
 fn look(format: Format) -> Look {
@@ -254,10 +241,10 @@ mod tests {
             " info, h2=off ",
             "off",
         ] {
-            Level::parse(good).unwrap_or_else(|error| panic!("{good:?}: {error}"));
+            filter(good).unwrap_or_else(|error| panic!("{good:?}: {error}"));
         }
         for bad in ["", "loud", "tidegate=verbose", "info;x=debug=1"] {
-            let error = Level::parse(bad).expect_err(bad);
+            let error = filter(bad).expect_err(bad);
             assert!(error.to_string().contains(bad), "{error}");
         }
     }
@@ -279,8 +266,8 @@ mod tests {
         io::read_to_string(file).expect("readable")
     }
 
-    fn level(level: &str) -> Level {
-        Level::parse(level).expect("a good level")
+    fn level(level: &str) -> Targets {
+        filter(level).expect("a good level")
     }
 
     #[test]
@@ -289,7 +276,7 @@ mod tests {
             tracing::debug!("one");
             logs.set_level(level("debug"));
             tracing::debug!("two");
-            Level::parse("loud").expect_err("no level");
+            filter("loud").expect_err("no level");
             tracing::debug!("three");
             logs.set_level(level("off"));
             tracing::error!("four");

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use tidegate_runtime::lock;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Bytes that may wait to be written; about 15,000 access lines.
@@ -148,7 +149,7 @@ struct Lost {
 
 impl Lines {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     fn append(&self, line: &[u8], max: usize, count: impl Fn(&mut Lost) -> &mut u64) -> Written {

@@ -125,7 +125,7 @@ fn fatal(logs: &Logs, message: &str) -> ExitCode {
 
 /// Logs the reason of the exit, at any log level.
 fn say(logs: &Logs, reason: impl FnOnce()) {
-    if let Ok(level) = telemetry::log::Level::parse("error") {
+    if let Ok(level) = telemetry::log::filter("error") {
         logs.set_level(level);
     }
     reason();

@@ -225,7 +225,7 @@ fn documented() -> Vec<(String, String)> {
 fn the_example_has_exactly_the_options_that_are_read_each_with_its_range() {
     let documented = documented();
     let names: BTreeSet<_> = documented.iter().map(|(name, _)| name.clone()).collect();
-    let options = config::options();
+    let options = config::catalogue().allowed();
     assert_eq!(names, options.keys().cloned().collect());
     assert_eq!(
         names.len(),

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
+use tidegate::admin::QuotaStoreState;
 use tidegate::admit::metrics::{GateNow, WindowNow};
-use tidegate::app::metrics::{Metrics, QuotaLevel, ShareNow, StoreLevel};
+use tidegate::app::metrics::{Metrics, QuotaLevel, ShareNow};
 use tidegate::callers::metrics::{Charge, LimiterNow, PaceNow};
 use tidegate::callers::shown::{GroupNow, Registered};
 use tidegate::coalesce::CoalesceNow;
@@ -165,12 +166,15 @@ fn exercise_quotas(metrics: &Metrics) {
         },
         troubled: 20,
     };
-    let store = StoreLevel {
+    let store = QuotaStoreState {
         engine: "zookeeper",
         up: Some(true),
-        time_uncertainty: 0.0025,
+        since_seconds: 7.0,
+        time_uncertainty_seconds: Some(0.0025),
         members: 3,
+        expected_sidecars: 2,
         unexpected_members: 1,
+        trouble: None,
     };
     metrics.quotas.mirror(&[quota], Some(&store));
 }

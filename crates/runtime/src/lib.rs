@@ -24,6 +24,7 @@ pub mod election;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod live;
+mod lock;
 #[cfg(feature = "metrics")]
 pub mod metric;
 #[cfg(feature = "origin")]
@@ -37,3 +38,4 @@ pub use back_off::BackOff;
 pub use clock::{Clock, Timer};
 pub use companion::companion;
 pub use live::Live;
+pub use lock::lock;

@@ -8,7 +8,7 @@ mod upkeep;
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
@@ -16,7 +16,7 @@ use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
 use tidegate_quota::{Configured, Engine, Key, QuotaLimit, QuotaStore};
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -230,7 +230,7 @@ impl Driver {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.seen)
     }
 
     /// Changes the trouble of a key.

@@ -6,6 +6,8 @@ use tidegate_limits::scheduler::QuotaCounts;
 
 use tidegate_runtime::metric::{Reach, Show};
 
+use crate::admin::QuotaStoreState;
+
 tidegate_runtime::metrics! {
     /// Quotas.
     pub struct QuotaMetrics: "tidegate_" {
@@ -64,24 +66,9 @@ pub struct QuotaLevel {
     pub troubled: u64,
 }
 
-/// A snapshot of the store of the quotas.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StoreLevel {
-    /// What it is.
-    pub engine: &'static str,
-    /// Whether it answers; `None` until that is known.
-    pub up: Option<bool>,
-    /// The uncertainty of its time; infinite if unknown.   seconds
-    pub time_uncertainty: f64,
-    /// Sidecars that share; 0 until it has answered.
-    pub members: u64,
-    /// Members beyond the expected number.
-    pub unexpected_members: u64,
-}
-
 impl QuotaMetrics {
     /// Shows the current quotas and their store, and no others.
-    pub fn mirror(&self, quotas: &[QuotaLevel], store: Option<&StoreLevel>) {
+    pub fn mirror(&self, quotas: &[QuotaLevel], store: Option<&QuotaStoreState>) {
         self.retain("limit", |limit| {
             quotas.iter().any(|quota| *quota.limit == *limit)
         });
@@ -96,8 +83,9 @@ impl QuotaMetrics {
             Some(up) => self.quota_store_up(store.engine).show(up),
             None => self.quota_store_up.reset(),
         }
-        let uncertainty = self.quota_store_time_uncertainty_seconds(store.engine);
-        uncertainty.show(store.time_uncertainty);
+        let uncertainty = store.time_uncertainty_seconds.unwrap_or(f64::INFINITY);
+        let shown = self.quota_store_time_uncertainty_seconds(store.engine);
+        shown.show(uncertainty);
         self.quota_members(store.engine).show(store.members);
         let unexpected = self.quota_members_unexpected(store.engine);
         unexpected.show(store.unexpected_members);

@@ -7,10 +7,11 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Away, Mode, Trouble};
 use tidegate_limits::scheduler::{OnExcess, QuotaCounts, QuotaNow};
 use tidegate_quota::{Engine, QuotaLimit};
+use tidegate_runtime::lock;
 
 use super::driver::Driver;
 use super::key::Note;
-use super::metrics::{QuotaLevel, StoreLevel};
+use super::metrics::QuotaLevel;
 use super::{Quotas, Running};
 use crate::admin::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
@@ -41,7 +42,7 @@ impl Quotas {
     }
 
     /// Every quota, and their store, for the metrics.
-    pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<StoreLevel>) {
+    pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<QuotaStoreState>) {
         let Some((driver, settings)) = self.in_use() else {
             return (Vec::new(), None);
         };
@@ -54,19 +55,11 @@ impl Quotas {
             })
         };
         let levels = settings.limits.iter().filter_map(level).collect();
-        let now = driver.clock.now();
-        let store = StoreLevel {
-            engine: driver.engine.word(),
-            up: driver.is_up(now).map(|(up, _)| up),
-            time_uncertainty: driver.uncertainty(now).map_or(f64::INFINITY, seconds),
-            members: driver.members(),
-            unexpected_members: driver.excess() as u64,
-        };
-        (levels, Some(store))
+        (levels, Some(driver.store_state(settings.expected_sidecars)))
     }
 
     fn in_use(&self) -> Option<(Arc<Driver>, Arc<tidegate_quota::Quotas>)> {
-        let running = self.running();
+        let running = lock(&self.running);
         let Running {
             driver, settings, ..
         } = running.as_ref()?;
@@ -198,17 +191,13 @@ impl Driver {
 
 fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
     let record = of.ledger.record;
-    let mut trouble: Vec<String> = Vec::new();
-    trouble.extend(of.ledger.trouble.map(|trouble| in_words(trouble, now)));
-    if let Some(mistake) = &note.mistake {
-        trouble.push(format!("invalid setting, ignored: {mistake}"));
-    }
-    if let Some(why) = &note.refused {
-        trouble.push(format!("the store refuses it: {why}"));
-    }
-    if let Some(place) = &note.foreign_writer {
-        trouble.push(format!("another program writes {place}"));
-    }
+    let noted = |what: &str, note: &Option<Box<str>>| Some(format!("{what} {}", note.as_ref()?));
+    let trouble = [
+        of.ledger.trouble.map(|trouble| in_words(trouble, now)),
+        noted("invalid setting, ignored:", &note.mistake),
+        noted("the store refuses it:", &note.refused),
+        noted("another program writes", &note.foreign_writer),
+    ];
     QuotaKeyState {
         key: of.of.key.to_string(),
         window: record.map(|record| record.window()),
@@ -221,7 +210,7 @@ fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
         waiting: of.waiting,
         waiting_tokens: of.waiting_tokens,
         used_seconds_ago: seconds(now.since(of.used)),
-        trouble,
+        trouble: trouble.into_iter().flatten().collect(),
     }
 }
 
@@ -229,10 +218,8 @@ fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
 fn in_words(trouble: Trouble, now: Timestamp) -> String {
     match trouble {
         Trouble::Away(since) => {
-            format!(
-                "the store has not answered for {:.1} s",
-                seconds(now.since(since))
-            )
+            let silent = seconds(now.since(since));
+            format!("the store has not answered for {silent:.1} s")
         }
         Trouble::Unreadable(error) => {
             format!("what stands in the store is no record of ours: {error}; it is left alone")

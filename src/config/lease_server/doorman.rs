@@ -6,7 +6,7 @@
 use crate::options::kind::all;
 use crate::options::tree::{Node, Table, Value};
 use crate::options::{
-    At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, Severity, options,
+    At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, options,
 };
 use tidegate_leases::server::{Catchall, RawAlgorithm, RawKind, RawTemplate, Templates};
 use tidegate_leases::wire::NamedParameter;
@@ -122,19 +122,15 @@ fn text_protobuf(text: &str) -> Option<Problem> {
         rest.is_some_and(|rest| rest.starts_with(['{', '<']) || rest == ": <")
     })?;
     let start: usize = text.split_inclusive('\n').take(at).map(str::len).sum();
-    Some(Problem {
-        severity: Severity::Error,
-        place: Place::File {
-            line: at + 1,
-            column: 1,
-            start,
-            end: start + "resources".len(),
-        },
-        key: "resources".to_owned(),
-        message: "this is text protobuf, which is read by neither Doorman nor us".to_owned(),
-        cure: "write it as YAML: resources: and below it one \"- identifier_glob: …\" for each"
-            .to_owned(),
-    })
+    let place = Place::File {
+        line: at + 1,
+        column: 1,
+        start,
+        end: start + "resources".len(),
+    };
+    let told = "this is text protobuf, which is read by neither Doorman nor us";
+    let cure = "write it as YAML: resources: and below it one \"- identifier_glob: …\" for each";
+    Some(Problem::error(place, "resources", told, cure))
 }
 
 fn read(root: &Section<'_>) -> Option<Templates> {

@@ -11,7 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 
 use crate::options::shown::quoted;
 use crate::options::tree::{Node, Table, Value};
-use crate::options::{Lines, Place, Problem, Severity};
+use crate::options::{Lines, Place, Problem};
 
 /// Complaints whose places are looked up; further ones have none.
 const LOOKED_UP_MAX: usize = 100;
@@ -40,14 +40,10 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Box<Problem>> {
             let told = error.to_string();
             // The place is reported beside the message.
             let message = told.split(" at line ").next().unwrap_or(&told);
-            Err(Box::new(Problem {
-                severity: Severity::Error,
-                place: place_of(text, &error).unwrap_or(Place::Whole),
-                key: String::new(),
-                message: format!("neither YAML nor JSON: {message}"),
-                cure: "write it as resources: and below it one \"- identifier_glob: …\" for each"
-                    .to_owned(),
-            }))
+            let told = format!("neither YAML nor JSON: {message}");
+            let cure = "write it as resources: and below it one \"- identifier_glob: …\" for each";
+            let place = place_of(text, &error).unwrap_or(Place::Whole);
+            Err(Box::new(Problem::error(place, "", told, cure)))
         }
     }
 }

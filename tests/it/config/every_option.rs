@@ -41,7 +41,7 @@ struct Whole {
 
 impl Whole {
     fn new() -> Self {
-        let options = config::options();
+        let options = config::catalogue().allowed();
         let (mut section, mut lines) = (String::new(), Vec::new());
         let mut places = BTreeMap::new();
         for line in EXAMPLE.lines() {
@@ -124,7 +124,7 @@ fn every_option_takes_only_its_own_kinds() {
 fn every_number_is_refused_beyond_its_range() {
     let whole = Whole::new();
     let mut ranges = 0;
-    for (path, allowed) in config::options() {
+    for (path, allowed) in config::catalogue().allowed() {
         // As in "connections, 1 to 1000000", or "duration, 0s to 1h".
         let words: Vec<&str> = allowed.split([' ', ',']).collect();
         let Some(to) = words.iter().position(|word| *word == "to") else {

@@ -505,28 +505,6 @@ const ONE_VALUE: &[(&str, &str)] = &[
     ("coordinate.limit.engine", "\"lease\" is its only value"),
 ];
 
-/// Options that take effect after a restart, which the reload says.
-const RESTART: &[&str] = &[
-    "server.threads",
-    "admin.allowed_hosts",
-    "admin.bind",
-    "admin.token",
-    "callers.state_file",
-    "listen.unix_mode",
-    "log.format",
-    // The store of quotas, and where its keys are.
-    "quota.ca",
-    "quota.cert",
-    "quota.engine",
-    "quota.key",
-    "quota.password",
-    "quota.root",
-    "quota.servers",
-    "quota.session_timeout",
-    "quota.user",
-    "rate_limit.namespace",
-];
-
 /// Another value of the same kind; none if this one does not suggest any.
 fn another(value: &str, allowed: &str) -> Option<String> {
     match value {
@@ -553,7 +531,7 @@ fn another(value: &str, allowed: &str) -> Option<String> {
 /// The configs to reload, each with the option in which it differs from the base.
 fn changed(base: &str, files: &Path) -> (BTreeMap<String, String>, Vec<String>) {
     let (mut configs, mut missing) = (BTreeMap::new(), Vec::new());
-    for (path, allowed) in config::options() {
+    for (path, allowed) in config::catalogue().allowed() {
         if ONE_VALUE.iter().any(|(one, _)| *one == path) {
             continue;
         }
@@ -757,7 +735,7 @@ async fn every_reloaded_option_takes_effect_or_is_reported_and_no_waiting_call_i
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(lost.is_empty(), "{lost:#?}");
     assert_eq!(arrived.len(), WAITING + 1);
-    let expected: BTreeSet<String> = RESTART.iter().map(|it| (*it).to_owned()).collect();
+    let expected: BTreeSet<String> = config::catalogue().restart().into_iter().collect();
     assert_eq!(restart, expected, "what needs a restart");
     subject.signal("TERM");
     assert!(subject.ended(Duration::from_secs(40)).await.is_some());
