@@ -151,9 +151,9 @@ impl Shared {
             callers,
             queued: of(|bucket| bucket.waiting),
             queued_tokens: bucket.as_ref().map_or(0.0, |it| it.waiting_tokens),
-            charged: of(|bucket| bucket.charged),
-            would_have_delayed: of(|bucket| bucket.would_have_delayed),
-            rejected: of(|bucket| bucket.rejected),
+            charged: of(|bucket| bucket.counts.charged),
+            would_have_delayed: of(|bucket| bucket.counts.would_have_delayed),
+            rejected: of(|bucket| bucket.counts.rejected),
         }
     }
 }

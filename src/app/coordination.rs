@@ -323,7 +323,7 @@ impl Lately {
     fn use_of(&mut self, now: Timestamp, state: &BucketNow) -> Use {
         let newest = self.seen.back();
         if newest.is_none_or(|(at, _)| now.since(*at) >= Duration::from_secs(1)) {
-            self.seen.push_back((now, state.drawn));
+            self.seen.push_back((now, state.counts.drawn));
         }
         // One that is older than the span is needed to see the whole of it.
         while self.seen.len() > 1 && now.since(self.seen[1].0) >= RATE_OVER {
@@ -331,7 +331,7 @@ impl Lately {
         }
         let &(since, drawn) = self.seen.front().expect("one was just seen, or before");
         let seconds = now.since(since).as_secs_f64().max(1.0);
-        let drawn = (state.drawn - drawn).max(0.0) / seconds;
+        let drawn = (state.counts.drawn - drawn).max(0.0) / seconds;
         let needs = drawn + state.waiting_tokens / RATE_OVER.as_secs_f64();
         Use {
             needs: needs.min(state.rule.limit.per_second()),

@@ -195,7 +195,7 @@ impl Shared {
                 limiter: (&*limit.label).into(),
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
-                would_have_delayed: bucket.would_have_delayed,
+                would_have_delayed: bucket.counts.would_have_delayed,
                 pace: bucket.paced.as_ref().map(pace_now),
             })
         };

@@ -19,4 +19,4 @@ mod waiting;
 pub use bar::Ticket;
 pub(crate) use bar::{Bar, LineId};
 pub(crate) use calls::Queue;
-pub(crate) use waiting::{Place, Waiting};
+pub(crate) use waiting::{Meets, Place, Queued, Waiting};

@@ -15,12 +15,10 @@
 //! [`Postpone::InTurn`](crate::policy::Postpone::InTurn) a call is asked only when it is first in its line and
 //! something has changed for that line.
 
-mod aside;
 mod audit;
+mod bars;
 mod bucket;
-mod bucket_rule;
 mod buckets;
-mod ended;
 mod hold;
 mod moved;
 mod next;
@@ -28,7 +26,6 @@ mod park;
 mod quota;
 mod quotas;
 mod refusal;
-mod refused;
 mod reload;
 mod run;
 mod snapshot;
@@ -37,9 +34,9 @@ mod submit;
 mod supplied;
 mod waited;
 
-pub use bucket_rule::{
-    BUCKETS_MAX, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess, Settlement,
-    TooManyBuckets,
+pub use bucket::{
+    BUCKETS_MAX, BucketCounts, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess,
+    Settlement, TooManyBuckets,
 };
 pub use hold::{Hold, Outcome};
 pub use next::Step;

@@ -5,6 +5,7 @@
 //! Public for the crates beside this one, and no part of what it promises.
 
 use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -137,6 +138,25 @@ impl<V> Slab<V> {
             })
     }
 }
+
+/// The value of a key that is known to be there.
+impl<V> Index<Key> for Slab<V> {
+    type Output = V;
+
+    #[inline]
+    fn index(&self, key: Key) -> &V {
+        self.get(key).expect(THERE)
+    }
+}
+
+impl<V> IndexMut<Key> for Slab<V> {
+    #[inline]
+    fn index_mut(&mut self, key: Key) -> &mut V {
+        self.get_mut(key).expect(THERE)
+    }
+}
+
+const THERE: &str = "the key names a value that is there";
 
 #[cfg(test)]
 mod tests {

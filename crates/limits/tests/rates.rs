@@ -652,9 +652,9 @@ fn an_observing_bucket_bars_no_call_and_counts_those_it_would_have_barred() {
     assert_eq!(gate.drain().len(), 5);
     let now = gate.scheduler.bucket_now(gate.now, BUCKET);
     let now = now.expect("the bucket is there");
-    assert_eq!((now.charged, now.would_have_delayed), (5, 3));
-    assert_eq!(now.would_have_delayed_for, 6 * SECOND);
-    assert_eq!((now.tokens, now.rejected), (-3.0, 0));
+    assert_eq!((now.counts.charged, now.counts.would_have_delayed), (5, 3));
+    assert_eq!(now.counts.would_have_delayed_for, 6 * SECOND);
+    assert_eq!((now.tokens, now.counts.rejected), (-3.0, 0));
 }
 
 #[test]
@@ -686,7 +686,7 @@ fn a_rejected_call_gets_the_limit_and_the_retry_time_at_once() {
     let refusal = gate.refuse(dear);
     assert_eq!(refusal.retry_after, Duration::from_nanos(500_000_001));
     let now = gate.scheduler.bucket_now(gate.now, BUCKET);
-    assert_eq!(now.expect("the bucket is there").rejected, 3);
+    assert_eq!(now.expect("the bucket is there").counts.rejected, 3);
 }
 
 #[test]
@@ -1337,7 +1337,7 @@ fn a_supplied_rate_counts_from_then_on_and_refunds_nothing() {
     let drawn = gate
         .scheduler
         .bucket_now(gate.now, BUCKET)
-        .map(|bucket| bucket.drawn);
+        .map(|bucket| bucket.counts.drawn);
     assert_eq!(drawn, Some(118.0));
 }
 

@@ -5,20 +5,18 @@ use crate::policy::WindowStamp;
 use crate::time::Timestamp;
 use crate::verdict::Cost;
 
-/// How far a call in flight has come, as far as its windows are concerned.
+/// The departures of a call in flight so far, by what counts as one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress {
-    pub(crate) sent: Option<Timestamp>,
-    pub(crate) replied: Option<Timestamp>,
-}
+pub(crate) struct Progress([Option<Timestamp>; 2]);
 
 impl Progress {
     /// The departure that a window with this stamp counts, if it has happened.
-    pub(super) fn departed(self, stamp: WindowStamp) -> Option<Timestamp> {
-        match stamp {
-            WindowStamp::Sent => self.sent,
-            WindowStamp::Replied => self.replied,
-        }
+    pub(crate) const fn departed(self, stamp: WindowStamp) -> Option<Timestamp> {
+        self.0[stamp as usize]
+    }
+
+    pub(crate) const fn depart(&mut self, now: Timestamp, stamp: WindowStamp) {
+        self.0[stamp as usize] = Some(now);
     }
 }
 

@@ -25,7 +25,8 @@ impl Timed {
 /// All calls that wait.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    waiting: Slab<Waiting<T>>,
+    /// Their places and arrivals are changed by the methods here only.
+    pub(crate) calls: Slab<Waiting<T>>,
     lines: Vec<Sorted<(u64, Key)>>,
     asides: Sorted<Timed>,
     deadlines: Sorted<Timed>,
@@ -34,50 +35,19 @@ pub(crate) struct Queue<T> {
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
         Self {
-            waiting: Slab::default(),
+            calls: Slab::default(),
             lines: Vec::new(),
             asides: Sorted::default(),
             deadlines: Sorted::default(),
         }
     }
 
-    /// No call waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// How many calls wait.
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
-    }
-
-    pub(crate) fn get(&self, key: Key) -> Option<&Waiting<T>> {
-        self.waiting.get(key)
-    }
-
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut Waiting<T>> {
-        self.waiting.get_mut(key)
-    }
-
-    /// The call itself; its place and arrival are changed by the methods here only.
-    pub(crate) fn expect(&self, key: Key) -> &Waiting<T> {
-        self.waiting
-            .get(key)
-            .expect("a key in the queue's own sets names a waiting call")
-    }
-
-    pub(crate) fn expect_mut(&mut self, key: Key) -> &mut Waiting<T> {
-        self.waiting
-            .get_mut(key)
-            .expect("a key in the queue's own sets names a waiting call")
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Waiting<T>)> {
-        self.waiting.iter()
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut Waiting<T>)> {
-        self.waiting.iter_mut()
+    /// The calls that are so, in the order of their turns.
+    pub(crate) fn in_order(&self, is: impl Fn(&Waiting<T>) -> bool) -> Vec<Key> {
+        let calls = self.calls.iter().filter(|(_, waiting)| is(waiting));
+        let mut calls: Vec<_> = calls.map(|(key, waiting)| (waiting.arrival, key)).collect();
+        calls.sort_unstable();
+        calls.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The head of a line.
@@ -97,7 +67,7 @@ impl<T> Queue<T> {
     #[inline]
     pub(crate) fn insert(&mut self, waiting: Waiting<T>) -> Key {
         let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
-        let key = self.waiting.insert(waiting);
+        let key = self.calls.insert(waiting);
         self.link(key, place, arrival);
         if let Some(deadline) = deadline {
             self.deadlines.insert(Timed::new(deadline, key));
@@ -106,19 +76,19 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waiting<T>> {
-        let waiting = self.waiting.get(key)?;
+        let waiting = self.calls.get(key)?;
         let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
         self.unlink(key, place, arrival);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&Timed::new(deadline, key));
         }
         // Taken out last, so that it is moved only once.
-        self.waiting.remove(key)
+        self.calls.remove(key)
     }
 
     /// Moves a call's deadline.
     pub(crate) fn set_deadline(&mut self, key: Key, deadline: Option<Timestamp>) {
-        let old = core::mem::replace(&mut self.expect_mut(key).call.deadline, deadline);
+        let old = core::mem::replace(&mut self.calls[key].call.deadline, deadline);
         if let Some(old) = old {
             self.deadlines.remove(&Timed::new(old, key));
         }
@@ -129,7 +99,7 @@ impl<T> Queue<T> {
 
     /// Puts a call elsewhere, with another arrival.
     pub(crate) fn relocate(&mut self, key: Key, place: Place, arrival: u64) {
-        let waiting = self.expect_mut(key);
+        let waiting = &mut self.calls[key];
         let (old_place, old_arrival) = (waiting.place, waiting.arrival);
         (waiting.place, waiting.arrival) = (place, arrival);
         self.unlink(key, old_place, old_arrival);
@@ -141,7 +111,7 @@ impl<T> Queue<T> {
     pub(crate) fn rebuild(&mut self, mut sort: impl FnMut(&mut Waiting<T>)) {
         let mut sorted: Vec<Vec<(u64, Key)>> = Vec::new();
         let mut asides = Vec::new();
-        for (key, waiting) in self.waiting.iter_mut() {
+        for (key, waiting) in self.calls.iter_mut() {
             sort(waiting);
             match waiting.place {
                 Place::Line(line) => {

@@ -14,11 +14,7 @@ use crate::time::Timestamp;
 pub(crate) struct Waiting<T> {
     pub(crate) call: Call,
     pub(crate) payload: T,
-    pub(crate) set: SetId,
-    /// The bucket that is charged, if it exists.
-    pub(crate) bucket: Option<Key>,
-    /// The quotas that it draws from, if they have rules.
-    pub(crate) quotas: Option<Arc<[Key]>>,
+    pub(crate) meets: Meets,
     /// Its place among the calls of its line: what came first goes first.
     pub(crate) arrival: u64,
     pub(crate) place: Place,
@@ -32,10 +28,55 @@ pub(crate) struct Waiting<T> {
     pub(crate) stay: Stay,
 }
 
+/// What a call draws from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Meets {
+    /// Limits of the policy.
+    pub(crate) set: SetId,
+    /// The bucket that is charged, if it exists.
+    pub(crate) bucket: Option<Key>,
+    /// Quotas, if they have rules.
+    pub(crate) quotas: Option<Arc<[Key]>>,
+}
+
+impl Meets {
+    pub(crate) fn quotas(&self) -> impl Iterator<Item = Bar> {
+        let quotas = self.quotas.iter().flat_map(|keys| keys.iter());
+        quotas.map(|&quota| Bar::Quota(quota))
+    }
+
+    /// What it draws from beside the limits of the policy.
+    pub(crate) fn own(&self) -> impl Iterator<Item = Bar> {
+        let bucket = self.bucket.map(Bar::Bucket);
+        bucket.into_iter().chain(self.quotas())
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Line(LineId),
     Aside(Timestamp),
+}
+
+/// What waits for one limit, bucket or quota: calls, and what they would draw together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Queued {
+    pub(crate) calls: u64,
+    pub(crate) draw: u64,
+}
+
+impl Queued {
+    #[inline]
+    pub(crate) fn add(&mut self, draw: u64) {
+        self.calls += 1;
+        self.draw = self.draw.saturating_add(draw);
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, draw: u64) {
+        self.calls -= 1;
+        self.draw = self.draw.saturating_sub(draw);
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,13 @@ pub struct StoreTime {
     latest: Duration,
 }
 
+/// Nothing is known, from the start of the clock.
+impl Default for StoreTime {
+    fn default() -> Self {
+        Self::unknown(Timestamp::ZERO)
+    }
+}
+
 impl StoreTime {
     /// Nothing is known.
     #[must_use]

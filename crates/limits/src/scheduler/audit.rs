@@ -1,7 +1,7 @@
 //! What must hold, for tests.
 
 use super::state::Scheduler;
-use crate::queue::Waiting;
+use crate::queue::Bar;
 
 impl<T> Scheduler<T> {
     /// Calls asked so far: for tests that count work instead of timing it.
@@ -23,41 +23,21 @@ impl<T> Scheduler<T> {
     #[doc(hidden)]
     pub fn audit(&self) {
         self.parking.audit();
-        for met in &self.limits {
-            let meets = |waiting: &Waiting<T>| {
-                let set = self.sets.limits(waiting.set);
-                set.iter()
-                    .any(|&id| self.limits[id as usize].rule.name == met.rule.name)
-            };
-            let waiting = self
-                .queue
-                .iter()
-                .filter(|(_, waiting)| meets(waiting))
-                .count();
-            assert_eq!(
-                met.waiting, waiting as u64,
-                "every limit knows how many wait for it"
-            );
+        let waiting_for = |bar| {
+            let calls = self.queue.calls.iter();
+            let meet = calls.filter(|(_, waiting)| self.bars.meets(&waiting.meets, bar));
+            meet.count() as u64
+        };
+        let limits = self.bars.limits.iter().zip(0..);
+        let limits = limits.map(|(met, id)| (Bar::Limit(id), met.queued));
+        let buckets = self.bars.buckets.all.iter();
+        let buckets = buckets.map(|(key, bucket)| (Bar::Bucket(key), bucket.queued));
+        let quotas = self.bars.quotas.all.iter();
+        let quotas = quotas.map(|(key, quota)| (Bar::Quota(key), quota.queued));
+        for (bar, queued) in limits.chain(buckets).chain(quotas) {
+            let waiting = waiting_for(bar);
+            assert_eq!(queued.calls, waiting, "{bar:?} counts what waits for it");
         }
-        for (key, bucket) in self.buckets.iter() {
-            let meets = |waiting: &Waiting<T>| waiting.bucket == Some(key);
-            let waiting = self.queue.iter().filter(|(_, waiting)| meets(waiting));
-            assert_eq!(
-                bucket.waiting,
-                waiting.count() as u64,
-                "every bucket knows how many wait for it"
-            );
-        }
-        self.quotas.audit(|key| {
-            let meets = |waiting: &&Waiting<T>| {
-                let mut keys = waiting.quotas.iter().flat_map(|keys| keys.iter());
-                keys.any(|&met| met == key)
-            };
-            self.queue
-                .iter()
-                .map(|(_, waiting)| waiting)
-                .filter(meets)
-                .count() as u64
-        });
+        self.bars.quotas.audit();
     }
 }

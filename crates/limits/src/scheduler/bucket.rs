@@ -1,16 +1,138 @@
-//! One bucket, and all of them.
+//! Rate limits: as configured, as they are now, and their state.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::fmt;
 use core::time::Duration;
 
-use super::bucket_rule::{BucketMode, BucketRule, OnExcess, Settlement};
 use crate::bucket::{Fill, TokenCount, Tokens};
 use crate::call::BucketId;
-use crate::limiter::{Level, Taken};
+use crate::limiter::{BucketLimit, Level, PacerNow, Taken};
+use crate::queue::Queued;
 use crate::slab::{Key, Slab};
 use crate::supply::Supply;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
+
+/// Buckets that a scheduler may have.
+pub const BUCKETS_MAX: usize = 16_384;
+
+/// A rate limit as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketRule {
+    /// The name that refusals carry.
+    pub name: Arc<str>,
+    /// How many tokens it admits.
+    pub limit: BucketLimit,
+    /// Whether it delays calls.
+    pub mode: BucketMode,
+    /// What happens to a call for which there are no tokens.
+    pub on_excess: OnExcess,
+    /// In what order the calls that wait for it go.
+    pub order: BucketOrder,
+    /// What a call is charged in the end.
+    pub settlement: Settlement,
+}
+
+/// Whether a bucket delays calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BucketMode {
+    /// It does.
+    #[default]
+    Enforce,
+    /// It only counts the calls that it would delay. Calls are charged down to the largest debt
+    /// ([`DEBT_MAX_FILL`](crate::bucket::DEBT_MAX_FILL)), so a call counts as delayed if it would
+    /// have waited for earlier ones.
+    Observe,
+}
+
+/// What happens to a call for which there are no tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExcess {
+    /// It waits for them.
+    #[default]
+    Delay,
+    /// It is refused when it is submitted. Tokens for which others wait already are not there
+    /// for it. Once it is taken in, it waits like any other.
+    Reject,
+}
+
+/// The order of calls that wait for a bucket. Classes share by weight in both cases. A change
+/// applies to waiting calls, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BucketOrder {
+    /// Callers take turns, by their weight and what their calls cost.
+    #[default]
+    Fair,
+    /// By arrival, whatever the caller.
+    Fifo,
+}
+
+/// What a call is charged in the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Settlement {
+    /// Its estimated cost.
+    #[default]
+    Estimate,
+    /// What it turned out to cost, once it has ended: the difference is charged or put back, but
+    /// no more than four times the estimate on top.
+    Measured,
+}
+
+/// One more bucket than there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyBuckets;
+
+impl fmt::Display for TooManyBuckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "there are {BUCKETS_MAX} buckets, and there may be no more"
+        )
+    }
+}
+
+impl core::error::Error for TooManyBuckets {}
+
+/// One bucket, as it is now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BucketNow {
+    /// Its rule.
+    pub rule: BucketRule,
+    /// Tokens in it; below zero in debt.
+    pub tokens: f64,
+    /// Tokens that come back each second, which a supply may have lowered.
+    pub per_second: f64,
+    /// Its pools and its pace, if it is a paced one.
+    pub paced: Option<PacerNow>,
+    /// The verdict now for a call of one token with no call ahead.
+    pub opens: Verdict,
+    /// Calls in the queue that will be charged to it, whatever holds them.
+    pub waiting: u64,
+    /// What they will be charged, in tokens.
+    pub waiting_tokens: f64,
+    /// Tokens, available now or next, that are claimed.
+    pub claimed: f64,
+    /// For how long claims have kept tokens that their calls could not use yet, over all of them.
+    pub idle: Duration,
+    /// What happened so far.
+    pub counts: BucketCounts,
+}
+
+/// What happened at a bucket so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BucketCounts {
+    /// Tokens that it was charged, and were not put back.
+    pub drawn: f64,
+    /// Calls that it admitted.
+    pub charged: u64,
+    /// Of these, calls that it admitted only because it observes.
+    pub would_have_delayed: u64,
+    /// How long those would have waited, together.
+    pub would_have_delayed_for: Duration,
+    /// Calls that it refused.
+    pub rejected: u64,
+}
 
 /// How much more than its estimate a call can be charged in the end, in estimates.
 const SURCHARGE_MAX: f64 = 4.0;
@@ -21,16 +143,21 @@ pub(super) struct Bucket {
     /// The rate set from outside, where several processes share one.
     pub(super) supply: Supply<Fill>,
     pub(super) level: Level,
-    pub(super) drawn: f64,
-    pub(super) waiting: u64,
-    pub(super) waiting_tokens: TokenCount,
-    pub(super) charged: u64,
-    pub(super) would_have_delayed: u64,
-    pub(super) would_have_delayed_for: Duration,
-    pub(super) rejected: u64,
+    pub(super) queued: Queued,
+    pub(super) counts: BucketCounts,
 }
 
 impl Bucket {
+    pub(super) fn new(now: Timestamp, rule: BucketRule) -> Self {
+        Self {
+            level: Level::new(now, rule.limit),
+            rule,
+            supply: Supply::Configured,
+            queued: Queued::default(),
+            counts: BucketCounts::default(),
+        }
+    }
+
     /// The verdict for a call that would draw from it, behind claims of `ahead`.
     pub(super) fn peek(&self, now: Timestamp, ahead: TokenCount, tokens: Tokens) -> Verdict {
         match self.rule.mode {
@@ -51,43 +178,32 @@ impl Bucket {
     pub(super) fn wait_behind(&self, now: Timestamp, tokens: Tokens) -> Duration {
         match self.rule.mode {
             BucketMode::Enforce => {
-                let ahead = self.waiting_tokens.tokens();
+                let ahead = TokenCount::from_micros(self.queued.draw).tokens();
                 self.level.limiter().wait_behind(now, ahead, tokens)
             }
             BucketMode::Observe => Duration::ZERO,
         }
     }
 
-    pub(super) fn count_waiting(&mut self, tokens: Tokens) {
-        self.waiting += 1;
-        let turn = TokenCount::of_turn(tokens);
-        self.waiting_tokens = self.waiting_tokens.saturating_add(turn);
-    }
-
-    pub(super) fn discount_waiting(&mut self, tokens: Tokens) {
-        self.waiting -= 1;
-        let turn = TokenCount::of_turn(tokens);
-        self.waiting_tokens = self.waiting_tokens.saturating_sub(turn);
-    }
-
     /// Charges a call that leaves the queue.
     pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> Taken {
-        self.charged += 1;
+        self.counts.charged += 1;
         let level = self.level.limiter();
         if self.rule.mode == BucketMode::Observe && !level.has(now, tokens) {
             let delay = level.delay_until_available(now, tokens);
-            self.would_have_delayed += 1;
-            self.would_have_delayed_for = self.would_have_delayed_for.saturating_add(delay);
+            self.counts.would_have_delayed += 1;
+            self.counts.would_have_delayed_for =
+                self.counts.would_have_delayed_for.saturating_add(delay);
         }
         let taken = self.level.draw(now, tokens);
-        self.drawn += taken.tokens;
+        self.counts.drawn += taken.tokens;
         taken
     }
 
     /// The call never left.
     pub(super) fn undraw(&mut self, now: Timestamp, taken: Taken) {
-        self.charged -= 1;
-        self.drawn -= taken.tokens;
+        self.counts.charged -= 1;
+        self.counts.drawn -= taken.tokens;
         self.level.undraw(now, taken);
     }
 
@@ -104,7 +220,7 @@ impl Bucket {
             // No more is put back than was taken.
             let surcharge =
                 (measured.get() - estimate).clamp(-taken.tokens, SURCHARGE_MAX * estimate);
-            self.drawn += if surcharge > 0.0 {
+            self.counts.drawn += if surcharge > 0.0 {
                 let whole = estimate + surcharge;
                 self.level.take_more(now, surcharge, whole)
             } else {
@@ -122,48 +238,15 @@ impl Bucket {
     }
 }
 
-/// All buckets.
-#[derive(Debug)]
+/// All buckets. One that calls wait for is never removed.
+#[derive(Debug, Default)]
 pub(super) struct Buckets {
     pub(super) all: Slab<Bucket>,
     pub(super) by_id: BTreeMap<BucketId, Key>,
 }
 
 impl Buckets {
-    pub(super) fn new() -> Self {
-        Self {
-            all: Slab::default(),
-            by_id: BTreeMap::new(),
-        }
-    }
-
     pub(super) fn find(&self, id: Option<BucketId>) -> Option<Key> {
         self.by_id.get(&id?).copied()
-    }
-
-    /// A bucket that calls wait for is never removed.
-    pub(super) fn expect(&self, key: Key) -> &Bucket {
-        self.all
-            .get(key)
-            .expect("the bucket of a waiting call is there")
-    }
-
-    pub(super) fn expect_mut(&mut self, key: Key) -> &mut Bucket {
-        self.all
-            .get_mut(key)
-            .expect("the bucket of a waiting call is there")
-    }
-
-    /// A bucket that may have been removed.
-    pub(super) fn get(&self, key: Key) -> Option<&Bucket> {
-        self.all.get(key)
-    }
-
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Bucket> {
-        self.all.get_mut(key)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Bucket)> {
-        self.all.iter()
     }
 }

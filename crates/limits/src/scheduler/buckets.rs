@@ -11,18 +11,14 @@
 //!
 //! [`Postpone`]: crate::policy::Postpone
 
-use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::bucket::Bucket;
-use super::bucket_rule::{BUCKETS_MAX, BucketNow, BucketOrder, BucketRule, TooManyBuckets};
+use super::bucket::{BUCKETS_MAX, Bucket, BucketNow, BucketOrder, BucketRule, TooManyBuckets};
 use super::state::{Scheduler, Supplied};
-use crate::bucket::{Fill, TokenCount, Tokens};
+use crate::bucket::{TokenCount, Tokens};
 use crate::call::{BucketId, Call};
-use crate::limiter::Level;
 use crate::queue::Bar;
 use crate::slab::Key;
-use crate::supply::Supply;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -41,8 +37,8 @@ impl<T> Scheduler<T> {
         rule: BucketRule,
     ) -> Result<(), TooManyBuckets> {
         let now = self.advance(now);
-        if let Some(key) = self.buckets.find(Some(id)) {
-            let bucket = self.buckets.expect_mut(key);
+        if let Some(key) = self.bars.buckets.find(Some(id)) {
+            let bucket = &mut self.bars.buckets.all[key];
             let rejected_before = bucket.rejects();
             bucket.rule = rule;
             bucket.follow(now);
@@ -55,54 +51,14 @@ impl<T> Scheduler<T> {
             }
             return Ok(());
         }
-        if self.buckets.by_id.len() >= BUCKETS_MAX {
+        if self.bars.buckets.by_id.len() >= BUCKETS_MAX {
             return Err(TooManyBuckets);
         }
         let by_arrival = rule.order == BucketOrder::Fifo;
-        let key = self.buckets.all.insert(Bucket {
-            level: Level::new(now, rule.limit),
-            rule,
-            supply: Supply::Configured,
-            drawn: 0.0,
-            waiting: 0,
-            waiting_tokens: TokenCount::ZERO,
-            charged: 0,
-            would_have_delayed: 0,
-            would_have_delayed_for: Duration::ZERO,
-            rejected: 0,
-        });
-        self.buckets.by_id.insert(id, key);
+        let key = self.bars.buckets.all.insert(Bucket::new(now, rule));
+        self.bars.buckets.by_id.insert(id, key);
         self.parking.set_bucket(key, by_arrival);
         Ok(())
-    }
-
-    /// Limits the rate at which a bucket fills, if that is below its rule. Nothing is refunded. The
-    /// limit stays in force when the rule changes, and is forgotten with the bucket. False if there
-    /// is no such bucket.
-    pub fn supply_fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) -> bool {
-        let now = self.advance(now);
-        let Some(key) = self.buckets.find(Some(id)) else {
-            return false;
-        };
-        let bucket = self.buckets.expect_mut(key);
-        let supplied = Supplied::Bucket(id);
-        if let Some(expires_at) = bucket.supply.expires_at() {
-            self.expiries.remove(&(expires_at, supplied));
-        }
-        bucket.supply = supply;
-        bucket.follow(now);
-        if let Some(expires_at) = supply.expires_at() {
-            self.expiries.insert((expires_at, supplied));
-        }
-        self.parking.change(Bar::Bucket(key));
-        true
-    }
-
-    pub(super) fn bucket_supply_expired(&mut self, expires_at: Timestamp, id: BucketId) {
-        let key = self.buckets.find(Some(id));
-        let key = key.expect("what a removed bucket was told is removed with it");
-        self.buckets.expect_mut(key).follow(expires_at);
-        self.parking.change(Bar::Bucket(key));
     }
 
     /// Removes a bucket. No waiting call is lost: `reroute` returns the new bucket of each call, in
@@ -117,22 +73,20 @@ impl<T> Scheduler<T> {
         mut reroute: impl FnMut(&Call) -> Option<BucketId>,
     ) -> bool {
         self.advance(now);
-        let Some(gone) = self.buckets.by_id.remove(&id) else {
+        let Some(gone) = self.bars.buckets.by_id.remove(&id) else {
             return false;
         };
-        let waiting = self.queue.iter();
-        let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(gone));
-        let mut rerouted: Vec<_> = meets.map(|(key, waiting)| (waiting.arrival, key)).collect();
-        rerouted.sort_unstable();
-        for (_, key) in rerouted {
-            let to = reroute(&self.queue.expect(key).call);
+        for key in self
+            .queue
+            .in_order(|waiting| waiting.meets.bucket == Some(gone))
+        {
+            let to = reroute(&self.queue.calls[key].call);
             self.reroute(key, to);
         }
-        if let Some(expires_at) = self.buckets.expect(gone).supply.expires_at() {
-            self.expiries.remove(&(expires_at, Supplied::Bucket(id)));
-        }
+        let supply = self.bars.buckets.all[gone].supply;
+        self.expires(Supplied::Bucket(id), supply.expires_at(), None);
         self.parking.remove_bucket(gone);
-        self.buckets.all.remove(gone);
+        self.bars.buckets.all.remove(gone);
         true
     }
 
@@ -140,24 +94,20 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn bucket_now(&self, now: Timestamp, id: BucketId) -> Option<BucketNow> {
         let now = self.now.max(now);
-        let key = self.buckets.find(Some(id))?;
-        let bucket = self.buckets.expect(key);
+        let key = self.bars.buckets.find(Some(id))?;
+        let bucket = &self.bars.buckets.all[key];
         let (claimed, idle) = self.parking.claimed(Bar::Bucket(key), now);
         Some(BucketNow {
             rule: bucket.rule.clone(),
             tokens: bucket.level.limiter().peek(now),
             per_second: bucket.level.per_second(),
-            drawn: bucket.drawn,
             paced: bucket.level.paced_now(now),
             opens: bucket.peek(now, TokenCount::ZERO, Tokens::ONE),
-            waiting: bucket.waiting,
-            waiting_tokens: bucket.waiting_tokens.tokens(),
+            waiting: bucket.queued.calls,
+            waiting_tokens: TokenCount::from_micros(bucket.queued.draw).tokens(),
             claimed: TokenCount::from_micros(claimed).tokens(),
             idle,
-            charged: bucket.charged,
-            would_have_delayed: bucket.would_have_delayed,
-            would_have_delayed_for: bucket.would_have_delayed_for,
-            rejected: bucket.rejected,
+            counts: bucket.counts,
         })
     }
 
@@ -166,13 +116,13 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn bucket_wait(&self, now: Timestamp, id: BucketId, tokens: Tokens) -> Option<Duration> {
         let now = self.now.max(now);
-        let bucket = self.buckets.expect(self.buckets.find(Some(id))?);
+        let bucket = &self.bars.buckets.all[self.bars.buckets.find(Some(id))?];
         Some(bucket.wait_behind(now, tokens))
     }
 
     /// The numbers of all buckets, in order.
     pub fn bucket_ids(&self) -> impl Iterator<Item = BucketId> {
-        self.buckets.by_id.keys().copied()
+        self.bars.buckets.by_id.keys().copied()
     }
 
     /// Moves waiting calls to the buckets that would be charged if they arrived now: `to` returns
@@ -186,13 +136,10 @@ impl<T> Scheduler<T> {
         mut to: impl FnMut(&Call, &T) -> Option<Option<BucketId>>,
     ) {
         self.advance(now);
-        let waiting = self.queue.iter();
-        let mut waiting: Vec<_> = waiting.map(|(key, it)| (it.arrival, key)).collect();
-        waiting.sort_unstable();
-        for (_, key) in waiting {
-            let of = self.queue.expect(key);
+        for key in self.queue.in_order(|_| true) {
+            let of = &self.queue.calls[key];
             if let Some(to) = to(&of.call, &of.payload)
-                && self.buckets.find(to) != of.bucket
+                && self.bars.buckets.find(to) != of.meets.bucket
             {
                 self.reroute(key, to);
             }
@@ -202,15 +149,13 @@ impl<T> Scheduler<T> {
     /// Refuses the waiting calls for which there are no tokens behind earlier calls: no call waits
     /// for a bucket that rejects.
     fn reject_those_that_wait(&mut self, now: Timestamp, bucket: Key) {
-        let waiting = self.queue.iter();
-        let meets = waiting.filter(|(_, waiting)| waiting.bucket == Some(bucket));
-        let mut waiting: Vec<_> = meets
-            .map(|(key, waiting)| (waiting.arrival, key, waiting.call.tokens))
-            .collect();
-        waiting.sort_unstable_by_key(|&(arrival, key, _)| (arrival, key));
-        let level = self.buckets.expect(bucket).level.limiter();
+        let level = self.bars.buckets.all[bucket].level.limiter();
         let mut ahead = TokenCount::ZERO;
-        for (_, key, tokens) in waiting {
+        for key in self
+            .queue
+            .in_order(|waiting| waiting.meets.bucket == Some(bucket))
+        {
+            let tokens = self.queue.calls[key].call.tokens;
             if level.wait_behind(now, ahead.tokens(), tokens).is_zero() {
                 ahead = ahead.saturating_add(TokenCount::of_turn(tokens));
             } else {
@@ -222,21 +167,22 @@ impl<T> Scheduler<T> {
     /// The next call to refuse, with its bucket, which rejects.
     pub(super) fn next_to_reject(&mut self) -> Option<(Key, Key)> {
         while let Some(key) = self.to_reject.pop_front() {
-            let Some(waiting) = self.queue.get(key) else {
+            let Some(waiting) = self.queue.calls.get(key) else {
                 continue;
             };
-            let tokens = waiting.call.tokens;
-            let Some(bucket) = waiting.bucket else {
+            let Some(bucket) = waiting.meets.bucket else {
                 continue;
             };
-            let limiter = self.buckets.expect_mut(bucket);
+            let limiter = &mut self.bars.buckets.all[bucket];
             if !limiter.rejects() {
                 continue;
             }
             // Tokens may have come since the change.
-            limiter.discount_waiting(tokens);
+            let tokens = waiting.call.tokens;
+            let own = TokenCount::of_turn(tokens).micros();
+            limiter.queued.remove(own);
             let waits = !limiter.wait_behind(self.now, tokens).is_zero();
-            limiter.count_waiting(tokens);
+            limiter.queued.add(own);
             if waits {
                 return Some((key, bucket));
             }
@@ -246,25 +192,20 @@ impl<T> Scheduler<T> {
 
     /// Puts a waiting call into another bucket, or none.
     fn reroute(&mut self, key: Key, to: Option<BucketId>) {
-        let bucket = self.buckets.find(to);
-        if let Some(new) = bucket.map(|new| self.buckets.expect(new))
+        let bucket = self.bars.buckets.find(to);
+        if let Some(new) = bucket.map(|new| &self.bars.buckets.all[new])
             && new.rejects()
-            && let tokens = self.queue.expect(key).call.tokens
+            && let tokens = self.queue.calls[key].call.tokens
             && !new.wait_behind(self.now, tokens).is_zero()
         {
             self.to_reject.push_back(key);
         }
-        let waiting = self.queue.expect_mut(key);
-        let (place, tokens, arrival) = (waiting.place, waiting.call.tokens, waiting.arrival);
-        let old = waiting.bucket;
+        let waiting = &mut self.queue.calls[key];
+        self.bars.discount(waiting);
         waiting.call.bucket = to;
-        waiting.bucket = bucket;
-        if let Some(old) = old {
-            self.buckets.expect_mut(old).discount_waiting(tokens);
-        }
-        if let Some(new) = bucket {
-            self.buckets.expect_mut(new).count_waiting(tokens);
-        }
+        waiting.meets.bucket = bucket;
+        self.bars.count(waiting);
+        let (place, arrival) = (waiting.place, waiting.arrival);
         self.replace(key, place, arrival);
     }
 }

@@ -1,30 +1,28 @@
-//! Calls that leave, or wait elsewhere from now on.
+//! Calls that leave, or wait elsewhere from now on: in another line, or aside for a random time.
 
-use super::bucket::Buckets;
-use super::park::{LineKey, Own};
-use super::quota::Quotas;
+use core::time::Duration;
+
+use super::park::LineKey;
 use super::refusal::{Reason, Refusal};
-use super::state::{Metered, Scheduler};
+use super::state::Scheduler;
 use super::waited::Waited;
 use crate::call::Class;
-use crate::policy::LimitSets;
-use crate::queue::{LineId, Place, Ticket, Waiting};
+use crate::queue::{Bar, LineId, Place, Ticket, Waiting};
 use crate::slab::Key;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, nanos};
 
 impl<T> Scheduler<T> {
     /// Takes a waiting call back out; `None` if it no longer waits.
     pub fn cancel(&mut self, now: Timestamp, ticket: Ticket) -> Option<T> {
         self.advance(now);
-        self.queue.get(ticket.0)?;
+        self.queue.calls.get(ticket.0)?;
         Some(self.take_out(ticket.0).payload)
     }
 
     /// What was submitted, while it waits; `None` if it no longer does.
     pub fn payload_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
-        self.queue
-            .get_mut(ticket.0)
-            .map(|waiting| &mut waiting.payload)
+        let waiting = self.queue.calls.get_mut(ticket.0)?;
+        Some(&mut waiting.payload)
     }
 
     /// Removes any one waiting call, to end all of them; `None` if no call waits.
@@ -40,7 +38,7 @@ impl<T> Scheduler<T> {
     /// Moves the deadline of a waiting call, which keeps its turn; `None` waits forever. False
     /// if it no longer waits.
     pub fn set_deadline(&mut self, ticket: Ticket, deadline: Option<Timestamp>) -> bool {
-        let waits = self.queue.get(ticket.0).is_some();
+        let waits = self.queue.calls.get(ticket.0).is_some();
         if waits {
             self.queue.set_deadline(ticket.0, deadline);
         }
@@ -51,13 +49,12 @@ impl<T> Scheduler<T> {
     /// waits. It continues to wait.
     #[must_use]
     pub fn refusal_now(&self, now: Timestamp, ticket: Ticket) -> Option<Refusal> {
-        let waiting = self.queue.get(ticket.0)?;
-        let (set, own, call) = (waiting.set, Own::of(waiting), &waiting.call);
+        let waiting = self.queue.calls.get(ticket.0)?;
         let held_by = self.held_by(waiting);
         let now = self.now.max(now);
         let reason = self.because_of_the_store(Reason::DeadlinePassed, held_by);
-        let limit = held_by.and_then(|bar| self.name(bar));
-        Some(self.refusal(now, reason, limit, set, &own, call))
+        let limit = held_by.and_then(|bar| self.bars.name(bar));
+        Some(self.refusal(now, reason, limit, &waiting.meets, &waiting.call))
     }
 
     /// Puts a waiting call into another class, at the end of its caller's flow there. False if
@@ -65,20 +62,19 @@ impl<T> Scheduler<T> {
     pub fn reclass(&mut self, now: Timestamp, ticket: Ticket, class: Class) -> bool {
         self.advance(now);
         let class = self.clamp(class);
-        let Some(waiting) = self.queue.get(ticket.0) else {
+        let Some(waiting) = self.queue.calls.get_mut(ticket.0) else {
             return false;
         };
         if waiting.call.class == class {
             return true;
         }
-        let place = waiting.place;
-        self.discount_limits(ticket.0);
-        let arrival = self.count_joining();
-        let waiting = self.queue.expect_mut(ticket.0);
+        self.bars.discount(waiting);
         waiting.call.class = class;
         let call = &waiting.call;
-        waiting.set = self.sets.find(&call.function, call.backend, class);
-        self.count_limits(ticket.0);
+        waiting.meets.set = self.bars.sets.find(&call.function, call.backend, class);
+        self.bars.count(waiting);
+        let place = waiting.place;
+        let arrival = self.count_joining();
         self.replace(ticket.0, place, arrival);
         true
     }
@@ -87,7 +83,7 @@ impl<T> Scheduler<T> {
     pub(super) fn replace(&mut self, key: Key, place: Place, arrival: u64) {
         match place {
             Place::Line(from) => {
-                let to = self.line(LineKey::of(self.queue.expect(key)));
+                let to = self.line_of(key);
                 self.move_into_line(key, to, arrival);
                 self.refresh_head(from);
                 self.refresh_head(to);
@@ -99,56 +95,81 @@ impl<T> Scheduler<T> {
     /// Puts a call that waits elsewhere into a line.
     pub(super) fn move_into_line(&mut self, key: Key, line: LineId, arrival: u64) {
         self.carry_over(key);
-        self.queue.expect_mut(key).stay.joined = self.parking.note_account(line);
+        self.queue.calls[key].stay.joined = self.parking.note_account(line);
         self.queue.relocate(key, Place::Line(line), arrival);
     }
 
-    fn count_limits(&mut self, key: Key) {
-        count_waiting(&self.sets, &mut self.limits, self.queue.expect(key));
+    fn line_of(&mut self, key: Key) -> LineId {
+        let Waiting { call, meets, .. } = &self.queue.calls[key];
+        self.line(LineKey::of(call, meets))
     }
 
-    fn discount_limits(&mut self, key: Key) {
-        discount_waiting(&self.sets, &mut self.limits, self.queue.expect(key));
+    /// Sets the head of a line aside; at its deadline it is asked a last time.
+    pub(super) fn set_aside(
+        &mut self,
+        now: Timestamp,
+        line: LineId,
+        key: Key,
+        bar: Bar,
+        until: Timestamp,
+    ) {
+        self.carry_over(key);
+        let waiting = &mut self.queue.calls[key];
+        let arrival = waiting.arrival;
+        waiting.postponed = waiting.postponed.saturating_add(1);
+        waiting.held_by = Some(bar);
+        let until = until.max(now + Duration::from_nanos(1));
+        let until = waiting
+            .call
+            .deadline
+            .map_or(until, |deadline| until.min(deadline));
+        self.queue.relocate(key, Place::Aside(until), arrival);
+        self.refresh_head(line);
     }
 
-    /// A call that waited in a line or aside waits no more.
-    pub(super) fn discount(&mut self, waiting: &Waiting<T>) {
-        discount_waiting(&self.sets, &mut self.limits, waiting);
-        let tokens = waiting.call.tokens;
-        self.quotas
-            .discount_waiting(waiting.quotas.as_ref(), tokens);
-        if let Some(bucket) = waiting.bucket {
-            self.buckets
-                .expect_mut(bucket)
-                .discount_waiting(waiting.call.tokens);
+    pub(super) fn rejoin_due(&mut self, now: Timestamp) {
+        while let Some((until, key)) = self.queue.first_aside()
+            && until <= now
+        {
+            self.rejoin(key);
         }
     }
-}
 
-pub(super) fn count_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiting<T>) {
-    for &limit in sets.limits(waiting.set).iter() {
-        let met = &mut limits[limit as usize];
-        met.waiting += 1;
-        met.waiting_draw += met.limiter.draw_of(waiting.call.draw());
+    /// Puts a call that was aside at the end of its line.
+    fn rejoin(&mut self, key: Key) {
+        let arrival = self.count_joining();
+        self.queue.calls[key].joined = arrival;
+        let line = self.line_of(key);
+        self.move_into_line(key, line, arrival);
+        self.refresh_head(line);
     }
 }
 
-pub(super) fn count_waiting_own<T>(
-    quotas: &mut Quotas,
-    buckets: &mut Buckets,
-    waiting: &Waiting<T>,
-) {
-    let tokens = waiting.call.tokens;
-    quotas.count_waiting(waiting.quotas.as_ref(), tokens);
-    if let Some(bucket) = waiting.bucket {
-        buckets.expect_mut(bucket).count_waiting(tokens);
+/// Moments within the span of the jitter at which calls come back.
+pub(super) const RETURNS: u64 = 128;
+
+/// When a call set aside comes back. The span is cut into [`RETURNS`] steps of the common clock, so
+/// that calls that come back at about the same time wake the scheduler once. With thousands aside
+/// it would otherwise wake for each.
+pub(super) fn aside_until(now: Timestamp, min: Duration, max: Duration, random: u64) -> Timestamp {
+    let drawn = (now + jitter(min, max, random)).as_nanos();
+    let step = nanos(max - min) / RETURNS;
+    if step == 0 {
+        return Timestamp::from_nanos(drawn);
+    }
+    let stepped = Timestamp::from_nanos(drawn - drawn % step);
+    if stepped < now + min {
+        stepped + Duration::from_nanos(step)
+    } else {
+        stepped
     }
 }
 
-pub(super) fn discount_waiting<T>(sets: &LimitSets, limits: &mut [Metered], waiting: &Waiting<T>) {
-    for &limit in sets.limits(waiting.set).iter() {
-        let met = &mut limits[limit as usize];
-        met.waiting -= 1;
-        met.waiting_draw -= met.limiter.draw_of(waiting.call.draw());
-    }
+/// A time between `min` and `max`, both possible, by one draw of 64 random bits: the bias of
+/// multiplying instead of rejecting is below 2^-20 for spans up to a few hours.
+fn jitter(min: Duration, max: Duration, random: u64) -> Duration {
+    let (min, max) = (nanos(min), nanos(max));
+    let span = u128::from(max - min) + 1;
+    let offset = (u128::from(random) * span) >> 64;
+    Duration::from_nanos(min + u64::try_from(offset).expect("the offset is at most max - min"))
 }

@@ -3,16 +3,13 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::aside::aside_until;
 use super::hold::Hold;
+use super::moved::aside_until;
 use super::park::Asked;
 use super::quota::{self, QuotaSpent};
 use super::refusal::{Reason, Refusal};
 use super::state::Scheduler;
 use super::waited::Waited;
-use crate::bucket::TokenCount;
-use crate::policy::LimitId;
-use crate::queue::fair::WINDOW;
 use crate::queue::{Bar, LineId, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
@@ -52,19 +49,19 @@ impl<T> Scheduler<T> {
     /// bits per call, and is used only to set a call aside.
     pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
         let now = self.advance(now);
-        if self.queue.is_empty() {
+        if self.queue.calls.is_empty() {
             self.to_reject.clear();
             self.parking.forget_changes();
             self.settle_quotas(now);
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
-            let moments = [expires_at, self.quotas.wake()].into_iter().flatten();
+            let moments = [expires_at, self.bars.quotas.wake()].into_iter().flatten();
             return moments.min().map_or(Step::Idle, Step::SleepUntil);
         }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
         }
         if let Some((key, bucket)) = self.next_to_reject() {
-            self.buckets.expect_mut(bucket).rejected += 1;
+            self.bars.buckets.all[bucket].counts.rejected += 1;
             return self.expire(now, key, Reason::RateLimited, Some(Bar::Bucket(bucket)));
         }
         self.rejoin_due(now);
@@ -81,7 +78,7 @@ impl<T> Scheduler<T> {
             return self.next(now, entropy);
         }
         let moments = [
-            self.quotas.wake(),
+            self.bars.quotas.wake(),
             self.queue.first_deadline().map(|(moment, _)| moment),
             self.queue.first_aside().map(|(moment, _)| moment),
             self.expiries.first().map(|&(moment, _)| moment),
@@ -109,12 +106,12 @@ impl<T> Scheduler<T> {
             };
             let stays = asked.turn.is_some_and(|turn| turn.bar() == bar);
             if let Bar::Quota(quota) = bar {
-                let tokens = self.queue.expect(key).call.tokens;
-                let answer = self.quotas.peek(now, quota, tokens);
-                let rejects = self.quotas.rejects(quota, answer);
+                let tokens = self.queue.calls[key].call.tokens;
+                let answer = self.bars.quotas.peek(now, quota, tokens);
+                let rejects = self.bars.quotas.rejects(quota, answer);
                 // A call that was already held here has been counted.
                 if rejects || !stays {
-                    self.quotas.held(quota, answer);
+                    self.bars.quotas.held(quota, answer);
                 }
                 if rejects {
                     return Some(self.expire(now, key, quota::reason(answer), Some(bar)));
@@ -132,7 +129,7 @@ impl<T> Scheduler<T> {
                     .park(asked, bar, verdict, front, now, self.joined);
                 continue;
             };
-            let deadline = self.queue.expect(key).call.deadline;
+            let deadline = self.queue.calls[key].call.deadline;
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Some(self.expire(now, key, Reason::DeadlinePassed, Some(bar)));
             }
@@ -143,17 +140,14 @@ impl<T> Scheduler<T> {
     }
 
     fn next_asked(&mut self) -> Option<Asked> {
-        let sets = &self.sets;
-        self.parking.next(|line, bar| match bar {
-            Bar::Limit(limit) => sets.limits(line.set()).contains(&limit),
-            Bar::Bucket(_) | Bar::Quota(_) => line.has_own(bar),
-        })
+        let bars = &self.bars;
+        self.parking.next(|line, bar| bars.meets(&line.meets, bar))
     }
 
     /// Asks the head of a line whether it may run.
     fn ask(&mut self, now: Timestamp, asked: Asked) -> Answer {
         let line = asked.line;
-        let waiting = self.queue.expect(asked.key);
+        let waiting = &self.queue.calls[asked.key];
         if let Some(turn) = asked.turn {
             let bar = turn.bar();
             let verdict = self.peek_at(now, line, waiting, bar);
@@ -161,8 +155,8 @@ impl<T> Scheduler<T> {
             // A call that is to be refused is asked for it.
             let is_refused = match bar {
                 Bar::Quota(quota) => {
-                    let answer = self.quotas.peek(now, quota, waiting.call.tokens);
-                    self.quotas.rejects(quota, answer)
+                    let answer = self.bars.quotas.peek(now, quota, waiting.call.tokens);
+                    self.bars.quotas.rejects(quota, answer)
                 }
                 Bar::Limit(_) | Bar::Bucket(_) => false,
             };
@@ -170,42 +164,39 @@ impl<T> Scheduler<T> {
                 return Answer::Barred(bar, verdict);
             }
         }
-        let quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
-        let own = waiting.bucket.map(Bar::Bucket).into_iter();
-        let mut own = own.chain(quotas.map(|&quota| Bar::Quota(quota)));
+        let mut own = waiting.meets.own();
         if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
             return Answer::Barred(bar, Verdict::WhenTold);
         }
         let (class, draw) = (waiting.call.class, waiting.call.draw());
-        let mut limits = self.sets.limits(waiting.set).iter();
-        let behind = limits.find(|&&limit| {
-            self.parking.is_behind(line, Bar::Limit(limit), || {
-                let limiter = &self.limits[limit as usize].limiter;
-                limiter.is_kept_for(now, class, draw)
-            })
+        let mut limits = self.bars.limits_of(&waiting.meets);
+        let behind = limits.find(|&(limit, limiter)| {
+            let is_kept_for_it = || limiter.is_kept_for(now, class, draw);
+            self.parking
+                .is_behind(line, Bar::Limit(limit), is_kept_for_it)
         });
-        if let Some(&limit) = behind {
+        if let Some((limit, _)) = behind {
             return Answer::Barred(Bar::Limit(limit), Verdict::WhenTold);
         }
+        drop(limits);
         self.asked += 1;
-        self.peek(now, line, self.queue.expect(asked.key))
+        self.peek(now, line, &self.queue.calls[asked.key])
     }
 
     /// The verdict of everything that the head of a line meets, and what bars it. A bucket that
     /// bars it comes first: its turn there keeps the tokens from other calls.
     fn peek(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>) -> Answer {
         let mut strictest = (Verdict::Ready, None);
-        let limits = self.sets.limits(waiting.set).iter();
-        let quotas = waiting.quotas.iter().flat_map(|keys| keys.iter());
-        let bars = limits.map(|&limit| Bar::Limit(limit));
-        for bar in bars.chain(quotas.map(|&quota| Bar::Quota(quota))) {
+        let limits = self.bars.limits_of(&waiting.meets);
+        let limits = limits.map(|(limit, _)| Bar::Limit(limit));
+        for bar in limits.chain(waiting.meets.quotas()) {
             let verdict = self.peek_at(now, line, waiting, bar);
             if verdict > strictest.0 {
                 strictest = (verdict, Some(bar));
             }
         }
         if strictest.0 != Verdict::Never
-            && let Some(bucket) = waiting.bucket
+            && let Some(bucket) = waiting.meets.bucket
         {
             let verdict = self.peek_at(now, line, waiting, Bar::Bucket(bucket));
             if verdict != Verdict::Ready {
@@ -221,24 +212,8 @@ impl<T> Scheduler<T> {
 
     /// The verdict of one bar for the head of a line, behind earlier claims.
     fn peek_at(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>, bar: Bar) -> Verdict {
-        let call = &waiting.call;
         let ahead = self.parking.ahead(line, bar, now);
-        match bar {
-            Bar::Limit(limit) => {
-                let limiter = &self.limits[limit as usize].limiter;
-                let ahead = match ahead {
-                    0 => 0,
-                    _ if limiter.is_kept_for(now, call.class, call.draw()) => 0,
-                    _ => ahead,
-                };
-                limiter.peek(now, call.class, call.draw(), ahead)
-            }
-            Bar::Bucket(bucket) => {
-                let ahead = TokenCount::from_micros(ahead);
-                self.buckets.expect(bucket).peek(now, ahead, call.tokens)
-            }
-            Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
-        }
+        self.bars.peek(now, bar, &waiting.call, ahead)
     }
 
     /// When a call that this bars is asked again. The reserve of its class may cover it before the
@@ -247,8 +222,8 @@ impl<T> Scheduler<T> {
         let (Bar::Limit(limit), Verdict::WhenTold) = (bar, verdict) else {
             return verdict;
         };
-        let call = &self.queue.expect(key).call;
-        let limiter = &self.limits[limit as usize].limiter;
+        let call = &self.queue.calls[key].call;
+        let limiter = &self.bars.limits[limit as usize].limiter;
         let keeps_from = limiter.keeps_from(now, call.class, call.draw());
         keeps_from.map_or(verdict, Verdict::NotBefore)
     }
@@ -263,40 +238,22 @@ impl<T> Scheduler<T> {
         verdict: Verdict,
     ) -> Option<u64> {
         let turn = asked.turn.filter(|turn| turn.bar() != bar)?;
-        let waiting = self.queue.expect(asked.key);
-        let (limits, met) = (&self.limits, self.sets.limits(waiting.set));
-        let own_window = |limit: LimitId| limits[limit as usize].limiter.window();
-        let window = |bar| match bar {
-            Bar::Limit(limit) => own_window(limit),
-            Bar::Bucket(_) | Bar::Quota(_) => None,
-        };
-        let window = |bar| {
-            window(bar).unwrap_or_else(|| {
-                let windows = met.iter().filter_map(|&limit| own_window(limit));
-                windows.max().unwrap_or(WINDOW)
-            })
-        };
-        let call = &waiting.call;
-        let draw = |bar| match bar {
-            Bar::Limit(limit) => limits[limit as usize].limiter.draw_of(call.draw()),
-            Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
-            Bar::Quota(_) => call.tokens.whole(),
-        };
+        let Waiting { call, meets, .. } = &self.queue.calls[asked.key];
         let opens = match verdict {
             Verdict::NotBefore(moment) => Some(moment),
             Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
         };
-        let claim = |bar| (window(bar), draw(bar));
+        let claim = |bar| (self.bars.window(bar, meets), self.bars.draw_of(bar, call));
         let claims = self
             .parking
             .pass_over(asked.line, turn, bar, opens, now, claim);
-        claims.then(|| draw(bar))
+        claims.then(|| self.bars.draw_of(bar, call))
     }
 
     /// For how long a call that this bars is set aside; `None` if it keeps its place.
     pub(super) fn jitter(&self, bar: Bar, key: Key) -> Option<(Duration, Duration)> {
         match bar {
-            Bar::Limit(_) => self.policy.jitter(self.queue.expect(key).call.class),
+            Bar::Limit(_) => self.policy.jitter(self.queue.calls[key].call.class),
             Bar::Bucket(_) | Bar::Quota(_) => None,
         }
     }
@@ -311,7 +268,7 @@ impl<T> Scheduler<T> {
     pub(super) fn because_of_the_store(&self, reason: Reason, held_by: Option<Bar>) -> Reason {
         match (reason, held_by) {
             (Reason::DeadlinePassed, Some(Bar::Quota(quota)))
-                if self.quotas.is_unanswered(quota) =>
+                if self.bars.quotas.is_unanswered(quota) =>
             {
                 Reason::StoreAway
             }

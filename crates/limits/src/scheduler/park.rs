@@ -33,6 +33,6 @@ mod stand;
 mod tests;
 mod wake;
 
-pub(super) use line::{LineKey, Own};
+pub(super) use line::LineKey;
 pub(super) use lines::Parking;
 pub(super) use wake::Asked;

@@ -24,4 +24,4 @@ pub use kinds::{
 };
 pub(super) use pins::{NoRoomForKeys, Pinned};
 pub(super) use spend::reason;
-pub(super) use table::{Found, Limiter, Named, Quotas, RULED, known};
+pub(super) use table::{Found, Limiter, Named, Quotas, known};

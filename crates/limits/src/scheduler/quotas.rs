@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::quota::{Limiter, Named, Quotas, RULED};
+use super::quota::{Limiter, Named, Quotas};
 use super::quota::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 use super::state::Scheduler;
 use crate::call::QuotaKey;
@@ -33,9 +33,9 @@ impl<T> Scheduler<T> {
         keys_max: usize,
     ) {
         let now = self.advance(now);
-        let Quotas { named, by_name, .. } = &mut self.quotas;
+        let Quotas { named, by_name, .. } = &mut self.bars.quotas;
         for (name, &mut key) in by_name.iter_mut() {
-            named.get_mut(key).expect(RULED).rule = rules.get(name).copied();
+            named[key].rule = rules.get(name).copied();
         }
         for (name, rule) in rules {
             by_name.entry(name).or_insert_with(|| {
@@ -47,13 +47,13 @@ impl<T> Scheduler<T> {
                 })
             });
         }
-        self.quotas.keys_max = keys_max;
-        let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
+        self.bars.quotas.keys_max = keys_max;
+        let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            let Some(rule) = self.quotas.named_mut(key).rule else {
+            let Some(rule) = self.bars.quotas.named_mut(key).rule else {
                 continue;
             };
-            let limiter = self.quotas.expect_mut(key);
+            let limiter = &mut self.bars.quotas.all[key];
             limiter.on_excess = rule.on_excess;
             if !limiter.has_own_rule {
                 limiter.ledger.apply(rule.rule);
@@ -61,9 +61,9 @@ impl<T> Scheduler<T> {
             self.changed_quota(key);
         }
         self.repin(now);
-        let quotas = &mut self.quotas;
+        let quotas = &mut self.bars.quotas;
         let is_gone = |limiter: &Limiter| {
-            let named = quotas.named.get(limiter.named).expect(RULED);
+            let named = &quotas.named[limiter.named];
             named.rule.is_none()
         };
         let gone: Vec<Key> = quotas
@@ -77,7 +77,7 @@ impl<T> Scheduler<T> {
         }
         let named = &mut quotas.named;
         quotas.by_name.retain(|_, &mut key| {
-            let stays = named.get(key).expect(RULED).rule.is_some();
+            let stays = named[key].rule.is_some();
             if !stays {
                 named.remove(key);
             }
@@ -88,25 +88,20 @@ impl<T> Scheduler<T> {
 
     /// Finds the quotas of all waiting calls again.
     fn repin(&mut self, now: Timestamp) {
-        let waiting = self.queue.iter();
-        let names = waiting.filter(|(_, waiting)| waiting.call.quotas.is_some());
-        let mut all: Vec<_> = names.map(|(key, waiting)| (waiting.arrival, key)).collect();
-        all.sort_unstable();
-        for (_, key) in all {
-            let waiting = self.queue.expect_mut(key);
-            let named = waiting.call.quotas.clone();
-            let (before, place) = (waiting.quotas.clone(), waiting.place);
-            let (tokens, arrival) = (waiting.call.tokens, waiting.arrival);
-            let named = named.as_deref().unwrap_or_default();
-            let after = self.quotas.pin_again(now, named);
+        for key in self.queue.in_order(|waiting| waiting.call.quotas.is_some()) {
+            let waiting = &mut self.queue.calls[key];
+            let named = waiting.call.quotas.as_deref().unwrap_or_default();
+            let after = self.bars.quotas.pin_again(now, named);
+            let before = waiting.meets.quotas.clone();
             if before != after {
-                self.quotas.discount_waiting(before.as_ref(), tokens);
-                self.quotas.count_waiting(after.as_ref(), tokens);
-                self.queue.expect_mut(key).quotas = after;
+                self.bars.discount(waiting);
+                waiting.meets.quotas = after;
+                self.bars.count(waiting);
+                let (place, arrival) = (waiting.place, waiting.arrival);
                 self.replace(key, place, arrival);
             }
             if let Some(before) = &before {
-                self.quotas.unpin(now, before);
+                self.bars.quotas.unpin(now, before);
             }
         }
     }
@@ -114,19 +109,19 @@ impl<T> Scheduler<T> {
     /// Something may be spent that could not be, or could be and can't.
     fn changed_quota(&mut self, key: Key) {
         self.parking.change(Bar::Quota(key));
-        self.quotas.touch(key);
+        self.bars.quotas.touch(key);
     }
 
     /// Sets the rule of one key, or with `None` the common rule of its quota again. False if the
     /// key was forgotten.
     pub fn set_quota_rule(&mut self, now: Timestamp, at: QuotaRef, rule: Option<Rule>) -> bool {
         self.advance(now);
-        if self.quotas.all.get(at.0).is_none() {
+        if self.bars.quotas.all.get(at.0).is_none() {
             return false;
         }
-        let common = self.quotas.named_mut(at.0).rule;
+        let common = self.bars.quotas.named_mut(at.0).rule;
         let common = common.expect("keys of a rule that is gone are forgotten with it");
-        let limiter = self.quotas.expect_mut(at.0);
+        let limiter = &mut self.bars.quotas.all[at.0];
         limiter.has_own_rule = rule.is_some();
         limiter.ledger.apply(rule.unwrap_or(common.rule));
         self.changed_quota(at.0);
@@ -136,31 +131,31 @@ impl<T> Scheduler<T> {
     /// Sets the number of nodes that share the quotas, which decides only the size of draws; 0 if
     /// it is unknown.
     pub fn set_quota_nodes(&mut self, nodes: u32) {
-        self.quotas.nodes = nodes;
+        self.bars.quotas.nodes = nodes;
     }
 
     /// What is known of the store's time, seen from a moment that is not after `now`.
     pub fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
         let now = self.advance(now);
-        let (before, after) = (self.quotas.time.at(now), time.at(now));
-        self.quotas.time = time;
+        let (before, after) = (self.bars.quotas.time.at(now), time.at(now));
+        self.bars.quotas.time = time;
         let contradicts = after.earliest() > before.latest() || after.latest() < before.earliest();
         if contradicts || after.width() < before.width() / 2 {
             for key in self.parking.quotas_waited_for() {
                 self.parking.change(Bar::Quota(key));
-                self.quotas.touch(key);
+                self.bars.quotas.touch(key);
             }
         }
     }
 
     /// Takes the pending questions to the store. Each is returned once.
     pub fn quota_questions(&mut self) -> Vec<QuotaQuestion> {
-        mem::take(&mut self.quotas.questions)
+        mem::take(&mut self.bars.quotas.questions)
     }
 
     /// Takes the keys that were forgotten. State kept for them elsewhere can be dropped.
     pub fn forgotten_quotas(&mut self) -> Vec<QuotaRef> {
-        mem::take(&mut self.quotas.forgotten)
+        mem::take(&mut self.bars.quotas.forgotten)
     }
 
     /// Whether there is anything to take for [`quota_questions`](Self::quota_questions),
@@ -172,14 +167,14 @@ impl<T> Scheduler<T> {
             forgotten,
             troubles,
             ..
-        } = &self.quotas;
+        } = &self.bars.quotas;
         !(questions.is_empty() && forgotten.is_empty() && troubles.is_empty())
     }
 
     /// Whether [`next`](Self::next) has anything to do for quotas before the moment that it named.
     #[must_use]
     pub fn has_settled_quotas(&self) -> bool {
-        self.quotas.is_settled()
+        self.bars.quotas.is_settled()
     }
 
     /// Answers a question. `entropy` is any number, another one each time. An answer to a question
@@ -193,8 +188,8 @@ impl<T> Scheduler<T> {
         entropy: u64,
     ) {
         let now = self.advance(now);
-        let time = self.quotas.time.at(now);
-        if let Some(limiter) = self.quotas.all.get_mut(at.0) {
+        let time = self.bars.quotas.time.at(now);
+        if let Some(limiter) = self.bars.quotas.all.get_mut(at.0) {
             limiter.ledger.done(question, outcome, &time, entropy);
             self.changed_quota(at.0);
         }
@@ -204,7 +199,7 @@ impl<T> Scheduler<T> {
     /// refused because of it.
     pub fn tell_quota(&mut self, now: Timestamp, at: QuotaRef) {
         self.advance(now);
-        if let Some(limiter) = self.quotas.all.get_mut(at.0) {
+        if let Some(limiter) = self.bars.quotas.all.get_mut(at.0) {
             limiter.watched = false;
             limiter.ledger.told();
             self.changed_quota(at.0);
@@ -215,9 +210,9 @@ impl<T> Scheduler<T> {
     /// call waits for is asked about when the next one comes. Linear in the keys.
     pub fn store_is_back(&mut self, now: Timestamp) {
         self.advance(now);
-        let keys: Vec<Key> = self.quotas.all.iter().map(|(key, _)| key).collect();
+        let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            let limiter = self.quotas.expect_mut(key);
+            let limiter = &mut self.bars.quotas.all[key];
             limiter.watched = false;
             limiter.ledger.store_is_back();
             self.changed_quota(key);
@@ -228,46 +223,46 @@ impl<T> Scheduler<T> {
     /// that it adds to.
     #[must_use]
     pub fn wants_answer(&self, at: QuotaRef) -> bool {
-        let limiter = self.quotas.all.get(at.0);
+        let limiter = self.bars.quotas.all.get(at.0);
         limiter.is_some_and(|limiter| limiter.pins > 0 || limiter.ledger.asks_ahead())
     }
 
     /// Takes what began or ended of the troubles of keys since this was asked last.
     pub fn quota_troubles(&mut self) -> Vec<QuotaTrouble> {
-        mem::take(&mut self.quotas.troubles)
+        mem::take(&mut self.bars.quotas.troubles)
     }
 
     /// A key's budget as it is now; `None` if nothing is known of it.
     #[must_use]
     pub fn quota_now(&self, now: Timestamp, of: &QuotaKey) -> Option<QuotaNow> {
         let now = self.now.max(now);
-        let time = self.quotas.time.at(now);
-        let key = *self.quotas.by_key.get(of)?;
+        let time = self.bars.quotas.time.at(now);
+        let key = *self.bars.quotas.by_key.get(of)?;
         let claimed = self.parking.claimed(Bar::Quota(key), now);
-        let limiter = self.quotas.expect(key);
-        Some(self.quotas.now(&time, key, limiter, claimed))
+        let limiter = &self.bars.quotas.all[key];
+        Some(self.bars.quotas.now(&time, key, limiter, claimed))
     }
 
     /// At most `most` keys of a quota: first those with waiting calls, then the most recently used
     /// ones.
     #[must_use]
     pub fn quotas_now(&self, now: Timestamp, quota: &str, most: usize) -> Vec<QuotaNow> {
-        let Some(named) = self.quotas.find(quota) else {
+        let Some(named) = self.bars.quotas.find(quota) else {
             return Vec::new();
         };
         let now = self.now.max(now);
-        let time = self.quotas.time.at(now);
+        let time = self.bars.quotas.time.at(now);
         let waited_for = self.parking.quotas_waited_for().into_iter();
-        let waited_for = waited_for.map(|key| (key, self.quotas.expect(key)));
+        let waited_for = waited_for.map(|key| (key, &self.bars.quotas.all[key]));
         let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
         let idle = merged(
-            named.empty.newest_first(&self.quotas.all),
-            named.holding.newest_first(&self.quotas.all),
+            named.empty.newest_first(&self.bars.quotas.all),
+            named.holding.newest_first(&self.bars.quotas.all),
         );
         let all = waited_for.chain(idle).take(most);
         let now_of = |(key, limiter)| {
             let claimed = self.parking.claimed(Bar::Quota(key), now);
-            self.quotas.now(&time, key, limiter, claimed)
+            self.bars.quotas.now(&time, key, limiter, claimed)
         };
         all.map(now_of).collect()
     }
@@ -275,22 +270,22 @@ impl<T> Scheduler<T> {
     /// What happened to a quota's keys; `None` if there is no such quota.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
-        Some(self.quotas.find(quota)?.counts)
+        Some(self.bars.quotas.find(quota)?.counts)
     }
 
     /// Looks after the quotas for which something has changed.
     #[inline]
     pub(super) fn settle_quotas(&mut self, now: Timestamp) {
-        self.quotas.wake_due(now);
-        if self.quotas.is_settled() {
+        self.bars.quotas.wake_due(now);
+        if self.bars.quotas.is_settled() {
             return;
         }
         let (parking, queue) = (&self.parking, &self.queue);
-        self.quotas.settle(now, |key| {
+        self.bars.quotas.settle(now, |key| {
             let head = parking.first_at_quota(key)?;
-            Some(queue.expect(head).call.tokens)
+            Some(queue.calls[head].call.tokens)
         });
-        while let Some(key) = self.quotas.next_reopened() {
+        while let Some(key) = self.bars.quotas.next_reopened() {
             self.parking.change(Bar::Quota(key));
         }
     }

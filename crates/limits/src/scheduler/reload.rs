@@ -8,11 +8,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
+use super::bars::{Bars, Metered};
 use super::hold::{Drawn, Held};
-use super::moved::count_waiting;
 use super::park::LineKey;
-use super::state::{Metered, Scheduler, Supplied};
-use super::waited::Names;
+use super::state::{Scheduler, Supplied};
 use crate::call::Class;
 use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
 use crate::queue::{Bar, Place, Waiting};
@@ -36,13 +35,8 @@ impl<T> Scheduler<T> {
     /// the last class.
     pub fn apply(&mut self, now: Timestamp, policy: Policy) {
         let now = self.advance(now);
-        let names = Names {
-            limits: &self.limits,
-            buckets: &self.buckets,
-            quotas: &self.quotas,
-        };
-        for (_, waiting) in self.queue.iter_mut() {
-            names.carry_over(now, waiting, &self.parking);
+        for (_, waiting) in self.queue.calls.iter_mut() {
+            self.bars.carry_over(now, waiting, &self.parking);
         }
         let before = self.policy.classes().iter();
         let place = |class: &ClassShare| {
@@ -53,19 +47,18 @@ impl<T> Scheduler<T> {
             .map(|class| place(class).map(|place| Class(place as u32)))
             .collect();
         let before = self.replace_limits(now, &policy, &classes);
-        self.sets = LimitSets::new(policy.limits());
+        self.bars.sets = LimitSets::new(policy.limits());
         self.policy = policy;
         self.redraw_holds(now, &before, &classes);
         self.sort_waiting(&before, &classes);
         self.expiries
             .retain(|(_, supplied)| matches!(supplied, Supplied::Bucket(_)));
-        for (met, id) in self.limits.iter().zip(0..) {
+        for (met, id) in self.bars.limits.iter().zip(0..) {
             for supplier in Supplier::ALL {
                 let expires_at = met.limiter.supply(supplier).expires_at();
-                if let Some(expires_at) = expires_at.filter(|&moment| moment > now) {
-                    self.expiries
-                        .insert((expires_at, Supplied::Limit(id, supplier)));
-                }
+                let expires_at = expires_at.filter(|&moment| moment > now);
+                let expiry = expires_at.map(|moment| (moment, Supplied::Limit(id, supplier)));
+                self.expiries.extend(expiry);
             }
         }
     }
@@ -78,20 +71,18 @@ impl<T> Scheduler<T> {
         policy: &Policy,
         classes: &[Option<Class>],
     ) -> Vec<Before> {
-        let new = policy.limits().iter();
-        let new = new.map(|rule| Metered::new(now, rule)).collect();
-        let old = mem::replace(&mut self.limits, new);
+        let old = mem::replace(&mut self.bars.limits, Metered::all(now, policy));
         let mut before = Vec::new();
         for mut old in old {
             let heir = self.find_limit(&old.rule.name).filter(|&id| {
-                let new = &mut self.limits[id as usize];
+                let new = &mut self.bars.limits[id as usize];
                 new.reported = old.reported;
                 new.limiter.inherit(now, &mut old.limiter, |old, new| {
                     classes[old.0 as usize] == Some(new)
                 })
             });
             let keeps_order = heir.is_some_and(|heir| {
-                let new = &self.limits[heir as usize].rule.scope;
+                let new = &self.bars.limits[heir as usize].rule.scope;
                 is_same_scope(&old.rule.scope, new, classes)
             });
             before.push(Before {
@@ -122,16 +113,19 @@ impl<T> Scheduler<T> {
                     return false;
                 };
                 *limit = heir;
-                let limiter = &mut self.limits[heir as usize].limiter;
+                let limiter = &mut self.bars.limits[heir as usize].limiter;
                 limiter.readopt(now, stake, *progress);
                 true
             });
-            let set = self.sets.find(&call.function, call.backend, call.class);
-            for &limit in self.sets.limits(set).iter() {
+            let set = self
+                .bars
+                .sets
+                .find(&call.function, call.backend, call.class);
+            for &limit in self.bars.sets.limits(set).iter() {
                 if drawn.iter().any(|drawn| drawn.bar() == Bar::Limit(limit)) {
                     continue;
                 }
-                let limiter = &mut self.limits[limit as usize].limiter;
+                let limiter = &mut self.bars.limits[limit as usize].limiter;
                 drawn.push(Drawn::Limit {
                     limit,
                     stake: limiter.adopt(call.cost, *progress),
@@ -140,7 +134,9 @@ impl<T> Scheduler<T> {
             }
             for drawn in drawn {
                 if let Drawn::Limit { limit, stake, .. } = *drawn {
-                    self.limits[limit as usize].limiter.keep(call.class, stake);
+                    self.bars.limits[limit as usize]
+                        .limiter
+                        .keep(call.class, stake);
                 }
             }
         }
@@ -151,28 +147,29 @@ impl<T> Scheduler<T> {
         let last = Class(count as u32 - 1);
         let in_turn = self.policy.postpone() == Postpone::InTurn;
         let passed = self.parking.take_passed();
-        let kept_for = self.limits.iter().map(|met| met.limiter.kept_for());
-        let new = self.parking.reload(classes, count, kept_for, |new| {
-            let mut before = before.iter();
-            let old = before.position(|old| old.now == Some(new) && old.keeps_order)?;
-            Some(old as LimitId)
-        });
+        let new = self
+            .parking
+            .reload(classes, count, self.bars.kept_for(), |new| {
+                let mut before = before.iter();
+                let old = before.position(|old| old.now == Some(new) && old.keeps_order)?;
+                Some(old as LimitId)
+            });
         let old = mem::replace(&mut self.parking, new);
-        let (sets, limits, parking) = (&self.sets, &mut self.limits, &mut self.parking);
-        let policy = &self.policy;
+        let (bars, parking, policy) = (&mut self.bars, &mut self.parking, &self.policy);
+        bars.clear_queued();
         let mut parked = BTreeMap::new();
         self.queue.rebuild(|waiting| {
             let (call, place) = (&mut waiting.call, waiting.place);
             call.class = classes[call.class.0 as usize].unwrap_or(last);
-            waiting.set = sets.find(&call.function, call.backend, call.class);
+            waiting.meets.set = bars.sets.find(&call.function, call.backend, call.class);
             waiting.held_by = waiting.held_by.and_then(|bar| heir(before, bar));
-            count_waiting(sets, limits, waiting);
+            bars.count(waiting);
             if in_turn || matches!(place, Place::Line(_)) {
-                let line = parking.line(LineKey::of(waiting));
+                let line = parking.line(LineKey::of(&waiting.call, &waiting.meets));
                 waiting.place = Place::Line(line);
                 if let Place::Line(from) = place
                     && let Some(bar) = old.parked_at(from)
-                    && let Some(bar) = parks_at(before, sets, policy, waiting, bar)
+                    && let Some(bar) = parks_at(before, bars, policy, waiting, bar)
                 {
                     parked.entry(line).or_insert(bar);
                 }
@@ -184,11 +181,11 @@ impl<T> Scheduler<T> {
         }
         // A call that is still the head of its line keeps what it has claimed.
         for carried in passed {
-            let waiting = self.queue.expect(carried.head.1);
+            let waiting = &self.queue.calls[carried.head.1];
             if let Place::Line(line) = waiting.place
                 && self.queue.head(line) == Some(carried.head)
                 && let Some(carried) =
-                    carried.map(|bar| parks_at(before, &self.sets, &self.policy, waiting, bar))
+                    carried.map(|bar| parks_at(before, &self.bars, &self.policy, waiting, bar))
             {
                 self.parking.restore(line, carried, self.now, self.joined);
             }
@@ -212,16 +209,15 @@ fn heir(before: &[Before], bar: Bar) -> Option<Bar> {
 /// What a bar of the policy before is now, if this call can be parked there.
 fn parks_at<T>(
     before: &[Before],
-    sets: &LimitSets,
+    bars: &Bars,
     policy: &Policy,
     waiting: &Waiting<T>,
     bar: Bar,
 ) -> Option<Bar> {
     let bar = heir(before, bar)?;
     let parks = match bar {
-        Bar::Limit(limit) => {
-            let is_met = sets.limits(waiting.set).contains(&limit);
-            is_met && policy.jitter(waiting.call.class).is_none()
+        Bar::Limit(_) => {
+            bars.meets(&waiting.meets, bar) && policy.jitter(waiting.call.class).is_none()
         }
         Bar::Bucket(_) | Bar::Quota(_) => true,
     };

@@ -1,18 +1,25 @@
-//! A call leaves the queue.
+//! A call runs, and ends: what it draws, and how that comes back.
 
 use alloc::vec::Vec;
 
-use super::hold::{Drawn, Held, Hold};
+use super::hold::{Drawn, Held, Hold, Outcome};
 use super::next::Step;
-use super::park::{Asked, Own};
+use super::park::Asked;
 use super::refusal::Reason;
 use super::state::Scheduler;
+use crate::bucket::Tokens;
 use crate::delay::Cause;
 use crate::limiter::Progress;
+use crate::policy::WindowStamp;
 use crate::queue::fair::Service;
-use crate::queue::{Bar, Place, Ticket, Waiting};
+use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
+
+/// How many lists are kept for the next calls, so that a call needs no allocation.
+const SPARE_MAX: usize = 64;
+
+const ONCE: &str = "a hold is used with the scheduler that gave it, once";
 
 impl<T> Scheduler<T> {
     pub(super) fn run(&mut self, now: Timestamp, asked: Asked) -> Step<T> {
@@ -20,13 +27,11 @@ impl<T> Scheduler<T> {
         let mut waiting = self.queue.remove(key).expect("the head of a line waits");
         let before = core::mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);
-        self.discount(&waiting);
+        self.bars.discount(&waiting);
         let Waiting {
             call,
             payload,
-            set,
-            bucket,
-            quotas,
+            meets,
             arrival,
             ..
         } = waiting;
@@ -34,25 +39,27 @@ impl<T> Scheduler<T> {
         let service = Service::new(call.tokens, call.weight, weight);
         let draw = call.draw();
         let mut drawn = self.spare.pop().unwrap_or_default();
-        for &limit in self.sets.limits(set).iter() {
-            let limiter = &mut self.limits[limit as usize].limiter;
+        for &limit in self.bars.sets.limits(meets.set).iter() {
+            let limiter = &mut self.bars.limits[limit as usize].limiter;
             drawn.push(Drawn::Limit {
                 limit,
                 is_kept: limiter.is_kept_for(now, call.class, draw),
                 stake: limiter.take(now, call.class, draw),
             });
         }
-        if let Some(bucket) = bucket {
-            let taken = self.buckets.expect_mut(bucket).draw(now, call.tokens);
+        if let Some(bucket) = meets.bucket {
+            let taken = self.bars.buckets.all[bucket].draw(now, call.tokens);
             drawn.push(Drawn::Bucket { bucket, taken });
         }
-        let mut told = Vec::with_capacity(quotas.as_ref().map_or(0, |keys| keys.len()));
-        for &quota in quotas.iter().flat_map(|keys| keys.iter()) {
+        let quotas = meets.quotas.as_deref().unwrap_or_default();
+        let mut told = Vec::with_capacity(quotas.len());
+        for &quota in quotas {
             let was_held_by = |name: &str| {
                 let mut delays = waited.delays.iter();
                 delays.any(|delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name))
             };
             let took = self
+                .bars
                 .quotas
                 .take(now, quota, call.tokens, call.arrived, was_held_by);
             let spent = took.spent;
@@ -66,9 +73,7 @@ impl<T> Scheduler<T> {
         let next = self.queue.head(line);
         let served = self.parking.served(line, service, from, next);
         self.refresh_head(line);
-        if let Some(keys) = quotas {
-            self.quotas.unpin(now, &keys);
-        }
+        self.unpin(&meets);
         let held = Held {
             since: now,
             call,
@@ -94,19 +99,20 @@ impl<T> Scheduler<T> {
         reason: Reason,
         bar: Option<Bar>,
     ) -> Step<T> {
-        let held_by = bar.or_else(|| self.held_by(self.queue.expect(key)));
+        let held_by = bar.or_else(|| self.held_by(&self.queue.calls[key]));
         let reason = self.because_of_the_store(reason, held_by);
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
         if let Some(Bar::Quota(key)) = held_by {
-            self.quotas.refused(key);
+            self.bars.quotas.refused(key);
         }
-        let own = Own::of(self.queue.expect(key));
-        let waiting = self.take_out(key);
         let Waiting {
-            call, payload, set, ..
-        } = waiting;
-        let limit = held_by.and_then(|bar| self.name(bar));
-        let refusal = self.refusal(now, reason, limit, set, &own, &call);
+            call,
+            payload,
+            meets,
+            ..
+        } = self.take_out(key);
+        let limit = held_by.and_then(|bar| self.bars.name(bar));
+        let refusal = self.refusal(now, reason, limit, &meets, &call);
         Step::Expired {
             payload,
             refusal,
@@ -117,13 +123,163 @@ impl<T> Scheduler<T> {
     /// Takes a call out of wherever it waits, without service.
     pub(super) fn take_out(&mut self, key: Key) -> Waiting<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
-        self.discount(&waiting);
+        self.bars.discount(&waiting);
         if let Place::Line(line) = waiting.place {
             self.refresh_head(line);
         }
-        if let Some(keys) = &waiting.quotas {
-            self.quotas.unpin(self.now, keys);
-        }
+        self.unpin(&waiting.meets);
         waiting
+    }
+
+    fn unpin(&mut self, meets: &Meets) {
+        if let Some(keys) = &meets.quotas {
+            self.bars.quotas.unpin(self.now, keys);
+        }
+    }
+
+    /// The call's bytes are sent: it now counts in windows with [`WindowStamp::Sent`]. Only the
+    /// first report counts. Report it before the bytes are sent, not after.
+    pub fn sent(&mut self, now: Timestamp, hold: &Hold) {
+        self.depart(now, hold, WindowStamp::Sent);
+    }
+
+    /// The first byte of the reply came: the call now counts in windows that go by
+    /// [`WindowStamp::Replied`]. Only the first time counts.
+    pub fn replied(&mut self, now: Timestamp, hold: &Hold) {
+        self.depart(now, hold, WindowStamp::Replied);
+    }
+
+    fn depart(&mut self, now: Timestamp, hold: &Hold, stamp: WindowStamp) {
+        let now = self.advance(now);
+        let held = self.holds.get_mut(hold.0).expect(ONCE);
+        if held.progress.departed(stamp).is_some() {
+            return;
+        }
+        held.progress.depart(now, stamp);
+        for drawn in &mut held.drawn {
+            if let Drawn::Limit { limit, stake, .. } = drawn {
+                let limiter = &mut self.bars.limits[*limit as usize].limiter;
+                if limiter.depart(now, held.call.class, stake, stamp) {
+                    self.parking.change_told(*limit);
+                }
+            }
+        }
+    }
+
+    /// The call has ended. Its slots come back. In windows that have no reported departure, it
+    /// departs now, which is the safe side.
+    ///
+    /// `measured` is the actual cost of the call. A bucket whose rule says so settles by it.
+    /// Outstanding limits count calls and windows count departures, so neither uses it.
+    pub fn finish(
+        &mut self,
+        now: Timestamp,
+        hold: Hold,
+        outcome: Outcome,
+        measured: Option<Tokens>,
+    ) {
+        let now = self.advance(now);
+        let held = self.end(hold);
+        let took = match outcome {
+            Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
+            Outcome::Failed => None,
+        };
+        for drawn in &held.drawn {
+            match *drawn {
+                Drawn::Limit { limit, stake, .. } => {
+                    let limiter = &mut self.bars.limits[limit as usize].limiter;
+                    limiter.release(now, held.call.class, stake, took);
+                }
+                Drawn::Bucket { bucket, taken } => {
+                    let Some((bucket, measured)) =
+                        self.bars.buckets.all.get_mut(bucket).zip(measured)
+                    else {
+                        continue;
+                    };
+                    bucket.settle(now, taken, held.call.tokens, measured);
+                }
+                Drawn::Quota { .. } => continue,
+            }
+            self.parking.change(drawn.bar());
+        }
+        self.spare(held.drawn);
+    }
+
+    /// The call was never sent. Everything it drew comes back as if it had never been drawn, except
+    /// in windows with a reported departure.
+    pub fn give_back(&mut self, now: Timestamp, hold: Hold) {
+        let now = self.advance(now);
+        let held = self.end(hold);
+        self.undraw(now, &held);
+        self.spare(held.drawn);
+    }
+
+    /// The call was never sent and waits again, with its turn and its deadline. It had a place, so
+    /// it gets one even if the queue is full now.
+    pub fn requeue(&mut self, now: Timestamp, hold: Hold, payload: T) -> Ticket {
+        let now = self.advance(now);
+        let held = self.end(hold);
+        self.undraw(now, &held);
+        let Held {
+            mut call,
+            arrival,
+            drawn,
+            ..
+        } = held;
+        self.spare(drawn);
+        call.class = self.clamp(call.class);
+        let named = call.quotas.clone().unwrap_or_default();
+        let meets = Meets {
+            set: self
+                .bars
+                .sets
+                .find(&call.function, call.backend, call.class),
+            bucket: self.bars.buckets.find(call.bucket),
+            quotas: self.bars.quotas.pin_again(now, &named),
+        };
+        self.join(call, payload, meets, Some(arrival))
+    }
+
+    fn end(&mut self, hold: Hold) -> Held {
+        self.holds.remove(hold.0).expect(ONCE)
+    }
+
+    /// Keeps a list for the next call.
+    fn spare(&mut self, mut drawn: Vec<Drawn>) {
+        if self.spare.len() < SPARE_MAX {
+            drawn.clear();
+            self.spare.push(drawn);
+        }
+    }
+
+    fn undraw(&mut self, now: Timestamp, held: &Held) {
+        let (class, caller) = (held.call.class, held.call.caller);
+        let (service, served) = (held.service, held.served);
+        for drawn in &held.drawn {
+            let mut service = service;
+            match drawn {
+                Drawn::Limit {
+                    limit,
+                    stake,
+                    is_kept,
+                } => {
+                    let limiter = &mut self.bars.limits[*limit as usize].limiter;
+                    limiter.undraw(now, class, *stake);
+                    if *is_kept {
+                        service = service.within_its_class();
+                    }
+                }
+                Drawn::Bucket { bucket, taken } => {
+                    let Some(bucket) = self.bars.buckets.all.get_mut(*bucket) else {
+                        continue;
+                    };
+                    bucket.undraw(now, *taken);
+                }
+                Drawn::Quota { quota, spent } => self.bars.quotas.give_back(*quota, *spent),
+            }
+            let bar = drawn.bar();
+            self.parking.unserved(bar, class, caller, service, served);
+            self.parking.change(bar);
+        }
     }
 }

@@ -5,7 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::state::{Metered, Scheduler};
+use super::bars::Metered;
+use super::state::Scheduler;
 use crate::call::{Class, Draw};
 use crate::limiter::PacerNow;
 use crate::policy::{LimitRule, Scope};
@@ -106,9 +107,9 @@ impl Metered {
             configured: self.rule.limit.max(),
             max: self.limiter.max(now),
             used,
-            need: used + self.waiting_draw,
+            need: used + self.queued.draw,
             opens: self.limiter.peek(now, Class(0), Draw::ONE, 0),
-            waiting: self.waiting,
+            waiting: self.queued.calls,
             claimed,
             idle,
             paced: self.limiter.paced_now(now),
@@ -121,7 +122,7 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
         let now = self.now.max(now);
-        let limits = self.limits.iter().zip(0..);
+        let limits = self.bars.limits.iter().zip(0..);
         let now_of =
             |(met, id): (&Metered, _)| met.now(now, self.parking.claimed(Bar::Limit(id), now));
         limits.map(now_of).collect()
@@ -133,7 +134,7 @@ impl<T> Scheduler<T> {
         let id = self.find_limit(limit)?;
         let now = self.now.max(now);
         let claimed = self.parking.claimed(Bar::Limit(id), now);
-        Some(self.limits[id as usize].now(now, claimed))
+        Some(self.bars.limits[id as usize].now(now, claimed))
     }
 
     /// The queue as it is at `now`. Looks at every waiting call.
@@ -148,7 +149,7 @@ impl<T> Scheduler<T> {
                 waiting: 0,
             })
             .collect();
-        for (_, waiting) in self.queue.iter() {
+        for (_, waiting) in self.queue.calls.iter() {
             let arrived = waiting.call.arrived;
             classes[waiting.call.class.0 as usize].waiting += 1;
             oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
@@ -176,7 +177,7 @@ impl<T> Scheduler<T> {
                 .map(|((function, class, held_by), waiting)| FunctionNow {
                     function,
                     class: classes[class.0 as usize].name.clone(),
-                    held_by: held_by.and_then(|bar| self.name(bar)),
+                    held_by: held_by.and_then(|bar| self.bars.name(bar)),
                     waiting,
                 })
                 .collect(),
@@ -190,21 +191,23 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn in_use(&self, limit: &str) -> Option<u32> {
         let id = self.find_limit(limit)?;
-        Some(u32::try_from(self.limits[id as usize].limiter.used(self.now)).unwrap_or(u32::MAX))
+        Some(
+            u32::try_from(self.bars.limits[id as usize].limiter.used(self.now)).unwrap_or(u32::MAX),
+        )
     }
 
     /// The limits in force.
     pub fn rules(&self) -> impl Iterator<Item = &LimitRule> {
-        self.limits.iter().map(|met| &met.rule)
+        self.bars.limits.iter().map(|met| &met.rule)
     }
 
     /// The limits whose need or use has changed since the last call of this method.
     pub fn demand(&mut self) -> Vec<Demand> {
         let now = self.now;
         let mut changed = Vec::new();
-        for met in &mut self.limits {
+        for met in &mut self.bars.limits {
             let used = met.limiter.used(now);
-            let need = used + met.waiting_draw;
+            let need = used + met.queued.draw;
             if met.reported != (need, used) {
                 met.reported = (need, used);
                 changed.push(Demand {

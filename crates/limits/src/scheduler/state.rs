@@ -3,43 +3,15 @@
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::bucket::Buckets;
+use super::bars::Bars;
 use super::hold::{Drawn, Held};
 use super::park::{LineKey, Parking};
-use super::quota::Quotas;
 use crate::call::{BucketId, Class};
-use crate::limiter::Limiter;
-use crate::policy::{LimitId, LimitRule, LimitSets, Policy, WhenFull};
+use crate::policy::{LimitId, Policy, WhenFull};
 use crate::queue::{Bar, LineId, Place, Queue, Waiting};
 use crate::slab::{Key, Slab};
 use crate::supply::Supplier;
 use crate::time::Timestamp;
-
-/// A limit in force: its rule, its state, and its waiting calls.
-#[derive(Debug)]
-pub(super) struct Metered {
-    pub(super) rule: LimitRule,
-    pub(super) limiter: Limiter,
-    /// Calls in the queue that meet it.
-    pub(super) waiting: u64,
-    /// What they would draw.
-    pub(super) waiting_draw: u64,
-    /// Need and use, as last reported by [`Scheduler::demand`].
-    pub(super) reported: (u64, u64),
-}
-
-impl Metered {
-    pub(super) fn new(now: Timestamp, rule: &LimitRule) -> Self {
-        let limiter = Limiter::new(now, &rule.limit, rule.reserve);
-        Self {
-            rule: rule.clone(),
-            limiter,
-            waiting: 0,
-            waiting_draw: 0,
-            reported: (0, 0),
-        }
-    }
-}
 
 /// What runs out when a supply does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,10 +24,7 @@ pub(super) enum Supplied {
 #[derive(Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
-    pub(super) sets: LimitSets,
-    pub(super) limits: Vec<Metered>,
-    pub(super) buckets: Buckets,
-    pub(super) quotas: Quotas,
+    pub(super) bars: Bars,
     pub(super) queue: Queue<T>,
     pub(super) parking: Parking,
     pub(super) holds: Slab<Held>,
@@ -84,20 +53,12 @@ impl<T> Scheduler<T> {
     /// not know the seed cannot choose with which others it shares.
     #[must_use]
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
-        let sets = LimitSets::new(policy.limits());
         let classes = policy.classes().len();
-        let limits: Vec<_> = policy
-            .limits()
-            .iter()
-            .map(|rule| Metered::new(Timestamp::ZERO, rule))
-            .collect();
-        let kept_for = limits.iter().map(|met| met.limiter.kept_for());
+        let bars = Bars::new(&policy);
         Self {
             queue: Queue::new(),
-            parking: Parking::new(classes, seed, kept_for),
-            limits,
-            buckets: Buckets::new(),
-            quotas: Quotas::new(),
+            parking: Parking::new(classes, seed, bars.kept_for()),
+            bars,
             holds: Slab::default(),
             spare: Vec::new(),
             to_reject: VecDeque::new(),
@@ -106,7 +67,6 @@ impl<T> Scheduler<T> {
             joined: 0,
             draining: false,
             asked: 0,
-            sets,
             policy,
         }
     }
@@ -125,7 +85,7 @@ impl<T> Scheduler<T> {
     /// Whether there is a place in the queue for one more call.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.queue.len() < self.policy.capacity() as usize
+        self.queue.calls.len() < self.policy.capacity() as usize
     }
 
     /// Calls in the queue, including those set aside, without those at the door. Without a door,
@@ -133,7 +93,7 @@ impl<T> Scheduler<T> {
     /// place.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.queue.len() - self.at_door()
+        self.queue.calls.len() - self.at_door()
     }
 
     /// Calls at the door of a full queue: the number above the capacity. They take their turns like
@@ -143,7 +103,7 @@ impl<T> Scheduler<T> {
         let capacity = self.policy.capacity() as usize;
         match self.policy.when_full() {
             WhenFull::Refuse => 0,
-            WhenFull::Wait { .. } => self.queue.len().saturating_sub(capacity),
+            WhenFull::Wait { .. } => self.queue.calls.len().saturating_sub(capacity),
         }
     }
 
@@ -157,14 +117,20 @@ impl<T> Scheduler<T> {
     /// could bring back. Departures may still count in their windows.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.calls.is_empty()
             && self.holds.is_empty()
             && self.parking.is_at_rest()
             && self
+                .bars
                 .limits
                 .iter()
-                .all(|met| met.limiter.is_at_rest() && met.waiting == 0)
-            && self.buckets.iter().all(|(_, bucket)| bucket.waiting == 0)
+                .all(|met| met.limiter.is_at_rest() && met.queued.calls == 0)
+            && self
+                .bars
+                .buckets
+                .all
+                .iter()
+                .all(|(_, bucket)| bucket.queued.calls == 0)
     }
 
     /// Time only goes forward here. Supplies run out at their own moment, whatever comes next.
@@ -181,7 +147,11 @@ impl<T> Scheduler<T> {
     }
 
     pub(super) fn find_limit(&self, name: &str) -> Option<LimitId> {
-        let index = self.limits.iter().position(|met| &*met.rule.name == name)?;
+        let index = self
+            .bars
+            .limits
+            .iter()
+            .position(|met| &*met.rule.name == name)?;
         Some(index as LimitId)
     }
 

@@ -2,20 +2,18 @@
 
 use alloc::sync::Arc;
 
-use super::bucket_rule::OnExcess;
-use super::moved::{count_waiting, count_waiting_own};
-use super::park::{LineKey, Own};
+use super::bucket::OnExcess;
+use super::park::LineKey;
 use super::quota::{self, Found, NoRoomForKeys, Pinned};
 use super::refusal::{Reason, Refusal};
 use super::state::Scheduler;
 use crate::bucket::TokenCount;
 use crate::call::Call;
 use crate::limiter::RETRY_UNMEASURED;
-use crate::policy::{LimitId, SetId, WhenFull};
+use crate::policy::WhenFull;
 use crate::queue::account::Stay;
-use crate::queue::{Bar, Place, Ticket, Waiting};
+use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
 use crate::quota::Answer as QuotaAnswer;
-use crate::slab::Key;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -35,36 +33,37 @@ impl<T> Scheduler<T> {
     ) -> Result<Ticket, (Refusal, T)> {
         let now = self.advance(now);
         call.class = self.clamp(call.class);
-        let set = self.sets.find(&call.function, call.backend, call.class);
-        let bucket = self.buckets.find(call.bucket);
         // A call that is refused makes no ledger: another key would go for it.
-        let found = self.quotas.find_all(&call);
-        if let Some((reason, by)) = self.refuse_at_once(now, &call, set, bucket, &found) {
+        let found = self.bars.quotas.find_all(&call);
+        let mut meets = Meets {
+            set: self
+                .bars
+                .sets
+                .find(&call.function, call.backend, call.class),
+            bucket: self.bars.buckets.find(call.bucket),
+            quotas: None,
+        };
+        if let Some((reason, by)) = self.refuse_at_once(now, &call, &meets, &found) {
+            if let (Reason::RateLimited, Some(By::Bar(Bar::Bucket(bucket)))) = (reason, by) {
+                self.bars.buckets.all[bucket].counts.rejected += 1;
+            }
             let limit = match by {
-                Some(By::Limit(limit)) => self.name(Bar::Limit(limit)),
-                Some(By::Bucket(bucket)) => {
-                    if reason == Reason::RateLimited {
-                        self.buckets.expect_mut(bucket).rejected += 1;
-                    }
-                    self.name(Bar::Bucket(bucket))
-                }
+                Some(By::Bar(bar)) => self.bars.name(bar),
                 Some(By::Quota(found)) => {
-                    self.quotas.refuse(now, found, call.tokens);
-                    self.quotas.name_of(found)
+                    self.bars.quotas.refuse(now, found, call.tokens);
+                    self.bars.quotas.name_of(found)
                 }
                 None => None,
             };
-            let quotas = quota::known(&found);
-            let own = Own { bucket, quotas };
-            let refusal = self.refusal(now, reason, limit, set, &own, &call);
+            meets.quotas = quota::known(&found);
+            let refusal = self.refusal(now, reason, limit, &meets, &call);
             return Err((refusal, payload));
         }
-        let quotas = match self.pin_quotas(now, &call, &found) {
-            Ok(quotas) => quotas,
+        match self.pin_quotas(now, &call, &found) {
+            Ok(quotas) => meets.quotas = quotas,
             Err(refusal) => return Err((refusal, payload)),
-        };
-        let own = Own { bucket, quotas };
-        Ok(self.join(call, payload, set, own, None))
+        }
+        Ok(self.join(call, payload, meets, None))
     }
 
     /// Finds the quotas of a call that comes in.
@@ -74,22 +73,24 @@ impl<T> Scheduler<T> {
         call: &Call,
         found: &[Found],
     ) -> Result<Pinned, Refusal> {
-        self.quotas.pin(now, call, found).map_err(|NoRoomForKeys| {
-            let first = call.quotas.as_ref().and_then(|keys| keys.first());
-            Refusal {
-                limit: first.map(|of| Arc::clone(&of.quota)),
-                reason: Reason::QueueFull,
-                retry_after: RETRY_UNMEASURED,
-            }
-        })
+        self.bars
+            .quotas
+            .pin(now, call, found)
+            .map_err(|NoRoomForKeys| {
+                let first = call.quotas.as_ref().and_then(|keys| keys.first());
+                Refusal {
+                    limit: first.map(|of| Arc::clone(&of.quota)),
+                    reason: Reason::QueueFull,
+                    retry_after: RETRY_UNMEASURED,
+                }
+            })
     }
 
     fn refuse_at_once(
         &self,
         now: Timestamp,
         call: &Call,
-        set: SetId,
-        bucket: Option<Key>,
+        meets: &Meets,
         quotas: &[Found],
     ) -> Option<(Reason, Option<By>)> {
         if self.draining {
@@ -99,10 +100,10 @@ impl<T> Scheduler<T> {
             return Some((Reason::DeadlinePassed, None));
         }
         let mut last = (now, None);
-        for &limit in self.sets.limits(set).iter() {
-            let limiter = &self.limits[limit as usize].limiter;
+        for (limit, limiter) in self.bars.limits_of(meets) {
+            let by = Some(By::Bar(Bar::Limit(limit)));
             if limiter.is_beyond(call.class, call.draw()) {
-                return Some((Reason::NeverPossible, Some(By::Limit(limit))));
+                return Some((Reason::NeverPossible, by));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if call
@@ -112,37 +113,39 @@ impl<T> Scheduler<T> {
                 let verdict = limiter.peek(now, call.class, call.draw(), 0);
                 let earliest = limiter.earliest(now, call.class, call.draw(), verdict);
                 if earliest > last.0 {
-                    last = (earliest, Some(By::Limit(limit)));
+                    last = (earliest, by);
                 }
             }
         }
-        if let Some(key) = bucket {
-            let bucket = self.buckets.expect(key);
+        if let Some(key) = meets.bucket {
+            let bucket = &self.bars.buckets.all[key];
+            let by = Some(By::Bar(Bar::Bucket(key)));
             if bucket.rule.on_excess == OnExcess::Reject
                 && !bucket.wait_behind(now, call.tokens).is_zero()
             {
-                return Some((Reason::RateLimited, Some(By::Bucket(key))));
+                return Some((Reason::RateLimited, by));
             }
             if let (Some(_), Verdict::NotBefore(moment)) = (
                 call.deadline,
                 bucket.peek(now, TokenCount::ZERO, call.tokens),
             ) && moment > last.0
             {
-                last = (moment, Some(By::Bucket(key)));
+                last = (moment, by);
             }
         }
         for &found in quotas {
-            let (answer, is_rejected) = self.quotas.ask(now, found, call.tokens);
+            let (answer, is_rejected) = self.bars.quotas.ask(now, found, call.tokens);
+            let by = Some(By::Quota(found));
             if answer == QuotaAnswer::Never {
-                return Some((Reason::NeverPossible, Some(By::Quota(found))));
+                return Some((Reason::NeverPossible, by));
             }
             if is_rejected {
-                return Some((quota::reason(answer), Some(By::Quota(found))));
+                return Some((quota::reason(answer), by));
             }
             if let Verdict::NotBefore(moment) = answer.into()
                 && moment > last.0
             {
-                last = (moment, Some(By::Quota(found)));
+                last = (moment, by);
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
@@ -153,7 +156,7 @@ impl<T> Scheduler<T> {
             WhenFull::Wait { door } => door,
         };
         let most = u64::from(self.policy.capacity()) + u64::from(door);
-        (self.queue.len() as u64 >= most).then_some((Reason::QueueFull, None))
+        (self.queue.calls.len() as u64 >= most).then_some((Reason::QueueFull, None))
     }
 
     /// A call begins to wait in its line: at the end, or at its place before.
@@ -162,18 +165,15 @@ impl<T> Scheduler<T> {
         &mut self,
         call: Call,
         payload: T,
-        set: SetId,
-        own: Own,
+        meets: Meets,
         arrival: Option<u64>,
     ) -> Ticket {
         let joined = self.count_joining();
-        let line = self.line(LineKey::new(set, &call, own.clone()));
+        let line = self.line(LineKey::of(&call, &meets));
         let waiting = Waiting {
             call,
             payload,
-            set,
-            bucket: own.bucket,
-            quotas: own.quotas,
+            meets,
             arrival: arrival.unwrap_or(joined),
             place: Place::Line(line),
             joined,
@@ -181,8 +181,7 @@ impl<T> Scheduler<T> {
             postponed: 0,
             stay: Stay::new(self.now, self.parking.note_account(line)),
         };
-        count_waiting(&self.sets, &mut self.limits, &waiting);
-        count_waiting_own(&mut self.quotas, &mut self.buckets, &waiting);
+        self.bars.count(&waiting);
         let key = self.queue.insert(waiting);
         self.refresh_head(line);
         Ticket(key)
@@ -191,8 +190,7 @@ impl<T> Scheduler<T> {
 
 /// What refuses a call that comes in.
 #[derive(Clone, Copy)]
-pub(super) enum By {
-    Limit(LimitId),
-    Bucket(Key),
+enum By {
+    Bar(Bar),
     Quota(Found),
 }

@@ -1,6 +1,8 @@
 //! Supplies, and when they expire.
 
 use super::state::{Scheduler, Supplied};
+use crate::bucket::Fill;
+use crate::call::BucketId;
 use crate::queue::Bar;
 use crate::supply::{Supplier, Supply};
 use crate::time::Timestamp;
@@ -19,17 +21,39 @@ impl<T> Scheduler<T> {
         let Some(id) = self.find_limit(limit) else {
             return false;
         };
-        let limiter = &mut self.limits[id as usize].limiter;
-        let supplied = Supplied::Limit(id, supplier);
-        if let Some(expires_at) = limiter.supply(supplier).expires_at() {
-            self.expiries.remove(&(expires_at, supplied));
-        }
+        let limiter = &mut self.bars.limits[id as usize].limiter;
+        let before = limiter.supply(supplier).expires_at();
         limiter.set_supply(now, supplier, supply);
-        if let Some(expires_at) = supply.expires_at() {
-            self.expiries.insert((expires_at, supplied));
-        }
+        self.expires(Supplied::Limit(id, supplier), before, supply.expires_at());
         self.parking.change(Bar::Limit(id));
         true
+    }
+
+    /// Limits the rate at which a bucket fills, if that is below its rule. Nothing is refunded. The
+    /// limit stays in force when the rule changes, and is forgotten with the bucket. False if there
+    /// is no such bucket.
+    pub fn supply_fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) -> bool {
+        let now = self.advance(now);
+        let Some(key) = self.bars.buckets.find(Some(id)) else {
+            return false;
+        };
+        let bucket = &mut self.bars.buckets.all[key];
+        let before = core::mem::replace(&mut bucket.supply, supply).expires_at();
+        bucket.follow(now);
+        self.expires(Supplied::Bucket(id), before, supply.expires_at());
+        self.parking.change(Bar::Bucket(key));
+        true
+    }
+
+    /// A supply expires at another moment than before, if it does.
+    pub(super) fn expires(
+        &mut self,
+        supplied: Supplied,
+        before: Option<Timestamp>,
+        after: Option<Timestamp>,
+    ) {
+        before.map(|moment| self.expiries.remove(&(moment, supplied)));
+        after.map(|moment| self.expiries.insert((moment, supplied)));
     }
 
     #[inline]
@@ -38,15 +62,20 @@ impl<T> Scheduler<T> {
             && expires_at <= self.now
         {
             self.expiries.pop_first();
-            match supplied {
+            let bar = match supplied {
                 Supplied::Limit(limit, _) => {
-                    self.limits[limit as usize]
-                        .limiter
-                        .follow_supply(expires_at);
-                    self.parking.change(Bar::Limit(limit));
+                    let limiter = &mut self.bars.limits[limit as usize].limiter;
+                    limiter.follow_supply(expires_at);
+                    Bar::Limit(limit)
                 }
-                Supplied::Bucket(id) => self.bucket_supply_expired(expires_at, id),
-            }
+                Supplied::Bucket(id) => {
+                    let key = self.bars.buckets.find(Some(id));
+                    let key = key.expect("a removed bucket is removed with its supply");
+                    self.bars.buckets.all[key].follow(expires_at);
+                    Bar::Bucket(key)
+                }
+            };
+            self.parking.change(bar);
         }
     }
 }

@@ -3,13 +3,12 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::bucket::Buckets;
+use super::bars::Bars;
 use super::park::Parking;
-use super::quota::Quotas;
-use super::state::{Metered, Scheduler};
+use super::state::Scheduler;
 use crate::delay::{Cause, Delays};
 use crate::queue::account::Behind;
-use crate::queue::{Bar, Place, Ticket, Waiting};
+use crate::queue::{Place, Ticket, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -31,23 +30,7 @@ pub struct Waited {
     pub delays: Delays,
 }
 
-/// The names of what bars calls.
-pub(super) struct Names<'a> {
-    pub(super) limits: &'a [Metered],
-    pub(super) buckets: &'a Buckets,
-    pub(super) quotas: &'a Quotas,
-}
-
-impl Names<'_> {
-    /// The name of a limit, bucket or quota; `None` if it was removed.
-    pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
-        match bar {
-            Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
-            Bar::Bucket(bucket) => Some(self.buckets.get(bucket)?.rule.name.clone()),
-            Bar::Quota(quota) => self.quotas.name(quota),
-        }
-    }
-
+impl Bars {
     fn cause(&self, behind: Behind) -> Cause {
         match behind {
             Behind::Bar(bar) => self.name(bar).map_or(Cause::Others, Cause::Limit),
@@ -100,7 +83,7 @@ impl<T> Scheduler<T> {
     /// What a waiting call has waited for up to `now`; `None` if it no longer waits.
     #[must_use]
     pub fn waited(&self, now: Timestamp, ticket: Ticket) -> Option<Waited> {
-        let waiting = self.queue.get(ticket.0)?;
+        let waiting = self.queue.calls.get(ticket.0)?;
         let before = waiting.stay.before.clone();
         Some(self.waited_by(self.now.max(now), waiting, before))
     }
@@ -111,36 +94,18 @@ impl<T> Scheduler<T> {
     pub(super) fn waited_by(&self, now: Timestamp, waiting: &Waiting<T>, before: Delays) -> Waited {
         let mut delays = before;
         if now > waiting.stay.since {
-            self.names()
-                .add_stay(now, waiting, &self.parking, &mut delays);
+            self.bars.add_stay(now, waiting, &self.parking, &mut delays);
         }
         Waited {
-            held_by: self.held_by(waiting).and_then(|bar| self.name(bar)),
+            held_by: self.held_by(waiting).and_then(|bar| self.bars.name(bar)),
             postponed: waiting.postponed,
             delays,
         }
     }
 
-    pub(super) fn names(&self) -> Names<'_> {
-        Names {
-            limits: &self.limits,
-            buckets: &self.buckets,
-            quotas: &self.quotas,
-        }
-    }
-
-    /// The name of a limit, bucket or quota; `None` if it was removed.
-    pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
-        self.names().name(bar)
-    }
-
     /// A call is about to wait elsewhere: what it has waited for so far goes with it.
     pub(super) fn carry_over(&mut self, key: Key) {
-        let names = Names {
-            limits: &self.limits,
-            buckets: &self.buckets,
-            quotas: &self.quotas,
-        };
-        names.carry_over(self.now, self.queue.expect_mut(key), &self.parking);
+        let waiting = &mut self.queue.calls[key];
+        self.bars.carry_over(self.now, waiting, &self.parking);
     }
 }

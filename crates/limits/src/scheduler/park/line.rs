@@ -6,65 +6,26 @@ use alloc::vec::Vec;
 
 use super::at::{Claim, Spot};
 use crate::call::{Call, Caller, Class};
-use crate::policy::SetId;
 use crate::queue::account::Account;
-use crate::queue::{Bar, Waiting};
+use crate::queue::{Bar, Meets};
 use crate::slab::Key;
 use crate::time::Timestamp;
-
-/// What the calls of a line meet besides the limits of their set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Own {
-    pub(crate) bucket: Option<Key>,
-    pub(crate) quotas: Option<Arc<[Key]>>,
-}
-
-impl Own {
-    pub(crate) fn of<T>(waiting: &Waiting<T>) -> Self {
-        Self {
-            bucket: waiting.bucket,
-            quotas: waiting.quotas.clone(),
-        }
-    }
-}
 
 /// What the calls of a line have in common.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LineKey {
-    pub(super) set: SetId,
-    pub(super) caller: Caller,
-    pub(super) class: Class,
-    pub(super) own: Own,
+    pub(crate) caller: Caller,
+    pub(crate) class: Class,
+    pub(crate) meets: Meets,
 }
 
 impl LineKey {
-    pub(crate) const fn set(&self) -> SetId {
-        self.set
-    }
-
-    /// Whether its calls draw from this, beside the limits of their set.
-    pub(crate) fn has_own(&self, bar: Bar) -> bool {
-        match bar {
-            Bar::Limit(_) => false,
-            Bar::Bucket(bucket) => self.own.bucket == Some(bucket),
-            Bar::Quota(quota) => {
-                let mut quotas = self.own.quotas.iter().flat_map(|keys| keys.iter());
-                quotas.any(|&key| key == quota)
-            }
-        }
-    }
-
-    pub(crate) const fn new(set: SetId, call: &Call, own: Own) -> Self {
+    pub(crate) fn of(call: &Call, meets: &Meets) -> Self {
         Self {
-            set,
             caller: call.caller,
             class: call.class,
-            own,
+            meets: meets.clone(),
         }
-    }
-
-    pub(crate) fn of<T>(waiting: &Waiting<T>) -> Self {
-        Self::new(waiting.set, &waiting.call, Own::of(waiting))
     }
 }
 

@@ -5,10 +5,10 @@ use alloc::vec;
 use core::time::Duration;
 
 use super::at::Spot;
-use super::line::{LineKey, Own, Passed};
+use super::line::{LineKey, Passed};
 use super::lines::Parking;
 use crate::call::{Caller, Class};
-use crate::queue::{Bar, LineId};
+use crate::queue::{Bar, LineId, Meets};
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -17,10 +17,9 @@ const LIMIT: Bar = Bar::Limit(0);
 /// A line with one call that came as the `arrival`th.
 fn waiting(parking: &mut Parking, arrival: u64) -> LineId {
     let line = parking.line(LineKey {
-        set: 0,
         caller: Caller(arrival),
         class: Class(0),
-        own: Own::default(),
+        meets: Meets::default(),
     });
     let head = Some((arrival, Key::from_bits(arrival)));
     parking.set_head(line, head, Timestamp::ZERO, arrival);

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::call::QuotaKey;
 use crate::quota::{Counts, LedgerNow, Question, Rule, Spent, Trouble, Version, Write};
-use crate::scheduler::bucket_rule::OnExcess;
+use crate::scheduler::bucket::OnExcess;
 use crate::slab::Key;
 use crate::time::Timestamp;
 

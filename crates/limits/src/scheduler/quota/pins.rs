@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::kinds::QuotaRef;
-use super::table::{Found, Named, Quotas, RULED, Rests, Wrong};
+use super::table::{Found, Named, Quotas, Rests, Wrong};
 use crate::call::{Call, QuotaKey};
 use crate::recency::Recency;
 use crate::slab::Key;
@@ -50,7 +50,7 @@ impl Quotas {
         };
         let is_simple = |(at, one): (usize, &Found)| match one {
             Found::Known(key) => {
-                self.expect(*key).rests != Rests::Leaving && !found[..at].contains(one)
+                self.all[*key].rests != Rests::Leaving && !found[..at].contains(one)
             }
             Found::New(_) => false,
         };
@@ -83,13 +83,13 @@ impl Quotas {
         // Existing keys first, so that none of them is evicted for another one.
         for of in keys {
             if let Some(&key) = self.by_key.get(of)
-                && self.expect(key).rests != Rests::Leaving
+                && self.all[key].rests != Rests::Leaving
             {
                 self.pin_once(now, key, &mut pinned);
             }
         }
         let is_new = |of: &QuotaKey, quotas: &Self| match quotas.by_key.get(of) {
-            Some(&key) => quotas.expect(key).rests == Rests::Leaving,
+            Some(&key) => quotas.all[key].rests == Rests::Leaving,
             None => quotas.by_name.contains_key(&of.quota),
         };
         let new = keys.iter().filter(|&of| is_new(of, self)).count();
@@ -108,13 +108,13 @@ impl Quotas {
                     continue;
                 }
                 let named = self.by_name[&of.quota];
-                if let Some(rule) = self.named.get(named).expect(RULED).rule {
+                if let Some(rule) = self.named[named].rule {
                     let key = self.make(of, named, rule);
                     self.pin_once(now, key, &mut pinned);
                 }
             }
             // In the order in which the call names them.
-            let place = |key: &Key| keys.iter().position(|of| *of == self.expect(*key).of);
+            let place = |key: &Key| keys.iter().position(|of| *of == self.all[*key].of);
             pinned.sort_by_key(place);
         }
         Ok((!pinned.is_empty()).then(|| pinned.into()))
@@ -128,7 +128,7 @@ impl Quotas {
     }
 
     fn pin_one(&mut self, now: Timestamp, key: Key) {
-        let limiter = self.expect_mut(key);
+        let limiter = &mut self.all[key];
         limiter.used = now;
         limiter.pins += 1;
         if limiter.pins == 1 {
@@ -139,7 +139,7 @@ impl Quotas {
     /// A call that named these waits no more.
     pub(crate) fn unpin(&mut self, now: Timestamp, keys: &[Key]) {
         for &key in keys {
-            let limiter = self.expect_mut(key);
+            let limiter = &mut self.all[key];
             limiter.used = now;
             limiter.pins -= 1;
             if limiter.pins == 0 {
@@ -151,23 +151,23 @@ impl Quotas {
 
     /// No call waits for a key any more: of those of its rule it was used last.
     pub(in crate::scheduler) fn rest(&mut self, key: Key) {
-        let limiter = self.expect(key);
+        let limiter = &self.all[key];
         let holds = limiter.ledger.holds_tokens();
-        let named = self.named.get_mut(limiter.named).expect(RULED);
+        let named = &mut self.named[limiter.named];
         let (list, rests) = if holds {
             (&mut named.holding, Rests::Holding)
         } else {
             (&mut named.empty, Rests::Empty)
         };
         list.push(&mut self.all, key);
-        self.expect_mut(key).rests = rests;
+        self.all[key].rests = rests;
     }
 
     /// A call waits for it, or it is on no list for another reason.
     pub(in crate::scheduler) fn rouse(&mut self, key: Key) {
-        let limiter = self.expect(key);
+        let limiter = &self.all[key];
         let (rests, named) = (limiter.rests, limiter.named);
-        let named = self.named.get_mut(named).expect(RULED);
+        let named = &mut self.named[named];
         match rests {
             Rests::Not => return,
             Rests::Empty => named.empty.remove(&mut self.all, key),
@@ -175,15 +175,15 @@ impl Quotas {
             Rests::Leaving => {
                 self.leaving.remove(&mut self.all, key);
                 named.counts.keys += 1;
-                self.expect_mut(key).ledger.stay();
+                self.all[key].ledger.stay();
             }
         }
-        self.expect_mut(key).rests = Rests::Not;
+        self.all[key].rests = Rests::Not;
     }
 
     /// A key that no call waits for may hold tokens now, or none any more.
     pub(in crate::scheduler) fn rest_again(&mut self, key: Key) {
-        let limiter = self.expect(key);
+        let limiter = &self.all[key];
         let holds = limiter.ledger.holds_tokens();
         if matches!(
             (limiter.rests, holds),
@@ -224,7 +224,7 @@ impl Quotas {
             let oldest = |of: fn(&Named) -> &Recency| {
                 let all = self.named.iter();
                 let all = all.filter_map(|(_, named)| of(named).oldest());
-                all.min_by_key(|&key| self.expect(key).used)
+                all.min_by_key(|&key| self.all[key].used)
             };
             if let Some(empty) = oldest(|named| &named.empty) {
                 self.forget(empty);
@@ -234,7 +234,7 @@ impl Quotas {
                 return;
             };
             let time = self.time.at(now);
-            if self.expect(holding).ledger.worthless_at(&time) <= now {
+            if self.all[holding].ledger.worthless_at(&time) <= now {
                 self.forget(holding);
                 continue;
             }
@@ -253,7 +253,7 @@ impl Quotas {
     fn next_to_drop(&self) -> Option<Key> {
         let oldest = self.leaving.oldest();
         oldest.filter(|&key| {
-            let ledger = &self.expect(key).ledger;
+            let ledger = &self.all[key].ledger;
             ledger.is_unanswered() || ledger.is_unavailable()
         })
     }
@@ -261,7 +261,7 @@ impl Quotas {
     /// Has a key give back what it holds, and forgets it then.
     fn let_go(&mut self, key: Key) {
         self.rouse(key);
-        let limiter = self.expect_mut(key);
+        let limiter = &mut self.all[key];
         limiter.rests = Rests::Leaving;
         limiter.ledger.leave();
         let counts = &mut self.named_mut(key).counts;
@@ -274,7 +274,7 @@ impl Quotas {
     /// Forgets a key that no call waits for. What was drawn for it, if anything is left of it, is lost
     /// with its window.
     pub(in crate::scheduler) fn forget(&mut self, key: Key) {
-        let is_counted = self.expect(key).rests == Rests::Leaving;
+        let is_counted = self.all[key].rests == Rests::Leaving;
         self.rouse(key);
         let mut limiter = self.all.remove(key).expect("it was just found");
         self.by_key.remove(&limiter.of);
@@ -283,7 +283,7 @@ impl Quotas {
         }
         self.unknown_since = self.unknown_since.max(limiter.spent);
         self.forgotten.push(QuotaRef(key));
-        let named = self.named.get_mut(limiter.named).expect(RULED);
+        let named = &mut self.named[limiter.named];
         named.counts.keys -= 1;
         named.counts.troubled -= usize::from(limiter.trouble != Wrong::Nothing);
         named.counts.forgotten += u64::from(!is_counted);

@@ -33,7 +33,7 @@ impl Quotas {
             && moment <= now
         {
             self.wakes.pop_first();
-            self.expect_mut(key).wake = None;
+            self.all[key].wake = None;
             self.touch(key);
         }
     }
@@ -61,7 +61,7 @@ impl Quotas {
         let mut answer = Answer::Covered;
         if let Some(first) = first {
             waiting.next = first.whole();
-            waiting.sum = limiter.waiting_tokens;
+            waiting.sum = limiter.queued.draw;
             answer = ledger.peek(waiting.next, time);
             if answer != Answer::Covered {
                 ledger.want(answer);
@@ -120,8 +120,8 @@ impl Quotas {
             all.troubled += usize::from(before == Wrong::Nothing);
             all.troubled -= usize::from(wrong == Wrong::Nothing);
         }
-        if self.expect(key).rests == Rests::Leaving {
-            if self.expect(key).ledger.worthless_at(time) <= now {
+        if self.all[key].rests == Rests::Leaving {
+            if self.all[key].ledger.worthless_at(time) <= now {
                 self.forget(key);
                 self.make_room(now, self.keys_max);
             }
@@ -133,7 +133,7 @@ impl Quotas {
     /// Works on a key again at this moment; never at the greatest.
     fn wake_at(&mut self, key: Key, at: Timestamp) {
         let wake = (at < Timestamp::MAX).then_some(at);
-        let before = mem::replace(&mut self.expect_mut(key).wake, wake);
+        let before = mem::replace(&mut self.all[key].wake, wake);
         if before != wake {
             before.map(|before| self.wakes.remove(&(before, key)));
             self.wakes.extend(wake.map(|wake| (wake, key)));

@@ -1,12 +1,11 @@
 //! What calls ask of a key, and what they take.
 
-use alloc::sync::Arc;
 
 use super::kinds::QuotaSpent;
-use super::table::{Found, Quotas, RULED, Rests};
+use super::table::{Found, Quotas, Rests};
 use crate::bucket::Tokens;
 use crate::quota::{Answer, Ledger, Spent};
-use crate::scheduler::bucket_rule::OnExcess;
+use crate::scheduler::bucket::OnExcess;
 use crate::scheduler::refusal::Reason;
 use crate::slab::Key;
 use crate::time::Timestamp;
@@ -21,7 +20,7 @@ impl Quotas {
                 (answer, self.rejects(key, answer))
             }
             Found::New(named) => {
-                let rule = self.named.get(named).expect(RULED).rule;
+                let rule = self.named[named].rule;
                 let rule = rule.expect("what is found has a rule");
                 let ledger = Ledger::new(rule.rule, self.unknown_since);
                 let answer = ledger.peek(tokens.whole(), &self.time.at(now));
@@ -37,7 +36,7 @@ impl Quotas {
                 let answer = self.peek(now, key, tokens);
                 self.held(key, answer);
                 self.refused(key);
-                let limiter = self.expect_mut(key);
+                let limiter = &mut self.all[key];
                 limiter.used = now;
                 if matches!(limiter.rests, Rests::Empty | Rests::Holding) {
                     self.rouse(key);
@@ -45,7 +44,7 @@ impl Quotas {
                 }
             }
             Found::New(named) => {
-                let named = self.named.get_mut(named).expect(RULED);
+                let named = &mut self.named[named];
                 named.counts.refused += 1;
             }
         }
@@ -53,13 +52,13 @@ impl Quotas {
 
     /// The answer of a quota to a call of this cost.
     pub(crate) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
-        let ledger = &self.expect(key).ledger;
+        let ledger = &self.all[key].ledger;
         ledger.peek(tokens.whole(), &self.time.at(now))
     }
 
     /// The same as a verdict, for a call behind claims of `ahead`.
     pub(crate) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
-        let ledger = &self.expect(key).ledger;
+        let ledger = &self.all[key].ledger;
         let cost = tokens.whole().saturating_add(ahead);
         match ledger.verdict(cost, &self.time.at(now)) {
             // Earlier calls will leave.
@@ -70,7 +69,7 @@ impl Quotas {
 
     /// Whether a call with this answer is refused instead of waiting.
     pub(crate) fn rejects(&self, key: Key, answer: Answer) -> bool {
-        rejects(self.expect(key).on_excess, answer)
+        rejects(self.all[key].on_excess, answer)
     }
 
     /// Whether a call that is not covered waits because the store does not answer.
@@ -81,7 +80,7 @@ impl Quotas {
 
     /// A call was held or refused by this answer.
     pub(crate) fn held(&mut self, key: Key, answer: Answer) {
-        self.expect_mut(key).ledger.want(answer);
+        self.all[key].ledger.want(answer);
         self.touch(key);
     }
 
@@ -89,20 +88,6 @@ impl Quotas {
     pub(crate) fn refused(&mut self, key: Key) {
         if self.all.get(key).is_some() {
             self.named_mut(key).counts.refused += 1;
-        }
-    }
-
-    pub(crate) fn count_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
-        for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
-            let limiter = self.expect_mut(key);
-            limiter.waiting_tokens += tokens.whole();
-        }
-    }
-
-    pub(crate) fn discount_waiting(&mut self, keys: Option<&Arc<[Key]>>, tokens: Tokens) {
-        for &key in keys.into_iter().flat_map(|keys| keys.iter()) {
-            let limiter = self.expect_mut(key);
-            limiter.waiting_tokens -= tokens.whole();
         }
     }
 
@@ -117,7 +102,7 @@ impl Quotas {
     ) -> QuotaSpent {
         let time = self.time.at(now);
         let cost = tokens.whole();
-        let limiter = self.expect_mut(key);
+        let limiter = &mut self.all[key];
         (limiter.used, limiter.spent) = (now, now);
         let spent = limiter.ledger.spend(cost, &time);
         let (window, total) = limiter.ledger.window(&time, spent.window);

@@ -7,9 +7,10 @@ use core::time::Duration;
 
 use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 use crate::call::{Call, QuotaKey};
+use crate::queue::Queued;
 use crate::quota::{Ledger, StoreTime, Trouble};
 use crate::recency::{Linked, Links, Recency};
-use crate::scheduler::bucket_rule::OnExcess;
+use crate::scheduler::bucket::OnExcess;
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
 
@@ -25,7 +26,7 @@ pub(in crate::scheduler) struct Limiter {
     pub(in crate::scheduler) has_own_rule: bool,
     /// Calls that wait for it. While there are any it is not forgotten.
     pub(in crate::scheduler) pins: u64,
-    pub(in crate::scheduler) waiting_tokens: u64,
+    pub(in crate::scheduler) queued: Queued,
     pub(in crate::scheduler) used: Timestamp,
     /// When it spent anything last.
     pub(in crate::scheduler) spent: Timestamp,
@@ -116,7 +117,7 @@ pub(crate) enum Found {
 }
 
 /// All quotas.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Quotas {
     pub(in crate::scheduler) named: Slab<Named>,
     pub(in crate::scheduler) by_name: BTreeMap<Arc<str>, Key>,
@@ -139,50 +140,13 @@ pub(crate) struct Quotas {
     pub(in crate::scheduler) unknown_since: Timestamp,
 }
 
-pub(in crate::scheduler) const RULED: &str = "a rule is there for as long as its keys are";
-
 impl Quotas {
-    pub(crate) fn new() -> Self {
-        Self {
-            named: Slab::default(),
-            by_name: BTreeMap::new(),
-            by_key: BTreeMap::new(),
-            all: Slab::default(),
-            keys_max: 0,
-            nodes: 0,
-            time: StoreTime::unknown(Timestamp::ZERO),
-            touched: Vec::new(),
-            wakes: BTreeSet::new(),
-            questions: Vec::new(),
-            leaving: Recency::default(),
-            forgotten: Vec::new(),
-            reopened: Vec::new(),
-            troubles: Vec::new(),
-            unknown_since: Timestamp::ZERO,
-        }
-    }
-
-    /// A quota that calls wait for is never forgotten.
-    pub(in crate::scheduler) fn expect(&self, key: Key) -> &Limiter {
-        self.all
-            .get(key)
-            .expect("the quota of a waiting call is there")
-    }
-
-    pub(in crate::scheduler) fn expect_mut(&mut self, key: Key) -> &mut Limiter {
-        self.all
-            .get_mut(key)
-            .expect("the quota of a waiting call is there")
-    }
-
     pub(in crate::scheduler) fn named_mut(&mut self, key: Key) -> &mut Named {
-        let named = self.expect(key).named;
-        self.named.get_mut(named).expect(RULED)
+        &mut self.named[self.all[key].named]
     }
 
     pub(in crate::scheduler) fn find(&self, name: &str) -> Option<&Named> {
-        let named = *self.by_name.get(name)?;
-        Some(self.named.get(named).expect(RULED))
+        Some(&self.named[*self.by_name.get(name)?])
     }
 
     /// What a call names, if there is a rule for it. Makes nothing.
@@ -192,12 +156,12 @@ impl Quotas {
         };
         let found = |of: &QuotaKey| match self.by_key.get(of) {
             Some(&key) => {
-                let named = self.named.get(self.expect(key).named).expect(RULED);
-                named.rule.map(|_| Found::Known(key))
+                let rule = self.named[self.all[key].named].rule;
+                rule.map(|_| Found::Known(key))
             }
             None => {
                 let named = *self.by_name.get(&of.quota)?;
-                let rule = self.named.get(named).expect(RULED).rule;
+                let rule = self.named[named].rule;
                 rule.map(|_| Found::New(named))
             }
         };
@@ -224,7 +188,7 @@ impl Quotas {
             on_excess: rule.on_excess,
             has_own_rule: false,
             pins: 0,
-            waiting_tokens: 0,
+            queued: Queued::default(),
             used: self.unknown_since,
             spent: self.unknown_since,
             touched: false,
@@ -265,7 +229,7 @@ impl Quotas {
             rule: *limiter.ledger.rule(),
             ledger: limiter.ledger.now(time),
             waiting: limiter.pins,
-            waiting_tokens: limiter.waiting_tokens,
+            waiting_tokens: limiter.queued.draw,
             claimed,
             idle,
             used: limiter.used,
@@ -273,14 +237,11 @@ impl Quotas {
     }
 
     /// Panics unless every quota knows the number of its waiting calls. `waiting` counts them.
-    pub(crate) fn audit(&self, waiting: impl Fn(Key) -> u64) {
+    pub(crate) fn audit(&self) {
         assert!(self.touched.is_empty(), "all were looked after");
-        for (key, limiter) in self.all.iter() {
-            assert_eq!(
-                limiter.pins,
-                waiting(key),
-                "every quota knows how many wait for it"
-            );
+        for (_, limiter) in self.all.iter() {
+            let waiting = limiter.queued.calls;
+            assert_eq!(limiter.pins, waiting, "what waits is pinned");
         }
         let is_full = self.leaving.len() >= self.leaving_max();
         assert!(

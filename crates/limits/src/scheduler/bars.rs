@@ -1,0 +1,193 @@
+//! What calls draw from: the limits of the policy, buckets and quotas, as one.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::bucket::Buckets;
+use super::quota::Quotas;
+use crate::bucket::TokenCount;
+use crate::call::{Call, Class};
+use crate::limiter::Limiter;
+use crate::policy::{LimitId, LimitRule, LimitSets, Policy};
+use crate::queue::fair::WINDOW;
+use crate::queue::{Bar, Meets, Queued, Waiting};
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+/// A limit in force: its rule, its state, and its waiting calls.
+#[derive(Debug)]
+pub(super) struct Metered {
+    pub(super) rule: LimitRule,
+    pub(super) limiter: Limiter,
+    pub(super) queued: Queued,
+    /// Need and use, as last reported by [`Scheduler::demand`](crate::Scheduler::demand).
+    pub(super) reported: (u64, u64),
+}
+
+impl Metered {
+    pub(super) fn all(now: Timestamp, policy: &Policy) -> Vec<Self> {
+        let new = |rule: &LimitRule| Self {
+            rule: rule.clone(),
+            limiter: Limiter::new(now, &rule.limit, rule.reserve),
+            queued: Queued::default(),
+            reported: (0, 0),
+        };
+        policy.limits().iter().map(new).collect()
+    }
+}
+
+/// Everything that calls draw from.
+#[derive(Debug)]
+pub(super) struct Bars {
+    pub(super) sets: LimitSets,
+    pub(super) limits: Vec<Metered>,
+    pub(super) buckets: Buckets,
+    pub(super) quotas: Quotas,
+}
+
+impl Bars {
+    pub(super) fn new(policy: &Policy) -> Self {
+        Self {
+            sets: LimitSets::new(policy.limits()),
+            limits: Metered::all(Timestamp::ZERO, policy),
+            buckets: Buckets::default(),
+            quotas: Quotas::default(),
+        }
+    }
+
+    /// The class for which each limit keeps something, if it does.
+    pub(super) fn kept_for(&self) -> impl Iterator<Item = Option<Class>> {
+        self.limits.iter().map(|met| met.limiter.kept_for())
+    }
+
+    /// The limits of the policy that such calls meet.
+    #[inline]
+    pub(super) fn limits_of(&self, meets: &Meets) -> impl Iterator<Item = (LimitId, &Limiter)> {
+        let limits = self.sets.limits(meets.set).iter();
+        limits.map(|&limit| (limit, &self.limits[limit as usize].limiter))
+    }
+
+    /// All that such calls meet.
+    pub(super) fn of(&self, meets: &Meets) -> impl Iterator<Item = Bar> {
+        let limits = self.sets.limits(meets.set).iter();
+        let limits = limits.map(|&limit| Bar::Limit(limit));
+        limits.chain(meets.own())
+    }
+
+    /// Whether such calls meet this.
+    pub(super) fn meets(&self, meets: &Meets, bar: Bar) -> bool {
+        self.of(meets).any(|met| met == bar)
+    }
+
+    /// The name of a limit, bucket or quota; `None` if it was removed.
+    pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
+        match bar {
+            Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
+            Bar::Bucket(bucket) => Some(self.buckets.all.get(bucket)?.rule.name.clone()),
+            Bar::Quota(quota) => self.quotas.name(quota),
+        }
+    }
+
+    /// What a call draws from this, in its unit.
+    #[inline]
+    pub(super) fn draw_of(&self, bar: Bar, call: &Call) -> u64 {
+        match bar {
+            Bar::Limit(limit) => self.limits[limit as usize].limiter.draw_of(call.draw()),
+            Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
+            Bar::Quota(_) => call.tokens.whole(),
+        }
+    }
+
+    /// The verdict of this on a call, behind claims of `ahead`.
+    #[inline]
+    pub(super) fn peek(&self, now: Timestamp, bar: Bar, call: &Call, ahead: u64) -> Verdict {
+        match bar {
+            Bar::Limit(limit) => {
+                let limiter = &self.limits[limit as usize].limiter;
+                let is_kept = ahead > 0 && limiter.is_kept_for(now, call.class, call.draw());
+                let ahead = if is_kept { 0 } else { ahead };
+                limiter.peek(now, call.class, call.draw(), ahead)
+            }
+            Bar::Bucket(bucket) => {
+                let ahead = TokenCount::from_micros(ahead);
+                self.buckets.all[bucket].peek(now, ahead, call.tokens)
+            }
+            Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
+        }
+    }
+
+    /// How long a call that arrives now would wait for this.
+    pub(super) fn wait(&self, now: Timestamp, bar: Bar, call: &Call) -> Duration {
+        match bar {
+            Bar::Limit(limit) => {
+                let Metered {
+                    limiter, queued, ..
+                } = &self.limits[limit as usize];
+                limiter.wait_behind(now, call.class, queued.draw, call.draw())
+            }
+            Bar::Bucket(bucket) => self.buckets.all[bucket].wait_behind(now, call.tokens),
+            Bar::Quota(quota) => self.quotas.opens(now, quota, call.tokens).since(now),
+        }
+    }
+
+    /// How long a claim of such calls at this lasts: its window, the longest window that they meet,
+    /// or [`WINDOW`].
+    pub(super) fn window(&self, bar: Bar, meets: &Meets) -> Duration {
+        let own = match bar {
+            Bar::Limit(limit) => self.limits[limit as usize].limiter.window(),
+            Bar::Bucket(_) | Bar::Quota(_) => None,
+        };
+        own.unwrap_or_else(|| {
+            let windows = self.limits_of(meets);
+            let windows = windows.filter_map(|(_, limiter)| limiter.window());
+            windows.max().unwrap_or(WINDOW)
+        })
+    }
+
+    /// A call waits from now on.
+    #[inline]
+    pub(super) fn count<T>(&mut self, waiting: &Waiting<T>) {
+        self.each_queued(&waiting.call, &waiting.meets, Queued::add);
+    }
+
+    /// A call that waited waits no more.
+    #[inline]
+    pub(super) fn discount<T>(&mut self, waiting: &Waiting<T>) {
+        self.each_queued(&waiting.call, &waiting.meets, Queued::remove);
+    }
+
+    #[inline]
+    fn each_queued(&mut self, call: &Call, meets: &Meets, change: impl Fn(&mut Queued, u64)) {
+        for &limit in self.sets.limits(meets.set).iter() {
+            let met = &mut self.limits[limit as usize];
+            change(&mut met.queued, met.limiter.draw_of(call.draw()));
+        }
+        for bar in meets.own() {
+            let draw = self.draw_of(bar, call);
+            match bar {
+                Bar::Limit(_) => {}
+                Bar::Bucket(bucket) => change(&mut self.buckets.all[bucket].queued, draw),
+                Bar::Quota(quota) => change(&mut self.quotas.all[quota].queued, draw),
+            }
+        }
+    }
+
+    /// No call is counted as waiting.
+    pub(super) fn clear_queued(&mut self) {
+        let limits = self.limits.iter_mut().map(|met| &mut met.queued);
+        let buckets = self
+            .buckets
+            .all
+            .iter_mut()
+            .map(|(_, bucket)| &mut bucket.queued);
+        let quotas = self
+            .quotas
+            .all
+            .iter_mut()
+            .map(|(_, quota)| &mut quota.queued);
+        for queued in limits.chain(buckets).chain(quotas) {
+            *queued = Queued::default();
+        }
+    }
+}
