@@ -21,7 +21,6 @@ use state::State;
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Class, Draw};
-use crate::pace::Pace;
 use crate::policy::{Limit, Reserve, WindowStamp};
 use crate::supply::{Supplier, Supply};
 use crate::time::Timestamp;
@@ -34,11 +33,8 @@ pub(crate) const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 /// The state of one limit.
 #[derive(Debug)]
 pub(crate) struct Limiter {
+    limit: Limit,
     configured: u32,
-    /// The configured pace of a paced limit.
-    pace: Option<Pace>,
-    /// What a window counts as a departure.
-    stamp: WindowStamp,
     /// One for each [`Supplier`].
     supplies: [Supply; Supplier::ALL.len()],
     state: State,
@@ -55,15 +51,8 @@ struct Kept {
 impl Limiter {
     pub(crate) fn new(now: Timestamp, limit: &Limit, reserve: Option<Reserve>) -> Self {
         Self {
+            limit: limit.clone(),
             configured: limit.max(),
-            pace: match limit {
-                Limit::Paced { pace } => Some(*pace),
-                Limit::Outstanding { .. } | Limit::Window { .. } => None,
-            },
-            stamp: match limit {
-                Limit::Window { stamp, .. } => *stamp,
-                Limit::Outstanding { .. } | Limit::Paced { .. } => WindowStamp::Sent,
-            },
             supplies: Default::default(),
             state: State::new(now, limit),
             kept: reserve.map(|reserve| {
@@ -80,6 +69,14 @@ impl Limiter {
         supplied.fold(self.configured, u32::min)
     }
 
+    /// What counts as a departure.
+    const fn stamp(&self) -> WindowStamp {
+        match self.limit {
+            Limit::Window { stamp, .. } => stamp,
+            Limit::Outstanding { .. } | Limit::Paced { .. } => WindowStamp::Sent,
+        }
+    }
+
     pub(crate) const fn supply(&self, supplier: Supplier) -> Supply {
         self.supplies[supplier as usize]
     }
@@ -92,7 +89,7 @@ impl Limiter {
     /// Sets a pace to what the rule and the supplies allow now.
     pub(crate) fn follow_supply(&mut self, now: Timestamp) {
         let max = self.max(now);
-        let (State::Paced(level), Some(pace)) = (&mut self.state, self.pace) else {
+        let (State::Paced(level), &Limit::Paced { pace }) = (&mut self.state, &self.limit) else {
             return;
         };
         let supply = (max < self.configured).then_some(f64::from(max));
@@ -280,12 +277,12 @@ impl Limiter {
         stake: &mut Stake,
         stamp: WindowStamp,
     ) -> bool {
+        if self.stamp() != stamp {
+            return false;
+        }
         let (State::Window(window), Stake::Reserved(cost)) = (&mut self.state, *stake) else {
             return false;
         };
-        if self.stamp != stamp {
-            return false;
-        }
         window.depart(now, cost);
         *stake = Stake::Departed(cost);
         if let Some(State::Window(kept)) = self.kept_by(class) {
@@ -384,7 +381,7 @@ impl Limiter {
 
     /// Counts a call that was in flight before this limit applied to it.
     pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) -> Stake {
-        self.state.adopt(cost, progress.departed(self.stamp))
+        self.state.adopt(cost, progress.departed(self.stamp()))
     }
 
     /// Counts a call in flight for the reserve of its class. A departed call was counted when it departed,
@@ -402,10 +399,11 @@ impl Limiter {
     /// Corrects the stake of a call in flight after `inherit`, if the policy before counted another moment
     /// as the departure. What was counted once stays counted.
     pub(crate) fn readopt(&mut self, now: Timestamp, stake: &mut Stake, progress: Progress) {
+        let departed = progress.departed(self.stamp());
         let State::Window(window) = &mut self.state else {
             return;
         };
-        match (*stake, progress.departed(self.stamp)) {
+        match (*stake, departed) {
             (Stake::Reserved(cost), Some(_)) => {
                 window.depart(now, cost);
                 *stake = Stake::Departed(cost);

@@ -26,7 +26,7 @@ pub use limiter::TokioTimer;
 pub use limiter::{
     Acquire, AcquireError, PacedLimiter, PacedLimiterNow, Slice, ThreadSleep, Timer, TimerThread,
 };
-pub use pacer::{AlreadyRunning, ApplyError, Pacer, PoolsNow};
+pub use pacer::{ApplyError, Pacer, PoolsNow};
 pub use pools::Pools;
 pub use rule::{BurstRatio, Pace, Rate};
 pub use spec::{PaceSpec, SpecError, SpecScope, Verb};

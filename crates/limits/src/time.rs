@@ -48,6 +48,36 @@ pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The first number above `no` for which this holds, if any. It must hold for all numbers above the
+/// first one, and not for `no`. The closer the guess, the quicker.
+pub(crate) fn first_above(no: u64, guess: u64, holds: impl Fn(u64) -> bool) -> Option<u64> {
+    let (mut no, mut yes) = (no, guess.max(no.saturating_add(1)));
+    let mut step = 1_u64;
+    while !holds(yes) {
+        if yes == u64::MAX {
+            return None;
+        }
+        no = yes;
+        yes = yes.saturating_add(step);
+        step = step.saturating_mul(2);
+    }
+    step = 1;
+    while yes - no > step && holds(yes - step) {
+        yes -= step;
+        step = step.saturating_mul(2);
+    }
+    no = no.max(yes.saturating_sub(step));
+    while yes - no > 1 {
+        let middle = no + (yes - no) / 2;
+        if holds(middle) {
+            yes = middle;
+        } else {
+            no = middle;
+        }
+    }
+    Some(yes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,7 @@
 use core::time::Duration;
 
 use super::{Burst, Fill, TokenLimiter, Tokens};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, first_above};
 
 /// A debt of several calls is at most this many times the burst, or [`DEBT_MAX_FILL`] if that is more.
 pub const DEBT_MAX_BURSTS: f64 = 10.0;
@@ -112,40 +112,20 @@ impl TokenBucket {
     /// The first moment, not before `now`, at which the bucket contains this number of tokens. The
     /// number is at most the burst, so counting the overflow here does no harm.
     pub(crate) fn reached_at(&self, now: Timestamp, level: f64) -> Timestamp {
-        let at = |nanos: u64| {
+        let reached = |nanos: u64| {
             let filled = nanos as f64 / NANOS_PER_SECOND * self.fill.get();
-            self.tokens + filled
+            self.tokens + filled >= level
         };
         let start = now.as_nanos().saturating_sub(self.since.as_nanos());
-        if at(start) >= level {
+        if reached(start) {
             return now;
         }
-        // The quotient is right except for rounding, so the first moment is near it, between a
-        // moment that is too early and one that is not.
+        // Right except for rounding.
         let guess = ((level - self.tokens) / self.fill.get() * NANOS_PER_SECOND) as u64;
-        let (mut early, mut step) = (guess, 1);
-        while early > start && at(early) >= level {
-            early = early.saturating_sub(step).max(start);
-            step *= 2;
+        match first_above(start, guess, reached) {
+            Some(nanos) => self.since + Duration::from_nanos(nanos),
+            None => Timestamp::MAX,
         }
-        let (mut late, mut step) = (early.saturating_add(1), 1);
-        while at(late) < level {
-            if late == u64::MAX {
-                return Timestamp::MAX;
-            }
-            early = late;
-            late = late.saturating_add(step);
-            step *= 2;
-        }
-        while late - early > 1 {
-            let middle = early + (late - early) / 2;
-            if at(middle) >= level {
-                late = middle;
-            } else {
-                early = middle;
-            }
-        }
-        self.since + Duration::from_nanos(late)
     }
 
     fn set(&mut self, now: Timestamp, tokens: f64) {

@@ -22,48 +22,33 @@ use super::pools::{Level, Pools, Sizes, span, ticks};
 use super::rule::Pace;
 use super::spec::{PaceSpec, Verb};
 use crate::bucket::{OutOfRange, TokenLimiter, Tokens};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, first_above, nanos};
 use crate::verdict::Verdict;
 
-/// A start of a limiter that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AlreadyRunning;
-
-impl fmt::Display for AlreadyRunning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the limiter runs already; \"restart\" would begin anew")
-    }
-}
-
-impl core::error::Error for AlreadyRunning {}
-
-/// Why a [`PaceSpec`] was not applied. Nothing has changed.
+/// Why a limiter was not started, or a [`PaceSpec`] not applied. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ApplyError {
-    /// The verb is `start`, and the limiter runs.
-    AlreadyRunning(AlreadyRunning),
+    /// It is to start, and runs already.
+    AlreadyRunning,
     /// Its largest operation takes too long at that rate.
     OutOfRange(OutOfRange),
 }
 
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the limiter cannot apply the specification")
+        f.write_str(match self {
+            Self::AlreadyRunning => "the limiter runs already; \"restart\" would begin anew",
+            Self::OutOfRange(_) => "the limiter cannot apply the specification",
+        })
     }
 }
 
 impl core::error::Error for ApplyError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::AlreadyRunning(cause) => Some(cause),
+            Self::AlreadyRunning => None,
             Self::OutOfRange(cause) => Some(cause),
         }
-    }
-}
-
-impl From<AlreadyRunning> for ApplyError {
-    fn from(cause: AlreadyRunning) -> Self {
-        Self::AlreadyRunning(cause)
     }
 }
 
@@ -242,42 +227,19 @@ impl Pacer {
             let level = self.level_after(ticks(Duration::from_nanos(nanos)));
             level.active >= wanted
         };
-        // The level never falls while time passes, so the first moment lies between one that is
-        // too early and one that is not.
-        let start = now.since(since);
-        let mut early = crate::time::nanos(start);
-        let mut late = early.saturating_add(self.guess(wanted)).saturating_add(1);
-        let mut step = 1_u64;
-        while !has(late) {
-            if late == u64::MAX {
-                return Timestamp::MAX;
-            }
-            early = late;
-            late = late.saturating_add(step);
-            step = step.saturating_mul(2);
+        let start = nanos(now.since(since));
+        let guess = start.saturating_add(self.guess(wanted)).saturating_add(1);
+        match first_above(start, guess, has) {
+            Some(nanos) => since + Duration::from_nanos(nanos),
+            None => Timestamp::MAX,
         }
-        let mut step = 1_u64;
-        while late - early > step && has(late - step) {
-            late -= step;
-            step = step.saturating_mul(2);
-        }
-        early = early.max(late.saturating_sub(step));
-        while late - early > 1 {
-            let middle = early + (late - early) / 2;
-            if has(middle) {
-                late = middle;
-            } else {
-                early = middle;
-            }
-        }
-        since + Duration::from_nanos(late)
     }
 
     /// About how many nanoseconds after the last change `wanted` is available, right except for
     /// rounding.
     fn guess(&self, wanted: i128) -> u64 {
         let level = self.pools.level();
-        crate::time::nanos(span(self.flow(wanted - level.active, level.waiting)))
+        nanos(span(self.flow(wanted - level.active, level.waiting)))
     }
 
     /// How long it takes until this much has come into the active pool, in ticks: at the pace of
@@ -324,7 +286,7 @@ impl Pacer {
     pub fn apply(&mut self, now: Timestamp, spec: &PaceSpec) -> Result<(), ApplyError> {
         let pace = self.pace.at(spec.rate, spec.ratio)?;
         if spec.verb == Verb::Start && self.is_running() {
-            return Err(AlreadyRunning.into());
+            return Err(ApplyError::AlreadyRunning);
         }
         self.set_pace(now, pace);
         match spec.verb {
@@ -362,9 +324,9 @@ impl Pacer {
     /// # Errors
     ///
     /// If it runs.
-    pub fn start(&mut self, now: Timestamp) -> Result<(), AlreadyRunning> {
+    pub fn start(&mut self, now: Timestamp) -> Result<(), ApplyError> {
         if self.pools.is_running() {
-            return Err(AlreadyRunning);
+            return Err(ApplyError::AlreadyRunning);
         }
         self.restart(now);
         Ok(())

@@ -80,7 +80,16 @@ impl Pace {
     /// Operations that cost 1 each, at this rate.
     #[must_use]
     pub fn new(rate: Rate, ratio: BurstRatio) -> Self {
-        Self::sized(rate, ratio, Cost::ONE, None, Self::POOL_MIN)
+        let pace = Self {
+            rate,
+            ratio,
+            largest: Cost::ONE,
+            pool_for: None,
+            pool_min: Self::POOL_MIN,
+            price: 0,
+            sizes: Sizes { active: 0, over: 0 },
+        };
+        pace.sized()
             .expect("two operations of the slowest rate, a hundredfold, are 63 years")
     }
 
@@ -90,7 +99,7 @@ impl Pace {
     ///
     /// If two of them would take longer at this rate than 146 years divided by the ratio.
     pub fn with_largest(self, largest: Cost) -> Result<Self, OutOfRange> {
-        Self::sized(self.rate, self.ratio, largest, self.pool_for, self.pool_min)
+        Self { largest, ..self }.sized()
     }
 
     /// With operations that cost up to `costliest`, rounded up. If two of those would take too long
@@ -118,8 +127,9 @@ impl Pace {
     pub fn with_pool_for(self, cheapest: Tokens) -> Self {
         let most = f64::from(self.largest.get());
         let cheapest = Tokens::new(cheapest.get().min(most)).expect("no more than a cost");
-        let (rate, ratio, largest) = (self.rate, self.ratio, self.largest);
-        Self::sized(rate, ratio, largest, Some(cheapest), self.pool_min)
+        let pool_for = Some(cheapest);
+        Self { pool_for, ..self }
+            .sized()
             .expect("the largest operation is as it was")
     }
 
@@ -130,41 +140,30 @@ impl Pace {
     ///
     /// If it is not from 1 ms to an hour.
     pub fn with_pool_min(self, pool_min: Duration) -> Result<Self, OutOfRange> {
-        let bounds = (
-            Self::POOL_MIN.as_secs_f64(),
-            Self::POOL_MIN_MAX.as_secs_f64(),
-        );
-        in_range("pool seconds", pool_min.as_secs_f64(), bounds.0, bounds.1)?;
-        let (rate, ratio, largest) = (self.rate, self.ratio, self.largest);
-        Self::sized(rate, ratio, largest, self.pool_for, pool_min)
+        let (min, max) = (Self::POOL_MIN, Self::POOL_MIN_MAX);
+        let [given, min, max] = [pool_min, min, max].map(|span| span.as_secs_f64());
+        in_range("pool seconds", given, min, max)?;
+        Self { pool_min, ..self }.sized()
     }
 
-    fn sized(
-        rate: Rate,
-        ratio: BurstRatio,
-        largest: Cost,
-        pool_for: Option<Tokens>,
-        pool_min: Duration,
-    ) -> Result<Self, OutOfRange> {
-        let price = rate.price();
-        let largest_max = largest_max(rate, ratio);
-        in_range("largest cost", f64::from(largest.get()), 1.0, largest_max)?;
-        let two = match pool_for {
-            None => 2 * i128::from(largest.get()) * price,
+    /// The same, with the price and the sizes that follow from its other fields.
+    fn sized(self) -> Result<Self, OutOfRange> {
+        let price = self.rate.price();
+        let largest = self.largest.get();
+        let largest_max = largest_max(self.rate, self.ratio);
+        in_range("largest cost", f64::from(largest), 1.0, largest_max)?;
+        let two = match self.pool_for {
+            None => 2 * i128::from(largest) * price,
             // Rounded up: two that just fit must fit.
             Some(cost) => (2.0 * cost.get() * price as f64) as i128 + 1,
         };
-        let active = two.max(ticks(pool_min));
-        let over = ((active as f64 * ratio.0 + 0.5) as i128).max(active);
+        let active = two.max(ticks(self.pool_min));
+        let over = ((active as f64 * self.ratio.0 + 0.5) as i128).max(active);
         let sizes = Sizes { active, over };
         Ok(Self {
-            rate,
-            ratio,
-            largest,
-            pool_for,
-            pool_min,
             price,
             sizes,
+            ..self
         })
     }
 
@@ -204,7 +203,12 @@ impl Pace {
     ///
     /// As for [`with_largest`](Self::with_largest).
     pub fn at(self, rate: Rate, ratio: BurstRatio) -> Result<Self, OutOfRange> {
-        Self::sized(rate, ratio, self.largest, self.pool_for, self.pool_min)
+        Self {
+            rate,
+            ratio,
+            ..self
+        }
+        .sized()
     }
 
     /// The most that can go at once after a silence, in operations of cost 1.
@@ -220,7 +224,8 @@ impl Pace {
         let ratio = BurstRatio::STRICT;
         let most = largest_max(rate, ratio) as u32;
         let largest = Cost::new(self.largest.get().min(most)).unwrap_or(Cost::ONE);
-        Self::sized(rate, ratio, largest, self.pool_for, self.pool_min)
+        Self { largest, ..self }
+            .at(rate, ratio)
             .expect("no more than the largest that there may be")
     }
 

@@ -7,6 +7,7 @@
 
 use alloc::boxed::Box;
 use core::fmt;
+use core::iter::Peekable;
 use core::str::FromStr;
 
 use super::rule::{BurstRatio, Rate};
@@ -129,8 +130,8 @@ impl FromStr for PaceSpec {
             }
             None => BurstRatio::default(),
         };
-        let verb = words.next_if_map_known(verb).unwrap_or_default();
-        let scope = words.next_if_map_known(scope).unwrap_or_default();
+        let verb = next_known(&mut words, &VERBS).unwrap_or_default();
+        let scope = next_known(&mut words, &SCOPES).unwrap_or_default();
         match words.next() {
             None => Ok(Self {
                 rate,
@@ -143,37 +144,27 @@ impl FromStr for PaceSpec {
     }
 }
 
-/// Takes the next word if it is known.
-trait NextKnown<'a> {
-    fn next_if_map_known<T>(&mut self, known: fn(&str) -> Option<T>) -> Option<T>;
-}
+const VERBS: [(&str, Verb); 4] = [
+    ("configure", Verb::Configure),
+    ("start", Verb::Start),
+    ("restart", Verb::Restart),
+    ("stop", Verb::Stop),
+];
 
-impl<'a, I: Iterator<Item = &'a str>> NextKnown<'a> for core::iter::Peekable<I> {
-    fn next_if_map_known<T>(&mut self, known: fn(&str) -> Option<T>) -> Option<T> {
-        let found = self.peek().and_then(|word| known(word));
-        if found.is_some() {
-            self.next();
-        }
-        found
-    }
-}
+const SCOPES: [(&str, SpecScope); 2] = [
+    ("activity", SpecScope::Activity),
+    ("thread", SpecScope::Thread),
+];
 
-fn verb(word: &str) -> Option<Verb> {
-    match word {
-        "configure" => Some(Verb::Configure),
-        "start" => Some(Verb::Start),
-        "restart" => Some(Verb::Restart),
-        "stop" => Some(Verb::Stop),
-        _ => None,
-    }
-}
-
-fn scope(word: &str) -> Option<SpecScope> {
-    match word {
-        "activity" => Some(SpecScope::Activity),
-        "thread" => Some(SpecScope::Thread),
-        _ => None,
-    }
+/// Takes the next word if it is one of these, and returns what it means.
+fn next_known<'a, T: Copy>(
+    words: &mut Peekable<impl Iterator<Item = &'a str>>,
+    known: &[(&str, T)],
+) -> Option<T> {
+    let word = words.peek()?;
+    let (_, meaning) = *known.iter().find(|(name, _)| name == word)?;
+    words.next();
+    Some(meaning)
 }
 
 fn rate(word: &str) -> Result<Rate, SpecError> {

@@ -2,7 +2,6 @@
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -215,22 +214,33 @@ impl Policy {
         postpone: Postpone,
         classes: Vec<ClassShare>,
     ) -> Result<Self, PolicyError> {
-        if let Some(name) = duplicate(limits.iter().map(|rule| &rule.name)) {
+        let policy = Self {
+            limits,
+            capacity,
+            when_full,
+            postpone,
+            classes,
+        };
+        policy.checked()
+    }
+
+    fn checked(self) -> Result<Self, PolicyError> {
+        if let Some(name) = duplicate(self.limits.iter().map(|rule| &rule.name)) {
             return Err(PolicyError::DuplicateLimit(name));
         }
-        if let Some(name) = duplicate(classes.iter().map(|class| &class.name)) {
+        if let Some(name) = duplicate(self.classes.iter().map(|class| &class.name)) {
             return Err(PolicyError::DuplicateClass(name));
         }
-        if capacity == 0 {
+        if self.capacity == 0 {
             return Err(PolicyError::ZeroCapacity);
         }
-        if classes.is_empty() {
+        if self.classes.is_empty() {
             return Err(PolicyError::NoClass);
         }
-        if let Some(class) = classes.iter().find(|class| class.weight == 0) {
+        if let Some(class) = self.classes.iter().find(|class| class.weight == 0) {
             return Err(PolicyError::ZeroWeight(class.name.clone()));
         }
-        if let Postpone::Jitter { min, max } = postpone {
+        if let Postpone::Jitter { min, max } = self.postpone {
             if min > max {
                 return Err(PolicyError::JitterMinAboveMax { min, max });
             }
@@ -238,16 +248,10 @@ impl Policy {
                 return Err(PolicyError::JitterZero);
             }
         }
-        for rule in &limits {
-            rule.check(&classes)?;
+        for rule in &self.limits {
+            rule.check(&self.classes)?;
         }
-        Ok(Self {
-            limits,
-            capacity,
-            when_full,
-            postpone,
-            classes,
-        })
+        Ok(self)
     }
 
     /// A policy with one class and room for 1,024 waiting calls, for you to change.
@@ -265,13 +269,13 @@ impl Policy {
     /// # Ok::<(), tidegate_limits::policy::PolicyError>(())
     /// ```
     pub fn builder() -> PolicyBuilder {
-        PolicyBuilder {
+        PolicyBuilder(Self {
             limits: Vec::new(),
             capacity: 1024,
             when_full: WhenFull::Refuse,
             postpone: Postpone::InTurn,
             classes: Vec::new(),
-        }
+        })
     }
 
     /// The limits, in the order given.
@@ -344,40 +348,37 @@ impl LimitRule {
 /// Makes a [`Policy`]. See [`Policy::builder`].
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct PolicyBuilder {
-    limits: Vec<LimitRule>,
-    capacity: u32,
-    when_full: WhenFull,
-    postpone: Postpone,
-    classes: Vec<ClassShare>,
-}
+pub struct PolicyBuilder(Policy);
 
 impl PolicyBuilder {
     /// One more limit.
     pub fn limit(mut self, rule: LimitRule) -> Self {
-        self.limits.push(rule);
+        self.0.limits.push(rule);
         self
     }
 
     /// One more class. Without any, there is one class named `default`.
     pub fn class(mut self, name: impl Into<Arc<str>>, weight: u32) -> Self {
-        self.classes.push(ClassShare::new(name, weight));
+        self.0.classes.push(ClassShare::new(name, weight));
         self
     }
 
     /// The number of calls that may wait in the queue.
-    pub fn capacity(self, capacity: u32) -> Self {
-        Self { capacity, ..self }
+    pub fn capacity(mut self, capacity: u32) -> Self {
+        self.0.capacity = capacity;
+        self
     }
 
     /// What happens to a call that arrives at a full queue.
-    pub fn when_full(self, when_full: WhenFull) -> Self {
-        Self { when_full, ..self }
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.0.when_full = when_full;
+        self
     }
 
     /// What happens to a call that meets a closed limit.
-    pub fn postpone(self, postpone: Postpone) -> Self {
-        Self { postpone, ..self }
+    pub fn postpone(mut self, postpone: Postpone) -> Self {
+        self.0.postpone = postpone;
+        self
     }
 
     /// The policy.
@@ -385,19 +386,11 @@ impl PolicyBuilder {
     /// # Errors
     ///
     /// As for [`Policy::new`].
-    pub fn build(self) -> Result<Policy, PolicyError> {
-        let classes = if self.classes.is_empty() {
-            vec![ClassShare::new("default", 1)]
-        } else {
-            self.classes
-        };
-        Policy::new(
-            self.limits,
-            self.capacity,
-            self.when_full,
-            self.postpone,
-            classes,
-        )
+    pub fn build(mut self) -> Result<Policy, PolicyError> {
+        if self.0.classes.is_empty() {
+            self.0.classes.push(ClassShare::new("default", 1));
+        }
+        self.0.checked()
     }
 }
 
@@ -408,6 +401,8 @@ fn duplicate<'a>(names: impl Iterator<Item = &'a Arc<str>>) -> Option<Arc<str>> 
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     fn rule(name: &str, scope: Scope) -> LimitRule {

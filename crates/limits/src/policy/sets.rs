@@ -51,26 +51,17 @@ impl LimitSets {
         classes.sort_unstable();
         classes.dedup();
         let mut sets = Vec::new();
-        // Number 0 stands for all others.
-        let own = |number: usize| number.checked_sub(1);
-        for function in 0..=functions.len() {
-            for backend in 0..=backends.len() {
-                for class in 0..=classes.len() {
-                    let met = rules.iter().zip(0..).filter(|(rule, _)| match &rule.scope {
+        for function in others_and(&functions) {
+            for backend in others_and(&backends) {
+                for class in others_and(&classes) {
+                    let is_met = |rule: &LimitRule| match &rule.scope {
                         Scope::Every => true,
-                        Scope::Function(name) => {
-                            own(function).is_some_and(|number| functions[number] == *name)
-                        }
-                        Scope::Backend(name) => {
-                            own(backend).is_some_and(|number| backends[number] == *name)
-                        }
-                        Scope::Class(name) => {
-                            own(class).is_some_and(|number| classes[number] == *name)
-                        }
-                        Scope::EveryBut(names) => {
-                            own(class).is_none_or(|number| !names.contains(&classes[number]))
-                        }
-                    });
+                        Scope::Function(named) => function == Some(named),
+                        Scope::Backend(named) => backend == Some(named),
+                        Scope::Class(named) => class == Some(named),
+                        Scope::EveryBut(named) => class.is_none_or(|it| !named.contains(it)),
+                    };
+                    let met = rules.iter().zip(0..).filter(|(rule, _)| is_met(rule));
                     sets.push(met.map(|(_, id)| id).collect());
                 }
             }
@@ -102,6 +93,11 @@ impl LimitSets {
     pub(crate) fn limits(&self, set: SetId) -> &Arc<[LimitId]> {
         &self.sets[set as usize]
     }
+}
+
+/// `None`, which stands for all that are not named, and then each that is.
+fn others_and<T>(named: &[T]) -> impl Iterator<Item = Option<&T>> {
+    core::iter::once(None).chain(named.iter().map(Some))
 }
 
 /// Orders names by length, and then by letters. Most names differ in length, so the letters are rarely

@@ -1,5 +1,7 @@
 //! A quota as configured, checked.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -106,12 +108,6 @@ impl Rule {
     ///
     /// Everything that is wrong with it.
     pub fn check(settings: RuleSettings) -> Result<Self, Vec<RuleError>> {
-        let mut errors = Vec::new();
-        let mut require = |holds: bool, error: RuleError| {
-            if !holds {
-                errors.push(error);
-            }
-        };
         let RuleSettings {
             total,
             length,
@@ -125,27 +121,47 @@ impl Rule {
             mode: _,
             away,
         } = settings;
-        require(total <= TOTAL_MAX, RuleError::Total(total));
+        let mut errors = Vec::new();
+        let mut require = |holds: bool, what, must: String, given: &dyn fmt::Debug| {
+            if !holds {
+                let given = format!("{given:?}");
+                errors.push(RuleError { what, must, given });
+            }
+        };
+        let must = format!("0 to {TOTAL_MAX}");
+        require(total <= TOTAL_MAX, "total", must, &total);
         let whole = length.subsec_nanos().is_multiple_of(1_000_000);
-        let length_fits = (LENGTH_MIN..=LENGTH_MAX).contains(&length);
-        require(whole && length_fits, RuleError::Length(length));
+        let fits = whole && (LENGTH_MIN..=LENGTH_MAX).contains(&length);
+        let must = format!("a whole number of milliseconds from {LENGTH_MIN:?} to 366 days");
+        require(fits, "the window", must, &length);
         if let Some(base) = base {
-            require((1..=total).contains(&base), RuleError::Base { base, total });
+            let must = format!("1 to the total, {total}");
+            require((1..=total).contains(&base), "base", must, &base);
         }
-        let nodes_fit = (1..=NODES_MAX).contains(&nodes_expected);
-        require(nodes_fit, RuleError::Nodes(nodes_expected));
-        let prefetch = RuleError::Prefetch(prefetch_percent);
-        require(prefetch_percent <= 100, prefetch);
-        let ask = RuleError::Ask(ask_percent);
-        require((1..=100).contains(&ask_percent), ask);
-        let every = RuleError::RelinquishEvery(relinquish_every);
-        require(relinquish_every >= TIMEOUT_MIN, every);
-        let above = RuleError::RelinquishAbove(relinquish_above);
-        require((1..=TIMES_MAX).contains(&relinquish_above), above);
-        let timeout_fits = (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&draw_timeout);
-        require(timeout_fits, RuleError::DrawTimeout(draw_timeout));
+        let fits = (1..=NODES_MAX).contains(&nodes_expected);
+        let must = format!("1 to {NODES_MAX}");
+        require(fits, "nodes expected", must, &nodes_expected);
+        let (fits, must) = (prefetch_percent <= 100, "0 to 100".into());
+        require(fits, "the prefetch percentage", must, &prefetch_percent);
+        let (fits, must) = ((1..=100).contains(&ask_percent), "1 to 100".into());
+        require(fits, "the ask percentage", must, &ask_percent);
+        let must = format!("at least {TIMEOUT_MIN:?}");
+        let fits = relinquish_every >= TIMEOUT_MIN;
+        require(fits, "the relinquish interval", must, &relinquish_every);
+        let must = format!("1 to {TIMES_MAX} grants");
+        let fits = (1..=TIMES_MAX).contains(&relinquish_above);
+        require(fits, "the relinquish threshold", must, &relinquish_above);
+        let must = format!("{TIMEOUT_MIN:?} to {TIMEOUT_MAX:?}");
+        let fits = (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&draw_timeout);
+        require(fits, "the draw timeout", must, &draw_timeout);
         if let Away::Safe { percent } = away {
-            require((1..=100).contains(&percent), RuleError::Safe(percent));
+            let must = "1 to 100 percent of an equal share".into();
+            require(
+                (1..=100).contains(&percent),
+                "the safe share",
+                must,
+                &percent,
+            );
         }
         if errors.is_empty() {
             Ok(Self(settings))
@@ -303,72 +319,19 @@ impl Ask {
     }
 }
 
-/// Why a quota can't be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleError {
-    /// The total is too large.
-    Total(u64),
-    /// The window is too short, too long or no whole number of milliseconds.
-    Length(Duration),
-    /// The base is 0 or above the total.
-    Base {
-        /// What was given.
-        base: u64,
-        /// The total.
-        total: u64,
-    },
-    /// There are no nodes, or too many.
-    Nodes(u32),
-    /// More than a whole grant.
-    Prefetch(u32),
-    /// Nothing, or more than an equal share.
-    Ask(u32),
-    /// All the time.
-    RelinquishEvery(Duration),
-    /// No grant, or too many.
-    RelinquishAbove(u32),
-    /// Too short or too long.
-    DrawTimeout(Duration),
-    /// No share, or more than an equal one.
-    Safe(u32),
+/// A number of a rule that is out of range. Displays what must be what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleError {
+    /// Which number.
+    pub what: &'static str,
+    must: String,
+    given: String,
 }
 
 impl fmt::Display for RuleError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Total(given) => write!(out, "total must be 0 to {TOTAL_MAX}, not {given}"),
-            Self::Length(given) => write!(
-                out,
-                "the window must be a whole number of milliseconds from {LENGTH_MIN:?} to 366 \
-                 days, not {given:?}"
-            ),
-            Self::Base { base, total } => {
-                write!(out, "base must be 1 to the total, {total}, not {base}")
-            }
-            Self::Nodes(given) => {
-                write!(out, "nodes expected must be 1 to {NODES_MAX}, not {given}")
-            }
-            Self::Prefetch(given) => {
-                write!(out, "the prefetch percentage must be 0 to 100, not {given}")
-            }
-            Self::Ask(given) => write!(out, "the ask percentage must be 1 to 100, not {given}"),
-            Self::RelinquishEvery(given) => write!(
-                out,
-                "the relinquish interval must be at least {TIMEOUT_MIN:?}, not {given:?}"
-            ),
-            Self::RelinquishAbove(given) => write!(
-                out,
-                "the relinquish threshold must be 1 to {TIMES_MAX} grants, not {given}"
-            ),
-            Self::DrawTimeout(given) => write!(
-                out,
-                "the draw timeout must be {TIMEOUT_MIN:?} to {TIMEOUT_MAX:?}, not {given:?}"
-            ),
-            Self::Safe(given) => write!(
-                out,
-                "the safe share must be 1 to 100 percent of an equal share, not {given}"
-            ),
-        }
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, must, given } = self;
+        write!(f, "{what} must be {must}, not {given}")
     }
 }
 
@@ -419,12 +382,19 @@ mod tests {
         assert_eq!(errors.len(), 9);
         let too_much = TOTAL_MAX + 1;
         let total = Rule::check(RuleSettings::new(too_much, LENGTH_MIN));
-        assert_eq!(total, Err([RuleError::Total(too_much)].into()));
+        let text = |errors: Result<Rule, Vec<RuleError>>| {
+            let errors = errors.expect_err("it is wrong");
+            assert_eq!(errors.len(), 1);
+            format!("{}", errors[0])
+        };
+        let most = "0 to 1000000000000000, not 1000000000000001";
+        assert_eq!(text(total), format!("total must be {most}"));
         let none = Rule::check(RuleSettings::new(0, LENGTH_MIN)).expect("it blocks");
         assert!(none.blocks());
         let odd = Duration::from_micros(1_000_500);
         let length = Rule::check(RuleSettings::new(1, odd));
-        assert_eq!(length, Err([RuleError::Length(odd)].into()));
+        let whole = "a whole number of milliseconds from 100ms to 366 days, not 1.0005s";
+        assert_eq!(text(length), format!("the window must be {whole}"));
     }
 
     #[test]

@@ -68,11 +68,15 @@ impl Bars {
         limits.map(|&limit| (limit, &self.limits[limit as usize].limiter))
     }
 
+    /// The same, as bars.
+    pub(super) fn limits_as_bars(&self, meets: &Meets) -> impl Iterator<Item = Bar> {
+        let limits = self.sets.limits(meets.set).iter();
+        limits.map(|&limit| Bar::Limit(limit))
+    }
+
     /// All that such calls meet.
     pub(super) fn of(&self, meets: &Meets) -> impl Iterator<Item = Bar> {
-        let limits = self.sets.limits(meets.set).iter();
-        let limits = limits.map(|&limit| Bar::Limit(limit));
-        limits.chain(meets.own())
+        self.limits_as_bars(meets).chain(meets.own())
     }
 
     /// Whether such calls meet this.
@@ -105,7 +109,7 @@ impl Bars {
         match bar {
             Bar::Limit(limit) => {
                 let limiter = &self.limits[limit as usize].limiter;
-                let is_kept = ahead > 0 && limiter.is_kept_for(now, call.class, call.draw());
+                let is_kept = ahead > 0 && self.is_kept_for(now, bar, call);
                 let ahead = if is_kept { 0 } else { ahead };
                 limiter.peek(now, call.class, call.draw(), ahead)
             }
@@ -114,6 +118,17 @@ impl Bars {
                 self.buckets.all[bucket].peek(now, ahead, call.tokens)
             }
             Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
+        }
+    }
+
+    /// Whether what this keeps for the class of a call covers the call.
+    pub(super) fn is_kept_for(&self, now: Timestamp, bar: Bar, call: &Call) -> bool {
+        match bar {
+            Bar::Limit(limit) => {
+                let limiter = &self.limits[limit as usize].limiter;
+                limiter.is_kept_for(now, call.class, call.draw())
+            }
+            Bar::Bucket(_) | Bar::Quota(_) => false,
         }
     }
 
@@ -163,13 +178,13 @@ impl Bars {
             let met = &mut self.limits[limit as usize];
             change(&mut met.queued, met.limiter.draw_of(call.draw()));
         }
-        for bar in meets.own() {
-            let draw = self.draw_of(bar, call);
-            match bar {
-                Bar::Limit(_) => {}
-                Bar::Bucket(bucket) => change(&mut self.buckets.all[bucket].queued, draw),
-                Bar::Quota(quota) => change(&mut self.quotas.all[quota].queued, draw),
-            }
+        if let Some(bucket) = meets.bucket {
+            let draw = self.draw_of(Bar::Bucket(bucket), call);
+            change(&mut self.buckets.all[bucket].queued, draw);
+        }
+        for &quota in meets.quotas.iter().flat_map(|keys| keys.iter()) {
+            let draw = self.draw_of(Bar::Quota(quota), call);
+            change(&mut self.quotas.all[quota].queued, draw);
         }
     }
 

@@ -164,21 +164,16 @@ impl<T> Scheduler<T> {
                 return Answer::Barred(bar, verdict);
             }
         }
-        let mut own = waiting.meets.own();
-        if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
+        let meets = &waiting.meets;
+        let mut met = meets.own().chain(self.bars.limits_as_bars(meets));
+        let behind = met.find(|&bar| {
+            let is_kept_for_it = || self.bars.is_kept_for(now, bar, &waiting.call);
+            self.parking.is_behind(line, bar, is_kept_for_it)
+        });
+        drop(met);
+        if let Some(bar) = behind {
             return Answer::Barred(bar, Verdict::WhenTold);
         }
-        let (class, draw) = (waiting.call.class, waiting.call.draw());
-        let mut limits = self.bars.limits_of(&waiting.meets);
-        let behind = limits.find(|&(limit, limiter)| {
-            let is_kept_for_it = || limiter.is_kept_for(now, class, draw);
-            self.parking
-                .is_behind(line, Bar::Limit(limit), is_kept_for_it)
-        });
-        if let Some((limit, _)) = behind {
-            return Answer::Barred(Bar::Limit(limit), Verdict::WhenTold);
-        }
-        drop(limits);
         self.asked += 1;
         self.peek(now, line, &self.queue.calls[asked.key])
     }
@@ -187,8 +182,7 @@ impl<T> Scheduler<T> {
     /// bars it comes first: its turn there keeps the tokens from other calls.
     fn peek(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>) -> Answer {
         let mut strictest = (Verdict::Ready, None);
-        let limits = self.bars.limits_of(&waiting.meets);
-        let limits = limits.map(|(limit, _)| Bar::Limit(limit));
+        let limits = self.bars.limits_as_bars(&waiting.meets);
         for bar in limits.chain(waiting.meets.quotas()) {
             let verdict = self.peek_at(now, line, waiting, bar);
             if verdict > strictest.0 {

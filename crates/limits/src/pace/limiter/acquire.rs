@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::error::AcquireError;
 use super::handle::PacedLimiter;
-use super::shared::{Entered, Turn};
+use super::shared::Turn;
 use super::timer::{Sleeping, Timer, TimerThread};
 use crate::clock::Clock;
 use crate::pace::pools::span;
@@ -78,21 +78,17 @@ impl<C: Clock, T: Timer> Future for Acquire<'_, C, T> {
                     return Poll::Ready(Ok(()));
                 }
                 match shared.enter(this.n, cx.waker(), this.limiter.clock.now())? {
-                    Entered::Granted => return Poll::Ready(Ok(())),
-                    Entered::Waits { ticket } => *this.ticket.insert(ticket),
+                    None => return Poll::Ready(Ok(())),
+                    Some(ticket) => *this.ticket.insert(ticket),
                 }
             }
         };
         loop {
             let now = this.limiter.clock.now();
             match shared.turn(ticket, cx.waker(), now) {
-                Turn::Granted => {
+                Turn::Ended(result) => {
                     this.ticket = None;
-                    return Poll::Ready(Ok(()));
-                }
-                Turn::Refused(error) => {
-                    this.ticket = None;
-                    return Poll::Ready(Err(error));
+                    return Poll::Ready(result);
                 }
                 Turn::Behind => {
                     this.sleep = None;
@@ -162,15 +158,13 @@ impl<C: Clock> PacedLimiter<C> {
 
     fn park_until_granted(&self, n: u32) -> Result<(), AcquireError> {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let ticket = match self.shared.enter(n, &waker, self.clock.now())? {
-            Entered::Granted => return Ok(()),
-            Entered::Waits { ticket } => ticket,
+        let Some(ticket) = self.shared.enter(n, &waker, self.clock.now())? else {
+            return Ok(());
         };
         loop {
             let now = self.clock.now();
             match self.shared.turn(ticket, &waker, now) {
-                Turn::Granted => return Ok(()),
-                Turn::Refused(error) => return Err(error),
+                Turn::Ended(result) => return result,
                 Turn::Behind => thread::park(),
                 Turn::First(moment) => thread::park_timeout(self.sleep_for(moment, now)),
             }

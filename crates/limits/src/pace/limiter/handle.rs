@@ -5,7 +5,7 @@ use core::num::NonZeroUsize;
 use super::error::AcquireError;
 use super::shared::{PacedLimiterNow, Shared};
 use crate::clock::{Clock, MonotonicClock};
-use crate::pace::pacer::{AlreadyRunning, ApplyError};
+use crate::pace::pacer::ApplyError;
 use crate::pace::rule::Pace;
 use crate::pace::spec::PaceSpec;
 use crate::time::Timestamp;
@@ -123,7 +123,7 @@ impl<C: Clock> PacedLimiter<C> {
     /// # Errors
     ///
     /// If it runs.
-    pub fn start(&self) -> Result<(), AlreadyRunning> {
+    pub fn start(&self) -> Result<(), ApplyError> {
         let now = self.clock.now();
         self.shared.change(now, |pacer| pacer.start(now))
     }

@@ -13,6 +13,7 @@
 //!   flowed in at most. The moment is read first and the pool after it, so that a fill in between
 //!   makes the answer "perhaps", never a wrong no.
 
+use core::mem;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::task::Waker;
 use core::time::Duration;
@@ -21,7 +22,7 @@ use std::sync::PoisonError;
 use std::vec::Vec;
 
 use super::error::AcquireError;
-use super::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, MutexGuard, spin_loop};
+use super::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, spin_loop};
 use crate::pace::pacer::{Pacer, PoolsNow, pools_now};
 use crate::pace::pools::{Level, ticks};
 use crate::pace::rule::Pace;
@@ -90,10 +91,11 @@ struct Behind {
     waiting: BTreeMap<u64, Waiting>,
     /// Operations that they wait for.
     queued: u64,
-    /// Calls that were granted and have not been polled since, in ticks.
-    granted: BTreeMap<u64, i128>,
-    /// Calls that need more than the present largest operation, and have not been polled since.
-    refused: BTreeMap<u64, AcquireError>,
+    /// Calls that wait no more and have not been polled since: how many ticks were granted, or that
+    /// they need more than the present largest operation.
+    ended: BTreeMap<u64, Result<i128, AcquireError>>,
+    /// Tasks to wake once the lock is free.
+    to_wake: Vec<Waker>,
     waiting_max: usize,
     next_ticket: u64,
     /// Ticks that have come into the pools since the price last changed.
@@ -109,30 +111,11 @@ struct Waiting {
     waker: Waker,
 }
 
-/// Tasks to wake once the lock is free.
-#[must_use]
-#[derive(Debug, Default)]
-struct Wakers(Vec<Waker>);
-
-impl Wakers {
-    fn wake(self) {
-        self.0.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// What came of asking to wait.
-#[derive(Debug)]
-pub(super) enum Entered {
-    Granted,
-    Waits { ticket: u64 },
-}
-
 /// The state of a waiting call.
 #[derive(Debug)]
 pub(super) enum Turn {
-    Granted,
-    /// It does not wait any more, because it needs more at once than is allowed now.
-    Refused(AcquireError),
+    /// Granted, or refused because it needs more at once than is allowed now.
+    Ended(Result<(), AcquireError>),
     /// First in the queue. It must try again at this moment.
     First(Timestamp),
     /// Will be woken.
@@ -178,8 +161,8 @@ impl Shared {
                 publishes: false,
                 waiting: BTreeMap::new(),
                 queued: 0,
-                granted: BTreeMap::new(),
-                refused: BTreeMap::new(),
+                ended: BTreeMap::new(),
+                to_wake: Vec::new(),
                 waiting_max,
                 next_ticket: 0,
                 supplied: pace.price(),
@@ -187,16 +170,31 @@ impl Shared {
                 started: now,
             })),
         };
-        let mut behind = shared.lock();
-        shared.set_terms(&mut behind);
-        shared.publish(&mut behind);
-        drop(behind);
+        shared.locked(|behind| {
+            shared.set_terms(behind);
+            shared.publish(behind);
+        });
         shared
     }
 
-    fn lock(&self) -> MutexGuard<'_, Behind> {
+    /// Works behind the lock, and then wakes the calls that were granted or refused.
+    fn locked<R>(&self, work: impl FnOnce(&mut Behind) -> R) -> R {
         // Nothing in here panics, and a level is set in one step.
-        self.behind.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut behind = self.behind.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = work(&mut behind);
+        let to_wake = mem::take(&mut behind.to_wake);
+        drop(behind);
+        to_wake.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// The same, after the inflow up to now has been given to waiting calls.
+    fn served<R>(&self, now: Timestamp, work: impl FnOnce(&mut Behind) -> R) -> R {
+        self.locked(|behind| {
+            self.fill(behind, now);
+            self.serve(behind);
+            work(behind)
+        })
     }
 
     /// The price of `n` operations, in ticks.
@@ -273,41 +271,30 @@ impl Shared {
     /// it `hold`s.
     #[cold]
     pub(super) fn fill_and_claim(&self, n: u32, held: i64, now: Timestamp) -> Result<(), NotNow> {
-        let mut behind = self.lock();
-        self.fill(&mut behind, now);
-        let wakers = self.serve(&mut behind);
-        let cost = i128::from(n) * behind.paced.pace().price() - i128::from(held);
-        let granted = behind.waiting.is_empty()
-            && match i64::try_from(cost) {
-                Ok(cost) if behind.publishes => self.claim(cost),
-                _ => behind.take(cost, now),
-            };
-        let result = if granted {
-            Ok(())
-        } else if behind.paced.is_running() {
-            let moment = self.reached_at(&behind, cost, now);
-            // Another one may have claimed what was there a moment ago.
-            let soon = now + Duration::from_nanos(1);
-            Err(NotNow::NotBefore(moment.max(soon)))
-        } else {
-            Err(NotNow::WhenTold)
-        };
-        drop(behind);
-        wakers.wake();
-        result
+        self.served(now, |behind| {
+            let cost = behind.cost(n) - i128::from(held);
+            let granted = behind.waiting.is_empty()
+                && match i64::try_from(cost) {
+                    Ok(cost) if behind.publishes => self.claim(cost),
+                    _ => behind.take(cost, now),
+                };
+            if granted {
+                Ok(())
+            } else if behind.paced.is_running() {
+                let moment = self.reached_at(behind, cost, now);
+                // Another one may have claimed what was there a moment ago.
+                let soon = now + Duration::from_nanos(1);
+                Err(NotNow::NotBefore(moment.max(soon)))
+            } else {
+                Err(NotNow::WhenTold)
+            }
+        })
     }
 
     /// The first moment at which `n` operations are available behind the queue, if no call gives
     /// up.
     pub(super) fn available_at(&self, n: u32, now: Timestamp) -> Timestamp {
-        let mut behind = self.lock();
-        self.fill(&mut behind, now);
-        let wakers = self.serve(&mut behind);
-        let cost = i128::from(n) * behind.paced.pace().price();
-        let moment = self.reached_at(&behind, cost, now);
-        drop(behind);
-        wakers.wake();
-        moment
+        self.served(now, |behind| self.reached_at(behind, behind.cost(n), now))
     }
 
     /// The first moment at which this much is available behind the queue, according to the last
@@ -323,57 +310,42 @@ impl Shared {
         paced.reached_at(now, cost.min(paced.pace().sizes().active))
     }
 
-    /// Grants `n` operations or joins the queue.
+    /// Grants `n` operations, or joins the queue and returns a ticket.
     pub(super) fn enter(
         &self,
         n: u32,
         waker: &Waker,
         now: Timestamp,
-    ) -> Result<Entered, AcquireError> {
-        let mut behind = self.lock();
-        self.fill(&mut behind, now);
-        let wakers = self.serve(&mut behind);
-        let entered = if behind.waiting.is_empty() {
-            // From here on no thread passes this call.
-            self.withdraw(&mut behind);
-            let cost = i128::from(n) * behind.paced.pace().price();
-            let granted = behind.take(cost, now);
-            if granted {
-                self.publish(&mut behind);
-                Ok(Entered::Granted)
-            } else {
-                behind.join(n, waker.clone())
+    ) -> Result<Option<u64>, AcquireError> {
+        self.served(now, |behind| {
+            if behind.waiting.is_empty() {
+                // From here on no thread passes this call.
+                self.withdraw(behind);
+                if behind.take(behind.cost(n), now) {
+                    self.publish(behind);
+                    return Ok(None);
+                }
             }
-        } else {
-            behind.join(n, waker.clone())
-        };
-        if entered.is_err() {
-            self.publish(&mut behind);
-        }
-        drop(behind);
-        wakers.wake();
-        entered
+            let joined = behind.join(n, waker.clone());
+            if joined.is_err() {
+                self.publish(behind);
+            }
+            joined.map(Some)
+        })
     }
 
     /// The state of a waiting call, which this waker wakes.
     pub(super) fn turn(&self, ticket: u64, waker: &Waker, now: Timestamp) -> Turn {
-        let mut behind = self.lock();
-        if behind.granted.remove(&ticket).is_some() {
-            return Turn::Granted;
-        }
-        if let Some(error) = behind.refused.remove(&ticket) {
-            return Turn::Refused(error);
-        }
-        let mut wakers = Wakers::default();
-        if behind.is_first(ticket) {
-            // The calling task need not be woken.
-            behind.set_waker(ticket, Waker::noop());
-            self.fill(&mut behind, now);
-            wakers = self.serve(&mut behind);
-        }
-        let turn = if behind.granted.remove(&ticket).is_some() {
-            Turn::Granted
-        } else {
+        self.locked(|behind| {
+            if !behind.ended.contains_key(&ticket) && behind.is_first(ticket) {
+                // The calling task need not be woken.
+                behind.set_waker(ticket, Waker::noop());
+                self.fill(behind, now);
+                self.serve(behind);
+            }
+            if let Some(result) = behind.ended.remove(&ticket) {
+                return Turn::Ended(result.map(|_| ()));
+            }
             behind.set_waker(ticket, waker);
             if behind.is_first(ticket) && behind.paced.is_running() {
                 let wanted = behind.wanted_by_first().expect("a call is first");
@@ -381,94 +353,76 @@ impl Shared {
             } else {
                 Turn::Behind
             }
-        };
-        drop(behind);
-        wakers.wake();
-        turn
+        })
     }
 
     /// Removes a waiting call from the queue. Operations that were granted and not noticed are
     /// given back.
     pub(super) fn leave(&self, ticket: u64, now: Timestamp) {
-        let mut behind = self.lock();
-        let was_first = behind.is_first(ticket);
-        let mut wakers = Wakers::default();
-        if behind.refused.remove(&ticket).is_some() {
-            // It waits no more already.
-        } else if let Some(cost) = behind.granted.remove(&ticket) {
-            self.fill(&mut behind, now);
-            self.put_back(&mut behind, cost, now);
-            wakers = self.serve(&mut behind);
-        } else if let Some(one) = behind.waiting.remove(&ticket) {
-            behind.queued -= u64::from(one.n);
-            if was_first {
-                // Until now the queue was not empty, so nothing is published.
-                wakers = self.serve(&mut behind);
-                self.fill(&mut behind, now);
-                // The next call must set its own timer.
-                wakers.0.extend(behind.first_waker());
+        self.locked(|behind| {
+            let was_first = behind.is_first(ticket);
+            if let Some(ended) = behind.ended.remove(&ticket) {
+                if let Ok(cost) = ended {
+                    self.put_back(behind, cost, now);
+                }
+            } else if let Some(one) = behind.waiting.remove(&ticket) {
+                behind.queued -= u64::from(one.n);
+                if was_first {
+                    // Until now the queue was not empty, so nothing is published.
+                    self.serve(behind);
+                    self.fill(behind, now);
+                    // The next call must set its own timer.
+                    behind.wake_first();
+                }
             }
-        }
-        drop(behind);
-        wakers.wake();
+        });
     }
 
     /// Gives back what was claimed and not used.
     pub(super) fn give_back(&self, ticks: i64, now: Timestamp) {
-        let mut behind = self.lock();
-        self.fill(&mut behind, now);
-        self.put_back(&mut behind, i128::from(ticks), now);
-        let wakers = self.serve(&mut behind);
-        drop(behind);
-        wakers.wake();
+        self.locked(|behind| self.put_back(behind, i128::from(ticks), now));
     }
 
     /// Changes the state behind the lock while nothing is published. Waiting calls are served under
     /// the new state, or refused if they need more than the largest operation, which would leave a
     /// debt that closes the limiter for all others.
     pub(super) fn change<R>(&self, now: Timestamp, change: impl FnOnce(&mut Pacer) -> R) -> R {
-        let mut behind = self.lock();
-        self.fill(&mut behind, now);
-        self.withdraw(&mut behind);
-        behind.close_account();
-        let result = change(&mut behind.paced);
-        let Level { active, waiting } = behind.paced.pools().level();
-        behind.supplied = active + waiting;
-        self.set_terms(&mut behind);
-        let refused = behind.refuse_beyond(self.terms.0.largest.load(Relaxed));
-        let mut wakers = self.serve(&mut behind);
-        wakers.0.extend(refused.0);
-        wakers.0.extend(behind.first_waker());
-        drop(behind);
-        wakers.wake();
-        result
+        self.locked(|behind| {
+            self.fill(behind, now);
+            self.withdraw(behind);
+            // What was granted counts at the price that holds. All is behind the lock.
+            behind.operations_before = behind.operations(behind.paced.pools().level());
+            let result = change(&mut behind.paced);
+            let Level { active, waiting } = behind.paced.pools().level();
+            behind.supplied = active + waiting;
+            self.set_terms(behind);
+            behind.refuse_beyond(self.terms.0.largest.load(Relaxed));
+            self.serve(behind);
+            behind.wake_first();
+            result
+        })
     }
 
     pub(super) fn look(&self, now: Timestamp) -> PacedLimiterNow {
-        let mut behind = self.lock();
-        self.fill(&mut behind, now);
-        let wakers = self.serve(&mut behind);
-        let published = i128::from(self.pool.0.active.load(Relaxed));
-        let mut level = behind.paced.pools().level();
-        level.active += published;
-        let granted = behind.operations(level);
-        let seconds = now.since(behind.started).as_secs_f64();
-        let sizes = behind.paced.pace().sizes();
-        let look = PacedLimiterNow {
-            pace: *behind.paced.pace(),
-            running: behind.paced.is_running(),
-            pools: pools_now(level, sizes),
-            granted,
-            achieved_per_second: if seconds > 0.0 {
-                granted / seconds
-            } else {
-                0.0
-            },
-            waiting: behind.waiting.len(),
-        };
-        drop(behind);
-        wakers.wake();
-        look
+        self.served(now, |behind| {
+            let mut level = behind.paced.pools().level();
+            level.active += i128::from(self.pool.0.active.load(Relaxed));
+            let granted = behind.operations(level);
+            let seconds = now.since(behind.started).as_secs_f64();
+            let pace = *behind.paced.pace();
+            PacedLimiterNow {
+                pace,
+                running: behind.paced.is_running(),
+                pools: pools_now(level, pace.sizes()),
+                granted,
+                achieved_per_second: if seconds > 0.0 {
+                    granted / seconds
+                } else {
+                    0.0
+                },
+                waiting: behind.waiting.len(),
+            }
+        })
     }
 
     /// Adds the inflow since the last fill, and publishes it.
@@ -495,11 +449,10 @@ impl Shared {
 
     /// Publishes the contents if no call waits for them.
     fn publish(&self, behind: &mut Behind) {
-        let mut level = behind.paced.pools().level();
-        if behind.publishes && behind.waiting.is_empty() && level.active > 0 {
-            let active = i64::try_from(level.active).expect("who publishes has little");
-            level.active = 0;
-            behind.paced.set_level(Timestamp::ZERO, level);
+        let active = behind.paced.pools().level().active;
+        if behind.publishes && behind.waiting.is_empty() && active > 0 {
+            behind.add(-active);
+            let active = i64::try_from(active).expect("who publishes has little");
             self.pool.0.active.fetch_add(active, AcqRel);
         }
     }
@@ -507,41 +460,39 @@ impl Shared {
     /// Takes back what can be claimed.
     fn withdraw(&self, behind: &mut Behind) {
         let published = self.pool.0.active.swap(0, AcqRel);
-        let mut level = behind.paced.pools().level();
-        level.active += i128::from(published);
-        behind.paced.set_level(Timestamp::ZERO, level);
+        behind.add(published.into());
     }
 
     /// Grants the contents to waiting calls, in order, and publishes the rest once no call waits.
-    fn serve(&self, behind: &mut Behind) -> Wakers {
-        let mut wakers = Wakers::default();
+    fn serve(&self, behind: &mut Behind) {
+        let mut serves = false;
         while let Some(wanted) = behind.wanted_by_first() {
-            let mut level = behind.paced.pools().level();
-            if level.active < wanted {
-                if !wakers.0.is_empty() {
-                    wakers.0.extend(behind.first_waker());
+            if behind.paced.pools().level().active < wanted {
+                if serves {
+                    behind.wake_first();
                 }
                 break;
             }
+            serves = true;
             let (ticket, one) = behind.waiting.pop_first().expect("a call is first");
             behind.queued -= u64::from(one.n);
-            let cost = i128::from(one.n) * behind.paced.pace().price();
-            level.active -= cost;
-            behind.paced.set_level(Timestamp::ZERO, level);
-            behind.granted.insert(ticket, cost);
-            wakers.0.push(one.waker);
+            let cost = behind.cost(one.n);
+            behind.add(-cost);
+            behind.ended.insert(ticket, Ok(cost));
+            behind.to_wake.push(one.waker);
         }
         self.publish(behind);
-        wakers
     }
 
     fn put_back(&self, behind: &mut Behind, ticks: i128, now: Timestamp) {
+        self.fill(behind, now);
         let published = i128::from(self.pool.0.active.load(Relaxed));
         let mut level = behind.paced.pools().level();
         level.active += published;
         let mut level = level.with_back(ticks, behind.paced.pace().sizes());
         level.active -= published;
         behind.paced.set_level(now, level);
+        self.serve(behind);
     }
 
     fn set_terms(&self, behind: &mut Behind) {
@@ -590,13 +541,14 @@ impl Shared {
     /// Whether `n` operations would be available now without a queue, tried on a copy.
     #[cfg(all(test, not(loom)))]
     pub(super) fn has(&self, n: u32, now: Timestamp) -> bool {
-        let behind = self.lock();
-        let mut paced = behind.paced.clone();
-        let mut level = paced.pools().level();
-        level.active += i128::from(self.pool.0.active.load(Relaxed));
-        paced.set_level(Timestamp::ZERO, level);
-        let cost = i128::from(n) * paced.pace().price();
-        level.active >= cost || paced.level(now).active >= cost
+        self.locked(|behind| {
+            let mut paced = behind.paced.clone();
+            let mut level = paced.pools().level();
+            level.active += i128::from(self.pool.0.active.load(Relaxed));
+            paced.set_level(Timestamp::ZERO, level);
+            let cost = behind.cost(n);
+            level.active >= cost || paced.level(now).active >= cost
+        })
     }
 
     /// The time between two operations, in ticks.
@@ -606,6 +558,18 @@ impl Shared {
 }
 
 impl Behind {
+    /// What `n` operations cost, in ticks.
+    fn cost(&self, n: u32) -> i128 {
+        i128::from(n) * self.paced.pace().price()
+    }
+
+    /// Adds to the unpublished part.
+    fn add(&mut self, ticks: i128) {
+        let mut level = self.paced.pools().level();
+        level.active += ticks;
+        self.paced.set_level(Timestamp::ZERO, level);
+    }
+
     /// Takes from the unpublished part, as waiting calls do.
     fn take(&mut self, cost: i128, now: Timestamp) -> bool {
         let mut level = self.paced.pools().level();
@@ -617,9 +581,9 @@ impl Behind {
         enough
     }
 
-    fn join(&mut self, n: u32, waker: Waker) -> Result<Entered, AcquireError> {
+    fn join(&mut self, n: u32, waker: Waker) -> Result<u64, AcquireError> {
         // A call that was granted or refused, and has not noticed, still takes a place.
-        if self.waiting.len() + self.granted.len() + self.refused.len() >= self.waiting_max {
+        if self.waiting.len() + self.ended.len() >= self.waiting_max {
             let max = self.waiting_max;
             return Err(AcquireError::TooManyWait { max });
         }
@@ -627,28 +591,17 @@ impl Behind {
         self.next_ticket += 1;
         self.queued += u64::from(n);
         self.waiting.insert(ticket, Waiting { n, waker });
-        Ok(Entered::Waits { ticket })
+        Ok(ticket)
     }
 
     /// Takes those out of the queue that wait for more operations at once than this.
-    fn refuse_beyond(&mut self, largest: u32) -> Wakers {
-        let mut wakers = Wakers::default();
-        let Self {
-            waiting,
-            queued,
-            refused,
-            ..
-        } = self;
-        waiting.retain(|&ticket, one| {
-            let stays = one.n <= largest;
-            if !stays {
-                *queued -= u64::from(one.n);
-                refused.insert(ticket, AcquireError::of(one.n, largest));
-                wakers.0.push(one.waker.clone());
-            }
-            stays
-        });
-        wakers
+    fn refuse_beyond(&mut self, largest: u32) {
+        for (ticket, one) in self.waiting.extract_if(.., |_, one| one.n > largest) {
+            self.queued -= u64::from(one.n);
+            let error = AcquireError::of(one.n, largest);
+            self.ended.insert(ticket, Err(error));
+            self.to_wake.push(one.waker);
+        }
     }
 
     fn set_waker(&mut self, ticket: u64, waker: &Waker) {
@@ -665,23 +618,18 @@ impl Behind {
     /// The time that the pool must contain for the first call in the queue.
     fn wanted_by_first(&self) -> Option<i128> {
         let (_, first) = self.waiting.first_key_value()?;
-        let pace = self.paced.pace();
-        Some((i128::from(first.n) * pace.price()).min(pace.sizes().active))
+        Some(self.cost(first.n).min(self.paced.pace().sizes().active))
     }
 
-    fn first_waker(&self) -> Option<Waker> {
-        let (_, first) = self.waiting.first_key_value()?;
-        Some(first.waker.clone())
+    fn wake_first(&mut self) {
+        let first = self.waiting.first_key_value();
+        self.to_wake
+            .extend(first.map(|(_, first)| first.waker.clone()));
     }
 
     /// Operations granted, where this is what is left.
     fn operations(&self, left: Level) -> f64 {
         let claimed = self.supplied - left.active - left.waiting;
         self.operations_before + claimed as f64 / self.paced.pace().price() as f64
-    }
-
-    /// Counts what was granted at the price that holds. All is behind the lock.
-    fn close_account(&mut self) {
-        self.operations_before = self.operations(self.paced.pools().level());
     }
 }

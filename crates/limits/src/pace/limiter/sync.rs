@@ -4,13 +4,13 @@
 #[cfg(all(test, loom))]
 pub(super) use loom::hint::spin_loop;
 #[cfg(all(test, loom))]
-pub(super) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+pub(super) use loom::sync::Mutex;
 #[cfg(all(test, loom))]
-pub(super) use loom::sync::{Mutex, MutexGuard};
+pub(super) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 #[cfg(not(all(test, loom)))]
 pub(super) use std::hint::spin_loop;
 #[cfg(not(all(test, loom)))]
-pub(super) use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+pub(super) use std::sync::Mutex;
 #[cfg(not(all(test, loom)))]
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(super) use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};

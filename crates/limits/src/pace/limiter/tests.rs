@@ -14,7 +14,7 @@ use std::{format, thread, vec};
 
 use super::*;
 use crate::clock::Clock;
-use crate::pace::{AlreadyRunning, BurstRatio, Pace, PaceSpec, Rate};
+use crate::pace::{ApplyError, BurstRatio, Pace, PaceSpec, Rate};
 use crate::random::Random;
 use crate::time::Timestamp;
 use crate::verdict::{Cost, NotNow};
@@ -491,7 +491,7 @@ fn who_waits_for_a_stopped_limiter_goes_when_it_starts() {
     clock.pass(Duration::from_secs(100));
     assert_eq!(limiter.start(), Ok(()));
     assert!(task.run(), "a limiter starts with one operation");
-    assert_eq!(limiter.start(), Err(AlreadyRunning));
+    assert_eq!(limiter.start(), Err(ApplyError::AlreadyRunning));
     limiter.restart();
     assert_eq!(limiter.look().pools.wait_time(), Duration::from_millis(1));
     let spec: PaceSpec = "500,1.0,configure".parse().expect("a line");

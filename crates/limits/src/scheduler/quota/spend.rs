@@ -1,6 +1,5 @@
 //! What calls ask of a key, and what they take.
 
-
 use super::kinds::QuotaSpent;
 use super::table::{Found, Quotas, Rests};
 use crate::bucket::Tokens;
