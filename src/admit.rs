@@ -28,7 +28,7 @@ use rand::RngExt;
 use tidegate_limits::call::Backend;
 pub use tidegate_limits::policy::{Postpone, WindowStamp};
 use tidegate_limits::scheduler::Waited;
-use tidegate_limits::{Call, Class, Cost, Timestamp};
+use tidegate_limits::{Call, Class, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 
@@ -93,19 +93,15 @@ impl Gate {
                 promoted.records.push(Arc::downgrade(record));
                 pending.tie = Tie::Rides;
             }
-            let call = Call {
-                function: ask.function,
-                backend: Backend(backend as u8),
-                class,
-                caller: ask.caller,
-                weight: ask.weight,
-                cost: Cost::ONE,
-                tokens: ask.tokens,
-                bucket: ask.bucket,
-                quotas: ask.quotas,
-                arrived: ask.arrived,
-                deadline,
-            };
+            let call = Call::new(ask.function, ask.arrived)
+                .backend(Backend(backend as u8))
+                .class(class)
+                .caller(ask.caller)
+                .weight(ask.weight)
+                .tokens(ask.tokens)
+                .bucket(ask.bucket)
+                .quotas(ask.quotas)
+                .deadline(deadline);
             let ticket = state.lanes[lane as usize]
                 .submit(now, call, Waiter::Asking)
                 .map_err(|(refusal, _)| refusal)?;

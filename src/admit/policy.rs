@@ -83,10 +83,7 @@ pub(super) fn unlimited(settings: &Settings) -> Policy {
         settings.capacity,
         at_the_door(settings),
         Postpone::InTurn,
-        vec![ClassShare {
-            name: "unlimited".into(),
-            weight: 1,
-        }],
+        vec![ClassShare::new("unlimited", 1)],
     )
     .expect(CHECKED)
 }
@@ -120,12 +117,7 @@ fn outstanding(name: &str, max: u32) -> LimitRule {
 }
 
 fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit,
-        reserve: None,
-    }
+    LimitRule::new(name, limit).scope(scope)
 }
 
 /// Named like a rate limit of callers, so that operators need not know the difference.

@@ -195,9 +195,8 @@ pub(super) enum Ending {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_limits::call::Backend;
     use tidegate_limits::policy::{ClassShare, Postpone, WhenFull};
-    use tidegate_limits::{Call, Caller, Class, Cost, Policy, Tokens, Weight};
+    use tidegate_limits::{Call, Class, Policy};
 
     use super::*;
 
@@ -276,28 +275,13 @@ mod tests {
     }
 
     fn policy() -> Policy {
-        let class = ClassShare {
-            name: "polling".into(),
-            weight: 1,
-        };
+        let class = ClassShare::new("polling", 1);
         let full = WhenFull::Refuse;
         Policy::new(Vec::new(), 10_000, full, Postpone::InTurn, vec![class]).expect("it is sound")
     }
 
     fn call() -> Call {
-        Call {
-            function: "guest_get_info".into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller::ANONYMOUS,
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(0),
-            deadline: None,
-        }
+        Call::new("guest_get_info", at(0))
     }
 
     #[test]

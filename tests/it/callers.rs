@@ -515,7 +515,7 @@ async fn an_observing_limit_delays_no_call_and_counts_those_it_would() {
     }
     assert_eq!(started.elapsed(), Duration::ZERO);
     let bucket = door.gate.bucket_now(RateLimitId(1).bucket());
-    assert_eq!(bucket.expect("there is one").would_have_delayed, 90);
+    assert_eq!(bucket.expect("there is one").counts.would_have_delayed, 90);
 }
 
 #[tokio::test(start_paused = true)]
@@ -767,7 +767,7 @@ async fn calls_that_wait_are_refused_once_their_rate_limit_lets_no_call_wait() {
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert_eq!(door.gate.busy(), (0, 0));
     let bucket = door.gate.bucket_now(limit.bucket()).expect("it is there");
-    assert_eq!((bucket.waiting, bucket.rejected), (0, 10));
+    assert_eq!((bucket.waiting, bucket.counts.rejected), (0, 10));
 }
 
 #[tokio::test(start_paused = true)]
@@ -779,7 +779,7 @@ async fn who_leaves_the_queue_spends_no_token() {
     support::until(|| door.gate.busy() == (0, 0), what).await;
     let bucket = door.gate.bucket_now(RateLimitId(1).bucket());
     let bucket = bucket.expect("it is there");
-    assert_eq!((bucket.waiting, bucket.charged), (0, 1));
+    assert_eq!((bucket.waiting, bucket.counts.charged), (0, 1));
     assert!(bucket.tokens >= before);
 }
 
@@ -812,7 +812,7 @@ async fn a_client_that_leaves_the_queue_is_never_sent_and_spends_nothing() {
     let aborted = facts.iter().find(|it| it.verdict == Verdict::Aborted);
     assert_eq!(aborted.expect("the second").sent, None);
     let bucket = stack.gate.bucket_now(RateLimitId(1).bucket());
-    assert_eq!(bucket.expect("it is there").charged, 1);
+    assert_eq!(bucket.expect("it is there").counts.charged, 1);
 }
 
 async fn send(stream: &mut TcpStream, text: &str) {

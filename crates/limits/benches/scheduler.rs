@@ -31,8 +31,8 @@ use tidegate_limits::scheduler::{
     QuotaRule, Settlement,
 };
 use tidegate_limits::{
-    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp,
-    TokenBucket, Tokens, Weight,
+    Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, TokenBucket,
+    Tokens,
 };
 
 const STRETCHES: usize = 400;
@@ -51,12 +51,7 @@ fn window(max: u32) -> Limit {
 }
 
 fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit,
-        reserve: None,
-    }
+    LimitRule::new(name, limit).scope(scope)
 }
 
 /// The limits of a sidecar before a z/VM host: everything, in flight, and two functions.
@@ -78,10 +73,7 @@ fn policy(list_max: u32) -> Policy {
     ];
     let classes = [("user", 10), ("polling", 1)];
     let classes = classes
-        .map(|(name, weight)| ClassShare {
-            name: name.into(),
-            weight,
-        })
+        .map(|(name, weight)| ClassShare::new(name, weight))
         .to_vec();
     Policy::new(
         limits,
@@ -115,10 +107,7 @@ fn bucket() -> BucketRule {
 
 /// One class, and no limit of the policy.
 fn no_limits() -> Policy {
-    let classes = vec![ClassShare {
-        name: "only".into(),
-        weight: 1,
-    }];
+    let classes = vec![ClassShare::new("only", 1)];
     Policy::new(
         Vec::new(),
         1_000_000,
@@ -159,19 +148,9 @@ impl Limited {
     }
 
     fn submit(&mut self, caller: u64) {
-        let call = Call {
-            function: self.function.clone(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller(caller),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: Some(BucketId(caller)),
-            quotas: None,
-            arrived: self.now,
-            deadline: None,
-        };
+        let call = Call::new(self.function.clone(), self.now)
+            .caller(Caller(caller))
+            .bucket(BucketId(caller));
         let submitted = self.scheduler.submit(self.now, call, caller);
         black_box(submitted).expect("there is room");
     }
@@ -279,19 +258,13 @@ impl Crowd {
     fn submit(&mut self) {
         let n = self.submitted;
         self.submitted += 1;
-        let call = Call {
-            function: self.functions[n as usize % self.functions.len()].clone(),
-            backend: Backend(0),
-            class: Class((n % self.classes) as u32),
-            caller: Caller(n % self.callers),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: self.now,
-            deadline: Some(self.now + Duration::from_secs(1_000_000)),
-        };
+        let call = Call::new(
+            self.functions[n as usize % self.functions.len()].clone(),
+            self.now,
+        )
+        .class(Class((n % self.classes) as u32))
+        .caller(Caller(n % self.callers))
+        .deadline(self.now + Duration::from_secs(1_000_000));
         black_box(self.scheduler.submit(self.now, call, n)).expect("there is room");
     }
 
@@ -375,19 +348,8 @@ impl Drawn {
     fn round(&mut self) {
         self.calls += 1;
         self.now = self.now + Duration::from_micros(1);
-        let call = Call {
-            function: self.function.clone(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller::ANONYMOUS,
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: self.named[self.calls as usize * 7 % self.named.len()].clone(),
-            arrived: self.now,
-            deadline: None,
-        };
+        let call = Call::new(self.function.clone(), self.now)
+            .quotas(self.named[self.calls as usize * 7 % self.named.len()].clone());
         black_box(self.scheduler.submit(self.now, call, self.calls)).expect("there is room");
         loop {
             match self.scheduler.next(self.now, &mut || 0) {
@@ -517,10 +479,7 @@ fn measure_memory() {
             Limit::Outstanding { max: 1 },
         )
     });
-    let classes = (0..20).map(|class| ClassShare {
-        name: format!("class {class}").into(),
-        weight: 1,
-    });
+    let classes = (0..20).map(|class| ClassShare::new(format!("class {class}"), 1));
     let policy = Policy::new(
         of_functions.chain(of_classes).collect(),
         1_000_000,

@@ -85,6 +85,7 @@ pub struct QuotaKey {
 ///     .deadline(now + Duration::from_secs(30));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Call {
     /// The function that is called.
     pub function: Arc<str>,

@@ -18,7 +18,6 @@
 
 use core::fmt;
 use core::future::Future;
-use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use std::boxed::Box;
@@ -137,23 +136,21 @@ where
 
     fn call(&mut self, request: R) -> LimitFuture<S, R> {
         let shared = &self.layer.shared;
-        let turn = Arc::new(Mutex::new(Turn::Waiting(None)));
+        let turn = Arc::new(Mutex::new(Turn::default()));
         let classify = &self.layer.classify;
         let submitted = shared.change(|scheduler, now| {
             scheduler.submit(now, classify(&request, now), Arc::clone(&turn))
         });
-        let stage = match submitted {
-            Ok(ticket) => Stage::Waiting {
-                turn,
-                ticket,
-                service: self.inner.clone(),
-                request,
-            },
-            Err((refusal, _)) => Stage::Refused(refusal),
-        };
+        let ticket = submitted
+            .map_err(|(refusal, _)| lock(&turn).set(Err(refusal)))
+            .ok();
         LimitFuture {
             shared: Arc::clone(shared),
-            stage,
+            turn,
+            ticket,
+            call: Some((self.inner.clone(), request)),
+            hold: None,
+            running: None,
         }
     }
 }
@@ -192,34 +189,20 @@ impl<E: core::error::Error + 'static> core::error::Error for LimitError<E> {
 #[must_use = "does nothing unless polled"]
 pub struct LimitFuture<S: Service<R>, R> {
     shared: Arc<Shared>,
-    stage: Stage<S, R>,
+    turn: Arc<Mutex<Turn>>,
+    /// While it waits.
+    ticket: Option<Ticket>,
+    /// The inner service, which may not be ready, and the request, until the service is called.
+    call: Option<(S, R)>,
+    /// From its turn to its end.
+    hold: Option<Hold>,
+    running: Option<Pin<Box<S::Future>>>,
 }
 
 impl<S: Service<R>, R> fmt::Debug for LimitFuture<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitFuture").finish_non_exhaustive()
     }
-}
-
-enum Stage<S: Service<R>, R> {
-    Waiting {
-        turn: Arc<Mutex<Turn>>,
-        ticket: Ticket,
-        service: S,
-        request: R,
-    },
-    /// Its turn has come. The inner service may not be ready.
-    Starting {
-        hold: Hold,
-        service: S,
-        request: R,
-    },
-    Running {
-        hold: Hold,
-        future: Pin<Box<S::Future>>,
-    },
-    Refused(Refusal),
-    Done,
 }
 
 // Only the boxed future is pinned.
@@ -230,66 +213,45 @@ impl<S: Service<R>, R> Future for LimitFuture<S, R> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        loop {
-            match &mut this.stage {
-                Stage::Waiting { turn, .. } => {
-                    let result = ready!(lock(turn).poll(cx));
-                    this.stage = match (mem::replace(&mut this.stage, Stage::Done), result) {
-                        (
-                            Stage::Waiting {
-                                service, request, ..
-                            },
-                            Ok(hold),
-                        ) => Stage::Starting {
-                            hold,
-                            service,
-                            request,
-                        },
-                        (_, Err(refusal)) => Stage::Refused(refusal),
-                        _ => unreachable!("it waited"),
-                    };
-                }
-                Stage::Starting { service, .. } => {
-                    if let Err(cause) = ready!(service.poll_ready(cx)) {
-                        this.leave();
-                        return Poll::Ready(Err(LimitError::Inner(cause)));
-                    }
-                    let stage = mem::replace(&mut this.stage, Stage::Done);
-                    if let Stage::Starting {
-                        hold,
-                        mut service,
-                        request,
-                    } = stage
-                    {
-                        this.shared
-                            .change(|scheduler, now| scheduler.sent(now, &hold));
-                        let future = Box::pin(service.call(request));
-                        this.stage = Stage::Running { hold, future };
-                    }
-                }
-                Stage::Running { future, .. } => {
-                    let result = ready!(future.as_mut().poll(cx));
-                    let outcome = match result {
-                        Ok(_) => Outcome::Served,
-                        Err(_) => Outcome::Failed,
-                    };
-                    this.finish(outcome);
-                    return Poll::Ready(result.map_err(LimitError::Inner));
-                }
-                Stage::Refused(refusal) => {
-                    let refusal = refusal.clone();
-                    this.stage = Stage::Done;
+        if this.hold.is_none() {
+            assert!(
+                this.call.is_some(),
+                "a future is not polled again after its end"
+            );
+            let result = ready!(lock(&this.turn).poll(cx));
+            this.ticket = None;
+            match result {
+                Ok(hold) => this.hold = Some(hold),
+                Err(refusal) => {
+                    this.call = None;
                     return Poll::Ready(Err(LimitError::Refused(refusal)));
                 }
-                Stage::Done => panic!("a future is not polled again after its end"),
             }
         }
+        if let Some((service, _)) = &mut this.call
+            && let Err(cause) = ready!(service.poll_ready(cx))
+        {
+            this.leave();
+            return Poll::Ready(Err(LimitError::Inner(cause)));
+        }
+        if let (Some((mut service, request)), Some(hold)) = (this.call.take(), &this.hold) {
+            this.shared
+                .change(|scheduler, now| scheduler.sent(now, hold));
+            this.running = Some(Box::pin(service.call(request)));
+        }
+        let future = this.running.as_mut().expect("the service was called");
+        let result = ready!(future.as_mut().poll(cx));
+        this.finish(match result {
+            Ok(_) => Outcome::Served,
+            Err(_) => Outcome::Failed,
+        });
+        Poll::Ready(result.map_err(LimitError::Inner))
     }
 }
 
 impl<S: Service<R>, R> LimitFuture<S, R> {
     fn finish(&mut self, outcome: Outcome) {
-        if let Stage::Running { hold, .. } = mem::replace(&mut self.stage, Stage::Done) {
+        if let Some(hold) = self.hold.take() {
             let finish = |scheduler: &mut Queue, now| scheduler.finish(now, hold, outcome, None);
             self.shared.change(finish);
         }
@@ -297,27 +259,25 @@ impl<S: Service<R>, R> LimitFuture<S, R> {
 
     /// Leaves before the inner service was called.
     fn leave(&mut self) {
-        let stage = mem::replace(&mut self.stage, Stage::Done);
-        self.shared.change(|scheduler, now| match stage {
-            Stage::Waiting { turn, ticket, .. } => {
-                if let Turn::Granted(hold) = mem::replace(&mut *lock(&turn), Turn::Done) {
-                    scheduler.give_back(now, hold);
-                } else {
-                    scheduler.cancel(now, ticket);
-                }
+        let (hold, ticket) = (self.hold.take(), self.ticket.take());
+        self.call = None;
+        self.shared.change(|scheduler, now| {
+            let unnoticed = || lock(&self.turn).result.take()?.ok();
+            if let Some(hold) = hold.or_else(unnoticed) {
+                scheduler.give_back(now, hold);
+            } else if let Some(ticket) = ticket {
+                scheduler.cancel(now, ticket);
             }
-            Stage::Starting { hold, .. } => scheduler.give_back(now, hold),
-            Stage::Running { .. } | Stage::Refused(_) | Stage::Done => {}
         });
     }
 }
 
 impl<S: Service<R>, R> Drop for LimitFuture<S, R> {
     fn drop(&mut self) {
-        match self.stage {
-            Stage::Running { .. } => self.finish(Outcome::Failed),
-            Stage::Waiting { .. } | Stage::Starting { .. } => self.leave(),
-            Stage::Refused(_) | Stage::Done => {}
+        if self.running.is_some() {
+            self.finish(Outcome::Failed);
+        } else if self.hold.is_some() || self.ticket.is_some() {
+            self.leave();
         }
     }
 }
@@ -325,32 +285,25 @@ impl<S: Service<R>, R> Drop for LimitFuture<S, R> {
 type Queue = Scheduler<Arc<Mutex<Turn>>>;
 
 /// What a waiting call is waiting for. It is locked inside the lock of [`Core`], or alone.
-#[derive(Debug)]
-enum Turn {
-    Waiting(Option<Waker>),
-    Granted(Hold),
-    Refused(Refusal),
-    Done,
+#[derive(Debug, Default)]
+struct Turn {
+    result: Option<Result<Hold, Refusal>>,
+    waker: Option<Waker>,
 }
 
 impl Turn {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Hold, Refusal>> {
-        match mem::replace(self, Self::Done) {
-            Self::Granted(hold) => Poll::Ready(Ok(hold)),
-            Self::Refused(refusal) => Poll::Ready(Err(refusal)),
-            Self::Waiting(_) | Self::Done => {
-                *self = Self::Waiting(Some(cx.waker().clone()));
-                Poll::Pending
-            }
+        if let Some(result) = self.result.take() {
+            return Poll::Ready(result);
         }
+        self.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     /// Sets the result. Returns the task to wake.
-    fn set(&mut self, result: Self) -> Option<Waker> {
-        match mem::replace(self, result) {
-            Self::Waiting(waker) => waker,
-            Self::Granted(_) | Self::Refused(_) | Self::Done => None,
-        }
+    fn set(&mut self, result: Result<Hold, Refusal>) -> Option<Waker> {
+        self.result = Some(result);
+        self.waker.take()
     }
 }
 
@@ -395,11 +348,11 @@ impl Shared {
             });
             match step {
                 Step::Run { payload, hold, .. } => {
-                    wakers.extend(lock(&payload).set(Turn::Granted(hold)));
+                    wakers.extend(lock(&payload).set(Ok(hold)));
                 }
                 Step::Expired {
                     payload, refusal, ..
-                } => wakers.extend(lock(&payload).set(Turn::Refused(refusal))),
+                } => wakers.extend(lock(&payload).set(Err(refusal))),
                 Step::SleepUntil(moment) => {
                     if self.sleep_until(core, moment, now) {
                         return wakers;

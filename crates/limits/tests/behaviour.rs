@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_limits::call::Backend;
-use tidegate_limits::policy::{
-    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
-};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
 use tidegate_limits::scheduler::{Outcome, Reason, Refusal, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp, Tokens,
-    Weight,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -20,28 +17,12 @@ fn at(millis: u64) -> Timestamp {
 }
 
 fn outstanding(name: &str, scope: Scope, max: u32) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit: Limit::Outstanding { max },
-        reserve: None,
-    }
+    LimitRule::new(name, Limit::Outstanding { max }).scope(scope)
 }
 
 fn window(name: &str, scope: Scope, max: u32) -> LimitRule {
-    let limit = Limit::Window {
-        max,
-        length: SECOND,
-        guard: Duration::ZERO,
-        shape: WindowShape::Sliding,
-        stamp: WindowStamp::Sent,
-    };
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit,
-        reserve: None,
-    }
+    let limit = Limit::sliding(max, SECOND);
+    LimitRule::new(name, limit).scope(scope)
 }
 
 fn function(name: &str) -> Scope {
@@ -52,10 +33,7 @@ fn classes(weights: &[u32]) -> Vec<ClassShare> {
     weights
         .iter()
         .zip(0..)
-        .map(|(&weight, n)| ClassShare {
-            name: format!("class {n}").into(),
-            weight,
-        })
+        .map(|(&weight, n)| ClassShare::new(format!("class {n}"), weight))
         .collect()
 }
 
@@ -71,19 +49,7 @@ fn policy(limits: Vec<LimitRule>) -> Policy {
 }
 
 fn call(now: Timestamp, function: &str) -> Call {
-    Call {
-        function: function.into(),
-        backend: Backend(0),
-        class: Class(0),
-        caller: Caller::ANONYMOUS,
-        weight: Weight::ONE,
-        cost: Cost::ONE,
-        tokens: Tokens::ONE,
-        bucket: None,
-        quotas: None,
-        arrived: now,
-        deadline: None,
-    }
+    Call::new(function, now)
 }
 
 fn tokens(number: f64) -> Tokens {
@@ -234,22 +200,10 @@ fn a_dear_call_whose_turn_it_is_holds_its_limits_tokens_back() {
         window("total", Scope::Every, 100),
         window("list", function("list"), 10),
     ]));
-    gate.submit(
-        Call {
-            cost: cost(6),
-            ..call(gate.now, "list")
-        },
-        0,
-    );
+    gate.submit(call(gate.now, "list").cost(cost(6)), 0);
     gate.drain(1);
     gate.now = at(100);
-    gate.submit(
-        Call {
-            cost: cost(8),
-            ..call(gate.now, "list")
-        },
-        1,
-    );
+    gate.submit(call(gate.now, "list").cost(cost(8)), 1);
     gate.submit(call(gate.now, "list"), 2);
     gate.submit(call(gate.now, "create"), 3);
     assert_eq!(gate.drain(1), [3]);
@@ -264,20 +218,8 @@ fn no_call_overtakes_an_expensive_one_at_the_limit_that_bars_it() {
         window("total", Scope::Every, 10),
         window("list", function("list"), 10),
     ]));
-    gate.submit(
-        Call {
-            cost: cost(6),
-            ..call(gate.now, "create")
-        },
-        0,
-    );
-    gate.submit(
-        Call {
-            cost: cost(8),
-            ..call(gate.now, "list")
-        },
-        1,
-    );
+    gate.submit(call(gate.now, "create").cost(cost(6)), 0);
+    gate.submit(call(gate.now, "list").cost(cost(8)), 1);
     gate.submit(call(gate.now, "create"), 2);
     assert_eq!(gate.drain(1), [0]);
     gate.sleeps_until(1000);
@@ -292,20 +234,8 @@ fn a_dear_call_holds_back_only_at_the_limit_that_bars_it() {
         window("total", Scope::Every, 20),
         window("list", function("list"), 10),
     ]));
-    gate.submit(
-        Call {
-            cost: cost(6),
-            ..call(gate.now, "list")
-        },
-        0,
-    );
-    gate.submit(
-        Call {
-            cost: cost(8),
-            ..call(gate.now, "list")
-        },
-        1,
-    );
+    gate.submit(call(gate.now, "list").cost(cost(6)), 0);
+    gate.submit(call(gate.now, "list").cost(cost(8)), 1);
     for id in 2..10 {
         gate.submit(call(gate.now, "create"), id);
     }
@@ -325,13 +255,7 @@ fn classes_share_by_weight_and_none_starves() {
     .expect("a policy");
     let mut gate = Gate::new(policy);
     for id in 0..1000 {
-        gate.submit(
-            Call {
-                class: Class((id % 2) as u32),
-                ..call(gate.now, "f")
-            },
-            id,
-        );
+        gate.submit(call(gate.now, "f").class(Class((id % 2) as u32)), id);
     }
     let ids = gate.drain(400);
     for (served, id) in ids.iter().enumerate() {
@@ -359,13 +283,7 @@ fn a_class_does_not_save_up_what_it_did_not_use() {
     .expect("a policy");
     let mut gate = Gate::new(policy);
     for id in 0..200 {
-        gate.submit(
-            Call {
-                class: Class(1),
-                ..call(gate.now, "f")
-            },
-            id,
-        );
+        gate.submit(call(gate.now, "f").class(Class(1)), id);
     }
     gate.drain(100);
     for id in 200..300 {
@@ -379,23 +297,11 @@ fn a_class_does_not_save_up_what_it_did_not_use() {
 fn a_greedy_caller_does_not_delay_a_modest_one() {
     let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
     for id in 0..1000 {
-        gate.submit(
-            Call {
-                caller: Caller(1),
-                ..call(gate.now, "f")
-            },
-            id,
-        );
+        gate.submit(call(gate.now, "f").caller(Caller(1)), id);
     }
     gate.drain(10);
     for id in 1000..1005 {
-        gate.submit(
-            Call {
-                caller: Caller(2),
-                ..call(gate.now, "f")
-            },
-            id,
-        );
+        gate.submit(call(gate.now, "f").caller(Caller(2)), id);
     }
     let ids = gate.drain(11);
     let modest: Vec<u64> = ids.iter().copied().filter(|&id| id >= 1000).collect();
@@ -411,14 +317,7 @@ fn callers_share_by_cost_not_by_calls() {
         } else {
             (Caller(2), 1.0)
         };
-        gate.submit(
-            Call {
-                caller,
-                tokens: tokens(units),
-                ..call(gate.now, "f")
-            },
-            id,
-        );
+        gate.submit(call(gate.now, "f").caller(caller).tokens(tokens(units)), id);
     }
     let dear = gate.drain(100).into_iter().filter(|id| id % 2 == 0).count();
     assert!(
@@ -433,10 +332,7 @@ fn a_call_whose_limits_open_only_after_its_deadline_is_refused_at_once() {
     gate.submit(call(gate.now, "f"), 0);
     gate.drain(1);
     gate.now = at(100);
-    let refusal = gate.refuse(Call {
-        deadline: Some(at(999)),
-        ..call(gate.now, "f")
-    });
+    let refusal = gate.refuse(call(gate.now, "f").deadline(at(999)));
     let retry_after = Duration::from_millis(900);
     assert_eq!(
         refusal,
@@ -446,13 +342,7 @@ fn a_call_whose_limits_open_only_after_its_deadline_is_refused_at_once() {
             retry_after
         }
     );
-    gate.submit(
-        Call {
-            deadline: Some(at(1000)),
-            ..call(gate.now, "f")
-        },
-        1,
-    );
+    gate.submit(call(gate.now, "f").deadline(at(1000)), 1);
     gate.sleeps_until(1000);
     gate.now = at(1000);
     assert_eq!(gate.drain(1), [1]);
@@ -471,10 +361,7 @@ fn a_threshold_of_zero_runs_at_once_or_not_at_all() {
         let policy =
             Policy::new(limits, 10, WhenFull::Refuse, postpone, classes(&[1])).expect("a policy");
         let mut gate = Gate::new(policy);
-        let now = Call {
-            deadline: Some(gate.now),
-            ..call(gate.now, "f")
-        };
+        let now = call(gate.now, "f").deadline(gate.now);
         gate.submit(now.clone(), 0);
         gate.submit(now, 1);
         let (id, hold) = gate.run_and_send();
@@ -493,10 +380,7 @@ fn a_threshold_of_zero_runs_at_once_or_not_at_all() {
 #[test]
 fn a_call_that_costs_more_than_a_limit_is_never_possible() {
     let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 5)]));
-    let refusal = gate.refuse(Call {
-        cost: cost(6),
-        ..call(gate.now, "f")
-    });
+    let refusal = gate.refuse(call(gate.now, "f").cost(cost(6)));
     assert_eq!(
         (refusal.reason, refusal.limit),
         (Reason::NeverPossible, Some("total".into()))
@@ -506,21 +390,9 @@ fn a_call_that_costs_more_than_a_limit_is_never_possible() {
 #[test]
 fn a_waiting_call_that_a_reload_made_impossible_is_refused() {
     let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 5)]));
-    gate.submit(
-        Call {
-            cost: cost(5),
-            ..call(gate.now, "f")
-        },
-        0,
-    );
+    gate.submit(call(gate.now, "f").cost(cost(5)), 0);
     let (_, hold) = gate.run_and_send();
-    gate.submit(
-        Call {
-            cost: cost(4),
-            ..call(gate.now, "f")
-        },
-        1,
-    );
+    gate.submit(call(gate.now, "f").cost(cost(4)), 1);
     gate.sleeps_until(1000);
     gate.scheduler
         .apply(gate.now, policy(vec![window("total", Scope::Every, 3)]));
@@ -573,13 +445,7 @@ fn a_call_at_the_door_goes_in_its_turn_and_can_leave_from_there() {
     let tickets: Vec<Ticket> = (2..5)
         .map(|id| {
             let deadline = (id == 2).then_some(at(50));
-            gate.submit(
-                Call {
-                    deadline,
-                    ..call(gate.now, "f")
-                },
-                id,
-            )
+            gate.submit(call(gate.now, "f").deadline(deadline), id)
         })
         .collect();
     assert!(!gate.scheduler.has_room());
@@ -625,10 +491,10 @@ fn a_queue_that_calls_of_one_function_have_filled_holds_up_no_other() {
 fn at_the_door_classes_share_by_weight_and_callers_of_a_class_take_turns() {
     let limits = vec![outstanding("outstanding", Scope::Every, 1)];
     let mut gate = Gate::new(with_a_door(limits, 5, 1000, Postpone::InTurn));
-    let of = |gate: &Gate, class, caller| Call {
-        class: Class(class),
-        caller: Caller(caller),
-        ..call(gate.now, "f")
+    let of = |gate: &Gate, class, caller| {
+        call(gate.now, "f")
+            .class(Class(class))
+            .caller(Caller(caller))
     };
     gate.submit(of(&gate, 1, 1), 1);
     let (_, hold) = gate.run_and_send();
@@ -658,11 +524,7 @@ fn a_call_at_the_door_keeps_its_turn_over_reloads_and_takes_another_with_its_cla
     let limits = || vec![outstanding("outstanding", Scope::Every, 1)];
     let policy = |capacity, door| with_a_door(limits(), capacity, door, Postpone::InTurn);
     let mut gate = Gate::new(policy(2, 4));
-    let poll = |gate: &Gate, id| Call {
-        class: Class(1),
-        caller: Caller(id),
-        ..call(gate.now, "f")
-    };
+    let poll = |gate: &Gate, id| call(gate.now, "f").class(Class(1)).caller(Caller(id));
     gate.submit(poll(&gate, 0), 0);
     let (_, hold) = gate.run_and_send();
     let tickets: Vec<_> = (1..7).map(|id| gate.submit(poll(&gate, id), id)).collect();
@@ -722,13 +584,7 @@ fn a_thousand_calls_at_the_door_are_asked_no_more_often_than_in_the_queue() {
         let mut gate = Gate::new(with_a_door(limits, capacity, 2000, Postpone::InTurn));
         for id in 0..1000 {
             let caller = Caller(id % 100);
-            gate.submit(
-                Call {
-                    caller,
-                    ..call(gate.now, "f")
-                },
-                id,
-            );
+            gate.submit(call(gate.now, "f").caller(caller), id);
         }
         for second in 0..34 {
             gate.now = at(1000 * second);
@@ -787,10 +643,7 @@ fn a_deadline_that_is_moved_holds_and_the_call_keeps_its_turn() {
     let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));
     gate.submit(call(gate.now, "f"), 0);
     let (_, hold) = gate.run_and_send();
-    let until = |deadline| Call {
-        deadline: Some(at(deadline)),
-        ..call(at(0), "f")
-    };
+    let until = |deadline| call(at(0), "f").deadline(at(deadline));
     let first = gate.submit(until(1000), 1);
     let second = gate.submit(until(2000), 2);
     gate.sleeps_until(1000);
@@ -832,13 +685,7 @@ fn a_call_set_aside_is_asked_a_last_time_at_its_deadline() {
     let mut gate = Gate::new(policy);
     gate.submit(call(gate.now, "f"), 0);
     let (_, hold) = gate.run_and_send();
-    gate.submit(
-        Call {
-            deadline: Some(at(500)),
-            ..call(gate.now, "f")
-        },
-        1,
-    );
+    gate.submit(call(gate.now, "f").deadline(at(500)), 1);
     gate.sleeps_until(500);
     gate.finish(hold);
     gate.now = at(500);
@@ -943,13 +790,7 @@ fn a_limit_closed_by_supply_opens_for_one_probe() {
     );
     gate.submit(call(gate.now, "f"), 1);
     gate.submit(call(gate.now, "f"), 2);
-    gate.submit(
-        Call {
-            backend: Backend(1),
-            ..call(gate.now, "f")
-        },
-        3,
-    );
+    gate.submit(call(gate.now, "f").backend(Backend(1)), 3);
     assert_eq!(gate.drain(1), [3]);
     gate.idles();
     let in_use = gate
@@ -1081,15 +922,7 @@ fn a_call_put_into_a_heavier_class_runs_before_those_it_leaves() {
     .expect("a policy");
     let mut gate = Gate::new(policy);
     let tickets: Vec<Ticket> = (0..5)
-        .map(|id| {
-            gate.submit(
-                Call {
-                    class: Class(1),
-                    ..call(gate.now, "f")
-                },
-                id,
-            )
-        })
+        .map(|id| gate.submit(call(gate.now, "f").class(Class(1)), id))
         .collect();
     let (_, hold) = gate.run_and_send();
     gate.idles();
@@ -1160,13 +993,7 @@ fn an_expired_call_gets_the_time_that_a_slot_takes() {
     gate.finish(hold);
     for id in 1..6 {
         let deadline = (id == 5).then_some(at(500));
-        gate.submit(
-            Call {
-                deadline,
-                ..call(gate.now, "f")
-            },
-            id,
-        );
+        gate.submit(call(gate.now, "f").deadline(deadline), id);
     }
     let _running = [gate.run(), gate.run()];
     gate.sleeps_until(500);
@@ -1199,14 +1026,14 @@ fn crowd(deadline: Option<Timestamp>) -> (Gate, Hold, Vec<Ticket>) {
     let mut tickets = Vec::new();
     for id in 1..=100_000 {
         let function = ["list", "create", "other"][id as usize % 3];
-        tickets.push(gate.submit(
-            Call {
-                caller: Caller(id % 100),
-                deadline,
-                ..call(gate.now, function)
-            },
-            id,
-        ));
+        tickets.push(
+            gate.submit(
+                call(gate.now, function)
+                    .caller(Caller(id % 100))
+                    .deadline(deadline),
+                id,
+            ),
+        );
     }
     let _ = gate.next();
     (gate, hold, tickets)
@@ -1227,13 +1054,7 @@ fn a_closed_limit_costs_nothing_however_many_wait() {
     );
     let behind = asked(&mut gate, &|gate| {
         for id in 0..1000 {
-            gate.submit(
-                Call {
-                    caller: Caller(7),
-                    ..call(gate.now, "list")
-                },
-                id,
-            );
+            gate.submit(call(gate.now, "list").caller(Caller(7)), id);
             gate.idles();
         }
     });

@@ -6,14 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use random::Random;
-use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull, WindowShape, WindowStamp,
 };
 use tidegate_limits::scheduler::Outcome;
-use tidegate_limits::{
-    Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens, Weight,
-};
+use tidegate_limits::{Call, Caller, Class, Hold, Limit, Policy, Scheduler, Step, Timestamp};
 
 const MS: u64 = 1_000_000;
 
@@ -33,19 +30,11 @@ fn window(name: &str, scope: Scope, max: u32) -> LimitRule {
 }
 
 fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit,
-        reserve: None,
-    }
+    LimitRule::new(name, limit).scope(scope)
 }
 
 fn policy(limits: Vec<LimitRule>, classes: &[&str]) -> Policy {
-    let classes = classes.iter().map(|&name| ClassShare {
-        name: name.into(),
-        weight: 1,
-    });
+    let classes = classes.iter().map(|&name| ClassShare::new(name, 1));
     let postpone = Postpone::InTurn;
     Policy::new(
         limits,
@@ -59,19 +48,9 @@ fn policy(limits: Vec<LimitRule>, classes: &[&str]) -> Policy {
 
 /// A call of one token, without a deadline.
 fn call(now: u64, class: u32, caller: u64, function: &str) -> Call {
-    Call {
-        function: function.into(),
-        backend: Backend(0),
-        class: Class(class),
-        caller: Caller(caller),
-        weight: Weight::ONE,
-        cost: Cost::ONE,
-        tokens: Tokens::ONE,
-        bucket: None,
-        quotas: None,
-        arrived: at(now),
-        deadline: None,
-    }
+    Call::new(function, at(now))
+        .class(Class(class))
+        .caller(Caller(caller))
 }
 
 /// The call that runs at this moment.
@@ -133,10 +112,7 @@ fn live(
         } else if arrival == Some(next) {
             let (_, group, _) = coming.pop_first().expect("it was just seen");
             let of = &groups[group];
-            let call = Call {
-                deadline: Some(at(now + 60_000)),
-                ..call(now, of.class, of.caller, of.function)
-            };
+            let call = call(now, of.class, of.caller, of.function).deadline(at(now + 60_000));
             let taken = scheduler.submit(at(now), call, (group, now));
             taken.expect("there is room");
         }
@@ -361,13 +337,7 @@ fn callers_take_turns_with_what_is_kept_for_their_class_too() {
 #[test]
 fn what_is_kept_for_a_class_opens_for_it_while_another_goes_first() {
     // Two of three in 200 ms are kept for the second class.
-    let limit = Limit::Window {
-        max: 3,
-        length: Duration::from_millis(200),
-        guard: Duration::ZERO,
-        shape: WindowShape::Sliding,
-        stamp: WindowStamp::Sent,
-    };
+    let limit = Limit::sliding(3, Duration::from_millis(200));
     let total = LimitRule {
         reserve: Some(Reserve {
             class: Class(1),

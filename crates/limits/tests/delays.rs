@@ -3,17 +3,14 @@
 
 use std::time::Duration;
 
-use tidegate_limits::call::{Backend, BucketId};
-use tidegate_limits::policy::{
-    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
-};
+use tidegate_limits::call::BucketId;
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, Cause, Delays, OnExcess, Outcome, Settlement,
     Waited,
 };
 use tidegate_limits::{
-    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket,
-    Timestamp, Tokens, Weight,
+    Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
 };
 
 const JITTER: Postpone = Postpone::Jitter {
@@ -26,12 +23,7 @@ fn at(milliseconds: u64) -> Timestamp {
 }
 
 fn rule(name: &str, limit: Limit) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope: Scope::Every,
-        limit,
-        reserve: None,
-    }
+    LimitRule::new(name, limit)
 }
 
 fn outstanding(max: u32) -> LimitRule {
@@ -39,21 +31,12 @@ fn outstanding(max: u32) -> LimitRule {
 }
 
 fn window(max: u32) -> LimitRule {
-    let limit = Limit::Window {
-        max,
-        length: Duration::from_millis(1500),
-        guard: Duration::ZERO,
-        shape: WindowShape::Sliding,
-        stamp: WindowStamp::Sent,
-    };
+    let limit = Limit::sliding(max, Duration::from_millis(1500));
     rule("window", limit)
 }
 
 fn policy(limits: Vec<LimitRule>, capacity: u32, postpone: Postpone) -> Policy {
-    let classes = ["user", "polling"].map(|name| ClassShare {
-        name: name.into(),
-        weight: 1,
-    });
+    let classes = ["user", "polling"].map(|name| ClassShare::new(name, 1));
     let full = WhenFull::Wait { door: 10 };
     Policy::new(limits, capacity, full, postpone, classes.to_vec()).expect("it is sound")
 }
@@ -82,19 +65,10 @@ impl Gate {
     }
 
     fn submit(&mut self, now: u64, id: u64, bucket: Option<u64>) -> Ticket {
-        let call = Call {
-            function: "guest_list".into(),
-            backend: Backend(0),
-            class: Class(1),
-            caller: Caller(id),
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: bucket.map(BucketId),
-            quotas: None,
-            arrived: at(now),
-            deadline: None,
-        };
+        let call = Call::new("guest_list", at(now))
+            .class(Class(1))
+            .caller(Caller(id))
+            .bucket(bucket.map(BucketId));
         let submitted = self.0.submit(at(now), call, id);
         submitted.expect("there is room at the door")
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::bucket::TokenLimiter;
-use tidegate_limits::call::{Backend, BucketId};
+use tidegate_limits::call::BucketId;
 use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
 use tidegate_limits::scheduler::{
@@ -16,8 +16,7 @@ use tidegate_limits::scheduler::{
     Supply,
 };
 use tidegate_limits::{
-    Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens,
-    Verdict, Weight,
+    Call, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens, Verdict,
 };
 
 use random::Random;
@@ -28,36 +27,16 @@ fn pace(rate: f64, ratio: f64) -> Pace {
 }
 
 fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit,
-        reserve: None,
-    }
+    LimitRule::new(name, limit).scope(scope)
 }
 
 fn policy(limits: Vec<LimitRule>) -> Policy {
-    let classes = vec![ClassShare {
-        name: "all".into(),
-        weight: 1,
-    }];
+    let classes = vec![ClassShare::new("all", 1)];
     Policy::new(limits, 100_000, WhenFull::Refuse, Postpone::InTurn, classes).expect("sound")
 }
 
 fn call(function: &str, tokens: f64, now: Timestamp) -> Call {
-    Call {
-        function: function.into(),
-        backend: Backend(0),
-        class: Class(0),
-        caller: Caller::ANONYMOUS,
-        weight: Weight::ONE,
-        cost: Cost::ONE,
-        tokens: Tokens::new(tokens).expect("a cost"),
-        bucket: None,
-        quotas: None,
-        arrived: now,
-        deadline: None,
-    }
+    Call::new(function, now).tokens(Tokens::new(tokens).expect("a cost"))
 }
 
 fn paced_bucket(pace: Pace) -> BucketRule {
@@ -559,10 +538,7 @@ fn what_a_call_took_of_a_pace_comes_back_whole_over_reloads_and_supplies() {
         made.expect("it is the only one");
         let now = at(60_000_000_000);
         let hold = drawn.then(|| {
-            let call = Call {
-                bucket: Some(BucketId(1)),
-                ..call("f", 10.0, now)
-            };
+            let call = call("f", 10.0, now).bucket(BucketId(1));
             scheduler.submit(now, call, 0).expect("there is room");
             let Step::Run { hold, .. } = next(&mut scheduler, now) else {
                 panic!("the pools are full");

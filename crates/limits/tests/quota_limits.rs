@@ -13,8 +13,8 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tidegate_limits::call::{Backend, BucketId, QuotaKey};
-use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
+use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
 use tidegate_limits::quota::{
     Away, Mode, Question, Record, Rule, RuleSettings, Standing, StoreReply, StoreTime, Version,
 };
@@ -23,8 +23,8 @@ use tidegate_limits::scheduler::{
     QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Settlement,
 };
 use tidegate_limits::{
-    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket,
-    Timestamp, Tokens, Weight,
+    Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
+    Tokens,
 };
 
 use world::World;
@@ -108,10 +108,7 @@ struct Node {
 }
 
 fn policy(limits: Vec<LimitRule>, capacity: u32) -> Policy {
-    let class = |name: &str| ClassShare {
-        name: name.into(),
-        weight: 1,
-    };
+    let class = |name: &str| ClassShare::new(name, 1);
     let classes = vec![class("user"), class("polling")];
     Policy::new(
         limits,
@@ -145,26 +142,11 @@ fn at(now: Duration) -> Timestamp {
 }
 
 fn call(now: Duration, quotas: &[QuotaKey]) -> Call {
-    Call {
-        function: "guest_list".into(),
-        backend: Backend(0),
-        class: Class(0),
-        caller: Caller::ANONYMOUS,
-        weight: Weight::ONE,
-        cost: Cost::ONE,
-        tokens: Tokens::ONE,
-        bucket: None,
-        quotas: (!quotas.is_empty()).then(|| quotas.into()),
-        arrived: at(now),
-        deadline: None,
-    }
+    Call::new("guest_list", at(now)).quotas((!quotas.is_empty()).then(|| quotas.into()))
 }
 
 fn costing(tokens: f64, call: Call) -> Call {
-    Call {
-        tokens: Tokens::new(tokens).expect("a cost"),
-        ..call
-    }
+    call.tokens(Tokens::new(tokens).expect("a cost"))
 }
 
 /// A node and its store, whose every reply comes at once.
@@ -887,12 +869,7 @@ fn while_the_store_is_silent_a_call_that_waits_goes_where_a_new_one_could() {
 #[test]
 fn calls_wait_for_other_limits_and_draw_nothing_meanwhile() {
     let mut gate = one_by_user(10);
-    let one = LimitRule {
-        name: "outstanding".into(),
-        scope: Scope::Every,
-        limit: Limit::Outstanding { max: 1 },
-        reserve: None,
-    };
+    let one = LimitRule::new("outstanding", Limit::Outstanding { max: 1 });
     gate.node
         .scheduler
         .apply(at(gate.now), policy(vec![one], 100));
@@ -941,10 +918,7 @@ fn a_bucket_and_a_quota_are_drawn_together() {
         .expect("one");
     let mut went = 0;
     for _ in 0..4 {
-        let call = Call {
-            bucket: Some(id),
-            ..call(gate.now, &[of_user("alice")])
-        };
+        let call = (call(gate.now, &[of_user("alice")])).bucket(id);
         let (id, _) = gate.submit(call).expect("it is taken in");
         went += u32::from(gate.went(id));
     }
@@ -1097,10 +1071,8 @@ fn a_call_that_never_left_gives_its_caller_the_turn_at_the_quota_back() {
     let mut gate = Alone::new(&[(TOTAL, quota(settings(10)))]);
     let calls = [(1, 10.0), (1, 4.0), (1, 4.0), (2, 4.0), (2, 4.0)];
     for ((caller, tokens), id) in calls.into_iter().zip(0..) {
-        let call = Call {
-            caller: Caller(caller),
-            ..costing(tokens, call(gate.now, std::slice::from_ref(&all)))
-        };
+        let call =
+            costing(tokens, call(gate.now, std::slice::from_ref(&all))).caller(Caller(caller));
         let submitted = gate.node.scheduler.submit(at(gate.now), call, id);
         submitted.expect("it is taken in");
     }

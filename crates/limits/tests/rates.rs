@@ -9,17 +9,15 @@ use std::time::Duration;
 
 use queue::QUEUE;
 use random::Random;
-use tidegate_limits::call::{Backend, BucketId};
-use tidegate_limits::policy::{
-    ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull, WindowShape, WindowStamp,
-};
+use tidegate_limits::call::BucketId;
+use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
 use tidegate_limits::scheduler::{
     BUCKETS_MAX, BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Reason,
     Refusal, Settlement, Supply, Waited,
 };
 use tidegate_limits::{
-    Burst, Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket,
-    Timestamp, Tokens, Weight,
+    Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
+    Tokens, Weight,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,12 +49,7 @@ fn bucket(burst: f64, fill: f64) -> BucketRule {
 }
 
 fn rule(name: &str, scope: Scope, limit: Limit) -> LimitRule {
-    LimitRule {
-        name: name.into(),
-        scope,
-        limit,
-        reserve: None,
-    }
+    LimitRule::new(name, limit).scope(scope)
 }
 
 fn outstanding(max: u32) -> Limit {
@@ -64,20 +57,11 @@ fn outstanding(max: u32) -> Limit {
 }
 
 fn window(max: u32) -> Limit {
-    Limit::Window {
-        max,
-        length: SECOND,
-        guard: Duration::ZERO,
-        shape: WindowShape::Sliding,
-        stamp: WindowStamp::Sent,
-    }
+    Limit::sliding(max, SECOND)
 }
 
 fn policy(limits: Vec<LimitRule>, weights: &[u32], postpone: Postpone) -> Policy {
-    let share = |(&weight, n): (&u32, u32)| ClassShare {
-        name: format!("class {n}").into(),
-        weight,
-    };
+    let share = |(&weight, n): (&u32, u32)| ClassShare::new(format!("class {n}"), weight);
     let classes = weights.iter().zip(0..).map(share).collect();
     Policy::new(limits, 1_000_000, WhenFull::Refuse, postpone, classes).expect("a policy")
 }
@@ -118,19 +102,7 @@ impl Gate {
     }
 
     fn call(&self, cost: f64) -> Call {
-        Call {
-            function: "f".into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller::ANONYMOUS,
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: tokens(cost),
-            bucket: Some(BUCKET),
-            quotas: None,
-            arrived: self.now,
-            deadline: None,
-        }
+        Call::new("f", self.now).tokens(tokens(cost)).bucket(BUCKET)
     }
 
     fn submit(&mut self, call: Call, id: u64) -> Ticket {
@@ -242,10 +214,7 @@ fn every_case_of_the_source_is_let_through_when_it_is_there() {
                     BucketOrder::Fifo => Caller(nth as u64),
                     BucketOrder::Fair => Caller(1),
                 };
-                let call = Call {
-                    caller,
-                    ..gate.call(cost)
-                };
+                let call = gate.call(cost).caller(caller);
                 gate.submit(call, nth as u64);
                 expected.push((name, granted));
             }
@@ -303,10 +272,7 @@ fn a_call_dearer_than_the_bucket_passes_when_it_is_full_and_the_next_pays_its_de
 fn callers_that_share_a_bucket_share_one_level() {
     let mut gate = Gate::limited(bucket(50.0, 1.0));
     for id in 0..60 {
-        let call = Call {
-            caller: Caller(id),
-            ..gate.call(1.0)
-        };
+        let call = gate.call(1.0).caller(Caller(id));
         gate.submit(call, id);
     }
     assert_eq!(gate.drain().len(), 50);
@@ -326,10 +292,7 @@ fn quiet_beside_greedy(order: BucketOrder, quiet_cost: f64, greedy_cost: f64) ->
     let (mut quiet, mut longest) = (0_u64, 0.0_f64);
     // The greedy one always has a hundred waiting.
     for id in 0..100 {
-        let call = Call {
-            caller: Caller(1),
-            ..gate.call(greedy_cost)
-        };
+        let call = gate.call(greedy_cost).caller(Caller(1));
         gate.submit(call, 1_000_000 + id);
     }
     while quiet < 50 {
@@ -339,17 +302,11 @@ fn quiet_beside_greedy(order: BucketOrder, quiet_cost: f64, greedy_cost: f64) ->
                 if let Some(came) = arrived.remove(&payload) {
                     longest = longest.max(gate.now.since(came).as_secs_f64());
                 } else {
-                    let call = Call {
-                        caller: Caller(1),
-                        ..gate.call(greedy_cost)
-                    };
+                    let call = gate.call(greedy_cost).caller(Caller(1));
                     gate.submit(call, payload);
                 }
                 if arrived.is_empty() && gate.now > at(1000 * (quiet + 1) * 3) {
-                    let call = Call {
-                        caller: Caller(2),
-                        ..gate.call(quiet_cost)
-                    };
+                    let call = gate.call(quiet_cost).caller(Caller(2));
                     gate.submit(call, quiet);
                     arrived.insert(quiet, gate.now);
                     quiet += 1;
@@ -400,12 +357,10 @@ fn check_goyals_bound(seed: u64) -> Result<(), String> {
     gate.set(bucket(12.0, 8.0));
     let submit = |gate: &mut Gate, random: &mut Random, caller: u64| {
         let (weight, costliest) = traits[caller as usize];
-        let call = Call {
-            caller: Caller(caller),
-            weight: Weight::new(weight).expect("above zero"),
-            bucket: by_bucket.then_some(BUCKET),
-            ..gate.call((1 + random.below(costliest)) as f64 / 4.0)
-        };
+        let call = (gate.call((1 + random.below(costliest)) as f64 / 4.0))
+            .caller(Caller(caller))
+            .weight(Weight::new(weight).expect("above zero"))
+            .bucket(by_bucket.then_some(BUCKET));
         let cost = call.tokens.get();
         // The payload says whose it is and, in quarters, what it cost.
         gate.submit(call, caller << 32 | (cost * 4.0) as u64);
@@ -466,11 +421,10 @@ fn a_caller_of_three_times_the_weight_is_served_three_times_as_much() {
     let mut gate = Gate::limited(bucket(1.0, 10.0));
     for id in 0..1000 {
         let heavy = id % 2 == 0;
-        let call = Call {
-            caller: Caller(id % 2),
-            weight: Weight::new(if heavy { 3 } else { 1 }).expect("above zero"),
-            ..gate.call(1.0)
-        };
+        let call = gate
+            .call(1.0)
+            .caller(Caller(id % 2))
+            .weight(Weight::new(if heavy { 3 } else { 1 }).expect("above zero"));
         gate.submit(call, id);
     }
     let ran = gate.live();
@@ -484,17 +438,11 @@ fn an_endless_stream_of_identities_does_not_take_all_turns() {
     let mut stranger = 1000;
     let mut join = |gate: &mut Gate| {
         stranger += 1;
-        let call = Call {
-            caller: Caller(stranger),
-            ..gate.call(1.0)
-        };
+        let call = gate.call(1.0).caller(Caller(stranger));
         gate.submit(call, stranger);
     };
     for id in 0..20 {
-        let call = Call {
-            caller: Caller(1),
-            ..gate.call(1.0)
-        };
+        let call = gate.call(1.0).caller(Caller(1));
         gate.submit(call, id);
     }
     for _ in 0..2000 {
@@ -526,16 +474,9 @@ fn a_dear_call_whose_turn_it_is_holds_the_buckets_tokens_back_and_others_pass() 
     let dear = gate.call(10.0);
     gate.submit(dear, 1);
     gate.now = at(20);
-    let cheap = Call {
-        caller: Caller(2),
-        ..gate.call(0.1)
-    };
+    let cheap = gate.call(0.1).caller(Caller(2));
     gate.submit(cheap, 2);
-    let free = Call {
-        bucket: None,
-        quotas: None,
-        ..gate.call(1.0)
-    };
+    let free = gate.call(1.0).bucket(None).quotas(None);
     gate.submit(free, 3);
     assert_eq!(gate.drain(), [3]);
     gate.sleeps_until(1000);
@@ -581,10 +522,7 @@ fn a_removed_bucket_loses_no_call_and_keeps_the_order() {
     gate.submit(drain, 0);
     assert_eq!(gate.drain(), [0]);
     for id in 1..=1000 {
-        let call = Call {
-            caller: Caller(id % 2),
-            ..gate.call(1.0)
-        };
+        let call = gate.call(1.0).caller(Caller(id % 2));
         gate.submit(call, id);
     }
     assert_eq!(gate.drain(), []);
@@ -695,17 +633,11 @@ fn a_call_whose_bucket_opens_only_after_its_deadline_is_refused_at_once() {
     let first = gate.call(1.0);
     gate.submit(first, 0);
     assert_eq!(gate.drain(), [0]);
-    let late = Call {
-        deadline: Some(at(999)),
-        ..gate.call(1.0)
-    };
+    let late = gate.call(1.0).deadline(at(999));
     let refusal = gate.refuse(late);
     assert_eq!(refusal.reason, Reason::DeadlineUnreachable);
     assert_eq!(refusal.limit.as_deref(), Some("bucket"));
-    let in_time = Call {
-        deadline: Some(at(1000)),
-        ..gate.call(1.0)
-    };
+    let in_time = gate.call(1.0).deadline(at(1000));
     gate.submit(in_time, 1);
     gate.sleeps_until(1000);
     gate.now = at(1000);
@@ -730,10 +662,7 @@ fn a_call_that_never_left_gives_its_tokens_back() {
 #[test]
 fn a_call_that_never_left_gives_its_caller_the_turn_at_the_bucket_back() {
     let mut gate = Gate::limited(bucket(10.0, 0.001));
-    let of = |gate: &Gate, caller, tokens| Call {
-        caller: Caller(caller),
-        ..gate.call(tokens)
-    };
+    let of = |gate: &Gate, caller, tokens| gate.call(tokens).caller(Caller(caller));
     let calls = [(1, 10.0), (1, 1.0), (1, 1.0), (2, 1.0), (2, 1.0), (2, 1.0)];
     for ((caller, tokens), id) in calls.into_iter().zip(0..) {
         let call = of(&gate, caller, tokens);
@@ -862,17 +791,9 @@ fn a_caller_held_by_its_bucket_alone_brings_no_arrears() {
     let mut gate = Gate::new(vec![rule("slots", Scope::Every, outstanding(1))]);
     gate.set(bucket(1.0, 1e-6));
     for id in 0..100 {
-        let held = Call {
-            caller: Caller(1),
-            ..gate.call(1.0)
-        };
+        let held = gate.call(1.0).caller(Caller(1));
         gate.submit(held, id);
-        let free = Call {
-            caller: Caller(2),
-            bucket: None,
-            quotas: None,
-            ..gate.call(1.0)
-        };
+        let free = gate.call(1.0).caller(Caller(2)).bucket(None).quotas(None);
         gate.submit(free, 1000 + id);
     }
     let mut ids = Vec::new();
@@ -913,12 +834,7 @@ fn keeping(amount: u32, rule: LimitRule) -> LimitRule {
 }
 
 fn of_class(gate: &Gate, class: Class) -> Call {
-    Call {
-        class,
-        bucket: None,
-        quotas: None,
-        ..gate.call(1.0)
-    }
+    gate.call(1.0).class(class).bucket(None).quotas(None)
 }
 
 #[test]
@@ -990,10 +906,7 @@ fn calls_that_differ_only_in_their_bucket_wait_apart_and_in_order() {
     gate.scheduler
         .set_bucket(gate.now, second, bucket(2.0, 1.0))
         .expect("there are two");
-    let charged = |gate: &Gate, bucket| Call {
-        bucket,
-        ..gate.call(1.0)
-    };
+    let charged = |gate: &Gate, bucket| gate.call(1.0).bucket(bucket);
     let order = [
         Some(first),
         Some(first),
@@ -1081,10 +994,7 @@ fn what_is_kept_goes_to_its_class_though_others_have_the_next_turn() {
     let mut running: BTreeMap<u64, Hold> = [(); 2].map(|()| gate.run()).into();
     assert!(matches!(gate.next(), Step::Idle));
     for id in 100..103 {
-        let call = Call {
-            tokens: tokens(100.0),
-            ..of_class(&gate, USER)
-        };
+        let call = of_class(&gate, USER).tokens(tokens(100.0));
         gate.submit(call, id);
     }
     running.extend([gate.run()]);

@@ -12,9 +12,7 @@ use std::time::Duration;
 
 use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Outcome, Refusal, Supplier, Supply};
-use tidegate_limits::{
-    Call, Cost, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Verdict, Weight,
-};
+use tidegate_limits::{Call, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Verdict};
 
 use super::arrivals::{Planned, calls};
 use super::figures::{Ending, Run, Tally};
@@ -215,19 +213,11 @@ impl World<'_> {
         let settings = &self.setup.settings;
         let class = self.setup.class_of(group.class.as_deref(), &group.function);
         let deadline = settings.classes[class.0 as usize].deadline;
-        let call = Call {
-            function: Arc::clone(&group.function),
-            backend: Backend(BACKEND as u8),
-            class,
-            caller: group.caller,
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: self.now,
-            deadline: deadline.of(settings.threshold, self.now, self.now),
-        };
+        let call = Call::new(Arc::clone(&group.function), self.now)
+            .backend(Backend(BACKEND as u8))
+            .class(class)
+            .caller(group.caller)
+            .deadline(deadline.of(settings.threshold, self.now, self.now));
         let now = self.now;
         self.tallies(nth, |tally| tally.arrives(now));
         match self.scheduler.submit(now, call, nth) {

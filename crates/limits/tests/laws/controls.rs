@@ -1,12 +1,10 @@
 //! Negative controls: small limiters that break a law, which the oracle has to notice.
 
-use std::time::Duration;
-
 use tidegate_limits::bucket::TokenLimiter;
-use tidegate_limits::call::{Backend, BucketId};
-use tidegate_limits::policy::{LimitRule, Scope, WindowShape, WindowStamp};
+use tidegate_limits::call::BucketId;
+use tidegate_limits::policy::LimitRule;
 use tidegate_limits::scheduler::{BucketLimit, BucketMode, BucketRule};
-use tidegate_limits::{Call, Caller, Class, Cost, Limit, TokenBucket, Tokens, Weight};
+use tidegate_limits::{Call, Limit, TokenBucket, Tokens};
 
 use crate::laws::policies::{Shape, random_bucket};
 use crate::oracle::{End, Oracle, Violation};
@@ -30,26 +28,10 @@ pub(crate) fn model(seed: u64, model: Model) -> Result<(), Violation> {
     const MAX: u32 = 3;
     const LENGTH: u64 = 10;
     const TAKES: u64 = 5;
-    let limit = Limit::Window {
-        max: MAX,
-        length: nanos(LENGTH),
-        guard: Duration::ZERO,
-        shape: WindowShape::Sliding,
-        stamp: WindowStamp::Sent,
-    };
+    let limit = Limit::sliding(MAX, nanos(LENGTH));
     let mut oracle = Oracle::new(&[
-        LimitRule {
-            name: "window".into(),
-            scope: Scope::Every,
-            limit,
-            reserve: None,
-        },
-        LimitRule {
-            name: "outstanding".into(),
-            scope: Scope::Every,
-            limit: Limit::Outstanding { max: MAX },
-            reserve: None,
-        },
+        LimitRule::new("window", limit),
+        LimitRule::new("outstanding", Limit::Outstanding { max: MAX }),
     ]);
     let mut random = Random::new(seed);
     let mut arrivals: Vec<u64> = (0..60).map(|_| random.below(100)).collect();
@@ -68,19 +50,7 @@ pub(crate) fn model(seed: u64, model: Model) -> Result<(), Violation> {
             Model::CheckThenAct => now + random.below(3),
         };
         drawn.push(departs);
-        let call = Call {
-            function: "f".into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller::ANONYMOUS,
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: at(now),
-            deadline: None,
-        };
+        let call = Call::new("f", at(now));
         let run = oracle.ran_unasked(&call, departs);
         oracle.sent(run, departs);
         oracle.ended(run, End::Finished(departs + TAKES), None)?;
@@ -140,19 +110,7 @@ pub(crate) fn bucket_model(seed: u64, reload: Reload) -> Result<(), Violation> {
         }
         let tokens = Tokens::new(random.between(1, 20) as f64 / 4.0).expect("a cost");
         if bucket.try_take(at(now), tokens).is_ok() {
-            let call = Call {
-                function: "f".into(),
-                backend: Backend(0),
-                class: Class(0),
-                caller: Caller::ANONYMOUS,
-                weight: Weight::ONE,
-                cost: Cost::ONE,
-                tokens,
-                bucket: Some(id),
-                quotas: None,
-                arrived: at(now),
-                deadline: None,
-            };
+            let call = Call::new("f", at(now)).tokens(tokens).bucket(id);
             oracle.ran(&call, now)?;
         }
     }

@@ -81,12 +81,10 @@ pub(crate) fn random_policy(random: &mut Random, shape: Shape, before: Option<&P
             }
             _ => random.one_in(2).then(|| {
                 let limit = random_limit(random, *window);
-                LimitRule {
-                    name: (*name).into(),
-                    scope: scope(name, everyone),
-                    reserve: random_reserve(random, shape, &limit),
-                    limit,
-                }
+                let reserve = random_reserve(random, shape, &limit);
+                LimitRule::new(*name, limit)
+                    .scope(scope(name, everyone))
+                    .reserve(reserve)
             }),
         };
         rules.extend(rule);
@@ -115,10 +113,7 @@ pub(crate) fn random_policy(random: &mut Random, shape: Shape, before: Option<&P
     let weights = (0..shape.classes).map(|_| random.between(1, 4) as u32);
     let classes = weights
         .zip(0..)
-        .map(|(weight, n)| ClassShare {
-            name: format!("class {n}").into(),
-            weight,
-        })
+        .map(|(weight, n)| ClassShare::new(format!("class {n}"), weight))
         .collect();
     Policy::new(rules, capacity, when_full, postpone, classes).expect("a random policy is a policy")
 }

@@ -11,7 +11,7 @@ use tidegate_limits::policy::{LimitRule, Postpone, WhenFull};
 use tidegate_limits::scheduler::{Outcome, Reason, Refusal, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
-    Tokens, Weight,
+    Tokens,
 };
 
 use crate::laws::policies::{LIMITS, Shape, random_bucket, random_policy};
@@ -423,29 +423,28 @@ impl World {
             _ => None,
         };
         let functions = ["list", "create", "other", "more"];
-        let call = Call {
-            function: functions[self.random.below(4) as usize].into(),
-            backend: Backend(self.random.below(2) as u8),
-            class: Class(self.random.below(self.shape.classes) as u32),
-            caller: Caller(self.random.below(self.shape.callers)),
-            weight: Weight::ONE,
-            cost: Cost::new(if self.random.one_in(3) {
-                self.random.between(1, 5) as u32
-            } else {
-                1
-            })
-            .expect("between 1 and 5"),
-            tokens: if self.random.one_in(2) {
+        let call = Call::new(functions[self.random.below(4) as usize], at(self.now))
+            .backend(Backend(self.random.below(2) as u8))
+            .class(Class(self.random.below(self.shape.classes) as u32))
+            .caller(Caller(self.random.below(self.shape.callers)))
+            .cost(
+                Cost::new(if self.random.one_in(3) {
+                    self.random.between(1, 5) as u32
+                } else {
+                    1
+                })
+                .expect("between 1 and 5"),
+            )
+            .tokens(if self.random.one_in(2) {
                 Tokens::ONE
             } else {
                 Tokens::new(self.random.between(1, 48) as f64 / 4.0).expect("a cost")
-            },
-            bucket: (self.shape.buckets > 0 && !self.random.one_in(4))
-                .then(|| BucketId(self.random.below(self.shape.buckets + 1))),
-            quotas: None,
-            arrived: at(self.now),
-            deadline,
-        };
+            })
+            .bucket(
+                (self.shape.buckets > 0 && !self.random.one_in(4))
+                    .then(|| BucketId(self.random.below(self.shape.buckets + 1))),
+            )
+            .deadline(deadline);
         let named = call.bucket;
         let there = self.existing(named);
         let rejects = there.map(|id| {
@@ -492,10 +491,7 @@ impl World {
                 Status::Over
             }
         };
-        let call = Call {
-            bucket: there,
-            ..call
-        };
+        let call = call.bucket(there);
         if let (Status::Waiting(_), Some(deadline)) = (&status, call.deadline) {
             // Departures alone are in the way until after the deadline: it should have been told.
             for rule in self.oracle.rules().iter().filter(|rule| meets(rule, &call)) {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, Pace, Rate};
-use tidegate_limits::policy::{WindowShape, WindowStamp};
 use tidegate_limits::quota::{Away, Rule, RuleSettings};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
@@ -65,13 +64,7 @@ pub(crate) struct Made {
 fn window(random: &mut Random, most: u64) -> (Limit, Lets) {
     let max = random.between(1, most);
     let length = random.between(2, 10) * 100 * MS;
-    let limit = Limit::Window {
-        max: max as u32,
-        length: Duration::from_nanos(length),
-        guard: Duration::ZERO,
-        shape: WindowShape::Sliding,
-        stamp: WindowStamp::Sent,
-    };
+    let limit = Limit::sliding(max as u32, Duration::from_nanos(length));
     let max = max as usize;
     (limit, Lets::Window { max, length })
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tidegate_limits::call::{Backend, BucketId, QuotaKey};
+use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
 use tidegate_limits::scheduler::{Outcome, Supplier, Supply};
 use tidegate_limits::{
-    Call, Caller, Class, Cost, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Weight,
+    Call, Caller, Class, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Weight,
 };
 
 use super::checks::{Compared, Pair};
@@ -255,22 +255,16 @@ impl World {
     fn call(&self, id: usize) -> Call {
         let submitted = &self.calls[id];
         let stream = &self.streams[submitted.stream];
-        Call {
-            function: FUNCTIONS[stream.function].into(),
-            backend: Backend(0),
-            class: self.index_of(submitted.kind.class),
-            caller: Caller(stream.caller),
-            weight: Weight::new(stream.weight).expect("above zero"),
-            cost: Cost::ONE,
-            tokens: Tokens::new(submitted.tokens).expect("tokens"),
-            bucket: stream.has_bucket.then_some(BUCKET),
-            quotas: stream.has_quota.then(|| {
+        Call::new(FUNCTIONS[stream.function], at(self.now))
+            .class(self.index_of(submitted.kind.class))
+            .caller(Caller(stream.caller))
+            .weight(Weight::new(stream.weight).expect("above zero"))
+            .tokens(Tokens::new(submitted.tokens).expect("tokens"))
+            .bucket(stream.has_bucket.then_some(BUCKET))
+            .quotas(stream.has_quota.then(|| {
                 let (quota, key) = (QUOTA.into(), "all".into());
                 [QuotaKey { quota, key }].into()
-            }),
-            arrived: at(self.now),
-            deadline: None,
-        }
+            }))
     }
 
     fn arrive(&mut self, stream: usize) {
@@ -681,18 +675,16 @@ fn policy(
                 amount: amount as u32,
             })
         });
-        Some(LimitRule {
-            name: met.name.as_str().into(),
-            scope,
-            limit,
-            reserve,
-        })
+        Some(
+            LimitRule::new(met.name.as_str(), limit)
+                .scope(scope)
+                .reserve(reserve),
+        )
     };
     let rules = limits.iter().filter_map(rule).collect();
-    let shares = classes.iter().map(|&class| ClassShare {
-        name: format!("class {class}").into(),
-        weight: weights[class],
-    });
+    let shares = classes
+        .iter()
+        .map(|&class| ClassShare::new(format!("class {class}"), weights[class]));
     let postpone = if in_turn {
         Postpone::InTurn
     } else {

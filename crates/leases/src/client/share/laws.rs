@@ -17,14 +17,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
-    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
+    ClassShare, LimitRule, Postpone, WhenFull, WindowShape, WindowStamp,
 };
 use tidegate_limits::scheduler::{Outcome, Supplier};
-use tidegate_limits::{
-    Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Timestamp, Tokens, Weight,
-};
+use tidegate_limits::{Call, Hold, Limit, Policy, Scheduler, Step, Timestamp};
 
 use super::super::entitlement::AfterExpiry;
 use super::super::leases::{Failure, Leases, Opening, RequestId};
@@ -184,12 +181,7 @@ fn template(resource: (&str, u32, u32), counts_for: Duration, without: Without) 
 }
 
 fn policy() -> Policy {
-    let rule = |name: &str, limit| LimitRule {
-        name: name.into(),
-        scope: Scope::Every,
-        limit,
-        reserve: None,
-    };
+    let rule = |name: &str, limit| LimitRule::new(name, limit);
     let window = Limit::Window {
         max: TOTAL.1,
         length: WINDOW,
@@ -198,10 +190,7 @@ fn policy() -> Policy {
         stamp: WindowStamp::Sent,
     };
     let outstanding = Limit::Outstanding { max: OUTSTANDING.1 };
-    let classes = vec![ClassShare {
-        name: "all".into(),
-        weight: 1,
-    }];
+    let classes = vec![ClassShare::new("all", 1)];
     Policy::new(
         vec![rule(TOTAL.0, window), rule(OUTSTANDING.0, outstanding)],
         60,
@@ -453,19 +442,7 @@ impl World {
         let Some(sidecar) = self.sidecars[slot].as_mut().filter(|_| per_second > 0) else {
             return;
         };
-        let call = Call {
-            function: "f".into(),
-            backend: Backend(0),
-            class: Class(0),
-            caller: Caller::ANONYMOUS,
-            weight: Weight::ONE,
-            cost: Cost::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            arrived: now,
-            deadline: None,
-        };
+        let call = Call::new("f", now);
         // A full queue refuses it, as if no call had arrived.
         let _ = sidecar.scheduler.submit(now, call, ());
         let life = sidecar.life;
