@@ -164,15 +164,17 @@ impl<T> Scheduler<T> {
                 return Answer::Barred(bar, verdict);
             }
         }
-        let meets = &waiting.meets;
-        let mut met = meets.own().chain(self.bars.limits_as_bars(meets));
-        let behind = met.find(|&bar| {
-            let is_kept_for_it = || self.bars.is_kept_for(now, bar, &waiting.call);
-            self.parking.is_behind(line, bar, is_kept_for_it)
-        });
-        drop(met);
-        if let Some(bar) = behind {
+        let Waiting { call, meets, .. } = waiting;
+        let mut own = meets.own();
+        if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
             return Answer::Barred(bar, Verdict::WhenTold);
+        }
+        let limits = self.bars.sets.limits(meets.set).iter();
+        for bar in limits.map(|&limit| Bar::Limit(limit)) {
+            let is_kept_for_it = || self.bars.is_kept_for(now, bar, call);
+            if self.parking.is_behind(line, bar, is_kept_for_it) {
+                return Answer::Barred(bar, Verdict::WhenTold);
+            }
         }
         self.asked += 1;
         self.peek(now, line, &self.queue.calls[asked.key])
