@@ -596,12 +596,16 @@ impl Behind {
 
     /// Takes those out of the queue that wait for more operations at once than this.
     fn refuse_beyond(&mut self, largest: u32) {
-        for (ticket, one) in self.waiting.extract_if(.., |_, one| one.n > largest) {
-            self.queued -= u64::from(one.n);
-            let error = AcquireError::of(one.n, largest);
-            self.ended.insert(ticket, Err(error));
-            self.to_wake.push(one.waker);
-        }
+        self.waiting.retain(|&ticket, one| {
+            let stays = one.n <= largest;
+            if !stays {
+                self.queued -= u64::from(one.n);
+                let error = AcquireError::of(one.n, largest);
+                self.ended.insert(ticket, Err(error));
+                self.to_wake.push(one.waker.clone());
+            }
+            stays
+        });
     }
 
     fn set_waker(&mut self, ticket: u64, waker: &Waker) {
