@@ -196,7 +196,7 @@ pub(super) enum Ending {
 #[cfg(test)]
 mod tests {
     use tidegate_limits::policy::{ClassShare, Postpone, WhenFull};
-    use tidegate_limits::{Call, Class, Policy};
+    use tidegate_limits::{Call, Policy};
 
     use super::*;
 
