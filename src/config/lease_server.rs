@@ -264,29 +264,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     }
     let election = election(&elected, &address, &etcd, &zookeeper, notes);
     let parents: Vec<String> = own.parents.value.iter().map(ToString::to_string).collect();
-    let rules = match (&own.resources.value, templates) {
-        (Some(Source::File(path)), _) => Some(Rules::File {
-            path: path.clone(),
-            templates: Templates::default(),
-        }),
-        (Some(Source::Etcd(key)), _) => {
-            let store = etcd.needed_by(&own.resources, notes);
-            store.map(|store| Rules::Etcd {
-                store,
-                key: key.clone(),
-            })
-        }
-        (None, Some(templates)) => {
-            if templates.in_order().is_empty() && parents.is_empty() && own.parents.sound {
-                let told = "there are no resources, and no parent server";
-                let cure = "add [[resource]], or resources = \"file:/…\", or parent = \
-                            [\"host:port\"]";
-                notes.missing(&own.section, told, cure);
-            }
-            Some(Rules::Here(templates))
-        }
-        (None, None) => None,
-    };
+    let rules = rules_of(&own, templates, &etcd, notes);
     let (Some(bind), Some(election), Some(rules)) = (own.bind.value, election, rules) else {
         return None;
     };
@@ -330,6 +308,39 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
         parents,
         shown: shown.finish().into(),
     })
+}
+
+/// Where the rules are, and those of the config itself.
+fn rules_of(
+    own: &RootSection,
+    templates: Option<Templates>,
+    etcd: &Etcd,
+    notes: &Notes,
+) -> Option<Rules> {
+    match (&own.resources.value, templates) {
+        (Some(Source::File(path)), _) => Some(Rules::File {
+            path: path.clone(),
+            templates: Templates::default(),
+        }),
+        (Some(Source::Etcd(key)), _) => {
+            let store = etcd.needed_by(&own.resources, notes);
+            store.map(|store| Rules::Etcd {
+                store,
+                key: key.clone(),
+            })
+        }
+        (None, Some(templates)) => {
+            if templates.in_order().is_empty() && own.parents.value.is_empty() && own.parents.sound
+            {
+                let told = "there are no resources, and no parent server";
+                let cure = "add [[resource]], or resources = \"file:/…\", or parent = \
+                            [\"host:port\"]";
+                notes.missing(&own.section, told, cure);
+            }
+            Some(Rules::Here(templates))
+        }
+        (None, None) => None,
+    }
 }
 
 /// Where clients find this server.

@@ -37,9 +37,11 @@ use self::line::{Line, Wants};
 pub use self::connect::{Dial, Dialing, TcpDial, Transport};
 pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
 pub use self::handles::{GaugeResource, Guard, RateResource};
-pub use self::line::{Kind, WaitError};
+pub use self::line::WaitError;
 pub use self::metrics::ClientMetrics;
-pub use self::options::{ClientError, ClientOptions, OpenError, ResourceOptions, ResourceState};
+pub use self::options::{
+    ClientError, ClientOptions, Kind, OpenError, ResourceOptions, ResourceState,
+};
 pub use self::share::{Leased, Share, Use};
 pub use crate::sharing::{BadAddress, ID_BYTES_MAX, ServerAddress};
 pub use tidegate_limits::Tokens;
@@ -229,9 +231,8 @@ impl Client {
     /// Every resource in use, by id.
     #[must_use]
     pub fn resources(&self) -> Vec<ResourceState> {
-        let now = self.state.clock.now();
         let in_use = self.state.in_use();
-        in_use.iter().map(|resource| resource.state(now)).collect()
+        in_use.iter().map(|it| it.line.state(&it.id)).collect()
     }
 
     /// Ends it: waiting operations are refused, and leases are released, within two seconds.
@@ -338,23 +339,6 @@ impl Resource {
         let is_sooner = self.state.registry().leases.set_wants(now, &self.id, wants);
         if is_sooner {
             self.state.wake.notify_one();
-        }
-    }
-
-    fn state(&self, now: Timestamp) -> ResourceState {
-        let seen = self.line.look();
-        ResourceState {
-            id: self.id.to_string(),
-            kind: self.line.kind,
-            allowance: seen.allowance,
-            lease: seen
-                .entitlement
-                .live(now)
-                .map(|lease| (lease.capacity, lease.expires.since(now))),
-            wants: seen.wants,
-            waiting: seen.waiting,
-            held: seen.held,
-            handles: seen.handles,
         }
     }
 }

@@ -30,3 +30,20 @@ pub const NOW_MS: &str = "tidegate-now-ms";
 pub fn server_millis(metadata: &tonic::metadata::MetadataMap) -> Option<i64> {
     metadata.get(NOW_MS)?.to_str().ok()?.parse().ok()
 }
+
+/// The whole seconds of a span.
+#[must_use]
+pub fn seconds(span: std::time::Duration) -> i64 {
+    i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl NamedParameter {
+    /// A parameter with a value.
+    #[must_use]
+    pub fn new(name: &str, value: impl ToString) -> Self {
+        Self {
+            name: name.to_owned(),
+            value: Some(value.to_string()),
+        }
+    }
+}

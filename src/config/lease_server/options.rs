@@ -308,14 +308,13 @@ impl BoundsSection {
 impl AlgorithmSection {
     /// In the form of the protocol.
     pub(super) fn raw(&self, parameters: &ParametersSection) -> RawAlgorithm {
-        let seconds = |length: Duration| i64::try_from(length.as_secs()).unwrap_or(i64::MAX);
         RawAlgorithm {
             kind: Some(RawKind::Number(
                 wire::algorithm::Kind::from(self.kind.value) as i64,
             )),
-            lease_length: Some(seconds(self.lease_length.value)),
-            refresh_interval: Some(seconds(self.refresh_interval.value)),
-            learning_mode_duration: self.learning_mode_duration.value.map(seconds),
+            lease_length: Some(wire::seconds(self.lease_length.value)),
+            refresh_interval: Some(wire::seconds(self.refresh_interval.value)),
+            learning_mode_duration: self.learning_mode_duration.value.map(wire::seconds),
             parameters: parameters.raw(),
         }
     }
@@ -323,33 +322,25 @@ impl AlgorithmSection {
 
 impl ParametersSection {
     fn raw(&self) -> Vec<NamedParameter> {
-        fn text<T: ToString>(setting: &Setting<Option<T>>) -> Option<String> {
-            setting.value.as_ref().map(ToString::to_string)
+        fn named<T: ToString>(name: &str, setting: &Setting<Option<T>>) -> Option<NamedParameter> {
+            let value = setting.value.as_ref()?;
+            Some(NamedParameter::new(name, value.to_string()))
         }
-        let frees_after = self
-            .frees_after_ms
-            .value
-            .map(|it| it.as_millis().to_string());
         let frees = self.frees.value.map(|frees| match frees {
-            FreesAt::Confirmed => "confirmed".to_owned(),
-            FreesAt::AtOnce => "at_once".to_owned(),
+            FreesAt::Confirmed => NamedParameter::new("frees", "confirmed"),
+            FreesAt::AtOnce => NamedParameter::new("frees", "at_once"),
         });
+        let frees_after = self.frees_after_ms.value;
         let parameters = [
-            ("decay_factor", text(&self.decay_factor)),
-            ("priority_bands", text(&self.priority_bands)),
-            ("frees", frees),
-            ("frees_after_ms", frees_after),
-            ("reserved_clients", text(&self.reserved_clients)),
-            ("safe_share", text(&self.safe_share)),
-            ("capacity", text(&self.capacity)),
+            named("decay_factor", &self.decay_factor),
+            named("priority_bands", &self.priority_bands),
+            frees,
+            frees_after.map(|it| NamedParameter::new("frees_after_ms", it.as_millis())),
+            named("reserved_clients", &self.reserved_clients),
+            named("safe_share", &self.safe_share),
+            named("capacity", &self.capacity),
         ];
-        let parameters = parameters.into_iter().filter_map(|(name, value)| {
-            Some(NamedParameter {
-                name: name.to_owned(),
-                value: Some(value?),
-            })
-        });
-        parameters.collect()
+        parameters.into_iter().flatten().collect()
     }
 }
 

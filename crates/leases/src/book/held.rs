@@ -182,7 +182,7 @@ impl Book {
         report: Report<'_>,
         cap: Option<Timestamp>,
     ) -> Lease {
-        let place = self.heard(now, holder, report);
+        let place = self.record(now, holder, report);
         let own = self.rows[place as usize].counts();
         let held_by_others = self.held_by_others(place);
         let capacity = self.terms.capacity.get();
@@ -208,7 +208,7 @@ impl Book {
         report: Report<'_>,
         cap: Option<Timestamp>,
     ) -> Lease {
-        let place = self.heard(now, holder, report);
+        let place = self.record(now, holder, report);
         self.give(now, place, report.has, cap)
     }
 
@@ -313,7 +313,7 @@ impl Book {
     }
 
     /// Records a holder's report. Returns its row.
-    fn heard(&mut self, now: Timestamp, holder: Holder, report: Report<'_>) -> u32 {
+    fn record(&mut self, now: Timestamp, holder: Holder, report: Report<'_>) -> u32 {
         self.expire(now);
         let Holder(place) = holder;
         while self.rows.len() <= place as usize {

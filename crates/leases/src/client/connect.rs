@@ -85,13 +85,6 @@ struct Connected {
     dial_failed: Arc<AtomicBool>,
 }
 
-/// The result of one attempt.
-enum Attempt<T> {
-    Answered(T, Option<i64>),
-    NotMaster(Option<ServerAddress>),
-    Failed(Failure),
-}
-
 impl Servers {
     pub(super) fn new(
         servers: Vec<ServerAddress>,
@@ -185,39 +178,29 @@ impl Servers {
                     })
             })
             .await;
-            let attempt = match attempt {
-                Err(_too_late) => Attempt::Failed(failure),
-                Ok(Err(failure)) => Attempt::Failed(failure),
-                Ok(Ok(answer)) => {
-                    let now_ms = wire::server_millis(answer.metadata());
-                    let answer = answer.into_inner();
-                    match mastership(&answer) {
-                        Some(of) => Attempt::NotMaster(
-                            of.master_address
-                                .as_ref()
-                                .and_then(|address| address.parse().ok()),
-                        ),
-                        None => Attempt::Answered(answer, now_ms),
-                    }
-                }
-            };
-            let is_answered = matches!(attempt, Attempt::Answered(..));
+            let attempt = attempt.unwrap_or(Err(failure));
+            let answers = |answer: &tonic::Response<A>| mastership(answer.get_ref()).is_none();
+            let is_answered = attempt.as_ref().is_ok_and(answers);
             let took = self.clock.now().since(at);
             self.metrics.requested(&server, method, took, is_answered);
             let (onward, failure) = match attempt {
-                Attempt::Answered(answer, now_ms) => {
-                    self.route.answered();
-                    return Ok((answer, at, now_ms));
-                }
-                Attempt::NotMaster(master) => {
+                Ok(answer) => {
+                    let now_ms = wire::server_millis(answer.metadata());
+                    let answer = answer.into_inner();
+                    let Some(named) = mastership(&answer) else {
+                        self.route.answered();
+                        return Ok((answer, at, now_ms));
+                    };
+                    let master = named.master_address.as_ref();
+                    let master = master.and_then(|address| address.parse().ok());
                     tracing::debug!(%server, ?master, "not the master");
                     (self.route.redirected(master), Failure::NotSeen)
                 }
-                Attempt::Failed(failure @ Failure::NotSeen) => {
+                Err(failure @ Failure::NotSeen) => {
                     self.connected = None;
                     (self.route.not_reached(), failure)
                 }
-                Attempt::Failed(failure @ Failure::Unknown) => {
+                Err(failure @ Failure::Unknown) => {
                     self.connected = None;
                     self.route.failed();
                     (Onward::GiveUp, failure)

@@ -44,8 +44,6 @@ pub(super) fn capacity(what: &'static str, given: f64) -> Result<f64, NotACapaci
 pub struct SafeCapacity(Allowance);
 
 impl SafeCapacity {
-    /// Nothing.
-    pub const BLOCK: Self = Self(Allowance::NOTHING);
     /// Without a limit.
     pub const UNLIMITED: Self = Self(Allowance::Unlimited);
 

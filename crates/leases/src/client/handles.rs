@@ -119,7 +119,7 @@ impl Handle {
     }
 
     fn state(&self) -> ResourceState {
-        self.resource.state(self.resource.state.clock.now())
+        self.resource.line.state(&self.resource.id)
     }
 }
 

@@ -144,50 +144,40 @@ impl Leases {
     /// Opens a resource, or opens one again that was just closed: a lease that was not released yet
     /// is kept. If it is in use, this only raises its priority.
     pub(super) fn open(&mut self, now: Timestamp, id: &Arc<str>, opening: Opening) -> Entitlement {
-        let Opening {
-            priority,
-            wants,
-            after_expiry,
-            safe,
-        } = opening;
         let resource = self
             .resources
             .entry(Arc::clone(id))
             .or_insert_with(|| Resource {
                 phase: Phase::Released,
-                priority,
+                priority: opening.priority,
                 wants: 0.0,
                 in_use: 0.0,
                 told: None,
                 entitlement: Entitlement {
                     lease: None,
-                    after_expiry,
-                    safe,
+                    after_expiry: opening.after_expiry,
+                    safe: opening.safe,
                 },
                 due: Timestamp::MAX,
                 sent: None,
             });
         if resource.phase == Phase::Used {
-            resource.priority = resource.priority.max(priority);
+            resource.priority = resource.priority.max(opening.priority);
         } else {
-            resource.priority = priority;
-            resource.entitlement.after_expiry = after_expiry;
-            resource.entitlement.safe = resource.entitlement.safe.or(safe);
+            resource.priority = opening.priority;
+            resource.entitlement.after_expiry = opening.after_expiry;
+            resource.entitlement.safe = resource.entitlement.safe.or(opening.safe);
         }
         resource.phase = Phase::Used;
         let entitlement = resource.entitlement;
-        self.set_wants(now, id, wants);
+        self.set_wants(now, id, opening.wants);
         entitlement
     }
 
     /// A resource is no longer used.
     pub(super) fn leave(&mut self, id: &str) {
-        let Some(resource) = self.resources.get_mut(id) else {
-            return;
-        };
-        if resource.sent.is_some() {
-            resource.phase = Phase::Left;
-        } else {
+        let resource = self.resources.get_mut(id);
+        if resource.is_some_and(|resource| !resource.leave()) {
             self.resources.remove(id);
         }
     }
@@ -196,15 +186,8 @@ impl Leases {
     pub(super) fn leave_all(&mut self) {
         // No user waits for an answer that is still under way.
         self.under_way = None;
-        let used: Vec<Arc<str>> = self
-            .resources
-            .iter()
-            .filter(|(_, resource)| resource.phase == Phase::Used)
-            .map(|(id, _)| Arc::clone(id))
-            .collect();
-        for id in used {
-            self.leave(&id);
-        }
+        self.resources
+            .retain(|_, resource| resource.phase != Phase::Used || resource.leave());
     }
 
     /// Sets the demand of a resource. True if it must be requested earlier than planned.
@@ -421,6 +404,12 @@ impl Leases {
 }
 
 impl Resource {
+    /// It is no longer used. False if no server knows it, so that it can be forgotten.
+    fn leave(&mut self) -> bool {
+        self.phase = Phase::Left;
+        self.sent.is_some()
+    }
+
     /// The earliest time of its next request, if it needs one.
     fn due_at(&self, interval_min: Duration) -> Option<Timestamp> {
         if self.phase != Phase::Used || self.due == Timestamp::MAX {

@@ -17,6 +17,7 @@ use tokio::time::sleep_until;
 
 use super::demand::{Arrivals, Peaks, REMEMBERED, slot};
 use super::entitlement::{Allowance, Entitlement};
+use super::options::{Kind, ResourceState};
 
 /// Timers are late by up to a millisecond or two; operations that become due meanwhile run at
 /// once.
@@ -31,15 +32,6 @@ pub enum WaitError {
     /// The client was closed.
     #[error("the lease client was closed")]
     Closed,
-}
-
-/// The kind of a resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Its capacity is operations a second.
-    Rate,
-    /// Its capacity is holders at once.
-    Gauge,
 }
 
 /// The demand of a handle.
@@ -107,17 +99,6 @@ enum Turn {
     Taken,
     NotBefore(Timestamp),
     WhenTold,
-}
-
-/// A look at a line.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Seen {
-    pub(super) entitlement: Entitlement,
-    pub(super) allowance: Allowance,
-    pub(super) wants: f64,
-    pub(super) waiting: usize,
-    pub(super) held: u64,
-    pub(super) handles: usize,
 }
 
 impl Line {
@@ -195,12 +176,16 @@ impl Line {
         self.changed.notify_one();
     }
 
-    pub(super) fn look(&self) -> Seen {
+    /// The state of the resource with this id, whose line this is.
+    pub(super) fn state(&self, id: &str) -> ResourceState {
         self.with(|state, now| {
             let needs = state.needs(now);
-            Seen {
-                entitlement: state.entitlement,
+            let lease = state.entitlement.live(now);
+            ResourceState {
+                id: id.to_owned(),
+                kind: self.kind,
                 allowance: state.entitlement.allowance(now, needs),
+                lease: lease.map(|lease| (lease.capacity, lease.expires.since(now))),
                 wants: state.wants(now),
                 waiting: state.waiting,
                 held: state.held,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::connect::{Dial, TcpDial};
 use super::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
-use super::line::Kind;
 use super::metrics::ClientMetrics;
 use super::{ID_BYTES_MAX, RESOURCES_MAX};
 
@@ -102,6 +101,15 @@ pub enum OpenError {
     /// The client was closed.
     #[error("the lease client was closed")]
     Closed,
+}
+
+/// The kind of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its capacity is operations a second.
+    Rate,
+    /// Its capacity is holders at once.
+    Gauge,
 }
 
 /// The state of a resource.

@@ -101,32 +101,14 @@ tidegate_runtime::metrics! {
     }
 }
 
-/// What is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
-    Discovery,
-    GetCapacity,
-    GetServerCapacity,
-    ReleaseCapacity,
-    /// Nothing that there is.
-    Other,
-}
-
-impl Method {
-    const ALL: [(Self, &'static str); 5] = [
-        (Self::Discovery, "Discovery"),
-        (Self::GetCapacity, "GetCapacity"),
-        (Self::GetServerCapacity, "GetServerCapacity"),
-        (Self::ReleaseCapacity, "ReleaseCapacity"),
-        (Self::Other, OTHER),
-    ];
-
-    pub(super) fn of_path(path: &str) -> Self {
-        let name = path.strip_prefix("/doorman.Capacity/");
-        let found = Self::ALL.iter().find(|(_, known)| name == Some(known));
-        found.map_or(Self::Other, |(method, _)| *method)
-    }
-}
+/// What is called; the last is for anything that does not exist.
+const METHODS: [&str; 5] = [
+    "Discovery",
+    "GetCapacity",
+    "GetServerCapacity",
+    "ReleaseCapacity",
+    OTHER,
+];
 
 /// Results of a request to the parent server.
 pub(super) const ANSWERED: &str = "answered";
@@ -172,14 +154,14 @@ pub struct Metrics {
     pub(super) ours: LeaseServerMetrics,
     doormans: DoormanServerMetrics,
     /// By method: to look each of these up costs more than counting.
-    methods: [OfMethod; Method::ALL.len()],
+    methods: [OfMethod; METHODS.len()],
     /// Levels are mirrored by one scrape at a time.
     scraping: Mutex<()>,
 }
 
 /// What an answer of one method counts in.
 #[derive(Debug)]
-struct OfMethod {
+pub(super) struct OfMethod {
     name: &'static str,
     ok: IntCounter,
     took: Histogram,
@@ -203,14 +185,14 @@ impl Default for Metrics {
         }
         ours.config_last_reload_successful.show(true);
         ours.build_info(env!("CARGO_PKG_VERSION")).show(true);
-        let methods = Method::ALL.map(|(method, name)| OfMethod {
+        let methods = METHODS.map(|name| OfMethod {
             name,
             ok: ours.requests_total(requests_total {
                 method: name,
                 code: CODES[0],
             }),
             took: ours.request_duration_seconds(name),
-            doormans: matches!(method, Method::GetCapacity | Method::ReleaseCapacity).then(|| {
+            doormans: matches!(name, "GetCapacity" | "ReleaseCapacity").then(|| {
                 (
                     doormans.requests(name),
                     doormans.request_errors(name),
@@ -235,8 +217,17 @@ impl Metrics {
         &self.registry
     }
 
-    pub(super) fn answered(&self, method: Method, code: Code, took: Duration) {
-        let of = &self.methods[method as usize];
+    /// What counts the requests of a path.
+    pub(super) fn method(&self, path: &str) -> &OfMethod {
+        let name = path.strip_prefix("/doorman.Capacity/");
+        let [known @ .., other] = &self.methods;
+        known
+            .iter()
+            .find(|it| name == Some(it.name))
+            .unwrap_or(other)
+    }
+
+    pub(super) fn answered(&self, of: &OfMethod, code: Code, took: Duration) {
         let is_ok = code == Code::Ok;
         if is_ok {
             of.ok.inc();

@@ -11,7 +11,7 @@ use tonic::service::Routes;
 use tower::Service as _;
 
 use super::connection::{Activity, UnderWay};
-use super::metrics::{Method, Metrics};
+use super::metrics::Metrics;
 
 /// Answers a request, and counts it.
 pub(super) async fn answer(
@@ -19,7 +19,7 @@ pub(super) async fn answer(
     metrics: Arc<Metrics>,
     request: Request<Body>,
 ) -> Result<Response<Body>, Infallible> {
-    let method = Method::of_path(request.uri().path());
+    let method = metrics.method(request.uri().path());
     let activity = request.extensions().get::<Arc<Activity>>();
     // Shows that the connection is not silent.
     let _under_way = activity.map(|activity| UnderWay::on(Arc::clone(activity)));

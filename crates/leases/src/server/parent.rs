@@ -67,7 +67,8 @@ impl Asking {
             if self.ask(sent_at, request).await {
                 back_off.reset();
             } else {
-                self.service.parent_unanswered(sent_at);
+                self.service
+                    .with(|server, _| server.parent_unanswered(sent_at));
                 let pause = back_off.pause_with_jitter(rand::rng().random());
                 let failures = back_off.failures();
                 warn!(?pause, failures, "leases: no server above answers");
@@ -119,7 +120,9 @@ impl Asking {
                     let answer = answer.into_inner();
                     let Some(mastership) = &answer.mastership else {
                         self.metrics.ours.parent_requests_total(ANSWERED).inc();
-                        self.service.parent_answered(sent_at, millis, &answer);
+                        self.service.with(|server, now| {
+                            server.parent_answered(now, sent_at, millis, &answer);
+                        });
                         let resources = answer.response.len();
                         debug!(resources, "leases: the server above has answered");
                         self.connected = Some((address, client));

@@ -537,11 +537,9 @@ impl Resource {
                 .is_none_or(|grant| grant.capacity == Capacity::ZERO)
     }
 
-    /// Returns all holders, and the client for which it counted, before the resource is dropped.
-    pub(super) fn into_members(self) -> (Vec<Member>, Option<Member>) {
-        let mut members: Vec<Member> = self.places.into_keys().collect();
-        members.sort_unstable();
-        (members, self.maker)
+    /// All holders, in no order.
+    pub(super) fn members(&self) -> impl Iterator<Item = Member> {
+        self.places.keys().copied()
     }
 
     /// The lease of each holder, and whether it has a safe share, in no order.

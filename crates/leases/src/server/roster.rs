@@ -36,14 +36,14 @@ pub(super) struct Roster {
 }
 
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// Empty if the number is free.
-    name: Box<str>,
+    pub(super) name: Box<str>,
     /// Resources of which it holds something.
-    leases: u32,
+    pub(super) leases: u32,
     /// Resources that exist because it asked for them.
-    made: u16,
-    kind: Kind,
+    pub(super) made: u16,
+    pub(super) kind: Kind,
 }
 
 impl Roster {
@@ -95,29 +95,12 @@ impl Roster {
         self.hasher.hash_one((kind, name))
     }
 
-    fn entry(&self, member: Member) -> &Entry {
+    pub(super) fn entry(&self, member: Member) -> &Entry {
         &self.entries[member.0 as usize]
-    }
-
-    pub(super) fn name(&self, member: Member) -> &str {
-        &self.entry(member).name
-    }
-
-    pub(super) fn kind(&self, member: Member) -> Kind {
-        self.entry(member).kind
-    }
-
-    pub(super) fn leases(&self, member: Member) -> usize {
-        self.entry(member).leases as usize
     }
 
     pub(super) fn gained(&mut self, member: Member) {
         self.entries[member.0 as usize].leases += 1;
-    }
-
-    /// How many resources exist because this member asked for them.
-    pub(super) fn made_by(&self, member: Member) -> usize {
-        self.entry(member).made.into()
     }
 
     /// It asked for a new resource. [`RESOURCES_MADE_MAX`] bounds them.
@@ -192,16 +175,16 @@ mod tests {
                 let found = roster.find(kind, &name);
                 assert_eq!(found.is_some(), *held > 0, "seed {seed}, step {step}");
                 if let Some(member) = found {
-                    let entry = (roster.kind(member), roster.name(member));
+                    let entry = (roster.entry(member).kind, &*roster.entry(member).name);
                     assert_eq!(entry, (kind, name.as_str()), "seed {seed}");
-                    assert_eq!(roster.leases(member), *held, "seed {seed}");
+                    assert_eq!(roster.entry(member).leases as usize, *held, "seed {seed}");
                 }
             }
             let holding = leases.iter().filter(|(_, held)| **held > 0);
             assert_eq!(roster.len(), holding.clone().count(), "seed {seed}");
             for ((kind, name), held) in holding {
                 let member = roster.find(*kind, name).expect("it holds something");
-                assert_eq!(roster.leases(member), *held, "seed {seed}");
+                assert_eq!(roster.entry(member).leases as usize, *held, "seed {seed}");
             }
         }
     }

@@ -122,7 +122,7 @@ impl Service {
                 };
                 let is_new = !matches!(&machine.server.standing, Standing::Other { master: known } if *known == master);
                 if is_new {
-                    machine.server.deposed(now, master);
+                    machine.server.deposed(master);
                     machine.term = None;
                 }
                 true
@@ -161,17 +161,14 @@ impl Service {
 
     /// Takes new rules.
     pub fn apply(&self, templates: Templates) {
-        let (mut machine, now, _) = self.machine();
-        machine.server.apply(now, templates);
-        drop(machine);
+        self.with(|server, now| server.apply(now, templates));
         self.0.changed.notify_one();
     }
 
     /// The shown state.
     #[must_use]
     pub fn view(&self, view: View<'_>) -> Shown {
-        let (mut machine, now, _) = self.machine();
-        machine.server.view(now, view)
+        self.with(|server, now| server.view(now, view))
     }
 
     /// Whether the master is known.
@@ -220,23 +217,10 @@ impl Service {
         Some((now, request))
     }
 
-    /// Applies the answer of the server above.
-    pub(super) fn parent_answered(
-        &self,
-        sent_at: Timestamp,
-        server_millis: Option<i64>,
-        response: &wire::GetServerCapacityResponse,
-    ) {
+    /// Lets the state machine decide, at this moment.
+    pub(super) fn with<T>(&self, decide: impl FnOnce(&mut CapacityServer, Timestamp) -> T) -> T {
         let (mut machine, now, _) = self.machine();
-        machine
-            .server
-            .parent_answered(now, sent_at, server_millis, response);
-    }
-
-    /// The server above will not answer.
-    pub(super) fn parent_unanswered(&self, sent_at: Timestamp) {
-        let (mut machine, _, _) = self.machine();
-        machine.server.parent_unanswered(sent_at);
+        decide(&mut machine.server, now)
     }
 }
 

@@ -75,7 +75,7 @@ impl CapacityServer {
     }
 
     /// Another server is the master, or the master is unknown. All state is dropped.
-    pub fn deposed(&mut self, _now: Timestamp, master: Option<String>) {
+    pub fn deposed(&mut self, master: Option<String>) {
         self.forget();
         self.standing = Standing::Other { master };
     }
@@ -260,7 +260,7 @@ impl CapacityServer {
         if resources > 0 && self.resources.len() + resources > bounds.resources {
             return full("resources", bounds.resources);
         }
-        let made = member.map_or(0, |member| self.roster.made_by(member));
+        let made = member.map_or(0, |member| self.roster.entry(member).made.into());
         let per_client = bounds.resources_per_client.min(RESOURCES_MADE_MAX);
         if kind == Kind::Client && unnamed > 0 && made + unnamed > per_client {
             return full("resources that one client asks for", per_client);
@@ -268,7 +268,7 @@ impl CapacityServer {
         if leases > 0 && self.leases + leases > bounds.leases {
             return full("leases", bounds.leases);
         }
-        let own = member.map_or(0, |member| self.roster.leases(member));
+        let own = member.map_or(0, |member| self.roster.entry(member).leases as usize);
         if kind == Kind::Client && leases > 0 && own + leases > bounds.leases_per_client {
             return full("leases of one client", bounds.leases_per_client);
         }
@@ -355,7 +355,7 @@ impl CapacityServer {
         Answer {
             gets: wire::Lease {
                 expiry_time: self.settings.epoch.seconds(now + default.lease),
-                refresh_interval: i64::try_from(default.refresh.as_secs()).unwrap_or(1),
+                refresh_interval: wire::seconds(default.refresh),
                 capacity: wants,
             },
             safe_capacity: Some(wants),
@@ -370,33 +370,23 @@ impl CapacityServer {
         let Standing::Master { since } = self.standing else {
             return;
         };
-        let mut gone = Vec::new();
-        for resource in self.resources.values_mut() {
-            match self.templates.of(&resource.id) {
-                Some(template) => resource.apply(now, since, template, &mut self.counts),
-                None if self.settings.place == Place::Root => gone.push(Arc::clone(&resource.id)),
+        let (mut lost, mut unmade) = (Vec::new(), Vec::new());
+        let (templates, counts, ids) = (&self.templates, &mut self.counts, &mut self.ids);
+        let place = self.settings.place;
+        self.resources.retain(|id, resource| {
+            match templates.of(id) {
+                Some(template) => resource.apply(now, since, template, counts),
+                None if place == Place::Root => {
+                    ids.remove(id);
+                    lost.extend(resource.members());
+                    unmade.extend(resource.maker);
+                    return false;
+                }
                 None => {}
             }
-        }
-        gone.sort();
-        for id in gone {
-            self.drop_resource(&id);
-        }
-    }
-
-    fn drop_resource(&mut self, id: &str) {
-        let Some(resource) = self.resources.remove(id) else {
-            return;
-        };
-        self.ids.remove(id);
-        let (members, maker) = resource.into_members();
-        for member in members {
-            self.leases -= 1;
-            self.roster.lost(member);
-        }
-        if let Some(maker) = maker {
-            self.roster.unmade(maker);
-        }
+            true
+        });
+        self.forget_members(lost, unmade);
     }
 
     /// Removes what has ended, at most once a second. A learning resource stays.
@@ -408,8 +398,7 @@ impl CapacityServer {
 
     fn clean_now(&mut self, now: Timestamp) {
         self.cleaned = now;
-        let mut ended: Vec<Member> = Vec::new();
-        let mut unmade: Vec<Member> = Vec::new();
+        let (mut ended, mut unmade) = (Vec::new(), Vec::new());
         let (counts, ids) = (&mut self.counts, &mut self.ids);
         self.resources.retain(|id, resource| {
             if resource.is_learning(now) {
@@ -425,14 +414,19 @@ impl CapacityServer {
             }
             stays
         });
-        self.leases -= ended.len();
+        self.forget_members(ended, unmade);
+    }
+
+    /// Each of the first has lost a lease, each of the others a resource that counted for it.
+    fn forget_members(&mut self, mut lost: Vec<Member>, mut unmade: Vec<Member>) {
+        self.leases -= lost.len();
         // In an order that does not depend on the order of the tables.
         unmade.sort_unstable();
         for member in unmade {
             self.roster.unmade(member);
         }
-        ended.sort_unstable();
-        for member in ended {
+        lost.sort_unstable();
+        for member in lost {
             self.roster.lost(member);
         }
     }
@@ -595,9 +589,10 @@ fn resource_now(
         .take(leases_max)
         .map(|(member, held, reserved)| {
             let own = if reserved { share } else { 0.0 };
+            let holder = roster.entry(member);
             LeaseNow {
-                holder: roster.name(member).to_owned(),
-                server: roster.kind(member) == Kind::Server,
+                holder: holder.name.to_string(),
+                server: holder.kind == Kind::Server,
                 clients: held.clients,
                 capacity: held.lease.capacity.get() + own,
                 wants: held.wants.get() + own,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use tidegate_limits::Timestamp;
 
 use crate::book::{Capacity, Split};
@@ -136,7 +137,7 @@ pub struct LeaseNow {
 }
 
 /// What was counted since the start of the process.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Counts {
     /// Resources that were requested too early, and left out of the answer.
     pub early: u64,

@@ -269,40 +269,34 @@ impl Algorithm {
     /// `decay_factor`.
     #[must_use]
     pub fn to_wire(&self, each: Capacity, granted_until: Option<i64>) -> wire::Algorithm {
-        let parameter = |name: &str, value: String| NamedParameter {
-            name: name.to_owned(),
-            value: Some(value),
-        };
         let mut parameters = vec![
-            parameter("level", (self.level + 1).to_string()),
-            parameter("decay_factor", self.decay.to_string()),
-            parameter("priority_bands", self.by_priority.to_string()),
+            NamedParameter::new("level", self.level + 1),
+            NamedParameter::new("decay_factor", self.decay),
+            NamedParameter::new("priority_bands", self.by_priority),
         ];
         match self.frees {
-            Frees::AtOnce => parameters.push(parameter("frees", "at_once".to_owned())),
-            Frees::Confirmed(after) => {
-                parameters.push(parameter("frees", "confirmed".to_owned()));
-                let millis = after.as_millis().to_string();
-                parameters.push(parameter("frees_after_ms", millis));
-            }
+            Frees::AtOnce => parameters.push(NamedParameter::new("frees", "at_once")),
+            Frees::Confirmed(after) => parameters.extend([
+                NamedParameter::new("frees", "confirmed"),
+                NamedParameter::new("frees_after_ms", after.as_millis()),
+            ]),
         }
         if let Some(reserve) = &self.reserve {
-            let clients = reserve.clients.to_string();
-            parameters.push(parameter("reserved_clients", clients));
-            parameters.push(parameter("safe_share", reserve.share.get().to_string()));
+            parameters.extend([
+                NamedParameter::new("reserved_clients", reserve.clients),
+                NamedParameter::new("safe_share", reserve.share.get()),
+            ]);
         }
-        if let Some(seconds) = granted_until {
-            parameters.push(parameter(GRANTED_UNTIL, seconds.to_string()));
-        }
+        parameters.extend(granted_until.map(|it| NamedParameter::new(GRANTED_UNTIL, it)));
         if self.split == Split::Static {
-            parameters.push(parameter("capacity", each.get().to_string()));
+            parameters.push(NamedParameter::new("capacity", each.get()));
         }
         wire::Algorithm {
             kind: Kind::from(self.split).into(),
-            lease_length: seconds(self.lease),
-            refresh_interval: seconds(self.refresh),
+            lease_length: wire::seconds(self.lease),
+            refresh_interval: wire::seconds(self.refresh),
             parameters,
-            learning_mode_duration: Some(seconds(self.learning)),
+            learning_mode_duration: Some(wire::seconds(self.learning)),
         }
     }
 
@@ -348,11 +342,6 @@ pub(super) fn granted_until(heard: &wire::Algorithm) -> Option<i64> {
     let mut parameters = heard.parameters.iter();
     let told = parameters.find(|parameter| parameter.name == GRANTED_UNTIL)?;
     told.value.as_ref()?.parse().ok()
-}
-
-/// Whole seconds of a span of the config.
-fn seconds(span: Duration) -> i64 {
-    i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[derive(Default)]

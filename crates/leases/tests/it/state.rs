@@ -117,7 +117,7 @@ fn who_is_not_the_master_answers_with_who_is() {
     assert!(answer.response.is_empty());
     assert_eq!(answer.mastership.expect("said").master_address, None);
 
-    server.deposed(at(2), Some("other:1".to_owned()));
+    server.deposed(Some("other:1".to_owned()));
     let answer = ask(&mut server, 3, "a", 10.0, None);
     let told = answer.mastership.expect("said").master_address;
     assert_eq!(told.as_deref(), Some("other:1"));
@@ -806,7 +806,7 @@ fn every_mistake_in_templates_is_reported_at_once() {
 fn a_server_that_was_deposed_and_elected_again_knows_nothing() {
     let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))]);
     assert_eq!(granted(&mut server, LATER, "a", 60.0), 60.0);
-    server.deposed(at(LATER + 1), None);
+    server.deposed(None);
     assert!(server.status(at(LATER + 1)).resources.is_empty());
     server.elected(at(LATER + 2));
     let status = server.status(at(LATER + 2));

@@ -15,6 +15,8 @@ use tidegate_leases::wire::{
 };
 use tidegate_limits::Timestamp;
 
+use crate::random::Random;
+
 const CAPACITY: f64 = 100.0;
 const ID: &str = "zvm/guests";
 /// The root, two servers below it, four below those.
@@ -79,27 +81,6 @@ impl Rule {
     }
 }
 
-/// SplitMix64: the same everywhere, so that a seed can be tried again.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
-    }
-}
-
 enum Event {
     /// A client may ask, a server may ask the one above.
     Client(usize),
@@ -161,7 +142,7 @@ impl Tree {
         });
         let mut tree = Self {
             rule,
-            random: Random(seed),
+            random: Random::new(seed),
             faults: Faults::Some,
             now: 0,
             epoch,
@@ -309,8 +290,7 @@ impl Tree {
         }
         if self.alive[at] {
             self.alive[at] = false;
-            let now = self.moment();
-            self.servers[at].deposed(now, None);
+            self.servers[at].deposed(None);
             // Often at once, sometimes only after all that it lent is over.
             let back = [10, 1_000, 12_000, 30_000][self.random.below(4) as usize];
             self.add(back, Event::Elected(at));
@@ -459,8 +439,7 @@ fn without_the_root_its_tree_falls_to_the_safe_shares_when_its_leases_are_over()
     tree.calm(60);
     assert!(tree.used() > 0.99 * CAPACITY, "{}", tree.used());
     tree.alive[0] = false;
-    let now = tree.moment();
-    tree.servers[0].deposed(now, None);
+    tree.servers[0].deposed(None);
     tree.calm(10);
     assert!(
         tree.used() > 0.99 * CAPACITY,

@@ -42,6 +42,15 @@ impl Random {
         low + self.next() as f64 / 2f64.powi(64) * (high - low)
     }
 
+    /// A time of this span.
+    pub(crate) fn within(
+        &mut self,
+        span: core::ops::Range<core::time::Duration>,
+    ) -> core::time::Duration {
+        let nanos = (span.end - span.start).as_nanos() as u64;
+        span.start + core::time::Duration::from_nanos(self.below(nanos.max(1)))
+    }
+
     /// One of these, each as likely as any other.
     pub(crate) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
         among[self.below(among.len() as u64) as usize]

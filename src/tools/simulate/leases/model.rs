@@ -189,10 +189,6 @@ pub fn run(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> 
 }
 
 fn templates(rule: Rule, reserved_clients: u64) -> Templates {
-    let parameter = |name: &str, value: String| NamedParameter {
-        name: name.to_owned(),
-        value: Some(value),
-    };
     let frees = match rule {
         Rule::Confirmed => "confirmed",
         Rule::AtOnce => "at_once",
@@ -208,9 +204,9 @@ fn templates(rule: Rule, reserved_clients: u64) -> Templates {
             refresh_interval: Some(8),
             learning_mode_duration: None,
             parameters: vec![
-                parameter("decay_factor", "0.5".to_owned()),
-                parameter("frees", frees.to_owned()),
-                parameter("reserved_clients", reserved_clients.to_string()),
+                NamedParameter::new("decay_factor", 0.5),
+                NamedParameter::new("frees", frees),
+                NamedParameter::new("reserved_clients", reserved_clients),
             ],
         }),
     };
@@ -313,7 +309,7 @@ impl World {
 
     fn event(&mut self, second: u64, event: Event) {
         match event {
-            Event::Lose(job) => self.lose(second, job),
+            Event::Lose(job) => self.lose(job),
             Event::Elect(job) => self.elect(second, job),
             Event::Six => {
                 let clients = self.clients.len() as u64;
@@ -340,7 +336,7 @@ impl World {
                     }
                     _ => {
                         self.mishaps[2] += 1;
-                        self.lose(second, job);
+                        self.lose(job);
                         let back = second + self.random.below(61);
                         self.events.push((back, Event::Elect(job)));
                     }
@@ -349,10 +345,9 @@ impl World {
         }
     }
 
-    fn lose(&mut self, second: u64, job: usize) {
-        let now = self.now(second);
+    fn lose(&mut self, job: usize) {
         self.jobs[job].master = None;
-        self.jobs[job].server.deposed(now, None);
+        self.jobs[job].server.deposed(None);
     }
 
     /// Any task may win, also the current master: then nothing happens.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::super::entitlement::Allowance;
 use super::super::route::{Onward, Route};
 use super::*;
+use crate::random::Random;
 use crate::sharing::ServerAddress;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -14,35 +15,6 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const LIVES: u64 = 2_000;
 /// Milliseconds since 1970 when the client starts, by the true clock.
 const START_MS: i64 = 1_700_000_000_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn real(&mut self, low: f64, high: f64) -> f64 {
-        low + self.next() as f64 / 2f64.powi(64) * (high - low)
-    }
-
-    fn up_to(&mut self, most: Duration) -> Duration {
-        most.mul_f64(self.real(0.0, 1.0))
-    }
-}
 
 /// A lease as the server's book has it: how much, and until when by the true clock.
 #[derive(Clone, Copy)]
@@ -213,8 +185,8 @@ struct Life {
 
 impl Life {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let servers = Servers::new(Random(random.next()));
+        let mut random = Random::new(seed);
+        let servers = Servers::new(Random::new(random.next()));
         let seeds = 1 + random.below(3) as usize;
         Self {
             now: Timestamp::ZERO,
@@ -296,7 +268,8 @@ impl Life {
             return;
         }
         let due = self.leases.next_due().unwrap_or(Timestamp::MAX);
-        let nap = self.now + self.random.up_to(20 * SECOND) + Duration::from_nanos(1);
+        let nap =
+            self.now + self.random.within(Duration::ZERO..20 * SECOND) + Duration::from_nanos(1);
         // The task may wake before anything is due.
         self.pass_to(due.min(nap));
     }
@@ -315,10 +288,14 @@ impl Life {
             self.leases.sent_again(self.now, request);
             let (there, back) = match self.servers.is_calm {
                 true => (Duration::from_millis(1), Duration::from_millis(1)),
-                false if self.random.one_in(10) => {
-                    (self.random.up_to(8 * SECOND), self.random.up_to(8 * SECOND))
-                }
-                false => (self.random.up_to(SECOND), self.random.up_to(SECOND)),
+                false if self.random.one_in(10) => (
+                    self.random.within(Duration::ZERO..8 * SECOND),
+                    self.random.within(Duration::ZERO..8 * SECOND),
+                ),
+                false => (
+                    self.random.within(Duration::ZERO..SECOND),
+                    self.random.within(Duration::ZERO..SECOND),
+                ),
             };
             if !self.servers.is_calm && self.random.one_in(10) {
                 // Lost on the way.
@@ -386,7 +363,7 @@ impl Life {
 
     /// Time passes; what is late arrives, in any order, and is looked at on the way.
     fn pass_to(&mut self, then: Timestamp) {
-        let on_the_way = self.now + self.random.up_to(then.since(self.now));
+        let on_the_way = self.now + self.random.within(Duration::ZERO..then.since(self.now));
         self.now = on_the_way;
         self.check();
         self.now = then;

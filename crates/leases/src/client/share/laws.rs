@@ -26,6 +26,7 @@ use tidegate_limits::{Call, Hold, Limit, Policy, Scheduler, Step, Timestamp};
 use super::super::entitlement::AfterExpiry;
 use super::super::leases::{Failure, Leases, Opening, RequestId};
 use super::{Leased, Use};
+use crate::random::Random;
 use crate::server::{
     Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
     Templates, Unmatched,
@@ -63,32 +64,6 @@ struct Without {
     learning: bool,
     /// A sidecar uses its windows as soon as it starts.
     quiet_start: bool,
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn between(&mut self, span: Range<Duration>) -> Duration {
-        let nanos = (span.end - span.start).as_nanos() as u64;
-        span.start + Duration::from_nanos(self.below(nanos.max(1)))
-    }
 }
 
 /// A due event; an event of a sidecar names its life.
@@ -151,18 +126,14 @@ struct World {
 
 fn template(resource: (&str, u32, u32), counts_for: Duration, without: Without) -> RawTemplate {
     let (id, capacity, safe) = resource;
-    let parameter = |name: &str, value: String| NamedParameter {
-        name: name.into(),
-        value: Some(value),
-    };
     let mut parameters = vec![
-        parameter("reserved_clients", SIDECARS.to_string()),
-        parameter("safe_share", safe.to_string()),
+        NamedParameter::new("reserved_clients", SIDECARS),
+        NamedParameter::new("safe_share", safe),
     ];
     parameters.push(if without.frees_after {
-        parameter("frees", "at_once".into())
+        NamedParameter::new("frees", "at_once")
     } else {
-        parameter("frees_after_ms", counts_for.as_millis().to_string())
+        NamedParameter::new("frees_after_ms", counts_for.as_millis())
     });
     let counted = (counts_for.as_millis() as i64 + 999) / 1000;
     let lease = LEASE.as_secs() as i64;
@@ -220,7 +191,7 @@ impl World {
         let templates = Templates::new(templates, Catchall::Optional).expect("good templates");
         let mut world = Self {
             now: Timestamp::ZERO,
-            random: Random(seed),
+            random: Random::new(seed),
             without,
             events: BTreeMap::new(),
             planned: 0,
@@ -244,11 +215,11 @@ impl World {
         }
         // All have a share before the first is killed.
         for _ in 0..1 + world.random.below(5) {
-            let after = world.random.between(7_000 * MS..LENGTH);
+            let after = world.random.within(7_000 * MS..LENGTH);
             world.plan(after, Event::KillSidecar);
         }
         for _ in 0..world.random.below(4) {
-            let after = world.random.between(7_000 * MS..LENGTH);
+            let after = world.random.within(7_000 * MS..LENGTH);
             world.plan(after, Event::KillServer);
         }
         world
@@ -283,7 +254,7 @@ impl World {
         match event {
             Event::Demand(slot) => {
                 self.demand[slot] = [0, 1, 4, 15, 30][self.random.below(5) as usize];
-                let after = self.random.between(500 * MS..5_000 * MS);
+                let after = self.random.within(500 * MS..5_000 * MS);
                 self.plan(after, Event::Demand(slot));
             }
             Event::Arrive(slot) => self.arrive(slot),
@@ -301,7 +272,7 @@ impl World {
                 sidecar.scheduler.sent(now, &running.hold);
                 running.sent = Some(now);
                 self.sent.push(now);
-                let after = self.random.between(MS..SERVED_MAX);
+                let after = self.random.within(MS..SERVED_MAX);
                 self.plan(after, Event::End(slot, life, run));
                 self.let_through(slot, life);
             }
@@ -321,7 +292,7 @@ impl World {
                 if self.sidecar(slot, life).is_some() {
                     // Sometimes messages are very late.
                     let most = if self.random.one_in(8) { 1_500 } else { 120 };
-                    let after = self.random.between(MS..most * MS);
+                    let after = self.random.within(MS..most * MS);
                     self.plan(after, Event::Carry(slot, life));
                 }
             }
@@ -354,20 +325,20 @@ impl World {
                 self.kill(slot);
                 // A supervisor is quick.
                 let most = if self.random.one_in(2) { 30 } else { 4_000 };
-                let after = self.random.between(MS..most * MS);
+                let after = self.random.within(MS..most * MS);
                 self.plan(after, Event::StartSidecar(slot));
             }
             Event::StartSidecar(slot) => self.start(slot),
             Event::KillServer => {
-                self.server.deposed(now, None);
+                self.server.deposed(None);
                 self.is_up = false;
                 // Sometimes one of them never reaches the new master, or only late.
                 if self.random.one_in(2) {
                     let slot = self.random.below(SIDECARS as u64) as usize;
-                    self.cut_off[slot] = now + self.random.between(3_000 * MS..9_000 * MS);
+                    self.cut_off[slot] = now + self.random.within(3_000 * MS..9_000 * MS);
                 }
                 let most = if self.random.one_in(2) { 50 } else { 6_000 };
-                let after = self.random.between(MS..most * MS);
+                let after = self.random.within(MS..most * MS);
                 self.plan(after, Event::Elect);
             }
             Event::Elect => {
@@ -435,7 +406,7 @@ impl World {
             0 => 200 * MS,
             rate => self
                 .random
-                .between(MS..2 * Duration::from_secs(1) / rate as u32),
+                .within(MS..2 * Duration::from_secs(1) / rate as u32),
         };
         self.plan(pause, Event::Arrive(slot));
         let now = self.now;
@@ -464,7 +435,7 @@ impl World {
                         .expect("it lives")
                         .holds
                         .insert(run, running);
-                    let after = self.random.between(Duration::ZERO..CONNECT_MAX);
+                    let after = self.random.within(Duration::ZERO..CONNECT_MAX);
                     self.plan(after, Event::Sent(slot, life, run));
                 }
                 Step::Expired { .. } => unreachable!("no call has a deadline"),
@@ -541,7 +512,7 @@ impl World {
 
     fn delay(&mut self) -> Duration {
         let most = if self.random.one_in(6) { 700 } else { 30 };
-        self.random.between(Duration::ZERO..most * MS)
+        self.random.within(Duration::ZERO..most * MS)
     }
 
     fn ask(&mut self, slot: usize, life: u64) {

@@ -21,7 +21,8 @@ pub(super) fn leases(shown: &Shown, status: &Status) -> String {
         Standing::Master { since } => (true, Some(status.id.clone()), Some(seconds(epoch, *since))),
         Standing::Other { master } => (false, master.clone(), None),
     };
-    let counts = &status.counts;
+    let mut counts = json!(status.counts);
+    counts["redirected"] = shown.service.redirected().into();
     let unmatched: Vec<_> = status
         .unmatched
         .iter()
@@ -35,18 +36,7 @@ pub(super) fn leases(shown: &Shown, status: &Status) -> String {
         "resources": resources,
         "resources_left_out": status.resources_left_out,
         "unmatched": unmatched,
-        "counts": {
-            "early": counts.early,
-            "unmatched": counts.unmatched,
-            "unrecorded": counts.unrecorded,
-            "overclaimed": counts.overclaimed,
-            "shortfalls": counts.shortfalls,
-            "shortfall_max": counts.shortfall_max,
-            "rejected": counts.rejected,
-            "unreserved": counts.unreserved,
-            "parent_strays": counts.parent_strays,
-            "redirected": shown.service.redirected(),
-        },
+        "counts": counts,
     });
     text(&state)
 }

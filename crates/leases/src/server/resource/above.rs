@@ -1,10 +1,11 @@
 //! The resource towards the server above: when to ask for what, and what comes of the answer.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-use crate::book::Capacity;
+use crate::book::{Band, Capacity};
 use crate::wire;
 
 use super::super::status::Counts;
@@ -87,50 +88,50 @@ impl Resource {
     ) -> Option<wire::ServerCapacityResourceRequest> {
         let has = self.has();
         let learning = self.is_learning(now);
-        let mut wants: Vec<_> = self
-            .book
-            .bands()
-            .iter()
-            .map(|band| wire::PriorityBandAggregate {
-                priority: band.priority,
-                num_clients: i64::try_from(band.clients.get()).unwrap_or(i64::MAX),
-                wants: band.wants.get(),
-            })
-            .collect();
+        let mut bands = self.book.bands();
         let Source::Above(above) = &mut self.source else {
             return None;
         };
-        if wants.is_empty() {
+        if bands.is_empty() {
             // Without a demand, the lease is released.
-            wants.push(wire::PriorityBandAggregate {
+            bands.push(Band {
                 priority: 0,
-                num_clients: 1,
-                wants: 0.0,
+                clients: NonZeroU64::MIN,
+                wants: Capacity::ZERO,
             });
         }
         above.asked = Some(Asked {
             at: now,
-            wanted: wants.iter().map(|band| band.wants).sum(),
+            wanted: bands.iter().map(|band| band.wants.get()).sum(),
             has,
         });
         above.answered = false;
+        let lease = |expiry_time, refresh| wire::Lease {
+            expiry_time,
+            refresh_interval: wire::seconds(refresh),
+            capacity: has,
+        };
         let has = match above.grant {
-            Some(grant) => Some(wire::Lease {
-                // A new master does not know all earlier grants. It reports those that it knows,
-                // with a lease that the server above never granted: that proves nothing.
-                expiry_time: grant.expiry_time - i64::from(learning),
-                refresh_interval: i64::try_from(grant.refresh.as_secs()).unwrap_or(i64::MAX),
-                capacity: has,
-            }),
+            // A new master does not know all earlier grants. It reports those that it knows, with
+            // a lease that the server above never granted: that proves nothing.
+            Some(grant) => Some(lease(
+                grant.expiry_time - i64::from(learning),
+                grant.refresh,
+            )),
             // What was learned from clients, for a server above that also learns. Without an end,
             // because the server above cannot know this lease.
-            None if has > 0.0 => Some(wire::Lease {
-                expiry_time: rules.epoch.seconds(now + self.algorithm.lease),
-                refresh_interval: i64::try_from(self.algorithm.refresh.as_secs()).unwrap_or(1),
-                capacity: has,
-            }),
+            None if has > 0.0 => {
+                let ends = rules.epoch.seconds(now + self.algorithm.lease);
+                Some(lease(ends, self.algorithm.refresh))
+            }
             None => None,
         };
+        let wants = bands.iter().map(|band| wire::PriorityBandAggregate {
+            priority: band.priority,
+            num_clients: i64::try_from(band.clients.get()).unwrap_or(i64::MAX),
+            wants: band.wants.get(),
+        });
+        let wants = wants.collect();
         Some(wire::ServerCapacityResourceRequest {
             resource_id: self.id.to_string(),
             has,

@@ -55,14 +55,14 @@ impl Parameters {
     fn take(&mut self, name: &str, text: &str, heard: Heard) -> Result<(), String> {
         let text = text.trim();
         match name {
-            "lease_duration_secs" => self.lease = Some(number(text, "whole seconds")?),
-            "refresh_interval" => self.refresh = Some(number(text, "whole seconds")?),
+            "lease_duration_secs" => self.lease = Some(number(text, "whole seconds", |_| true)?),
+            "refresh_interval" => self.refresh = Some(number(text, "whole seconds", |_| true)?),
             "decay_factor" => {
                 let is_allowed = |decay: &f64| *decay > 0.0 && *decay <= 1.0;
                 let what = "a number above 0 and at most 1";
-                self.decay = Some(number_if(text, what, is_allowed)?);
+                self.decay = Some(number(text, what, is_allowed)?);
             }
-            "priority_bands" => self.by_priority = Some(number(text, "true or false")?),
+            "priority_bands" => self.by_priority = Some(number(text, "true or false", |_| true)?),
             "frees" => match text {
                 "at_once" => self.at_once = true,
                 "confirmed" => self.at_once = false,
@@ -70,17 +70,17 @@ impl Parameters {
             },
             "frees_after_ms" => {
                 let is_allowed = |millis: &u64| *millis <= 24 * 3_600_000;
-                let millis = number_if(text, "milliseconds, at most a day", is_allowed)?;
+                let millis = number(text, "milliseconds, at most a day", is_allowed)?;
                 self.frees_after = Some(Duration::from_millis(millis));
             }
             "reserved_clients" => {
-                let clients: u64 = number(text, "how many clients there are at most")?;
+                let clients: u64 = number(text, "how many clients there are at most", |_| true)?;
                 self.clients = NonZeroU64::new(clients);
             }
             "safe_share" => self.share = Some(amount(text)?),
             "capacity" => self.each = Some(amount(text)?),
             "level" if heard == Heard::FromAbove => {
-                self.level = Some(number::<u32>(text, "a number")?.min(LEVEL_MAX));
+                self.level = Some(number::<u32>(text, "a number", |_| true)?.min(LEVEL_MAX));
             }
             "level" => return Err("it is what servers tell one another: remove it".to_owned()),
             _ => {
@@ -96,11 +96,7 @@ impl Parameters {
     }
 }
 
-fn number<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
-    number_if(text, what, |_| true)
-}
-
-fn number_if<T: std::str::FromStr>(
+fn number<T: std::str::FromStr>(
     text: &str,
     what: &str,
     is_allowed: impl FnOnce(&T) -> bool,
@@ -111,6 +107,6 @@ fn number_if<T: std::str::FromStr>(
 
 fn amount(text: &str) -> Result<Capacity, String> {
     let what = "a finite number, not below 0";
-    let given: f64 = number(text, what)?;
+    let given = number(text, what, |_| true)?;
     Capacity::new(given).map_err(|_| format!("it must be {what}"))
 }
