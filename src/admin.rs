@@ -33,13 +33,13 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::trace::TraceLayer;
 
-pub(crate) use callers::written;
 pub use callers::{
     ApiRefusal, Basis, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment,
     Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState, RequestRow,
     RequestState, Spans, Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
 };
+pub(crate) use callers::{without_name, written};
 pub use guard::Token;
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,

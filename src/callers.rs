@@ -64,14 +64,6 @@ pub struct Changed<T> {
     pub buckets: Vec<BucketChange>,
 }
 
-impl<T> Changed<T> {
-    /// The same, of a change after which calls may be charged to something else.
-    fn recharging(mut self) -> Self {
-        self.buckets.push(BucketChange::Recharge);
-        self
-    }
-}
-
 /// All callers, rate limits and costs.
 #[derive(Clone, Debug)]
 pub struct Callers {
@@ -163,8 +155,7 @@ impl Callers {
     /// If what was made through the API leaves no room for the callers of the config; then
     /// nothing has changed.
     pub fn apply(&self, settings: &Settings) -> Result<Changed<()>, Vec<TableError>> {
-        self.change(|state| state.apply(settings, When::Later))
-            .map(Changed::recharging)
+        self.recharge(|state| state.apply(settings, When::Later))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -184,6 +175,16 @@ impl Callers {
         }
         let buckets = difference(&before, state.buckets());
         Ok(Changed { value, buckets })
+    }
+
+    /// The same for a change after which calls may be charged to another bucket.
+    fn recharge<T, E>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, E>,
+    ) -> Result<Changed<T>, E> {
+        let mut changed = self.change(change)?;
+        changed.buckets.push(BucketChange::Recharge);
+        Ok(changed)
     }
 }
 
@@ -361,6 +362,13 @@ impl State {
             .values()
             .filter_map(|limit| Some((limit.id.bucket(), limit.bucket(settles, costs)?)))
             .collect()
+    }
+
+    /// The statistics of a caller, if it has any.
+    fn usage_of(&self, id: CallerId) -> Result<Option<&Usage>, TableError> {
+        self.table.get(id).ok_or(TableError::Unknown(id))?;
+        let account = self.accounts.get(&id);
+        Ok(account.and_then(|account| account.usage.as_deref()))
     }
 
     /// Adds the statistics of a row that is gone to another.

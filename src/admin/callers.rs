@@ -9,6 +9,7 @@ mod asked;
 mod csv;
 mod extract;
 mod json;
+mod query;
 mod refused;
 mod state;
 pub(crate) mod written;
@@ -24,11 +25,12 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tidegate_callers::{CallerId, Group, Span};
 
-pub(super) use self::asked::QuotaKeys;
-use self::asked::{Listing, Sort, Suggest, UsageOf};
 pub use self::asked::{Merge, Question};
 pub(super) use self::extract::Parameters;
 use self::extract::{Body, Id};
+pub(super) use self::query::QuotaKeys;
+use self::query::{Listing, Sort, Suggest, UsageOf};
+pub(crate) use self::refused::without_name;
 pub use self::refused::{ApiRefusal, What};
 pub use self::state::{
     Basis, CallId, CallerState, CallerUsage, CallerUsed, Classified, CommonCall, CostsState,

@@ -27,7 +27,7 @@ use crate::admin::{
     ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CostsState, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment, Origin, PaceState,
     Profile, Question, QueueRow, RateLimitState, RequestRow, RequestState, Spans, Suggested,
-    SuggestedCost, UsageTable, Used, What, milliseconds,
+    SuggestedCost, UsageTable, Used, What, milliseconds, without_name,
 };
 use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use crate::call::claim::{Charged, RateLimitId, drawn};
@@ -226,13 +226,7 @@ impl CallersSource for Shared {
     }
 
     fn suggest(&self, derive: Derive) -> Result<Suggested, ApiRefusal> {
-        let Derive {
-            caller,
-            span,
-            headroom,
-        } = derive;
-        let now = self.clock.now();
-        let suggested = self.callers.suggest(now, caller, span, headroom);
+        let suggested = self.callers.suggest(self.clock.now(), derive);
         let suggested = suggested.map_err(refused)?;
         let nearest = suggested.nearest_profile.map(|name| name.to_string());
         Ok(Suggested::new(suggested.suggestion, nearest))
@@ -345,11 +339,11 @@ impl CallersSource for Shared {
                 .matches
                 .iter()
                 .map(|matched| MatchState {
-                    caller: matched.caller,
-                    label: label(matched.caller),
-                    exact_fields: matched.specificity.exact_fields(),
-                    literal_bits: matched.specificity.literal_bits(),
-                    limited: matched.rate_limit.is_some(),
+                    caller: matched.caller(),
+                    label: label(matched.caller()),
+                    exact_fields: matched.specificity().exact_fields(),
+                    literal_bits: matched.specificity().literal_bits(),
+                    limited: rate_limit_of(matched.charge()).is_some(),
                 })
                 .collect(),
             charged: match found.charged {
@@ -459,9 +453,7 @@ fn held(ended: &Ended) -> Vec<Held> {
 /// Why a change was refused, in the form of the API.
 fn refused(error: Error) -> ApiRefusal {
     let field = error.field().to_owned();
-    let told = error.to_string();
-    let reason = told.strip_prefix(&field).unwrap_or(&told);
-    let reason = reason.trim_start_matches([':', ' ']).to_owned();
+    let reason = without_name(&error.to_string(), &field);
     match error {
         Error::Table(error) => error.into(),
         Error::UnknownRateLimit(id) => ApiRefusal::unknown(What::RateLimit, id),

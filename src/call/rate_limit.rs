@@ -37,6 +37,26 @@ pub enum Allowance {
     },
 }
 
+impl Allowance {
+    /// The figures of a bucket.
+    #[must_use]
+    pub const fn bucket(self) -> Option<(Burst, Fill)> {
+        match self {
+            Self::Bucket { burst, fill } => Some((burst, fill)),
+            Self::Exempt | Self::Paced { .. } => None,
+        }
+    }
+
+    /// The figures of a pace.
+    #[must_use]
+    pub const fn pace(self) -> Option<(Rate, BurstRatio)> {
+        match self {
+            Self::Paced { rate, ratio } => Some((rate, ratio)),
+            Self::Exempt | Self::Bucket { .. } => None,
+        }
+    }
+}
+
 /// How a rate limit handles its calls: every setting other than its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handling {

@@ -11,10 +11,11 @@ use tidegate_limits::{Burst, Fill, Timestamp};
 
 use super::functions::FUNCTIONS_MAX;
 use super::rate_limit::{
-    Allowance, Derive, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule,
-    Size, SizePatch,
+    Allowance, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule, Size,
+    SizePatch,
 };
 use super::settings::Costs;
+use super::shown::suggestion;
 use super::{Callers, Changed, Error, State};
 use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use crate::call::claim::RateLimitId;
@@ -30,7 +31,7 @@ impl Callers {
     /// What is wrong with it, which caller has one of its patterns, or that there is no such
     /// rate limit.
     pub fn create(&self, new: NewCaller) -> Result<Changed<CallerId>, Error> {
-        self.change(|state| {
+        self.recharge(|state| {
             let charge = state.charge(new.rate_limit)?;
             let before = state.members();
             let inserted = state.table.insert(NewRow {
@@ -47,7 +48,6 @@ impl Callers {
             state.follow_groups(&before, &[]);
             Ok(inserted.id)
         })
-        .map(Changed::recharging)
     }
 
     /// Changes a caller. One that had registered itself is kept from now on.
@@ -56,7 +56,7 @@ impl Callers {
     /// If there is none of that id, if it stands in the config, or if there is no such rate
     /// limit.
     pub fn patch(&self, id: CallerId, patch: CallerPatch) -> Result<Changed<()>, Error> {
-        self.change(|state| {
+        self.recharge(|state| {
             let before = state.members();
             let charge = match patch.rate_limit {
                 Some(rate_limit) => Some(state.charge(rate_limit)?),
@@ -82,7 +82,6 @@ impl Callers {
             state.follow_groups(&before, &[]);
             Ok(())
         })
-        .map(Changed::recharging)
     }
 
     /// Removes a caller. Its next call may register itself again.
@@ -90,14 +89,13 @@ impl Callers {
     /// # Errors
     /// If there is none of that id, if it stands in the config, or is the unknown row.
     pub fn delete(&self, id: CallerId) -> Result<Changed<()>, Error> {
-        self.change(|state| {
+        self.recharge(|state| {
             let before = state.members();
             state.table.remove(id)?;
             state.accounts.remove(&id);
             state.follow_groups(&before, &[]);
             Ok(())
         })
-        .map(Changed::recharging)
     }
 
     /// Makes the patterns of `from` alternatives of `into`, adds up their statistics, and gives
@@ -112,7 +110,7 @@ impl Callers {
         from: &[CallerId],
         label: Option<Label>,
     ) -> Result<Changed<()>, Error> {
-        self.change(|state| {
+        self.recharge(|state| {
             let before = state.groups_of(std::iter::once(into).chain(from.iter().copied()));
             state.table.merge(into, from)?;
             for (part, groups) in before {
@@ -133,7 +131,6 @@ impl Callers {
             }
             Ok(())
         })
-        .map(Changed::recharging)
     }
 
     /// Makes a rate limit.
@@ -147,7 +144,7 @@ impl Callers {
         new: NewRateLimit,
     ) -> Result<Changed<RateLimitId>, Error> {
         let attaches = !new.callers.is_empty();
-        self.change(|state| {
+        let make = |state: &mut State| {
             if state.rate_limits.len() >= RATE_LIMITS_MAX {
                 return Err(Error::TooManyRateLimits);
             }
@@ -173,11 +170,11 @@ impl Callers {
             state.rate_limits_made += 1;
             state.rate_limits.insert(id, limit);
             Ok(id)
-        })
-        .map(|changed| match attaches {
-            true => changed.recharging(),
-            false => changed,
-        })
+        };
+        match attaches {
+            true => self.recharge(make),
+            false => self.change(make),
+        }
     }
 
     /// Changes a rate limit in place: its tokens and those that wait for it are kept.
@@ -224,11 +221,10 @@ impl Callers {
     /// # Errors
     /// If there is no such caller or rate limit, or if the caller stands in the config.
     pub fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
-        self.change(|state| {
+        self.recharge(|state| {
             let charge = state.charge(Some(id))?;
             state.set_charge(caller, charge)
         })
-        .map(Changed::recharging)
     }
 
     /// Takes a rate limit away from a caller.
@@ -237,7 +233,7 @@ impl Callers {
     /// If there is no such caller or rate limit, if the caller has another, or stands in the
     /// config.
     pub fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
-        self.change(|state| {
+        self.recharge(|state| {
             let charge = state.charge(Some(id))?;
             let row = state.table.get(caller).ok_or(TableError::Unknown(caller))?;
             if row.charge != charge {
@@ -246,7 +242,6 @@ impl Callers {
             }
             state.set_charge(caller, Charge::None)
         })
-        .map(Changed::recharging)
     }
 
     /// Changes what calls cost, from the next one on.
@@ -351,17 +346,8 @@ impl State {
             Size::Exempt => Ok((Allowance::Exempt, None)),
             &Size::Bucket { burst, fill } => Ok((Allowance::Bucket { burst, fill }, None)),
             &Size::Paced { rate, ratio } => Ok((Allowance::Paced { rate, ratio }, None)),
-            &Size::Derived(Derive {
-                caller,
-                span,
-                headroom,
-            }) => {
-                let row = self.table.get(caller);
-                row.ok_or(TableError::Unknown(caller))?;
-                let account = self.accounts.get(&caller);
-                let usage = account.and_then(|account| account.usage.as_ref());
-                let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));
-                let suggestion = suggestion.ok_or(Error::NothingUsed(caller))?.rounded_up();
+            &Size::Derived(derive) => {
+                let suggestion = suggestion(now, derive, self.usage_of(derive.caller)?)?;
                 // Rounded up, the most that there may be could be exceeded.
                 let burst = Burst::new(suggestion.burst.min(1e9));
                 let fill = Fill::new(suggestion.fill.min(1e9));
@@ -383,10 +369,7 @@ impl State {
             SizePatch::Profile(name) => self.profile(&name),
             SizePatch::Exempt => Ok((Allowance::Exempt, None)),
             SizePatch::Bucket { burst, fill } => {
-                let (was_burst, was_fill) = match rule.allowance {
-                    Allowance::Exempt | Allowance::Paced { .. } => (None, None),
-                    Allowance::Bucket { burst, fill } => (Some(burst), Some(fill)),
-                };
+                let (was_burst, was_fill) = rule.allowance.bucket().unzip();
                 let allowance = Allowance::Bucket {
                     burst: burst.or(was_burst).ok_or(Error::SizeMissing("burst"))?,
                     fill: fill.or(was_fill).ok_or(Error::SizeMissing("fill"))?,
@@ -394,10 +377,7 @@ impl State {
                 Ok((allowance, None))
             }
             SizePatch::Paced { rate, ratio } => {
-                let (was_rate, was_ratio) = match rule.allowance {
-                    Allowance::Exempt | Allowance::Bucket { .. } => (None, None),
-                    Allowance::Paced { rate, ratio } => (Some(rate), Some(ratio)),
-                };
+                let (was_rate, was_ratio) = rule.allowance.pace().unzip();
                 let allowance = Allowance::Paced {
                     rate: rate.or(was_rate).ok_or(Error::SizeMissing("rate"))?,
                     ratio: ratio.or(was_ratio).unwrap_or_default(),

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    CallerId, Charge, Group, Headroom, Identity, Kind, LimitRef, Matches, Row, ServiceTime, Span,
-    Specificity, Suggestion, TableError, Usage, UsageNow,
+    CallerId, Charge, Group, Identity, Kind, LimitRef, Match, Matches, Row, ServiceTime,
+    Suggestion, TableError, Usage, UsageNow,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::{Timestamp, Weight};
 
 use super::claims::{charge, charged_to};
-use super::rate_limit::{Allowance, Profile, RateLimit};
+use super::rate_limit::{Derive, Profile, RateLimit};
 use super::settings::Costs;
 use super::{Callers, Error, State};
 use crate::call::claim::{Charged, RateLimitId};
@@ -68,22 +68,11 @@ pub struct Registered {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Classified {
     /// Every caller that a call would be counted for, the most specific first.
-    pub matches: Vec<Matched>,
+    pub matches: Vec<Match>,
     /// What it would be charged to.
     pub charged: Charged,
     /// What it would be estimated to cost.
     pub cost: TokenCount,
-}
-
-/// One caller of a dry run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matched {
-    /// The caller.
-    pub caller: CallerId,
-    /// By how specific a pattern.
-    pub specificity: Specificity,
-    /// Its rate limit.
-    pub rate_limit: Option<RateLimitId>,
 }
 
 /// A size derived from what a caller used.
@@ -255,29 +244,21 @@ impl Callers {
         state.service_times.at(now).map(suggest).collect()
     }
 
-    /// The rate limit that would have let through what a caller used.
+    /// The rate limit that would have admitted the usage of a caller.
     ///
     /// # Errors
-    /// If there is no such caller, or it used nothing.
-    pub fn suggest(
-        &self,
-        now: Timestamp,
-        id: CallerId,
-        span: Span,
-        headroom: Headroom,
-    ) -> Result<Suggested, Error> {
+    /// If no caller has the id, or it used nothing.
+    pub fn suggest(&self, now: Timestamp, derive: Derive) -> Result<Suggested, Error> {
         // Over a day that takes a while: from a copy, without the lock.
         let (usage, profiles) = {
             let state = self.lock();
-            state.table.get(id).ok_or(TableError::Unknown(id))?;
-            let usage = state.accounts.get(&id).and_then(|it| it.usage.clone());
+            let usage = state.usage_of(derive.caller)?.cloned();
             (usage, state.profiles.clone())
         };
-        let suggestion = usage.and_then(|usage| usage.suggest(now, span, headroom));
-        let suggestion = suggestion.ok_or(Error::NothingUsed(id))?.rounded_up();
-        let buckets = profiles.iter().filter_map(|it| match it.allowance {
-            Allowance::Exempt | Allowance::Paced { .. } => None,
-            Allowance::Bucket { burst, fill } => Some((&it.name, fill.get(), burst.get())),
+        let suggestion = suggestion(now, derive, usage.as_ref())?;
+        let buckets = profiles.iter().filter_map(|it| {
+            let (burst, fill) = it.allowance.bucket()?;
+            Some((&it.name, fill.get(), burst.get()))
         });
         Ok(Suggested {
             nearest_profile: suggestion.nearest(buckets).cloned(),
@@ -299,19 +280,22 @@ impl Callers {
         let mut matches = Matches::new();
         table.classify(identity, &mut matches);
         Classified {
-            matches: matches
-                .as_slice()
-                .iter()
-                .map(|found| Matched {
-                    caller: found.caller(),
-                    specificity: found.specificity(),
-                    rate_limit: rate_limit_of(found.charge()),
-                })
-                .collect(),
+            matches: matches.as_slice().to_vec(),
             charged: charged_to(rate_limits, &matches).map_or(Charged::Nothing, charge),
             cost: cost_model.cost(functions.find(function)),
         }
     }
+}
+
+/// The size that suits the usage of a caller, rounded up to figures that are easily read.
+pub(super) fn suggestion(
+    now: Timestamp,
+    derive: Derive,
+    usage: Option<&Usage>,
+) -> Result<Suggestion, Error> {
+    let suggestion = usage.and_then(|usage| usage.suggest(now, derive.span, derive.headroom));
+    let suggestion = suggestion.ok_or(Error::NothingUsed(derive.caller))?;
+    Ok(suggestion.rounded_up())
 }
 
 /// The rate limit that a row is charged to.

@@ -67,9 +67,6 @@ impl fmt::Display for Field {
 pub struct FieldSet(u8);
 
 impl FieldSet {
-    /// None of them.
-    pub const EMPTY: Self = Self(0);
-
     /// Whether `field` is among them.
     #[must_use]
     pub const fn contains(self, field: Field) -> bool {

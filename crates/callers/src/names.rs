@@ -32,18 +32,6 @@ impl Label {
         }
         Ok(Self(text.into()))
     }
-
-    /// The text.
-    #[must_use]
-    pub const fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Label {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// The name of a group of callers, which may become the value of a metric's label: 1 to 64
@@ -66,23 +54,11 @@ impl Group {
             None => Ok(Self(text.into())),
         }
     }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 impl Borrow<str> for Group {
     fn borrow(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Display for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -105,19 +81,26 @@ impl Notes {
         }
         Ok(Self(text.into()))
     }
-
-    /// The text.
-    #[must_use]
-    pub const fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for Notes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+macro_rules! text {
+    ($($Name:ident),*) => {$(
+        impl $Name {
+            /// The text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $Name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
 }
+text!(Label, Group, Notes);
 
 fn not_empty(field: &'static str, text: &str) -> Result<(), NameError> {
     if text.is_empty() {

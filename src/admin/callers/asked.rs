@@ -1,21 +1,21 @@
-//! Requests as read and checked: each value from this module is valid on its own, and only the
-//! current state can be an obstacle.
+//! Bodies of requests as read and checked: each value from this module is valid on its own, and only
+//! the current state can be an obstacle.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use tidegate_callers::{
-    CallerId, Group, Headroom, Identity, IdentityBuf, Label, Notes, Pattern, PatternText, Span,
+    CallerId, Group, Headroom, Identity, IdentityBuf, Label, NameError, Notes, Pattern,
+    PatternText, Span,
 };
 use tidegate_limits::bucket::OutOfRange;
 use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::{Burst, Fill, Tokens, Weight};
 
-use super::json::{Fields, Value, cut};
-use super::refused::{ApiRefusal, What};
-use super::state::{CallId, RateLimitKind, Spans};
+use super::json::{Fields, Value};
+use super::refused::ApiRefusal;
+use super::state::RateLimitKind;
 use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
-use crate::call::claim::RateLimitId;
 use crate::call::rate_limit::{
     Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
@@ -32,13 +32,8 @@ const CALLERS_MAX: usize = 10_000;
 const FUNCTIONS_MAX: usize = 1_024;
 /// The longest text that identifies a caller.   bytes
 const SEEN_MAX: usize = 256;
-/// The maximum number of rows in one answer, and the default.
-const ROWS_MAX: usize = 10_000;
-const ROWS: usize = 1_000;
-/// The maximum number of keys of each quota in one answer, and the default.
-const QUOTA_KEYS: usize = 100;
 
-type Read<T> = Result<T, ApiRefusal>;
+pub(super) type Read<T> = Result<T, ApiRefusal>;
 
 /// A request that is read from the fields of a body, or from the parameters of a query.
 pub(super) trait Asked: Sized {
@@ -56,10 +51,12 @@ impl Asked for NewCaller {
 
     fn read(fields: &mut Fields) -> Read<Self> {
         Ok(Self {
-            label: fields.need("label", label)?,
+            label: fields.need("label", named(Label::new))?,
             patterns: fields.need("match", patterns)?,
             groups: fields.optional("groups", groups)?.unwrap_or_default(),
-            notes: fields.optional("notes", notes)?.unwrap_or_default(),
+            notes: fields
+                .optional("notes", named(Notes::new))?
+                .unwrap_or_default(),
             rate_limit: None,
             weight: fields.optional("weight", weight)?.flatten(),
         })
@@ -72,9 +69,9 @@ impl Asked for CallerPatch {
 
     fn read(fields: &mut Fields) -> Read<Self> {
         Ok(Self {
-            label: fields.optional("label", label)?,
+            label: fields.optional("label", named(Label::new))?,
             groups: fields.optional("groups", groups)?,
-            notes: fields.optional("notes", notes)?,
+            notes: fields.optional("notes", named(Notes::new))?,
             rate_limit: None,
             weight: fields.optional("weight", weight)?,
         })
@@ -99,7 +96,7 @@ impl Asked for Merge {
     fn read(fields: &mut Fields) -> Read<Self> {
         let from = fields.need("from", callers)?;
         let into = fields.need("into", caller)?;
-        let label = fields.optional("label", label)?;
+        let label = fields.optional("label", named(Label::new))?;
         if from.is_empty() {
             return Err(ApiRefusal::invalid("from", "must name one caller or more"));
         }
@@ -125,7 +122,7 @@ impl Asked for NewRateLimit {
 
     fn read(fields: &mut Fields) -> Read<Self> {
         Ok(Self {
-            label: fields.optional("label", label)?,
+            label: fields.optional("label", named(Label::new))?,
             size: size(fields)?,
             callers: fields.optional("callers", callers)?.unwrap_or_default(),
             handling: handling(fields)?.of(Handling::default()),
@@ -143,7 +140,7 @@ impl Asked for RateLimitPatch {
 
     fn read(fields: &mut Fields) -> Read<Self> {
         Ok(Self {
-            label: fields.optional("label", label)?,
+            label: fields.optional("label", named(Label::new))?,
             size: size_patch(fields)?,
             handling: handling(fields)?,
         })
@@ -196,200 +193,6 @@ impl Asked for Question {
     }
 }
 
-// Queries.
-
-/// The callers to list, and how.
-pub(super) struct Listing {
-    pub(super) sort: Sort,
-    pub(super) auto: Option<bool>,
-    pub(super) group: Option<Group>,
-    pub(super) offset: usize,
-    pub(super) limit: usize,
-}
-
-/// The sort order of callers.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Sort {
-    Id,
-    Label,
-    LastAccess,
-    Calls(Column),
-    Tokens(Column),
-}
-
-/// A figure of [`Spans`].
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Column {
-    FiveMinutes,
-    Hour,
-    Day,
-    Total,
-}
-
-impl Column {
-    pub(super) fn of<T: Copy>(self, spans: &Spans<T>) -> T {
-        match self {
-            Self::FiveMinutes => spans.five_minutes,
-            Self::Hour => spans.hour,
-            Self::Day => spans.day,
-            Self::Total => spans.total,
-        }
-    }
-}
-
-impl Words for Sort {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("id", Self::Id),
-        ("label", Self::Label),
-        ("last_access", Self::LastAccess),
-        ("calls_5m", Self::Calls(Column::FiveMinutes)),
-        ("calls_1h", Self::Calls(Column::Hour)),
-        ("calls_24h", Self::Calls(Column::Day)),
-        ("calls_total", Self::Calls(Column::Total)),
-        ("tokens_5m", Self::Tokens(Column::FiveMinutes)),
-        ("tokens_1h", Self::Tokens(Column::Hour)),
-        ("tokens_24h", Self::Tokens(Column::Day)),
-        ("tokens_total", Self::Tokens(Column::Total)),
-    ];
-}
-
-impl Words for bool {
-    const WORDS: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
-}
-
-/// `GET /v1/callers?…`
-impl Asked for Listing {
-    const FIELDS: &[&[&str]] = &[&["sort", "auto", "group", "offset", "limit"]];
-
-    fn read(fields: &mut Fields) -> Read<Self> {
-        Ok(Self {
-            sort: fields.optional("sort", word)?.unwrap_or(Sort::Id),
-            auto: fields.optional("auto", word)?,
-            group: fields.optional("group", group)?,
-            offset: whole(fields, "offset", 0, usize::from(u16::MAX))?,
-            limit: whole(fields, "limit", ROWS, ROWS_MAX)?,
-        })
-    }
-}
-
-/// How many keys of each quota to show.
-pub(in crate::admin) struct QuotaKeys(pub(in crate::admin) usize);
-
-/// `GET /v1/quotas?…`
-impl Asked for QuotaKeys {
-    const FIELDS: &[&[&str]] = &[&["limit"]];
-
-    fn read(fields: &mut Fields) -> Read<Self> {
-        whole(fields, "limit", QUOTA_KEYS, QUOTA_KEYS).map(Self)
-    }
-}
-
-/// The usage to show.
-pub(super) struct UsageOf {
-    pub(super) span: Span,
-    pub(super) group: Option<Group>,
-}
-
-/// `GET /v1/usage?…`
-impl Asked for UsageOf {
-    const FIELDS: &[&[&str]] = &[&["window", "group"]];
-
-    fn read(fields: &mut Fields) -> Read<Self> {
-        Ok(Self {
-            group: fields.optional("group", group)?,
-            span: window(fields)?,
-        })
-    }
-}
-
-/// What to suggest a limit from.
-pub(super) struct Suggest {
-    pub(super) span: Span,
-    pub(super) headroom: Headroom,
-}
-
-/// `GET /v1/callers/{id}/suggest?…`
-impl Asked for Suggest {
-    const FIELDS: &[&[&str]] = &[&["window", "headroom"]];
-
-    fn read(fields: &mut Fields) -> Read<Self> {
-        let number = |it: Value| it.text(|text| headroom(text.parse().unwrap_or(f64::NAN)));
-        let headroom = fields.optional("headroom", number)?;
-        Ok(Self {
-            headroom: headroom.unwrap_or(Headroom::DEFAULT),
-            span: window(fields)?,
-        })
-    }
-}
-
-/// A whole number up to `max`; `unless` if absent.
-fn whole(fields: &mut Fields, name: &str, unless: usize, max: usize) -> Read<usize> {
-    let number = |text: &str| {
-        let number = text.parse().ok().filter(|number| *number <= max);
-        number.ok_or_else(|| format!("must be a whole number from 0 to {max}"))
-    };
-    Ok(fields
-        .optional(name, |it| it.text(number))?
-        .unwrap_or(unless))
-}
-
-fn window(fields: &mut Fields) -> Read<Span> {
-    Ok(fields.optional("window", word)?.unwrap_or(Span::Hour))
-}
-
-// Ids in paths: an invalid id does not exist.
-
-/// What the ids in a path name.
-pub(super) trait InPath: Sized {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self>;
-}
-
-/// Reads the next id.
-fn id<T>(
-    ids: &mut impl Iterator<Item = String>,
-    what: What,
-    read: impl Fn(&str) -> Option<T>,
-) -> Read<T> {
-    let text = ids.next().unwrap_or_default();
-    read(&text).ok_or_else(|| ApiRefusal::unknown(what, cut(&text)))
-}
-
-impl InPath for CallerId {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
-        id(ids, What::Caller, |text| numbered(text, 'c').map(Self))
-    }
-}
-
-impl InPath for RateLimitId {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
-        let limit = |text: &str| numbered(text, 'r')?.try_into().ok().map(Self);
-        id(ids, What::RateLimit, limit)
-    }
-}
-
-impl InPath for (RateLimitId, CallerId) {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
-        Ok((RateLimitId::read(ids)?, CallerId::read(ids)?))
-    }
-}
-
-impl InPath for CallId {
-    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
-        id(ids, What::Call, |text| {
-            let is_id = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
-            let number = u64::from_str_radix(text, 16).ok();
-            number.filter(|_| is_id).map(Self)
-        })
-    }
-}
-
-/// The number of an id, which has only one spelling.
-fn numbered(text: &str, letter: char) -> Option<u64> {
-    let digits = text.strip_prefix(letter)?;
-    let number: u64 = digits.parse().ok()?;
-    (number.to_string() == digits).then_some(number)
-}
-
 // Values.
 
 /// Several texts; an absent one is empty.
@@ -405,23 +208,16 @@ fn texts<const N: usize>(
     Ok(found)
 }
 
-fn label(value: Value) -> Read<Label> {
-    value.text(Label::new)
-}
-
-fn notes(value: Value) -> Read<Notes> {
-    value.text(Notes::new)
-}
-
-fn group(value: Value) -> Read<Group> {
-    value.text(Group::new)
+/// Reads a text as `new` takes it.
+pub(super) fn named<T>(new: fn(&str) -> Result<T, NameError>) -> impl Fn(Value) -> Read<T> {
+    move |value| value.text(new)
 }
 
 fn groups(value: Value) -> Read<Vec<Group>> {
-    value.list(GROUPS_MAX, group)
+    value.list(GROUPS_MAX, named(Group::new))
 }
 
-fn word<T: Words>(value: Value) -> Read<T> {
+pub(super) fn word<T: Words>(value: Value) -> Read<T> {
     value.read(json::choice)
 }
 
@@ -433,6 +229,13 @@ fn weight(value: Value) -> Read<Option<Weight>> {
             weight.ok_or("must be a whole number from 1 to 1000000")
         })
     })
+}
+
+/// The number of an id, which has only one spelling.
+pub(super) fn numbered(text: &str, letter: char) -> Option<u64> {
+    let digits = text.strip_prefix(letter)?;
+    let number: u64 = digits.parse().ok()?;
+    (number.to_string() == digits).then_some(number)
 }
 
 fn caller(value: Value) -> Read<CallerId> {
@@ -518,12 +321,14 @@ fn size(fields: &mut Fields) -> Read<Size> {
         Some("profile") => Size::Profile(fields.need("profile", name)?),
         Some("derive") => Size::Derived(fields.need("derive", derived)?),
         Some("rate") => Size::Paced {
-            rate: fields.need("rate", rate)?,
-            ratio: fields.optional("ratio", ratio)?.unwrap_or_default(),
+            rate: fields.need("rate", in_range(Rate::new))?,
+            ratio: fields
+                .optional("ratio", in_range(BurstRatio::new))?
+                .unwrap_or_default(),
         },
         Some(_) => Size::Bucket {
-            burst: fields.need("burst", burst)?,
-            fill: fields.need("fill", fill)?,
+            burst: fields.need("burst", in_range(Burst::new))?,
+            fill: fields.need("fill", in_range(Fill::new))?,
         },
         None => {
             let first = match kind {
@@ -541,10 +346,10 @@ fn size_patch(fields: &mut Fields) -> Read<Option<SizePatch>> {
     let kind = fields.optional("kind", word)?;
     let is_exempt = fields.optional("exempt", flag)?.unwrap_or(false);
     let profile = fields.optional("profile", name)?;
-    let burst = fields.optional("burst", burst)?;
-    let fill = fields.optional("fill", fill)?;
-    let rate = fields.optional("rate", rate)?;
-    let ratio = fields.optional("ratio", ratio)?;
+    let burst = fields.optional("burst", in_range(Burst::new))?;
+    let fill = fields.optional("fill", in_range(Fill::new))?;
+    let rate = fields.optional("rate", in_range(Rate::new))?;
+    let ratio = fields.optional("ratio", in_range(BurstRatio::new))?;
     let has_bucket = burst.is_some() || fill.is_some();
     let has_pace = rate.is_some() || ratio.is_some();
     let given = [
@@ -611,7 +416,11 @@ fn derived(value: Value) -> Read<Derive> {
     })
 }
 
-fn headroom(number: f64) -> Result<Headroom, &'static str> {
+pub(super) fn window(fields: &mut Fields) -> Read<Span> {
+    Ok(fields.optional("window", word)?.unwrap_or(Span::Hour))
+}
+
+pub(super) fn headroom(number: f64) -> Result<Headroom, &'static str> {
     Headroom::new(number).ok_or("must be a number from 1 to 100")
 }
 
@@ -619,35 +428,22 @@ fn flag(value: Value) -> Read<bool> {
     value.read(json::flag)
 }
 
-fn burst(value: Value) -> Read<Burst> {
-    in_range(value, Burst::new)
-}
-
-fn fill(value: Value) -> Read<Fill> {
-    in_range(value, Fill::new)
-}
-
-fn rate(value: Value) -> Read<Rate> {
-    in_range(value, Rate::new)
-}
-
-fn ratio(value: Value) -> Read<BurstRatio> {
-    in_range(value, BurstRatio::new)
-}
-
 fn tokens(value: Value) -> Read<f64> {
-    in_range(value, Tokens::new).map(Tokens::get)
+    in_range(Tokens::new)(value).map(Tokens::get)
 }
 
-fn in_range<T>(value: Value, new: impl Fn(f64) -> Result<T, OutOfRange>) -> Read<T> {
-    value.number(|number| {
-        new(number).map_err(|it| {
-            let OutOfRange {
-                min, max, given, ..
-            } = it;
-            format!("must be a number from {min:?} to {max:?}, not {given:?}")
+/// Reads a number in the range of `new`.
+fn in_range<T>(new: fn(f64) -> Result<T, OutOfRange>) -> impl Fn(Value) -> Read<T> {
+    move |value| {
+        value.number(|number| {
+            new(number).map_err(|it| {
+                let OutOfRange {
+                    min, max, given, ..
+                } = it;
+                format!("must be a number from {min:?} to {max:?}, not {given:?}")
+            })
         })
-    })
+    }
 }
 
 fn unit(value: Value) -> Read<f64> {

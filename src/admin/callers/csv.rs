@@ -14,60 +14,30 @@ use super::state::{QueueRow, RateLimitState, RequestRow};
 
 /// A row, as a JSON object.
 pub(super) trait Row: Serialize {
-    /// The fields of the object, or of objects in it.
-    const COLUMNS: &[&str];
+    /// The fields of the object, or of the `pace` in it.
+    const COLUMNS: &str;
 }
 
 impl Row for RateLimitState {
-    const COLUMNS: &[&str] = &[
-        "id",
-        "label",
-        "kind",
-        "exempt",
-        "burst",
-        "fill",
-        "rate",
-        "ratio",
-        "achieved",
-        "wait_seconds",
-        "burst_seconds",
-        "tokens",
-        "mode",
-        "on_excess",
-        "order",
-        "callers",
-        "queued",
-        "queued_tokens",
-        "charged",
-        "would_have_delayed",
-        "rejected",
-    ];
+    const COLUMNS: &str = "id,label,kind,exempt,burst,fill,rate,ratio,achieved,wait_seconds,\
+                           burst_seconds,tokens,mode,on_excess,order,callers,queued,\
+                           queued_tokens,charged,would_have_delayed,rejected";
 }
 
 impl Row for QueueRow {
-    const COLUMNS: &[&str] = &["class", "call", "waits_for", "waiting"];
+    const COLUMNS: &str = "class,call,waits_for,waiting";
 }
 
 impl Row for RequestRow {
-    const COLUMNS: &[&str] = &[
-        "state",
-        "call",
-        "class",
-        "listener",
-        "caller",
-        "rate_limit",
-        "arrived",
-        "age_ms",
-    ];
+    const COLUMNS: &str = "state,call,class,listener,caller,rate_limit,arrived,age_ms";
 }
 
 /// A table with a line of its columns' names.
 pub(super) fn table<R: Row>(rows: &[R]) -> String {
-    let mut out = R::COLUMNS.join(",");
-    out.push_str("\r\n");
+    let mut out = format!("{}\r\n", R::COLUMNS);
     for row in rows {
         let row = serde_json::to_value(row).expect("a row is JSON");
-        for (index, column) in R::COLUMNS.iter().enumerate() {
+        for (index, column) in R::COLUMNS.split(',').enumerate() {
             if index > 0 {
                 out.push(',');
             }

@@ -9,8 +9,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
-use super::asked::{Asked, InPath};
+use super::asked::Asked;
 use super::json::{self, Fields};
+use super::query::InPath;
 use super::refused::ApiRefusal;
 use crate::admin::api;
 

@@ -141,7 +141,7 @@ impl From<TableError> for ApiRefusal {
 }
 
 /// The field is reported beside the reason, so the reason need not begin with it.
-fn without_name(text: &str, field: &str) -> String {
+pub(crate) fn without_name(text: &str, field: &str) -> String {
     let rest = text.strip_prefix(field).unwrap_or(text);
     rest.trim_start_matches([':', ' ']).to_owned()
 }

@@ -349,31 +349,18 @@ pub struct Figures {
 
 impl From<Allowance> for Figures {
     fn from(allowance: Allowance) -> Self {
-        let none = Self {
-            kind: None,
-            exempt: false,
-            burst: None,
-            fill: None,
-            rate: None,
-            ratio: None,
-        };
-        match allowance {
-            Allowance::Exempt => Self {
-                exempt: true,
-                ..none
+        let (bucket, pace) = (allowance.bucket(), allowance.pace());
+        Self {
+            kind: match allowance {
+                Allowance::Exempt => None,
+                Allowance::Bucket { .. } => Some(RateLimitKind::Bucket),
+                Allowance::Paced { .. } => Some(RateLimitKind::Paced),
             },
-            Allowance::Bucket { burst, fill } => Self {
-                kind: Some(RateLimitKind::Bucket),
-                burst: Some(burst.get()),
-                fill: Some(fill.get()),
-                ..none
-            },
-            Allowance::Paced { rate, ratio } => Self {
-                kind: Some(RateLimitKind::Paced),
-                rate: Some(rate.get()),
-                ratio: Some(ratio.get()),
-                ..none
-            },
+            exempt: allowance == Allowance::Exempt,
+            burst: bucket.map(|(burst, _)| burst.get()),
+            fill: bucket.map(|(_, fill)| fill.get()),
+            rate: pace.map(|(rate, _)| rate.get()),
+            ratio: pace.map(|(_, ratio)| ratio.get()),
         }
     }
 }

@@ -191,17 +191,14 @@ stored!(Saved => StoredState, SavedRow => StoredRow, Costs => StoredCosts);
 
 impl Serialize for RateLimit {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let (bucket, pace) = match self.rule.allowance {
-            Allowance::Exempt => (None, None),
-            Allowance::Bucket { burst, fill } => {
-                let (burst, fill) = (burst.get(), fill.get());
-                (Some(Bucket { burst, fill }), None)
-            }
-            Allowance::Paced { rate, ratio } => {
-                let (rate, ratio) = (rate.get(), ratio.get());
-                (None, Some(Pace { rate, ratio }))
-            }
-        };
+        let bucket = self.rule.allowance.bucket().map(|(burst, fill)| Bucket {
+            burst: burst.get(),
+            fill: fill.get(),
+        });
+        let pace = self.rule.allowance.pace().map(|(rate, ratio)| Pace {
+            rate: rate.get(),
+            ratio: ratio.get(),
+        });
         let limit = Limit {
             id: self.id.0,
             label: self.label.to_string(),

@@ -287,26 +287,9 @@ fn quota_key(key: &str) -> Result<(), Mistake> {
 }
 
 /// The kinds that have an option; every kind has one that is not listed.
-const KINDS: &[(Form, &[&str])] = &[
+const KINDS: [(Form, &[&str]); 2] = [
     (Form::Bucket, &["burst", "fill", "profile"]),
     (Form::Paced, &["rate", "ratio", "pace"]),
-    (
-        Form::Quota,
-        &[
-            "total",
-            "base",
-            "refresh_window",
-            "totals",
-            "namespace",
-            "prefetch",
-            "ask",
-            "relinquish_every",
-            "relinquish_above",
-            "draw_timeout",
-            "when_store_away",
-            "safe",
-        ],
-    ),
 ];
 
 /// What only limits for callers have.

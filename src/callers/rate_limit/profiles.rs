@@ -100,20 +100,14 @@ impl Profiles {
     }
 }
 
+const TOKENS: &str = "0.000001 to 1000000000";
+
 pub(crate) fn burst() -> Kind<Burst> {
-    number(
-        "0.000001 to 1000000000",
-        |given| Burst::new(given).ok(),
-        |burst| burst.get(),
-    )
+    number(TOKENS, |given| Burst::new(given).ok(), |it| it.get())
 }
 
 pub(crate) fn fill() -> Kind<Fill> {
-    number(
-        "0.000001 to 1000000000",
-        |given| Fill::new(given).ok(),
-        |fill| fill.get(),
-    )
+    number(TOKENS, |given| Fill::new(given).ok(), |it| it.get())
 }
 
 fn bucket(burst: f64, fill: f64) -> Allowance {
@@ -148,11 +142,8 @@ fn profile() -> Kind<Allowance> {
             (false, _, None) => wrong("fill is not given".to_owned()),
         }
     };
-    Kind::of_parts(FORM, read, |allowance| match allowance {
-        Allowance::Exempt => "{ exempt = true }".to_owned(),
-        Allowance::Paced { .. } => unreachable!("a profile is the size of a bucket"),
-        Allowance::Bucket { burst, fill } => {
-            format!("{{ burst = {}, fill = {} }}", burst.get(), fill.get())
-        }
+    Kind::of_parts(FORM, read, |allowance| match allowance.bucket() {
+        None => "{ exempt = true }".to_owned(),
+        Some((burst, fill)) => format!("{{ burst = {}, fill = {} }}", burst.get(), fill.get()),
     })
 }

@@ -73,7 +73,7 @@ fn has_only_its_own(both: &RateLimit, kind: Form, notes: &Notes) {
         notes.error(mark, format!("{name} has no {option}"), cure);
     }
     for (option, mark) in both.quota.marks() {
-        if mark.given && !kind.has(option) {
+        if mark.given && kind != Form::Quota {
             let cure = "leave it out, or write kind = \"quota\"";
             notes.error(mark, format!("{name} has no {option}"), cure);
         }

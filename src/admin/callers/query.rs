@@ -1,0 +1,197 @@
+//! Queries and ids in paths, as read and checked.
+
+use tidegate_callers::{CallerId, Group, Headroom, Span};
+
+use super::asked::{Asked, Read, headroom, named, numbered, window, word};
+use super::json::{Fields, Value, cut};
+use super::refused::{ApiRefusal, What};
+use super::state::{CallId, Spans};
+use crate::call::claim::RateLimitId;
+use crate::options::Words;
+
+/// The maximum number of rows in one answer, and the default.
+const ROWS_MAX: usize = 10_000;
+const ROWS: usize = 1_000;
+/// The maximum number of keys of each quota in one answer, and the default.
+const QUOTA_KEYS: usize = 100;
+
+/// The callers to list, and how.
+pub(super) struct Listing {
+    pub(super) sort: Sort,
+    pub(super) auto: Option<bool>,
+    pub(super) group: Option<Group>,
+    pub(super) offset: usize,
+    pub(super) limit: usize,
+}
+
+/// The sort order of callers.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Sort {
+    Id,
+    Label,
+    LastAccess,
+    Calls(Column),
+    Tokens(Column),
+}
+
+/// A figure of [`Spans`].
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Column {
+    FiveMinutes,
+    Hour,
+    Day,
+    Total,
+}
+
+impl Column {
+    pub(super) fn of<T: Copy>(self, spans: &Spans<T>) -> T {
+        match self {
+            Self::FiveMinutes => spans.five_minutes,
+            Self::Hour => spans.hour,
+            Self::Day => spans.day,
+            Self::Total => spans.total,
+        }
+    }
+}
+
+impl Words for Sort {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("id", Self::Id),
+        ("label", Self::Label),
+        ("last_access", Self::LastAccess),
+        ("calls_5m", Self::Calls(Column::FiveMinutes)),
+        ("calls_1h", Self::Calls(Column::Hour)),
+        ("calls_24h", Self::Calls(Column::Day)),
+        ("calls_total", Self::Calls(Column::Total)),
+        ("tokens_5m", Self::Tokens(Column::FiveMinutes)),
+        ("tokens_1h", Self::Tokens(Column::Hour)),
+        ("tokens_24h", Self::Tokens(Column::Day)),
+        ("tokens_total", Self::Tokens(Column::Total)),
+    ];
+}
+
+impl Words for bool {
+    const WORDS: &'static [(&'static str, Self)] = &[("true", true), ("false", false)];
+}
+
+/// `GET /v1/callers?…`
+impl Asked for Listing {
+    const FIELDS: &[&[&str]] = &[&["sort", "auto", "group", "offset", "limit"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            sort: fields.optional("sort", word)?.unwrap_or(Sort::Id),
+            auto: fields.optional("auto", word)?,
+            group: fields.optional("group", named(Group::new))?,
+            offset: whole(fields, "offset", 0, usize::from(u16::MAX))?,
+            limit: whole(fields, "limit", ROWS, ROWS_MAX)?,
+        })
+    }
+}
+
+/// How many keys of each quota to show.
+pub(in crate::admin) struct QuotaKeys(pub(in crate::admin) usize);
+
+/// `GET /v1/quotas?…`
+impl Asked for QuotaKeys {
+    const FIELDS: &[&[&str]] = &[&["limit"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        whole(fields, "limit", QUOTA_KEYS, QUOTA_KEYS).map(Self)
+    }
+}
+
+/// The usage to show.
+pub(super) struct UsageOf {
+    pub(super) span: Span,
+    pub(super) group: Option<Group>,
+}
+
+/// `GET /v1/usage?…`
+impl Asked for UsageOf {
+    const FIELDS: &[&[&str]] = &[&["window", "group"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            group: fields.optional("group", named(Group::new))?,
+            span: window(fields)?,
+        })
+    }
+}
+
+/// What to suggest a limit from.
+pub(super) struct Suggest {
+    pub(super) span: Span,
+    pub(super) headroom: Headroom,
+}
+
+/// `GET /v1/callers/{id}/suggest?…`
+impl Asked for Suggest {
+    const FIELDS: &[&[&str]] = &[&["window", "headroom"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        let number = |it: Value| it.text(|text| headroom(text.parse().unwrap_or(f64::NAN)));
+        let headroom = fields.optional("headroom", number)?;
+        Ok(Self {
+            headroom: headroom.unwrap_or(Headroom::DEFAULT),
+            span: window(fields)?,
+        })
+    }
+}
+
+/// A whole number up to `max`; `unless` if absent.
+fn whole(fields: &mut Fields, name: &str, unless: usize, max: usize) -> Read<usize> {
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(|number| *number <= max);
+        number.ok_or_else(|| format!("must be a whole number from 0 to {max}"))
+    };
+    Ok(fields
+        .optional(name, |it| it.text(number))?
+        .unwrap_or(unless))
+}
+
+// Ids in paths: an invalid id does not exist.
+
+/// What the ids in a path name.
+pub(super) trait InPath: Sized {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self>;
+}
+
+/// Reads the next id.
+fn id<T>(
+    ids: &mut impl Iterator<Item = String>,
+    what: What,
+    read: impl Fn(&str) -> Option<T>,
+) -> Read<T> {
+    let text = ids.next().unwrap_or_default();
+    read(&text).ok_or_else(|| ApiRefusal::unknown(what, cut(&text)))
+}
+
+impl InPath for CallerId {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        id(ids, What::Caller, |text| numbered(text, 'c').map(Self))
+    }
+}
+
+impl InPath for RateLimitId {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        let limit = |text: &str| numbered(text, 'r')?.try_into().ok().map(Self);
+        id(ids, What::RateLimit, limit)
+    }
+}
+
+impl InPath for (RateLimitId, CallerId) {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        Ok((RateLimitId::read(ids)?, CallerId::read(ids)?))
+    }
+}
+
+impl InPath for CallId {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        id(ids, What::Call, |text| {
+            let is_id = text.len() == 16 && text.bytes().all(|c| c.is_ascii_hexdigit());
+            let number = u64::from_str_radix(text, 16).ok();
+            number.filter(|_| is_id).map(Self)
+        })
+    }
+}
