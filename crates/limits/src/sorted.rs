@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sorted_at_once_is_sorted() {
+    fn entries_put_in_at_once_are_sorted() {
         let values: Vec<u64> = (0..50).map(|value| value * 37 % 50).collect();
         let mut sorted = Sorted::from_unsorted(values);
         for value in 0..50 {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_past_the_end_of_time_is_the_end_of_time() {
+    fn times_past_the_end_are_cut_to_the_end() {
         assert_eq!(Timestamp::from_nanos(1) + Duration::MAX, Timestamp::MAX);
         assert_eq!(Timestamp::MAX + Duration::from_nanos(1), Timestamp::MAX);
     }

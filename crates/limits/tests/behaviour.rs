@@ -547,7 +547,7 @@ fn a_call_at_the_door_keeps_its_turn_over_reloads_and_takes_another_with_its_cla
 }
 
 #[test]
-fn who_is_at_the_door_of_a_drained_queue_is_served_or_taken_out() {
+fn calls_at_the_door_of_a_drained_queue_are_served_or_taken_out() {
     for postpone in [
         Postpone::InTurn,
         Postpone::Jitter {

@@ -335,7 +335,7 @@ fn callers_take_turns_with_what_is_kept_for_their_class_too() {
 }
 
 #[test]
-fn what_is_kept_for_a_class_opens_for_it_while_another_goes_first() {
+fn a_reserve_opens_for_its_class_while_another_class_goes_first() {
     // Two of three in 200 ms are kept for the second class.
     let limit = Limit::sliding(3, Duration::from_millis(200));
     let total = LimitRule {

@@ -167,7 +167,7 @@ fn each_limit_that_held_a_call_is_reported_with_its_time() {
 }
 
 #[test]
-fn who_joins_a_line_is_charged_from_then_on() {
+fn a_call_is_charged_from_when_it_joins_a_line() {
     let mut gate = Gate::new(vec![outstanding(1)]);
     gate.submit(0, 1, None);
     let (_, mut running, _) = gate.run_one(0);
@@ -185,7 +185,7 @@ fn who_joins_a_line_is_charged_from_then_on() {
 }
 
 #[test]
-fn what_a_call_waited_for_goes_with_it_wherever_it_is_moved() {
+fn a_moved_call_keeps_its_record_of_waits() {
     let limits = || vec![outstanding(1)];
     let mut gate = Gate(Scheduler::new(policy(limits(), 1, Postpone::InTurn)));
     for (id, name) in [(1, "gold"), (2, "silver")] {

@@ -138,7 +138,7 @@ fn a_paced_function_holds_up_no_other() {
 }
 
 #[test]
-fn what_could_not_be_sent_is_put_back() {
+fn a_call_that_is_not_sent_puts_its_time_back() {
     let limit = Limit::Paced {
         pace: pace(10.0, 1.0),
     };
@@ -293,7 +293,7 @@ fn a_share_of_a_pace_is_never_exceeded_however_late_the_calls_are() {
 }
 
 #[test]
-fn what_a_share_left_unused_is_not_there_when_the_share_ends() {
+fn unused_time_of_a_share_is_gone_when_the_share_ends() {
     for mut scheduler in with_backlog(pace(10.0, 2.0), seconds(60), |scheduler| {
         share_of(scheduler, seconds(0), 1);
         scheduler.supply(
@@ -527,7 +527,7 @@ fn a_call_that_was_in_flight_before_there_was_a_pace_gives_nothing_back_to_it() 
 /// A call that never left gives back the time that it took, whatever the pace has become by then: by a
 /// reload, by a new rule of its bucket, or by a supply of either.
 #[test]
-fn what_a_call_took_of_a_pace_comes_back_whole_over_reloads_and_supplies() {
+fn a_call_returns_all_its_time_after_reloads_and_supplies() {
     let ten = Tokens::new(10.0).expect("a cost");
     let (fast, slow) = (pace(10.0, 1.0), pace(1.0, 1.0));
     let (fast, slow) = (fast.with_room_for(ten), slow.with_room_for(ten));

@@ -102,7 +102,7 @@ fn tokens_die_with_their_window() {
 }
 
 #[test]
-fn what_is_unknown_is_not_granted_and_what_comes_late_is_forgotten() {
+fn an_unknown_outcome_grants_nothing_and_a_late_reply_is_ignored() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
     ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
@@ -155,7 +155,7 @@ fn a_call_of_several_keys_takes_from_all_or_from_none() {
 }
 
 #[test]
-fn what_is_no_record_is_left_alone_and_told() {
+fn an_unreadable_record_is_kept_and_reported() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
     let foreign = StoreReply::Stands(Standing::read(Version(1), b"100"));
@@ -278,7 +278,7 @@ fn a_window_that_is_lived_through_twice_has_one_safe_share() {
 }
 
 #[test]
-fn what_is_given_back_of_an_older_own_share_is_worth_nothing_in_the_next() {
+fn returning_tokens_of_an_old_safe_share_adds_nothing_to_the_next() {
     let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
     let older = ledger.take(25, &at(100_000)).expect("its own");
     let newer = ledger.take(20, &at(110_001)).expect("it is there anew");

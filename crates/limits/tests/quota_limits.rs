@@ -330,7 +330,7 @@ fn a_call_that_names_two_quotas_draws_from_both_or_from_none() {
 }
 
 #[test]
-fn what_is_named_twice_is_drawn_once() {
+fn a_quota_named_twice_is_drawn_once() {
     let mut gate = one_by_user(3);
     let id = gate.call(&[of_user("alice"), of_user("alice")]);
     assert_eq!(gate.spent[&id].len(), 1);
@@ -383,7 +383,7 @@ fn a_call_that_may_not_wait_is_refused_with_the_windows_end() {
 }
 
 #[test]
-fn who_may_not_wait_is_refused_in_the_queue_too_once_nothing_is_left() {
+fn a_waiting_call_that_may_not_wait_is_refused_once_no_tokens_are_left() {
     let mut gate = Alone::new(&[(USER, rejecting(settings(2)))]);
     gate.answers = false;
     let ids: Vec<_> = (0..4).map(|_| gate.call(&[of_user("alice")])).collect();
@@ -426,7 +426,7 @@ fn a_call_with_a_deadline_before_the_windows_end_is_refused_at_once() {
 }
 
 #[test]
-fn what_a_call_drew_that_never_left_is_there_for_the_next() {
+fn a_call_that_is_not_sent_returns_its_tokens() {
     let mut gate = one_by_user(1);
     let first = gate.call(&[of_user("alice")]);
     let second = gate.call(&[of_user("alice")]);
@@ -975,7 +975,7 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
 }
 
 #[test]
-fn what_another_node_gives_back_is_heard_of_by_those_who_wait_for_it() {
+fn waiting_calls_get_tokens_that_another_node_returns() {
     let mut gate = one_by_user(4);
     let full = gate.store.records.clone();
     assert!(full.is_empty());

@@ -692,7 +692,7 @@ fn a_call_is_charged_all_its_limits_or_none() {
 }
 
 #[test]
-fn what_a_call_turned_out_to_cost_is_settled_at_its_end_within_bounds() {
+fn the_actual_cost_is_settled_at_the_end_within_bounds() {
     let check = |measured: Option<f64>, settlement, left: f64| {
         let mut gate = Gate::limited(BucketRule {
             settlement,
@@ -838,7 +838,7 @@ fn of_class(gate: &Gate, class: Class) -> Call {
 }
 
 #[test]
-fn what_is_kept_of_the_slots_is_free_for_its_class_however_many_others_wait() {
+fn reserved_slots_stay_free_for_their_class() {
     let slots = keeping(2, rule("slots", Scope::Every, outstanding(5)));
     let mut gate = two_classes(vec![slots], Postpone::InTurn);
     for id in 0..50 {
@@ -868,7 +868,7 @@ fn what_is_kept_of_the_slots_is_free_for_its_class_however_many_others_wait() {
 }
 
 #[test]
-fn what_is_kept_of_a_window_is_there_when_its_class_comes_and_opens_when_it_says() {
+fn the_reserve_of_a_window_opens_when_it_says() {
     let total = keeping(3, rule("total", Scope::Every, window(10)));
     let mut gate = two_classes(vec![total], Postpone::InTurn);
     for id in 0..30 {
@@ -941,7 +941,7 @@ fn calls_that_differ_only_in_their_bucket_wait_apart_and_in_order() {
 /// What the calls of its class that waited find, when others wait for the same limit before them and
 /// what is kept comes back.
 #[test]
-fn who_waits_for_what_is_kept_is_woken_by_it_and_who_waits_for_the_rest_by_the_rest() {
+fn the_reserve_wakes_its_class_and_the_rest_wakes_the_others() {
     let slots = keeping(1, rule("slots", Scope::Every, outstanding(2)));
     let mut gate = two_classes(vec![slots], Postpone::InTurn);
     let submit = |gate: &mut Gate, class, id| {
@@ -984,7 +984,7 @@ fn who_waits_for_what_is_kept_is_woken_by_it_and_who_waits_for_the_rest_by_the_r
 }
 
 #[test]
-fn what_is_kept_goes_to_its_class_though_others_have_the_next_turn() {
+fn the_reserve_goes_to_its_class_though_another_has_the_next_turn() {
     let slots = keeping(1, rule("slots", Scope::Every, outstanding(3)));
     let mut gate = two_classes(vec![slots], Postpone::InTurn);
     for id in 0..4 {
@@ -1012,7 +1012,7 @@ fn what_is_kept_goes_to_its_class_though_others_have_the_next_turn() {
 }
 
 #[test]
-fn what_is_kept_for_a_class_is_kept_over_a_reload_with_what_it_has_in_flight() {
+fn a_reload_keeps_a_reserve_and_its_use() {
     let policy_of = |amount| {
         let slots = keeping(amount, rule("slots", Scope::Every, outstanding(4)));
         let total = keeping(amount, rule("total", Scope::Every, window(4)));

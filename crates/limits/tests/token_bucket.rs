@@ -88,7 +88,7 @@ fn a_drained_bucket_names_the_wait_after_which_the_call_passes() {
 }
 
 #[test]
-fn what_is_no_rate_and_no_burst_is_refused_by_name() {
+fn an_invalid_rate_or_burst_is_an_error() {
     for &(burst, fill) in INVALID {
         assert!(make(burst, fill).is_err(), "burst {burst}, fill {fill}");
     }
@@ -253,7 +253,7 @@ fn a_debt_is_kept_while_the_parameters_change() {
 }
 
 #[test]
-fn what_is_drawn_whatever_is_there_is_cut_at_ten_bursts_or_what_flows_in_within_an_hour() {
+fn a_forced_draw_is_cut_at_ten_bursts_or_an_hour_of_inflow() {
     let mut poor = bucket(5.0, 1e-6);
     for _ in 0..100 {
         poor.draw(at(0.0), tokens(1.0));

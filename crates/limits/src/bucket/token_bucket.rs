@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_drawn_comes_back_as_if_it_had_never_been() {
+    fn undoing_a_draw_leaves_no_trace() {
         let (mut drawn, mut untouched) = (bucket(10.0, 2.0), bucket(10.0, 2.0));
         for bucket in [&mut drawn, &mut untouched] {
             assert!(bucket.try_take(at(0.0), tokens(6.0)).is_ok());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_greatest_debt_swallowed_is_not_put_back() {
+    fn tokens_beyond_the_greatest_debt_are_not_put_back() {
         let mut bucket = bucket(1.0, 1e-6);
         bucket.draw(at(0.0), tokens(1.0));
         bucket.draw(at(0.0), tokens(9.0));

@@ -184,7 +184,7 @@ fn a_change_in_mid_wait_moves_the_moment_and_keeps_the_time() {
 }
 
 #[test]
-fn what_is_stopped_opens_when_told_and_starts_with_one_operation() {
+fn a_stopped_pacer_starts_with_one_operation() {
     let mut paced = paced(10.0, 1.5);
     assert!(paced.try_take(START, Tokens::ONE).is_ok());
     assert_eq!(paced.start(START), Err(super::ApplyError::AlreadyRunning));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sources_accept_is_read_as_they_read_it() {
+    fn lines_of_the_sources_are_read_as_there() {
         use SpecScope::{Activity, Thread};
         use Verb::{Configure, Restart, Start};
         check("523", 523.0, 1.1, Start, Activity);

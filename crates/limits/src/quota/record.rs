@@ -249,7 +249,7 @@ mod tests {
     const TEXT: &str = "tidegate 1 window=29 left=60 total=100 reserved=10 length_ms=60000";
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_record_reads_as_it_was_written() {
         let record = Record::new(29, 60, 100, 10, Duration::from_secs(60)).expect("a record");
         assert_eq!(record.to_string(), TEXT);
         assert_eq!(Record::parse(TEXT.as_bytes()), Ok(record));

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_own_is_never_drawn() {
+    fn safe_shares_are_never_drawn() {
         let check = |total, own, pool| {
             let rule = rule(total, |_| {});
             assert_eq!(rule.safe_share(), own);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn who_spends_little_asks_for_little() {
+    fn low_use_asks_for_little() {
         let rule = rule(1_000, |_| {});
         assert_eq!(QUIET.size(&rule, 1_000, 1_000), 2);
         // Ten a second, for half a second.
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_drawn_at_once_up_to_an_equal_share_and_in_parts_beyond() {
+    fn demand_is_drawn_at_once_up_to_an_equal_share() {
         let rule = rule(1_000, |_| {});
         let waits = |missing, drawn| Ask {
             missing,

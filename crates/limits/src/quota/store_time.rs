@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_gets_wider_by_the_drift() {
+    fn the_interval_widens_by_the_drift() {
         let time = StoreTime::between(at(0), ms(500), ms(500)).at(at(10_000));
         let drift = ms(2) + Duration::from_nanos(1);
         assert_eq!(time.earliest(), ms(10_500) - drift);

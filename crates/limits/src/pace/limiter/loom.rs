@@ -111,7 +111,7 @@ fn three_share_what_two_fills_bring() {
 }
 
 #[test]
-fn what_a_slice_gives_back_is_there_for_the_next() {
+fn operations_that_a_slice_returns_can_be_taken() {
     loom::model(|| {
         let shared = shared();
         let cost = shared.cost(1).expect("one may go");

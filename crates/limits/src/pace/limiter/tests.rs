@@ -465,7 +465,7 @@ fn a_wait_for_more_than_the_new_largest_is_refused_and_does_not_close_the_limite
 }
 
 #[test]
-fn who_has_left_the_queue_makes_no_moment_later() {
+fn a_call_that_left_the_queue_delays_no_other() {
     let (limiter, clock) = limiter(up_to(pace(10.0, 1.0), 5));
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(()));
@@ -479,7 +479,7 @@ fn who_has_left_the_queue_makes_no_moment_later() {
 }
 
 #[test]
-fn who_waits_for_a_stopped_limiter_goes_when_it_starts() {
+fn a_call_waits_until_a_stopped_limiter_starts() {
     let (limiter, clock) = limiter(pace(1000.0, 1.1));
     let timer = HandTimer::new(&clock);
     assert_eq!(limiter.try_acquire(1), Ok(()));
@@ -522,7 +522,7 @@ fn the_moment_to_come_is_that_behind_all_who_wait() {
 }
 
 #[test]
-fn what_can_never_be_had_is_refused_by_name() {
+fn an_impossible_request_is_an_error() {
     let one = NonZeroUsize::MIN;
     let clock = Arc::new(HandClock::default());
     let limiter =

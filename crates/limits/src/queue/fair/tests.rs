@@ -98,7 +98,7 @@ fn a_call_of_twice_the_weight_moves_its_caller_half_as_far() {
 }
 
 #[test]
-fn what_costs_next_to_nothing_is_rounded_up_and_what_costs_nothing_takes_turns_too() {
+fn calls_that_cost_nothing_take_turns_too() {
     let tokens = |number| Tokens::new(number).expect("tokens");
     assert_eq!(TokenCount::of_turn(tokens(1.0 + 1e-9)).micros(), 1_000_001);
     assert_eq!(TokenCount::of_turn(tokens(0.5)).micros(), 500_000);
@@ -163,7 +163,7 @@ fn a_class_that_comes_back_brings_no_arrears_and_owes_what_it_had() {
 }
 
 #[test]
-fn who_was_served_and_comes_back_at_once_waits_for_the_others_first() {
+fn a_caller_that_was_just_served_waits_for_the_others() {
     let mut waiting = Waiting::new(1);
     let lines = [waiting.wait(0, 1), waiting.wait(0, 2), waiting.wait(0, 3)];
     assert_eq!(waiting.serve(|_| one()), lines[0]);
@@ -174,7 +174,7 @@ fn who_was_served_and_comes_back_at_once_waits_for_the_others_first() {
 }
 
 #[test]
-fn what_is_given_back_is_the_callers_and_its_classes_next_turn() {
+fn a_returned_call_is_the_next_turn_of_its_caller_and_class() {
     let expensive = Service::new(Tokens::new(10.0).expect("tokens"), Weight::ONE, 1);
     for classes in [[0, 0], [0, 1]] {
         let mut waiting = Waiting::new(2);
@@ -195,7 +195,7 @@ fn what_is_given_back_is_the_callers_and_its_classes_next_turn() {
 }
 
 #[test]
-fn who_is_served_before_its_turn_takes_no_turn_from_those_that_wait() {
+fn a_call_served_early_takes_no_turn_from_waiting_calls() {
     for classes in [[0, 0], [0, 1]] {
         let mut waiting = Waiting::new(2);
         let (first, second) = (waiting.wait(classes[0], 1), waiting.wait(classes[1], 2));
