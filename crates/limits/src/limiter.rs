@@ -5,19 +5,15 @@
 //! of the call. In a window the end is not enough: a departure counts for one whole window.
 
 mod level;
-mod metered;
-mod outstanding;
-mod stake;
 mod state;
 
 use alloc::boxed::Box;
 use core::time::Duration;
 
-pub use level::BucketLimit;
+pub use level::{BucketLimit, PacerNow};
 pub(crate) use level::{Level, Taken};
-pub use metered::PacerNow;
-pub(crate) use stake::{Progress, Stake};
 use state::State;
+pub(crate) use state::{Progress, Stake};
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Class, Draw};

@@ -15,7 +15,6 @@ mod acquire;
 mod error;
 mod handle;
 mod shared;
-mod slice;
 mod sync;
 mod timer;
 
@@ -26,9 +25,8 @@ mod tests;
 
 pub use acquire::Acquire;
 pub use error::AcquireError;
-pub use handle::PacedLimiter;
+pub use handle::{PacedLimiter, Slice};
 pub use shared::PacedLimiterNow;
-pub use slice::Slice;
 #[cfg(feature = "tokio")]
 pub use timer::TokioTimer;
 pub use timer::{ThreadSleep, Timer, TimerThread};

@@ -8,7 +8,6 @@ mod draw;
 mod now;
 mod outcome;
 mod page;
-mod safe_share;
 mod spend;
 
 use core::time::Duration;
@@ -100,7 +99,7 @@ struct Account {
 
 /// How fast tokens go, measured grant by grant, so that a time in which there were none does not
 /// count.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Speed {
     /// A second, once it was measured.
     rate: Option<TokenCount>,
@@ -114,7 +113,7 @@ struct Speed {
 }
 
 /// The node's own share of each window.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Safe {
     left: u64,
     /// How often the share was renewed.
@@ -171,18 +170,10 @@ impl Ledger {
             purse: None,
             account: None,
             safe: Safe {
-                left: 0,
-                share: 0,
                 spent_at: now,
-                until: Duration::ZERO,
+                ..Safe::default()
             },
-            pace: Speed {
-                rate: None,
-                since: None,
-                spent: 0,
-                costliest: 0,
-                reply: Duration::ZERO,
-            },
+            pace: Speed::default(),
             flight: None,
             asked: 0,
             told: false,

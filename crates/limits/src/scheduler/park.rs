@@ -21,14 +21,12 @@
 //! Claims come before the order of each limit: see the law in `queue/fair.rs`. A line that claims
 //! is at the front of the limit that bars it, and its claims at other limits keep room there.
 
-mod at;
 mod audit;
 mod claims;
 mod line;
 mod lines;
 mod reload;
 mod service;
-mod stand;
 #[cfg(test)]
 mod tests;
 mod wake;

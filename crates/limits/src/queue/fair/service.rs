@@ -68,7 +68,7 @@ impl Part {
 }
 
 /// What all orders of a scheduler have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Common {
     /// How many classes there are.
     pub(crate) classes: usize,

@@ -1,6 +1,6 @@
 //! What must hold between two questions.
 
-use super::at::Spot;
+use super::line::Spot;
 use super::lines::Parking;
 use crate::policy::LimitId;
 use crate::queue::Bar;

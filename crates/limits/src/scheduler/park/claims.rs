@@ -4,8 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::at::{Claim, Spot};
-use super::line::Passed;
+use super::line::{Claim, Passed, Spot};
 use super::lines::Parking;
 use crate::queue::{Bar, LineId};
 use crate::time::Timestamp;

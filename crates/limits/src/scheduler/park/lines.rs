@@ -6,8 +6,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use super::at::{At, Spot};
-use super::line::{Line, LineKey};
+use super::line::{At, Line, LineKey, Spot};
 use crate::call::Class;
 use crate::queue::account::Account;
 use crate::queue::fair::{Common, Entry, Order, Part};
@@ -19,7 +18,7 @@ use crate::time::Timestamp;
 /// Lines without a call that are kept for the next one: to make a line costs more than to find it.
 pub(super) const RESTING_MAX: usize = 64;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Parking {
     pub(super) common: Common,
     pub(super) lines: Vec<Line>,
@@ -76,24 +75,8 @@ impl Parking {
                 seed,
                 served: 0,
             },
-            lines: Vec::new(),
-            by_key: BTreeMap::new(),
-            free: Vec::new(),
-            resting: VecDeque::new(),
             limits: kept_for.map(at_limit).collect(),
-            buckets: Vec::new(),
-            quotas: BTreeMap::new(),
-            ready: Order::default(),
-            last_was_ready: None,
-            tagged: Vec::new(),
-            changed: Vec::new(),
-            woken: BinaryHeap::new(),
-            round: 0,
-            openings: Sorted::default(),
-            lapses: BTreeSet::new(),
-            claims: 0,
-            idle: Duration::ZERO,
-            looked: 0,
+            ..Self::default()
         }
     }
 

@@ -2,8 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::at::At;
-use super::line::Carried;
+use super::line::{At, Carried};
 use super::lines::Parking;
 use crate::call::Class;
 use crate::policy::LimitId;

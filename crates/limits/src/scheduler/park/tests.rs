@@ -4,8 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::time::Duration;
 
-use super::at::Spot;
-use super::line::{LineKey, Passed};
+use super::line::{LineKey, Passed, Spot};
 use super::lines::Parking;
 use crate::call::{Caller, Class};
 use crate::queue::{Bar, LineId, Meets};
