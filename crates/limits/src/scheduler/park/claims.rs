@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::line::{Claim, Passed, Spot};
+use super::line::{Passed, RoomClaim, Spot};
 use super::lines::Parking;
 use crate::queue::{Bar, LineId};
 use crate::time::Timestamp;
@@ -59,7 +59,7 @@ impl Parking {
         until: Option<Timestamp>,
     ) {
         self.claims += 1;
-        let claim = Claim {
+        let claim = RoomClaim {
             draw,
             since: now,
             until,
@@ -67,7 +67,7 @@ impl Parking {
         self.insert_claim(bar, line, claim);
     }
 
-    pub(super) fn insert_claim(&mut self, bar: Bar, line: LineId, claim: Claim) {
+    pub(super) fn insert_claim(&mut self, bar: Bar, line: LineId, claim: RoomClaim) {
         let own = (self.head(line).0, line);
         let at = self.make_at(bar);
         at.claimed += claim.draw;

@@ -84,7 +84,7 @@ pub(crate) struct Carried {
     /// Where the line is parked.
     pub(crate) at: Bar,
     pub(super) passed: Box<Passed>,
-    pub(super) claims: Vec<(Bar, Claim)>,
+    pub(super) claims: Vec<(Bar, RoomClaim)>,
 }
 
 impl Carried {
@@ -130,7 +130,7 @@ impl Spot {
 pub(super) struct At {
     pub(super) order: Order,
     /// By arrival.
-    pub(super) claims: BTreeMap<(u64, LineId), Claim>,
+    pub(super) claims: BTreeMap<(u64, LineId), RoomClaim>,
     /// What they are for, together.
     pub(super) claimed: u64,
     /// For how long room was kept, over all claims that are over.
@@ -144,7 +144,7 @@ pub(super) struct At {
 
 /// A line is first among those at a limit, or has room kept there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
+pub(super) struct RoomClaim {
     /// How much of the limit it is for.
     pub(super) draw: u64,
     pub(super) since: Timestamp,
