@@ -45,7 +45,7 @@ use crate::forward::Forwarder;
 use crate::listen::{self, Bound, Connections, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
-use crate::tasks::{Answer, Tasks};
+use crate::tasks::Tasks;
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::log::filter;
@@ -68,9 +68,8 @@ struct Shared {
     config: Live<Config>,
     /// The settings of later connections.
     conversation: Live<Conversation<Pipeline>>,
-    classifier: Arc<Live<Classifier>>,
-    coalescer: Coalescer,
-    tasks: Tasks<Answer>,
+    /// The stages, as connections have them.
+    pipeline: Pipeline,
     callers: Callers,
     /// Held while callers or costs change, so that the buckets follow in the same order. Never held
     /// during a wait for a disk.
@@ -84,7 +83,6 @@ struct Shared {
     gate: Gate,
     coordination: Arc<Coordination>,
     quotas: Quotas,
-    forwarder: Forwarder,
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
@@ -217,18 +215,21 @@ impl App {
             settings: config.protocol.clone(),
             ..Conversation::clone(&shared.conversation.get())
         });
-        shared.classifier.set(Classifier::new(&config.classify));
+        shared
+            .pipeline
+            .classifier
+            .set(Classifier::new(&config.classify));
         let limits = with_costs(&config.admit, &shared.callers);
         shared.gate.apply(&limits);
         let shares = config.coordinate.as_ref();
         shared.coordination.apply(shares, &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
-        for (destination, generation) in shared.forwarder.apply(&config.forward) {
+        for (destination, generation) in shared.pipeline.forwarder.apply(&config.forward) {
             shared.gate.moved(destination, generation);
         }
         // After the changes, because kept answers are from before.
-        shared.coalescer.apply(config.coalesce.clone());
-        shared.tasks.apply(config.tasks);
+        shared.pipeline.coalescer.apply(config.coalesce.clone());
+        shared.pipeline.tasks.apply(config.tasks);
         let descriptors = divide(&config, &shared.metrics);
         shared.connections.apply(descriptors.connections);
         shared.descriptors.set(descriptors);
@@ -279,7 +280,8 @@ impl App {
         shared.conversations.close();
         let bound = shared.config.get().listen.drain_timeout;
         // A task is finished like a call that a client waits for.
-        let finished = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        let finished =
+            async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
             shared.coordination.close().await;
             shared.quotas.close();
@@ -293,7 +295,8 @@ impl App {
         shared.gate.turn_away();
         shared.cutting.cancel();
         // An answer that is not written by then is lost with the process.
-        let last = async { tokio::join!(shared.conversations.wait(), shared.tasks.drain()) };
+        let last =
+            async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;
         // Leases for calls under way are not released: they expire by themselves.
         false
@@ -464,17 +467,14 @@ impl Shared {
         };
         Ok(Self {
             clock,
-            classifier: Arc::clone(&pipeline.classifier),
-            coalescer: pipeline.coalescer.clone(),
-            tasks: pipeline.tasks.clone(),
-            forwarder: pipeline.forwarder.clone(),
             conversation: Live::new(Conversation {
-                serve: pipeline,
+                serve: pipeline.clone(),
                 settings: config.protocol.clone(),
                 clock,
                 stop: closing.clone(),
                 cut: cutting.clone(),
             }),
+            pipeline,
             gate,
             coordination: Arc::new(coordination),
             quotas,
@@ -516,7 +516,7 @@ impl Shared {
         loop {
             beats.tick().await;
             // Expired answers are removed even without further requests.
-            self.tasks.sweep();
+            self.pipeline.tasks.sweep();
             let shared = Arc::clone(&self);
             let saving = tokio::task::spawn_blocking(move || shared.save_callers());
             if let Err(failed) = saving.await {

@@ -1,4 +1,4 @@
-//! Options: what a config can say. Each stage defines the options of its sections with
+//! Options: what a config can contain. Each stage defines the options of its sections with
 //! `options!`, once: name, type, range, default, and the text for people. From that
 //! definition come the reader with its messages, the config in effect, the example file, the
 //! reference page, the names of the environment variables, and what needs a restart.

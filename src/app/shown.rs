@@ -153,8 +153,8 @@ impl Shared {
         }
         let outstanding_max = settings.admit.outstanding_sum();
         metrics.admit.mirror(&self.gate.now(), outstanding_max);
-        metrics.coalesce.mirror(&self.coalescer.snapshot());
-        metrics.tasks.mirror(&self.tasks.snapshot());
+        metrics.coalesce.mirror(&self.pipeline.coalescer.snapshot());
+        metrics.tasks.mirror(&self.pipeline.tasks.snapshot());
         metrics.leases.mirror(&self.coordination.shares());
         let (quotas, store) = self.quotas.levels();
         metrics.quotas.mirror(&quotas, store.as_ref());

@@ -20,7 +20,7 @@ const PATH: &str =
     "write TIDEGATE_SECTION__KEY, or TIDEGATE_LISTEN__0__BIND for the first of several";
 const BEFORE: &str = "write the number, from 0, before it, as in TIDEGATE_LISTEN__0__BIND";
 
-/// What did not come to lie over the file.
+/// Variables that could not be laid over the file.
 #[derive(Default)]
 pub(crate) struct NotLaid {
     /// Paths that lead nowhere.

@@ -38,7 +38,7 @@ impl Mistake {
         }
     }
 
-    /// About a value that is something else than it should be: `is` says what it is not.
+    /// A value of the wrong kind: it `is` "not a string".
     fn of(node: &Node, is: &str, cure: impl Into<String>) -> Self {
         Self::new(format!("{} is {is}", node.told()), cure)
     }
@@ -64,7 +64,7 @@ pub(crate) struct Kind<T> {
     /// In words, with the unit first: `threads, 1 to 64`.
     pub(crate) allowed: String,
     pub(crate) read: Read<T>,
-    /// As TOML; none for a value that no line of a config says.
+    /// As TOML; none for a value that no config can contain.
     pub(crate) show: Show<T>,
 }
 
@@ -143,7 +143,7 @@ impl<T: 'static> Kind<T> {
         self.or_none().or(None)
     }
 
-    /// An option of this kind that may not be absent: what is said if it is, and the cure.
+    /// An option of this kind that is required: the message if it is missing, and the cure.
     pub(crate) fn required(self, told: &'static str, cure: &'static str) -> Opt<Option<T>> {
         Opt {
             missing: Some((told, cure)),
@@ -172,7 +172,7 @@ pub(crate) struct Opt<T> {
     pub(crate) example: Example,
     /// Whether a change takes effect only after a restart.
     pub(crate) restart: bool,
-    /// What is said where it is missing, and the cure.
+    /// The message if it is missing, and the cure.
     pub(crate) missing: Option<(&'static str, &'static str)>,
 }
 
@@ -422,7 +422,7 @@ pub(crate) fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) 
     })
 }
 
-/// The same, where none may stand twice.
+/// The same, without a value twice.
 pub(crate) fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T>> {
     let read = kind.read;
     Kind {

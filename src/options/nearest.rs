@@ -1,5 +1,7 @@
 //! The word that was probably meant.
 
+use strsim::osa_distance;
+
 /// The candidate with the fewest edits to what was given, if they are few enough to be a
 /// slip. Of several, the first.
 pub(crate) fn nearest<'a>(
@@ -12,38 +14,11 @@ pub(crate) fn nearest<'a>(
         return None;
     }
     let edits_max = (length / 3).max(1);
-    candidates
-        .into_iter()
-        .map(|candidate| (edits(&given.to_lowercase(), candidate), candidate))
-        .filter(|(edits, _)| *edits <= edits_max)
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, candidate)| candidate)
-}
-
-/// Letters to insert, drop, change or swap with their neighbour, to get from one word to
-/// the other (optimal string alignment: no letter is edited twice).
-fn edits(from: &str, to: &str) -> usize {
-    let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
-    let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];
-    for (i, row) in rows.iter_mut().enumerate() {
-        row[0] = i;
-    }
-    for (j, cell) in rows[0].iter_mut().enumerate() {
-        *cell = j;
-    }
-    for i in 1..=from.len() {
-        for j in 1..=to.len() {
-            let change = usize::from(from[i - 1] != to[j - 1]);
-            let mut best = (rows[i - 1][j] + 1)
-                .min(rows[i][j - 1] + 1)
-                .min(rows[i - 1][j - 1] + change);
-            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            rows[i][j] = best;
-        }
-    }
-    rows[from.len()][to.len()]
+    let given = given.to_lowercase();
+    let candidates = candidates.into_iter();
+    let near = candidates.map(|candidate| (osa_distance(&given, candidate), candidate));
+    let near = near.filter(|(edits, _)| *edits <= edits_max);
+    near.min_by_key(|(edits, _)| *edits).map(|(_, near)| near)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::place::Place;
 use super::problem::{Problem, Severity};
 use super::shown::shortened;
 
-/// Where an option stands.
+/// The path and the place of an option.
 #[derive(Clone, Debug)]
 pub struct At {
     /// Its path: `listen[0].bind`.
@@ -17,12 +17,12 @@ pub struct At {
 }
 
 impl At {
-    /// Where something in it would stand.
+    /// The place of something inside it.
     pub(crate) fn inside(&self, key: &str) -> Self {
         self.part(&(key.to_owned(), self.place.clone()))
     }
 
-    /// Where a part of its value stands. An empty key is the key of the whole value.
+    /// The place of a part of its value. An empty key is the key of the whole value.
     pub(crate) fn part(&self, (key, place): &(String, Place)) -> Self {
         Self {
             key: join(&self.key, key),
@@ -30,7 +30,7 @@ impl At {
         }
     }
 
-    /// Where an item of an array stands.
+    /// The place of an item of an array.
     pub(super) fn item(&self, index: usize, place: &Place) -> Self {
         Self {
             key: format!("{}[{index}]", self.key),
@@ -69,7 +69,7 @@ impl Notes {
         }
     }
 
-    /// An error in something that was said.
+    /// An error in something that is given.
     pub(crate) fn error(&self, at: &At, told: impl Into<String>, cure: impl Into<String>) {
         self.note(Severity::Error, at, told.into(), cure.into());
     }
@@ -81,7 +81,7 @@ impl Notes {
         }
     }
 
-    /// An error about something that was not said.
+    /// An error about something that is missing.
     pub(crate) fn missing(&self, at: &At, told: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
             self.error(at, told, cure);
@@ -115,7 +115,7 @@ impl Notes {
         });
     }
 
-    /// Whether the TOML itself is broken where this was said.
+    /// Whether the TOML itself is broken at this place.
     pub(crate) fn is_broken(&self, place: &Place) -> bool {
         matches!(place, Place::File { line, .. } if self.broken.contains(line))
     }

@@ -1,4 +1,4 @@
-//! Where something in a config was said: lines and columns of a file, or a variable.
+//! Where something is in a config: lines and columns of a file, or a variable.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -15,13 +15,13 @@ use super::syntax;
 use super::toml::Toml;
 use super::tree::{Node, Table, Value};
 
-/// Where an option stands, and what became of it.
+/// The place of an option, and whether it was given and could be read.
 #[derive(Clone, Debug)]
 pub struct Mark {
     at: At,
-    /// Whether the config says it.
+    /// Whether the config gives it.
     pub(crate) given: bool,
-    /// Whether what it says could be read; if not, the value is the default.
+    /// Whether it could be read; if not, the value is the default.
     pub(crate) sound: bool,
     /// Whether the config in effect leaves it out, because it has no effect.
     pub(crate) muted: bool,
@@ -45,7 +45,7 @@ impl Mark {
         }
     }
 
-    /// Where it stands.
+    /// Its place.
     pub(crate) fn at(&self) -> At {
         self.at.clone()
     }
@@ -152,7 +152,7 @@ pub(crate) fn write_section(out: &mut Toml, header: &str, parts: &[&dyn Options]
 pub(crate) struct Reading {
     pub(crate) notes: Notes,
     tree: Table,
-    /// What was found before the tree was there.
+    /// Mistakes that were found before the tree was made.
     problems: Vec<Problem>,
     /// Every option that was asked for.
     catalogue: RefCell<Catalogue>,
@@ -231,7 +231,7 @@ impl Reading {
     /// Notes the names in a section, and in the sections inside it, that no reader asked for.
     fn leftovers(&self, section: &Section<'_>) {
         let catalogue = self.catalogue.borrow();
-        // What stands below a broken header is found at the top, where it is not wrong.
+        // What belongs below a broken header is found at the top, where it is not wrong.
         let is_top_of_lost = self.notes.lost && section.name.is_empty();
         let any_name = is_top_of_lost || catalogue.takes_any_name(&section.name);
         for (key, node) in section.table.into_iter().flatten() {
@@ -289,7 +289,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Where it stands, to report something that is missing in it.
+    /// Its place, to report something that is missing in it.
     pub(crate) fn mark(&self) -> Mark {
         let mark = Mark::of(self.at.clone(), None, true);
         let given = self.table.is_some();

@@ -1,5 +1,5 @@
-//! Parses the TOML and says what is wrong with it, line by line. The
-//! readable rest of a broken file is read on, so that its other mistakes are reported as well.
+//! Parses the TOML and reports what is wrong with it, line by line. The readable rest of a broken
+//! file is read as well, so that its other mistakes are reported too.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
+use super::kind::is_plain;
 use super::place::{Lines, Place};
 use super::problem::Problem;
 use super::shown;
@@ -192,8 +193,7 @@ fn closed(line: &str) -> Option<String> {
     let line = line.trim_start();
     let brackets = line.bytes().take_while(|byte| *byte == b'[').count();
     let name = line[brackets..].split([']', '#']).next()?.trim();
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
-    if !(1..=2).contains(&brackets) || name.is_empty() || !name.chars().all(plain) {
+    if !(1..=2).contains(&brackets) || name.is_empty() || !is_plain(name, "_-. ") {
         return None;
     }
     let name = name.split_whitespace().collect::<Vec<_>>().join("_");
@@ -222,7 +222,7 @@ fn section_of(text: &str, start: usize) -> String {
 struct Unquoted {
     /// The path of its key, without the section.
     key: String,
-    /// Where its value stands in the line.
+    /// The place of its value in the line.
     value: Range<usize>,
     cure: String,
 }
@@ -243,14 +243,12 @@ fn unquoted(line: &str) -> Option<Unquoted> {
     let key = before.trim();
     let uncommented = rest.split('#').next().unwrap_or_default();
     let value = uncommented.trim();
-    let plain_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let number_like = |c: char| c.is_ascii_digit() || "_.+-xXoObBeE".contains(c);
     let spoilt = |c: char| matches!(c, '"' | '\'' | '[' | ']' | '{' | '}' | '\\') || c.is_control();
     if key.is_empty()
-        || !key.chars().all(plain_key)
+        || !is_plain(key, "_-.")
         || value.is_empty()
         || value.contains(spoilt)
-        || value.chars().all(number_like)
+        || value.chars().all(is_of_number)
         || DeValue::parse(value).is_ok()
     {
         return None;
@@ -271,9 +269,8 @@ fn inline_words(line: &str) -> Vec<Unquoted> {
     let Some((before, rest)) = line.split_once('=') else {
         return slips;
     };
-    let plain_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ' ');
     let first = before.trim();
-    if first.is_empty() || !first.chars().all(plain_key) {
+    if first.is_empty() || !is_plain(first, "_-. ") {
         return slips;
     }
     let base = before.len() + 1;
@@ -341,12 +338,16 @@ fn after_string(text: &str, from: usize, quote: char) -> usize {
     text.len()
 }
 
+/// Whether a character can be part of a number.
+fn is_of_number(c: char) -> bool {
+    c.is_ascii_digit() || "_.+-xXoObBeE".contains(c)
+}
+
 /// Whether a bare word was meant as a string.
 fn is_string(word: &str) -> bool {
-    let number_like = |c: char| c.is_ascii_digit() || "_.+-xXoObBeE".contains(c);
     !word.chars().any(char::is_control)
         && DeValue::parse(word).is_err()
-        && (!word.chars().all(number_like) || word.parse::<std::net::IpAddr>().is_ok())
+        && (!word.chars().all(is_of_number) || word.parse::<std::net::IpAddr>().is_ok())
 }
 
 /// The parser's message, and what to do about it.

@@ -9,21 +9,21 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::place::Place;
 use super::shown::{quoted, shortened};
 
-/// A value and where it was said.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) place: Place,
-    /// Where its name stands, if it has one.
+    /// The place of its name, if it has one.
     pub(crate) name: Place,
     pub(crate) value: Value,
-    /// What a variable says, letter by letter: where a string is wanted, `12` is one too.
+    /// The text of a variable: where a string is required, `12` is one too.
     pub(crate) letters: Option<String>,
 }
 
 /// A table by its keys.
 pub(crate) type Table = BTreeMap<String, Node>;
 
-/// What a config can say.
+/// A value in a config.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Text(String),
@@ -69,7 +69,7 @@ impl Node {
     }
 }
 
-/// The tree of a table that has been parsed; `place` says where something stands in it.
+/// The tree of a parsed table; `place` turns bytes of the text into places.
 pub(crate) fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
     let entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
         let name = place(key.span());
