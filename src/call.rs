@@ -48,6 +48,7 @@ pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
+pub(crate) use self::reply::Gathered;
 pub use self::reply::{
     BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
 };

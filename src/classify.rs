@@ -204,14 +204,10 @@ struct OwnRoute {
 
 impl OwnRoute {
     fn new(route: &Route) -> Self {
-        let path = route.path.trim_matches('/');
+        let segments = route.path.split('/').filter(|segment| !segment.is_empty());
         Self {
             method: (&*route.method != "*").then(|| route.method.clone()),
-            segments: path
-                .split('/')
-                .filter(|segment| !segment.is_empty())
-                .map(Box::from)
-                .collect(),
+            segments: segments.map(Box::from).collect(),
             function: route.function.clone(),
         }
     }

@@ -29,7 +29,7 @@ use self::carry::Carry;
 pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{Address, Bounds};
 use crate::call::{
-    ArrayCall, Destination, Generation, HttpCall, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
+    Destination, Generation, HttpCall, Message, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
 };
 
 /// The settings of this stage.
@@ -73,39 +73,20 @@ pub trait Forward: Sized + Send {
     ) -> impl Future<Output = Result<Result<Self::Answer, Refusal>, Unsent<Self, S>>> + Send;
 }
 
-/// A request that is answered with one reply.
-#[derive(Debug)]
-pub enum Outgoing {
-    /// One array, to the socket backend.
-    Array(ArrayCall),
-    /// A request, to the HTTP backend.
-    Http(Box<HttpCall>),
-}
-
-impl Outgoing {
-    /// Its size while it waits.   bytes
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Array(call) => call.bytes.len(),
-            Self::Http(call) => call.bytes(),
-        }
-    }
-}
-
-impl Forward for Outgoing {
+/// A request is answered with one reply.
+impl Forward for Message {
     type Answer = Reply;
 
     fn destination(&self) -> Destination {
         match self {
-            Self::Array(_) => Destination::Socket,
+            Self::Socket(_) => Destination::Socket,
             Self::Http(_) => Destination::Http,
         }
     }
 
     fn copy(&self) -> Option<Self> {
         match self {
-            Self::Array(call) => Some(Self::Array(call.clone())),
+            Self::Socket(call) => Some(Self::Socket(call.clone())),
             Self::Http(call) => match &call.body {
                 RequestBody::Whole(bytes) => Some(Self::Http(Box::new(HttpCall {
                     head: call.head.clone(),
@@ -134,7 +115,7 @@ impl Forward for Outgoing {
             Err(refusal) => return Ok(Err(refusal)),
         };
         match self {
-            Self::Array(call) => match backend.connect_and_write(&call.bytes).await {
+            Self::Socket(call) => match backend.connect_and_write(&call.bytes).await {
                 Ok((stream, written)) => {
                     Carry::new(Arc::clone(&record), |committed| {
                         if written > 0 {
@@ -144,7 +125,7 @@ impl Forward for Outgoing {
                     })
                     .await
                 }
-                Err(cause) => Err(Unsent::new(Self::Array(call), slot, cause)),
+                Err(cause) => Err(Unsent::new(Self::Socket(call), slot, cause)),
             },
             Self::Http(call) => http::send(backend, call, slot, record).await,
         }

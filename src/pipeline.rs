@@ -22,7 +22,7 @@ use crate::call::{
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told};
-use crate::forward::{Connection, Forward, Forwarder, Outgoing, Unsent};
+use crate::forward::{Connection, Forward, Forwarder, Unsent};
 use crate::tasks::{Answer, Tasks};
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
@@ -54,7 +54,7 @@ pub struct Pipeline {
 /// How a request is answered.
 enum Way<'a> {
     /// By its own call.
-    Alone(Ask, Outgoing),
+    Alone(Ask, Message),
     /// Rare: by a shared call, by handing it over, or about a task. Boxed, so that others do not
     /// pay for it.
     Boxed(Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>>),
@@ -251,7 +251,7 @@ impl Pipeline {
                 Way::Boxed(Box::pin(sharing))
             }
             // It must be here as a whole, because its client may not be there to send the rest.
-            (Ok(Outgoing::Http(call)), _, Some(_))
+            (Ok(Message::Http(call)), _, Some(_))
                 if matches!(call.body, RequestBody::Streamed { .. }) =>
             {
                 Way::Refused(Refusal::new(
@@ -291,7 +291,7 @@ impl Pipeline {
                 .claim
                 .as_ref()
                 .filter(|_| facts.dialect == Dialect::Http)?;
-            Some((claim.caller, claim.bucket()?))
+            Some((claim.caller, claim.charged.bucket()?))
         });
         if let Some((caller, bucket)) = met
             && let Some(quota) = self.gate.quota(bucket, caller)
@@ -324,7 +324,7 @@ impl Pipeline {
         &'a self,
         key: Key,
         ask: Ask,
-        mut outgoing: Outgoing,
+        mut outgoing: Message,
         party: &'a P,
         progress: &'a Progress,
         record: Arc<Record>,
@@ -363,7 +363,7 @@ impl Pipeline {
     }
 
     /// Runs a shared call in its own task.
-    fn start(&self, call: SharedCall, ask: Ask, outgoing: Outgoing) {
+    fn start(&self, call: SharedCall, ask: Ask, outgoing: Message) {
         let mut task = Box::pin(self.clone().run_shared(call, ask, outgoing));
         // Polled once at once, like the call of one client. So a call that need not wait is past
         // the gate before its client's half-close is checked.
@@ -373,7 +373,7 @@ impl Pipeline {
         }
     }
 
-    async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Outgoing) {
+    async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Message) {
         let record = call.record();
         let reply = tokio::select! {
             biased;
@@ -555,13 +555,13 @@ fn open_record(
 }
 
 /// The content to send, in the form of its backend.
-fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal> {
+fn outgoing(message: Message, operation: &Operation) -> Result<Message, Refusal> {
     use crate::call::Destination as To;
     match (message, operation.destination) {
-        (Message::Socket(call), To::Socket) => Ok(Outgoing::Array(call)),
+        (Message::Socket(call), To::Socket) => Ok(Message::Socket(call)),
         (Message::Http(call), To::Socket) => call
             .array
-            .map(Outgoing::Array)
+            .map(Message::Socket)
             .ok_or_else(|| Refusal::no_backend("http")),
         (Message::Http(_), To::Http) if operation.is_odd => Err(Refusal::new(
             Reason::BadRequest,
@@ -576,7 +576,7 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Outgoing, Refusal
                     "the body names the function, and is larger than buffer_bytes",
                 ));
             }
-            Ok(Outgoing::Http(call))
+            Ok(Message::Http(call))
         }
         (Message::Socket(_), _) => Err(Refusal::no_backend("socket")),
         (Message::Http(_), _) => Err(Refusal::no_backend("http")),

@@ -82,7 +82,7 @@ impl Ask {
             caller: Caller(claim.caller.0),
             weight: claim.weight,
             tokens: claim::drawn(claim.cost),
-            bucket: claim.bucket(),
+            bucket: claim.charged.bucket(),
             quotas: claim.quotas.clone(),
             settling: claim.settling.clone(),
             deadline: claim.deadline(),

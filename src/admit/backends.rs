@@ -118,13 +118,11 @@ impl Backends {
 
     /// When the next probe is due.
     pub(crate) fn wake(&self) -> Option<Timestamp> {
-        self.0
-            .iter()
-            .filter_map(|known| match known.health {
-                Health::Down { next, .. } => Some(next),
-                Health::Up | Health::Probing { .. } => None,
-            })
-            .min()
+        let next = self.0.iter().filter_map(|known| match known.health {
+            Health::Down { next, .. } => Some(next),
+            Health::Up | Health::Probing { .. } => None,
+        });
+        next.min()
     }
 }
 

@@ -66,7 +66,7 @@ impl Permit {
             outcome == Outcome::Served && facts.is_success()
         });
         if let (Tie::Acts { until }, true) = (&mut self.tie, succeeded) {
-            until.succeed();
+            until.ending = Ending::Success;
         }
     }
 }
@@ -115,27 +115,11 @@ impl Drop for Permit {
     }
 }
 
-/// A user call on a guest, until it is dropped.
+/// A user call on a guest that was passed to `Promotions::begins`, until it is dropped.
 pub(super) struct Acting {
-    queue: Arc<Queue>,
-    guest: Arc<str>,
-    ending: Ending,
-}
-
-impl Acting {
-    /// Of a call that was passed to `Promotions::begins`.
-    pub(super) fn new(queue: Arc<Queue>, guest: Arc<str>) -> Self {
-        Self {
-            queue,
-            guest,
-            ending: Ending::NoSuccess,
-        }
-    }
-
-    /// The backend has answered the call with success.
-    pub(super) fn succeed(&mut self) {
-        self.ending = Ending::Success;
-    }
+    pub(super) queue: Arc<Queue>,
+    pub(super) guest: Arc<str>,
+    pub(super) ending: Ending,
 }
 
 impl Drop for Acting {

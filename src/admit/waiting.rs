@@ -10,7 +10,7 @@ use tidegate_limits::{Class, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::permit::{Acting, Permit, Tie};
-use super::promote::{Follower, Promoted};
+use super::promote::{Ending, Follower, Promoted};
 use super::queue::{Lane, Queue, State, Turn, Waiter, draining};
 use super::settings::USER;
 use crate::call::claim::Settling;
@@ -133,11 +133,28 @@ impl Waiting<'_> {
         self.pending.queue.change(|state, now| {
             let lane = &mut state.lanes[self.pending.lane as usize];
             lane.set_deadline(ticket, deadline);
-            let promoted = lane
-                .payload_mut(ticket)
-                .is_some_and(|waiter| waiter.is_promoted());
+            let waiter = lane.payload_mut(ticket);
+            let promoted = waiter.is_some_and(|waiter| waiter.is_promoted());
             lane.reclass(now, ticket, if promoted { USER } else { class });
         });
+    }
+
+    /// Its position; `None` if its turn has come.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let pending = &self.pending;
+        Some(Place {
+            queue: Arc::clone(pending.queue),
+            lane: pending.lane,
+            ticket: self.ticket?,
+            backend: pending.backend,
+        })
+    }
+
+    /// Its refusal if its deadline were now; `None` if it no longer waits.
+    #[must_use]
+    pub fn refusal_now(&self) -> Option<Refusal> {
+        self.place()?.refusal_now()
     }
 }
 
@@ -201,26 +218,6 @@ impl Place {
     }
 }
 
-impl Waiting<'_> {
-    /// Its position; `None` if its turn has come.
-    #[must_use]
-    pub fn place(&self) -> Option<Place> {
-        let pending = &self.pending;
-        Some(Place {
-            queue: Arc::clone(pending.queue),
-            lane: pending.lane,
-            ticket: self.ticket?,
-            backend: pending.backend,
-        })
-    }
-
-    /// Its refusal if its deadline were now; `None` if it no longer waits.
-    #[must_use]
-    pub fn refusal_now(&self) -> Option<Refusal> {
-        self.place()?.refusal_now()
-    }
-}
-
 impl State {
     /// Links a call to its guest. A user call promotes the reads that wait for the same guest. It
     /// is submitted first, so they do not go before it.
@@ -244,7 +241,11 @@ impl State {
                 promoted.records.push(follower.record);
             }
         }
-        let until = Acting::new(Arc::clone(queue), guest);
+        let until = Acting {
+            queue: Arc::clone(queue),
+            guest,
+            ending: Ending::NoSuccess,
+        };
         Tie::Acts { until }
     }
 

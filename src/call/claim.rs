@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_callers::CallerId;
 use tidegate_callers::{CostModel, FunctionId, Settled};
 use tidegate_limits::bucket::TokenCount;
@@ -116,12 +117,6 @@ impl Charged {
 }
 
 impl Claim {
-    /// The bucket that is charged.
-    #[must_use]
-    pub fn bucket(&self) -> Option<BucketId> {
-        self.charged.bucket()
-    }
-
     /// The label of the rate limit that is charged.
     #[must_use]
     pub fn rate_limit(&self) -> Option<&Arc<str>> {
@@ -151,31 +146,7 @@ pub fn drawn(counted: TokenCount) -> Tokens {
 
 /// The callers for which a call was counted, the most specific first. Up to three need no
 /// allocation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
-    first: [Option<CallerId>; Self::INLINE],
-    more: Box<[CallerId]>,
-}
-
-impl Counted {
-    const INLINE: usize = 3;
-
-    /// In this order.
-    pub fn iter(&self) -> impl Iterator<Item = CallerId> {
-        let first = self.first.iter().copied().flatten();
-        first.chain(self.more.iter().copied())
-    }
-}
-
-impl FromIterator<CallerId> for Counted {
-    fn from_iter<I: IntoIterator<Item = CallerId>>(callers: I) -> Self {
-        let mut callers = callers.into_iter();
-        Self {
-            first: std::array::from_fn(|_| callers.next()),
-            more: callers.collect(),
-        }
-    }
-}
+pub type Counted = SmallVec<[CallerId; 3]>;
 
 #[cfg(test)]
 mod tests {
@@ -186,7 +157,7 @@ mod tests {
         for callers in 0..6 {
             let all: Vec<_> = (0..callers).map(CallerId).collect();
             let counted: Counted = all.iter().copied().collect();
-            assert_eq!(counted.iter().collect::<Vec<_>>(), all);
+            assert_eq!(counted.to_vec(), all);
         }
     }
 

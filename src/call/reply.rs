@@ -73,6 +73,48 @@ pub fn data_bytes<E>(frame: Option<&Result<http_body::Frame<Bytes>, E>>) -> u64 
     data.map_or(0, |bytes| bytes.len() as u64)
 }
 
+/// The part of a body that is here, in one piece of memory. Chunks are copied, because each chunk
+/// keeps alive the whole buffer that it was read into.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    /// The only frame so far.
+    only: Bytes,
+    /// All of them, once there are two.
+    all: Vec<u8>,
+}
+
+impl Gathered {
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.only.len() + self.all.len()
+    }
+
+    /// `left` more bytes are expected behind these.
+    pub(crate) fn push(&mut self, bytes: Bytes, left: usize) {
+        if self.len() == 0 {
+            self.only = bytes;
+            return;
+        }
+        let only = std::mem::take(&mut self.only);
+        let more = only.len() + bytes.len();
+        if self.all.capacity() - self.all.len() < more {
+            // If the length is not known, it grows by an eighth.
+            self.all.reserve_exact(more + left.max(self.all.len() / 8));
+        }
+        self.all.extend_from_slice(&only);
+        self.all.extend_from_slice(&bytes);
+    }
+
+    /// All of them.
+    pub(crate) fn into_bytes(mut self) -> Bytes {
+        if self.all.is_empty() {
+            return self.only;
+        }
+        self.all.shrink_to_fit();
+        self.all.into()
+    }
+}
+
 /// A body as it arrives.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 

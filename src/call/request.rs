@@ -30,7 +30,8 @@ pub struct Request {
     pub message: Message,
 }
 
-/// The content, in the client's protocol. A TCP connection asks nothing: it is passed on.
+/// What a client asks, and what is sent to a backend, in the protocol of either. A TCP connection
+/// asks nothing: it is passed on.
 #[derive(Debug)]
 pub enum Message {
     /// One array of the socket protocol.
@@ -46,6 +47,15 @@ impl Message {
         match self {
             Self::Socket(_) => Dialect::Socket,
             Self::Http(_) => Dialect::Http,
+        }
+    }
+
+    /// Its size while it waits.   bytes
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Socket(call) => call.bytes.len(),
+            Self::Http(call) => call.bytes(),
         }
     }
 }
@@ -67,11 +77,8 @@ impl HttpCall {
     pub fn bytes(&self) -> usize {
         let headers = self.head.headers.iter();
         let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
-        let target = self
-            .head
-            .uri
-            .path_and_query()
-            .map_or(0, |it| it.as_str().len());
+        let target = self.head.uri.path_and_query();
+        let target = target.map_or(0, |it| it.as_str().len());
         let body = match &self.body {
             RequestBody::Whole(bytes) => bytes.len(),
             RequestBody::Streamed { read, .. } => read.iter().map(Bytes::len).sum(),

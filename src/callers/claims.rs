@@ -116,8 +116,8 @@ impl Callers {
                 usage.settle(now, claim.at, claim.function, estimated, charged);
             }
         };
-        for id in claim.counted.iter() {
-            if let Some(account) = accounts.get_mut(&id) {
+        for id in &claim.counted {
+            if let Some(account) = accounts.get_mut(id) {
                 count(account.usage());
             }
         }
@@ -296,12 +296,12 @@ fn quota_key(
 }
 
 /// Every group that one of the callers is in, each once.
-fn each_group(table: &Table, callers: &Counted, mut tell: impl FnMut(&Group)) {
+fn each_group(table: &Table, callers: &[CallerId], mut tell: impl FnMut(&Group)) {
     let groups_of = |id| table.get(id).map(|row| &*row.groups).unwrap_or_default();
     for (at, id) in callers.iter().enumerate() {
-        for group in groups_of(id) {
-            let mut earlier = callers.iter().take(at);
-            if !earlier.any(|id| groups_of(id).contains(group)) {
+        for group in groups_of(*id) {
+            let mut earlier = callers[..at].iter();
+            if !earlier.any(|id| groups_of(*id).contains(group)) {
                 tell(group);
             }
         }

@@ -82,20 +82,15 @@ impl Deadline {
         }
     }
 
-    /// The last byte of the request has left, or the reply has begun earlier.
-    pub(super) fn sent(&mut self, bounds: &Bounds) {
-        if let Self::Sending { .. } = self {
-            *self = Self::Answering(Instant::now() + bounds.response_timeout);
+    /// The last byte of the request has left, or the reply has begun earlier. Returns when the reply
+    /// must be here.
+    pub(super) fn sent(&mut self, bounds: &Bounds) -> Instant {
+        if let Self::Answering(due) = self {
+            return *due;
         }
-    }
-
-    /// When the reply must be here.
-    pub(super) fn of_the_answer(&mut self, bounds: &Bounds) -> Instant {
-        self.sent(bounds);
-        match self {
-            Self::Answering(due) => *due,
-            Self::Sending { .. } => unreachable!("it was set just now"),
-        }
+        let due = Instant::now() + bounds.response_timeout;
+        *self = Self::Answering(due);
+        due
     }
 
     /// The deadline; none while the client owes something. `taken` is the number of bytes that the

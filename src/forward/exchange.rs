@@ -19,10 +19,10 @@ use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::stream::{keep_alive, reset_when_closed};
 use super::streamed::{Source, Streamed};
-use super::{Bounds, Outgoing, Unsent};
+use super::{Bounds, Unsent};
 use crate::call::sdk::reply::{self, Balance, Ending};
 use crate::call::{
-    ArrayCall, BodyError, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody, Slot,
+    ArrayCall, BodyError, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody, Slot,
 };
 
 /// Initial room for a reply; most are smaller.
@@ -33,7 +33,7 @@ const REPLY_BYTES: usize = 2048;
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(1);
 
 /// What came back for a call, or the call if no byte of it left.
-pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Outgoing, S>>;
+pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>>;
 
 /// Writes the array in one write, unless the connect has done that, and reads the reply to its
 /// end.
@@ -53,7 +53,7 @@ pub(super) async fn array<S: Slot>(
         Written::Whole => {}
         Written::Nothing(error) => {
             let cause = ConnectError::ClosedBefore(error);
-            return Err(Unsent::new(Outgoing::Array(call), slot, cause));
+            return Err(Unsent::new(Message::Socket(call), slot, cause));
         }
         Written::Part(failure) => {
             slot.sent();
@@ -62,7 +62,7 @@ pub(super) async fn array<S: Slot>(
         }
     }
     slot.sent();
-    let deadline = deadline.of_the_answer(bounds);
+    let deadline = deadline.sent(bounds);
     record.note(|facts| facts.bytes_in = call.bytes.len() as u64);
     drop(call);
     Ok(read_reply(stream, slot, record, &backend, deadline).await)

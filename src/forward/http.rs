@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, SizeHint};
@@ -28,10 +28,10 @@ use super::doorbell::quietly;
 use super::exchange::{self, Exchanged};
 use super::pool::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
-use super::{Bounds, Outgoing, Unsent};
+use super::{Bounds, Unsent};
 use crate::call::{
-    BodyError, ClientLeft, HttpCall, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
-    RequestBody, Slot, data_bytes,
+    BodyError, ClientLeft, Gathered, HttpCall, Message, PolledFrame, Reason, Record, Refusal,
+    Reply, ReplyBody, RequestBody, Slot, data_bytes,
 };
 
 /// Sends one request over an idle connection, or a new one.
@@ -46,7 +46,7 @@ pub(super) async fn send<S: Slot>(
         Some(upstream) => upstream,
         None => match Box::pin(Upstream::open(backend.connect())).await {
             Ok(upstream) => upstream,
-            Err(cause) => return Err(Unsent::new(Outgoing::Http(call), slot, cause)),
+            Err(cause) => return Err(Unsent::new(Message::Http(call), slot, cause)),
         },
     };
     Carry::new(Arc::clone(&record), |committed| {
@@ -89,7 +89,7 @@ async fn exchange<S: Slot>(
         body,
         slot,
         record,
-        deadline: deadline.of_the_answer(&backend.bounds),
+        deadline: deadline.sent(&backend.bounds),
         backend,
         read: 0,
     };
@@ -147,7 +147,7 @@ fn unanswered<S: Slot>(
         body,
         array: None,
     };
-    Err(Unsent::new(Outgoing::Http(Box::new(call)), slot, cause))
+    Err(Unsent::new(Message::Http(Box::new(call)), slot, cause))
 }
 
 /// Why there is no response.
@@ -220,10 +220,8 @@ impl<S: Slot> Sending<'_, S> {
         if signals.has_failed.get() {
             return Poll::Ready(Err(Stopped::NothingWritten));
         }
-        match self
-            .deadline
-            .due(signals.written(), signals.client_owes.get())
-        {
+        let client_owes = signals.client_owes.get();
+        match self.deadline.due(signals.written(), client_owes) {
             Some(due) => {
                 let late = upstream.timer.poll_until(due, cx);
                 late.map(|()| Err(Stopped::Late))
@@ -343,8 +341,7 @@ impl<S: Slot> RunningReply<S> {
     /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
     /// client.
     async fn read_whole(&mut self, length: u64) -> Result<Bytes, Refusal> {
-        let mut whole = Bytes::new();
-        let mut more = BytesMut::new();
+        let mut gathered = Gathered::default();
         let mut replied = false;
         while let Some(frame) = poll_fn(|cx| {
             let frame = self.poll_frame(cx);
@@ -358,24 +355,12 @@ impl<S: Slot> RunningReply<S> {
         .await
         {
             let frame = frame.map_err(|error| self.broken(&error))?;
-            let Ok(bytes) = frame.into_data() else {
-                continue;
-            };
-            if whole.is_empty() {
-                whole = bytes;
-                continue;
+            if let Ok(bytes) = frame.into_data() {
+                let left = length.saturating_sub(self.read);
+                gathered.push(bytes, usize::try_from(left).unwrap_or(0));
             }
-            if more.is_empty() {
-                more.reserve(usize::try_from(length).unwrap_or(0));
-                more.extend_from_slice(&whole);
-            }
-            more.extend_from_slice(&bytes);
         }
-        Ok(if more.is_empty() {
-            whole
-        } else {
-            more.freeze()
-        })
+        Ok(gathered.into_bytes())
     }
 
     fn broken(&self, error: &BodyError) -> Refusal {

@@ -17,7 +17,6 @@ use crate::call::{
     Verdict,
 };
 use crate::coalesce::Key;
-use crate::forward::Outgoing;
 use crate::protocol::{self, dialect};
 use crate::tasks::{
     self, Answer, Missing, NotKept, Owner, Preference, Room, State, Submission, Task, TaskId,
@@ -42,7 +41,7 @@ pub(super) struct HandOver {
     /// Set if it may share an answer.
     pub(super) key: Option<Key>,
     pub(super) ask: Ask,
-    pub(super) outgoing: Outgoing,
+    pub(super) outgoing: Message,
     pub(super) record: Arc<Record>,
 }
 

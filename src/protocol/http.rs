@@ -34,8 +34,8 @@ use super::wire::OnEof;
 use super::{Conversation, Settings, Whence, dialect};
 use crate::call::sdk::{self, Malformed};
 use crate::call::{
-    self, ByteStream, Dialect, HttpCall, Message, Origin, Progress, Quota, Reason, Refusal, Reply,
-    ReplyBody, RequestBody, Serve,
+    self, ByteStream, Dialect, Gathered, HttpCall, Message, Origin, Progress, Quota, Reason,
+    Refusal, Reply, ReplyBody, RequestBody, Serve,
 };
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
@@ -300,46 +300,6 @@ async fn read_body(
         read: vec![bytes],
         rest: ByteStream::new(PacedBody::new(body, Arc::clone(phases), settings)),
     })
-}
-
-/// The part of a body that is here, in one piece of memory. Chunks are copied, because each chunk
-/// keeps alive the whole buffer that it was read into.
-#[derive(Default)]
-struct Gathered {
-    /// The only frame so far.
-    only: Bytes,
-    /// All of them, once there are two.
-    all: Vec<u8>,
-}
-
-impl Gathered {
-    fn len(&self) -> usize {
-        self.only.len() + self.all.len()
-    }
-
-    /// `left` more bytes are expected behind these.
-    fn push(&mut self, bytes: Bytes, left: usize) {
-        if self.len() == 0 {
-            self.only = bytes;
-            return;
-        }
-        let only = std::mem::take(&mut self.only);
-        let more = only.len() + bytes.len();
-        if self.all.capacity() - self.all.len() < more {
-            // If the length is not known, it grows by an eighth.
-            self.all.reserve_exact(more + left.max(self.all.len() / 8));
-        }
-        self.all.extend_from_slice(&only);
-        self.all.extend_from_slice(&bytes);
-    }
-
-    fn into_bytes(mut self) -> Bytes {
-        if self.all.is_empty() {
-            return self.only;
-        }
-        self.all.shrink_to_fit();
-        self.all.into()
-    }
 }
 
 /// What an HTTP client is answered.

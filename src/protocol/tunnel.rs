@@ -54,7 +54,13 @@ pub(super) async fn run(
     } = tunnel;
     let mut backend = Wire::new(stream);
     reset_when_closed(client.tcp(), backend.tcp());
-    let mut ways = Ways::new(record);
+    let mut ways = Ways {
+        up: Way::default(),
+        down: Way::default(),
+        moved: Instant::now(),
+        ended: Ended::Drained,
+        record,
+    };
     let ended = {
         let mut cut = pin!(cut.cancelled());
         let mut idle = pin!(sleep_until(ways.moved + idle_timeout));
@@ -113,16 +119,6 @@ struct Ways {
 }
 
 impl Ways {
-    fn new(record: Arc<Record>) -> Self {
-        Self {
-            up: Way::default(),
-            down: Way::default(),
-            moved: Instant::now(),
-            ended: Ended::Drained,
-            record,
-        }
-    }
-
     fn poll(
         &mut self,
         cx: &mut Context<'_>,

@@ -33,6 +33,7 @@ const STREAM_BYTES: usize = 16 * 1024 - 1;
 /// What the connection is doing; shared by its socket and its requests.
 pub(super) struct Phases(Mutex<Phase>);
 
+#[derive(Default)]
 pub(super) struct Phase {
     step: Step,
     /// When the latest bytes arrived.
@@ -56,13 +57,14 @@ pub(super) struct Phase {
     pub(super) has_left: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Step {
     /// Between requests, since this moment.
     Idle(Timestamp),
     /// A head began to arrive at this moment.
     Head(Timestamp),
     /// A request is being read, waits, or is being answered.
+    #[default]
     Serving,
 }
 
@@ -72,14 +74,7 @@ impl Phases {
         Self(Mutex::new(Phase {
             step: Step::Head(now),
             last_byte: came,
-            is_mid_head: false,
-            is_streaming: false,
-            owes_body: false,
-            begun: 0,
-            refused: None,
-            local: None,
-            answered: None,
-            has_left: false,
+            ..Phase::default()
         }))
     }
 

@@ -27,6 +27,7 @@ const FIELDS: usize = 128;
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 
 /// The bytes of one connection, on their way to hyper.
+#[derive(Default)]
 pub(super) struct Heads {
     fields_max: usize,
     part: Part,
@@ -46,8 +47,9 @@ pub(super) struct Heads {
 }
 
 /// What the next byte belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
+    #[default]
     Head,
     /// A body, and how many bytes of it are still to come.
     Body(u64),
@@ -89,14 +91,7 @@ impl Heads {
     pub(super) fn new(fields_max: usize) -> Self {
         Self {
             fields_max,
-            part: Part::Head,
-            held: Vec::new(),
-            ready: 0,
-            searched: 0,
-            passed: 0,
-            refused: None,
-            lacks_host: false,
-            known: plain::Known::default(),
+            ..Self::default()
         }
     }
 
