@@ -18,7 +18,7 @@ use tidegate::call::{
 };
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
-use tidegate::protocol::{self, Accepted, Conversation};
+use tidegate::protocol::{self, Conversation};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, PATIENCE, Scripted, Stack, config, identity, json, read_all, read_until, reset, until,
+    Held, PATIENCE, Scripted, Stack, config, identity, json, read_all, read_until, reset, sending,
+    until,
 };
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Kept: yes\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
@@ -89,14 +90,8 @@ impl Stage {
 
     /// A client that waits for a call at the backend, which is there.
     async fn runs_one(&mut self) -> TcpStream {
-        let mut client = TcpStream::connect(self.stack.addr)
-            .await
-            .expect("it listens");
         let request = request("GET", "/host", "");
-        client
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let mut client = sending(self.stack.addr, request).await;
         let got = self.held.next().await;
         assert!(got.starts_with("GET /host "), "{got}");
         client
@@ -430,14 +425,8 @@ async fn a_body_that_is_not_held_whole_cannot_be_handed_over() {
 async fn a_client_that_leaves_does_not_cancel_its_task() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let mut first = stage.runs_one().await;
-    let mut client = TcpStream::connect(stage.stack.addr)
-        .await
-        .expect("it listens");
     let request = request("POST", "/guests", "Prefer: respond-async, wait=600\r\n");
-    client
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
+    let mut client = sending(stage.stack.addr, request).await;
     stage.tasks(1, 0, 0).await;
     reset(client);
     stage.held.go.notify_one();
@@ -459,14 +448,8 @@ async fn a_client_that_leaves_does_not_cancel_its_task() {
 #[tokio::test]
 async fn who_waits_a_while_gets_the_answer_itself_if_it_comes_by_then() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
-    let mut client = TcpStream::connect(stage.stack.addr)
-        .await
-        .expect("it listens");
     let request = request("POST", "/guests", "Prefer: wait=600, respond-async\r\n");
-    client
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
+    let mut client = sending(stage.stack.addr, request).await;
     stage.held.next().await;
     stage.held.go.notify_one();
     let answer = Response::of(&read_all(&mut client).await);
@@ -560,14 +543,8 @@ async fn only_where_it_is_switched_on_is_a_path_taken_from_the_backend() {
         stack: Stack::start(&text),
     };
     for (method, path) in [("GET", "/v1/tasks"), ("POST", "/guests")] {
-        let mut client = TcpStream::connect(stage.stack.addr)
-            .await
-            .expect("it listens");
         let request = request(method, path, ASYNC);
-        client
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let mut client = sending(stage.stack.addr, request).await;
         let got = stage.held.next().await;
         assert!(got.starts_with(&format!("{method} {path} ")), "{got}");
         assert!(
@@ -590,14 +567,8 @@ async fn a_wrong_method_gets_the_allowed_ones() {
         assert_eq!(refused.header("allow"), Some(allow));
     }
     // What only begins alike is the backend's.
-    let mut client = TcpStream::connect(stage.stack.addr)
-        .await
-        .expect("it listens");
     let request = request("GET", "/v1/tasksmith", "");
-    client
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
+    let mut client = sending(stage.stack.addr, request).await;
     stage.held.go.notify_one();
     let got = stage.held.next().await;
     assert!(got.starts_with("GET /v1/tasksmith "), "{got}");
@@ -931,11 +902,7 @@ async fn a_panic_in_one_task_gives_its_slot_back_and_the_others_continue() {
     let addr = sabotaged(&stack, &text);
     let client = |request: String| {
         tokio::spawn(async move {
-            let mut stream = TcpStream::connect(addr).await.expect("it listens");
-            stream
-                .write_all(request.as_bytes())
-                .await
-                .expect("it reads");
+            let mut stream = sending(addr, request).await;
             let mut answer = Vec::new();
             let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await;
             String::from_utf8(answer).expect("ASCII")
@@ -987,27 +954,14 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
         stop: CancellationToken::new(),
         cut: CancellationToken::new(),
     });
-    let handle = move |stream, peer, connection| {
-        let accepted = Accepted {
-            stream,
-            peer,
-            listener: Arc::clone(&listener),
-            at: conversation.clock.now(),
-        };
-        let conversation = Arc::clone(&conversation);
-        async move {
-            protocol::converse(accepted, conversation).await;
-            drop(connection);
-        }
-    };
-    tokio::spawn(listen::accept(
+    let connections = Connections::new(16);
+    serve(
         socket,
-        Connections::new(16),
+        listener,
+        connections,
+        conversation,
         CancellationToken::new(),
-        || std::future::ready(()),
-        |error| panic!("accept failed: {error}"),
-        handle,
-    ));
+    );
     addr
 }
 
@@ -1053,11 +1007,7 @@ async fn a_reload_changes_the_bounds_in_place_and_what_is_handed_over_stays() {
     sidecar
         .reload(&first.replace("enabled = true", "enabled = false"))
         .await;
-    let mut client = TcpStream::connect(addr).await.expect("it listens");
-    client
-        .write_all(request("GET", &at, "").as_bytes())
-        .await
-        .expect("it reads");
+    let mut client = sending(addr, request("GET", &at, "")).await;
     assert!(held.next().await.starts_with("GET /v1/tasks/"));
     sidecar.reload(&first).await;
     assert_eq!(ask(addr, "GET", &at, "").await.status, 200);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::sidecar::Sidecar;
-use crate::support::{PATIENCE, Stack, array, ask, json, read_all, until};
+use crate::support::{PATIENCE, Stack, array, ask, json, read_all, sending, until};
 
 /// Timeouts a test can wait for.
 const SHORT: &str = "request_timeout = \"200ms\"\nidle_timeout = \"200ms\"";
@@ -149,8 +149,7 @@ fn nonsense() -> Vec<(String, Vec<u8>)> {
 async fn what_is_no_call_is_answered_with_400_and_closed() {
     let (backend, stack) = stack(LONG).await;
     for (name, case) in nonsense() {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream.write_all(&case).await.expect("it reads");
+        let mut stream = sending(stack.addr, &case).await;
         // Half a request is one only when no more comes.
         stream.shutdown().await.expect("it takes a half-close");
         assert_refused(&read_all(&mut stream).await, Reason::BadRequest, &name);
@@ -172,8 +171,7 @@ async fn most_of_it_is_answered_without_waiting_for_the_client_to_end() {
         if name == "[\"guest_list\", [\"\\ud800\"], {}" {
             continue;
         }
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream.write_all(&case).await.expect("it reads");
+        let mut stream = sending(stack.addr, &case).await;
         assert_refused(&read_all(&mut stream).await, Reason::BadRequest, &name);
     }
     untouched(&backend, &stack).await;
@@ -218,11 +216,7 @@ async fn what_is_odd_and_still_a_call_is_answered_by_the_backend() {
     ] {
         let direct = ask(backend.socket_addr(), &request).await;
         assert_eq!(stack.ask(&request).await, direct, "{request}");
-        let mut half_closed = TcpStream::connect(stack.addr).await.expect("it listens");
-        half_closed
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let mut half_closed = sending(stack.addr, request).await;
         half_closed.shutdown().await.expect("a half-close");
         assert_eq!(read_all(&mut half_closed).await, direct, "{request}");
     }
@@ -254,8 +248,7 @@ async fn nothing_at_all_is_closed_without_a_word() {
 async fn half_a_request_and_then_silence_is_closed_in_time_and_holds_no_worker() {
     let (backend, stack) = stack(SHORT).await;
     for half in ["[", "[\"guest_list\", [", "[\"guest_list\", [], {}", " "] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream.write_all(half.as_bytes()).await.expect("it reads");
+        let mut stream = sending(stack.addr, half).await;
         assert_refused(&read_all(&mut stream).await, Reason::RequestSlow, half);
     }
     for half in [
@@ -263,8 +256,7 @@ async fn half_a_request_and_then_silence_is_closed_in_time_and_holds_no_worker()
         "GET /host HTTP/1.1\r\nHost: t\r\nX-Slow",
         "GET /host HTTP/1.1\r\nHost: t\r\n",
     ] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream.write_all(half.as_bytes()).await.expect("it reads");
+        let mut stream = sending(stack.addr, half).await;
         assert_eq!(read_all(&mut stream).await, "", "{half}");
     }
     for half in [
@@ -314,10 +306,7 @@ async fn a_silent_connection_is_closed_in_time() {
     until(|| stack.connections.open() == 0, || "it closes".to_owned()).await;
     untouched(&backend, &stack).await;
     // One that has had its answer, too.
-    let mut idle = TcpStream::connect(stack.addr).await.expect("it listens");
-    idle.write_all(b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n")
-        .await
-        .expect("it reads");
+    let mut idle = sending(stack.addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
     let answer = read_all(&mut idle).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     until(|| stack.connections.open() == 0, || "it closes".to_owned()).await;
@@ -348,17 +337,13 @@ async fn silent_connections_do_not_stop_a_call() {
     let (_backend, stack) = stack(LONG).await;
     let mut silent = Vec::new();
     for number in 0..64 {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
         let begun = [
             "",
             "[",
             "GET / HT",
             "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n",
         ];
-        stream
-            .write_all(begun[number % begun.len()].as_bytes())
-            .await
-            .expect("it reads");
+        let mut stream = sending(stack.addr, begun[number % begun.len()]).await;
         silent.push(stream);
     }
     until(
@@ -391,8 +376,7 @@ async fn the_answer_survives_although_the_client_goes_on_sending() {
         ("[\"guest_list\", [], {}] ", Reason::BadRequest),
         ("[\"guest_list\", [\"", Reason::TooLarge),
     ] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream.write_all(start.as_bytes()).await.expect("it reads");
+        let mut stream = sending(stack.addr, start).await;
         for piece in rest.chunks(10_000) {
             stream.write_all(piece).await.expect("it is read");
             tokio::task::yield_now().await;
@@ -403,8 +387,7 @@ async fn the_answer_survives_although_the_client_goes_on_sending() {
         "POST /guests HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 60000\r\n\r\n",
         "POST /guests HTTP/1.1\r\nHost: t\r\nContent-Length: 60000\r\nTransfer-Encoding: chunked\r\n\r\n",
     ] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream.write_all(start.as_bytes()).await.expect("it reads");
+        let mut stream = sending(stack.addr, start).await;
         for piece in rest.chunks(10_000) {
             stream.write_all(piece).await.expect("it is read");
             tokio::task::yield_now().await;
@@ -563,11 +546,7 @@ async fn heads_and_chunks_beyond_all_bounds_are_refused_and_closed() {
         ),
         ("an upper-case word", "HELLO".to_owned() + "\r\n\r\n"),
     ] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let mut stream = sending(stack.addr, request).await;
         let answer = read_all(&mut stream).await;
         let status = answer.split(' ').nth(1).unwrap_or_default();
         assert!(
@@ -595,15 +574,12 @@ async fn a_chunk_larger_than_the_world_is_not_waited_for_with_a_worker() {
 async fn a_large_body_that_comes_too_slowly_is_given_up_and_its_slot_comes_back() {
     let client = "buffer_bytes = \"1KiB\"\nbody_timeout = \"300ms\"\nbody_min_rate = \"0B\"";
     let (_backend, stack) = stack(client).await;
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
     let half = "x".repeat(5000);
-    stream
-        .write_all(
-            format!("PUT /files HTTP/1.1\r\nHost: t\r\nContent-Length: 10000\r\n\r\n{half}")
-                .as_bytes(),
-        )
-        .await
-        .expect("it reads");
+    let mut stream = sending(
+        stack.addr,
+        format!("PUT /files HTTP/1.1\r\nHost: t\r\nContent-Length: 10000\r\n\r\n{half}").as_bytes(),
+    )
+    .await;
     let answer = read_all(&mut stream).await;
     assert_refused_http(&answer, Reason::RequestSlow, "half a body");
     stack.at_rest().await;
@@ -617,20 +593,12 @@ async fn a_second_array_while_the_first_waits_ends_both() {
     let (backend, stack) = stack(LONG).await;
     let mut slow = Vec::new();
     for _ in 0..4 {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream
-            .write_all(array("guest_get_info", "SILENT").as_bytes())
-            .await
-            .expect("it reads");
+        let mut stream = sending(stack.addr, array("guest_get_info", "SILENT")).await;
         slow.push(stream);
     }
     stack.busy(4, 0).await;
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
     let request = array("guest_get_info", "X");
-    stream
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
+    let mut stream = sending(stack.addr, request).await;
     stack.busy(4, 1).await;
     stream
         .write_all(request.as_bytes())

@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use crate::sidecar::Sidecar;
 use crate::support::{
     Held, OK, Scripted, Stack, array, both, config, identity, json, listens, one_listener,
-    read_all, reset, until,
+    read_all, reset, sending, until,
 };
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
@@ -337,13 +337,7 @@ async fn busy_stage(coalesce: &str) -> (Stage, JoinHandle<String>) {
 }
 
 async fn connected(stage: &Stage, request: &str) -> TcpStream {
-    let mut client = TcpStream::connect(stage.stack.addr)
-        .await
-        .expect("it listens");
-    client
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
+    let mut client = sending(stage.stack.addr, request).await;
     client
 }
 

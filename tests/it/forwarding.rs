@@ -10,7 +10,9 @@ use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Scripted, Stack, array, closed_port, in_turn, json, read_all, until};
+use crate::support::{
+    Scripted, Stack, array, closed_port, in_turn, json, read_all, replying, sending, until,
+};
 
 fn text(socket: impl ToString, extra: &str) -> String {
     let addr = socket.to_string();
@@ -276,13 +278,7 @@ async fn one_pooled_connection_serves_calls_that_follow_one_another() {
 
 #[tokio::test]
 async fn a_reader_that_stalls_loses_its_answer_not_the_slot() {
-    let backend = Backend::start(Options {
-        delay: Duration::ZERO,
-        reply_bytes: 24 << 20,
-        ..Options::on_free_ports()
-    })
-    .await
-    .expect("free ports");
+    let backend = replying(Duration::ZERO, 24 << 20).await;
     for (protocol, request) in [
         ("socket", array("guest_get_info", "X")),
         ("http", "GET /host HTTP/1.1\r\nHost: t\r\n\r\n".to_owned()),
@@ -296,11 +292,7 @@ async fn a_reader_that_stalls_loses_its_answer_not_the_slot() {
             "max_reply_bytes = \"64MiB\"\n[client]\nwrite_timeout = \"200ms\"",
         );
         let stack = Stack::start(&config);
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let mut stream = sending(stack.addr, request).await;
         // No byte of the answer is read. The slot still comes back, at the end of the backend's
         // answer.
         let facts = stack.seen.ended(1).await;
@@ -318,13 +310,7 @@ async fn a_reader_that_stalls_loses_its_answer_not_the_slot() {
 
 #[tokio::test]
 async fn a_large_reply_comes_through_whole() {
-    let backend = Backend::start(Options {
-        delay: Duration::ZERO,
-        reply_bytes: 5 << 20,
-        ..Options::on_free_ports()
-    })
-    .await
-    .expect("free ports");
+    let backend = replying(Duration::ZERO, 5 << 20).await;
     let stack = Stack::start(&text(backend.socket_addr(), ""));
     let direct = crate::support::ask(backend.socket_addr(), array("guest_get_info", "X")).await;
     let through = stack.ask(array("guest_get_info", "X")).await;
@@ -335,19 +321,9 @@ async fn a_large_reply_comes_through_whole() {
 
 #[tokio::test]
 async fn a_reply_larger_than_allowed_ends_in_a_reset_never_in_half_an_answer() {
-    let backend = Backend::start(Options {
-        delay: Duration::ZERO,
-        reply_bytes: 5 << 20,
-        ..Options::on_free_ports()
-    })
-    .await
-    .expect("free ports");
+    let backend = replying(Duration::ZERO, 5 << 20).await;
     let stack = Stack::start(&text(backend.socket_addr(), "max_reply_bytes = \"2MiB\""));
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-    stream
-        .write_all(array("guest_get_info", "X").as_bytes())
-        .await
-        .expect("it reads");
+    let mut stream = sending(stack.addr, array("guest_get_info", "X")).await;
     let mut answer = Vec::new();
     let error = stream.read_to_end(&mut answer).await.expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);

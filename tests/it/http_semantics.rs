@@ -7,7 +7,7 @@ use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{Scripted, Stack, json, read_all, read_until};
+use crate::support::{Scripted, Stack, json, read_all, read_until, sending};
 
 /// A backend that records every byte and answers each request it thinks is whole.
 struct Recording {
@@ -142,12 +142,8 @@ async fn a_request_passes_with_its_headers_and_without_what_is_for_one_hop() {
 async fn one_connection_carries_many_requests_also_pipelined_and_answers_in_order() {
     let backend = Recording::start().await;
     let stack = backend.stack();
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
     let one = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n");
-    stream
-        .write_all(one("/host").as_bytes())
-        .await
-        .expect("it reads");
+    let mut stream = sending(stack.addr, one("/host")).await;
     read_until(&mut stream, "overallRC\": 0}").await;
     let three = one("/guests") + &one("/guests/A/info") + &one("/guests/B/info");
     stream.write_all(three.as_bytes()).await.expect("it reads");
@@ -278,11 +274,7 @@ async fn a_body_too_large_to_hold_the_function_name_is_refused() {
 async fn a_client_that_expects_100_continue_gets_it() {
     let backend = Recording::start().await;
     let stack = backend.stack();
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-    stream
-        .write_all(b"POST /guests HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n")
-        .await
-        .expect("it reads");
+    let mut stream = sending(stack.addr, b"POST /guests HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n").await;
     assert!(
         read_until(&mut stream, "\r\n\r\n")
             .await
@@ -297,11 +289,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
 async fn head_has_the_length_and_no_body() {
     let backend = Recording::start().await;
     let stack = backend.stack();
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-    stream
-        .write_all(b"HEAD /host HTTP/1.1\r\nHost: t\r\n\r\nGET /host HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
-        .await
-        .expect("it reads");
+    let mut stream = sending(stack.addr, b"HEAD /host HTTP/1.1\r\nHost: t\r\n\r\nGET /host HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").await;
     let answers = read_all(&mut stream).await;
     assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
     assert_eq!(
@@ -354,11 +342,7 @@ async fn smuggling_is_refused_or_forwarded_with_one_framing() {
         for first in ["", "GET /host HTTP/1.1\r\nHost: t\r\n\r\n"] {
             let backend = Recording::start().await;
             let stack = backend.stack();
-            let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-            stream
-                .write_all(format!("{first}{form}").as_bytes())
-                .await
-                .expect("it reads");
+            let mut stream = sending(stack.addr, format!("{first}{form}")).await;
             // No more comes from this client, so an incomplete request ends here.
             stream.shutdown().await.expect("it takes a half-close");
             let mut answers = Vec::new();

@@ -7,7 +7,9 @@ use tidegate::call::{Reason, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::support::{Held, OK, Scripted, Stack, array, one_listener, read_until, reset, until};
+use crate::support::{
+    Held, OK, Scripted, Stack, array, one_listener, read_until, reset, sending, until,
+};
 
 /// A client's pause between two steps, so that each is seen separately.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -43,12 +45,7 @@ fn request(protocol: &str, userid: &str) -> String {
 }
 
 async fn sent(stack: &Stack, protocol: &str, userid: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-    stream
-        .write_all(request(protocol, userid).as_bytes())
-        .await
-        .expect("it reads");
-    stream
+    sending(stack.addr, request(protocol, userid)).await
 }
 
 /// One call runs, a second waits, sends `more` and leaves as `leave` says; a third then gets
@@ -147,11 +144,7 @@ async fn a_call_that_is_read_from_a_client_that_has_left_is_never_sent() {
     );
     let stack = Stack::start(&text);
     for number in 0..20 {
-        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
-        client
-            .write_all(request("http", "FIRST").as_bytes())
-            .await
-            .expect("it reads");
+        let mut client = sending(stack.addr, request("http", "FIRST")).await;
         held.next().await;
         held.go.notify_one();
         client
@@ -252,8 +245,7 @@ async fn a_client_that_leaves_before_its_request_is_whole_costs_nothing() {
         "POST /guests/X/action HTTP/1.1\r\nHost: t\r\nContent-Length: 30\r\n\r\n{\"act",
     ] {
         for leave in [drop, reset] {
-            let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-            stream.write_all(piece.as_bytes()).await.expect("it reads");
+            let mut stream = sending(stack.addr, piece).await;
             leave(stream);
             let gone = || stack.connections.open() == 0;
             crate::support::until(gone, || format!("still open after {piece:?}")).await;

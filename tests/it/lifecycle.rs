@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
 use crate::sidecar::{Said, Sidecar, TIDEGATE, field, get, run};
-use crate::support::{Held, OK, array, closed_port, json, read_all, read_until};
+use crate::support::{Held, OK, array, closed_port, json, read_all, read_until, sending};
 
 /// A config on free ports; `limits` is what differs between two of them.
 fn config(backend: SocketAddr, limits: &str) -> String {
@@ -56,11 +56,7 @@ async fn answering() -> Held {
 
 /// A connection with one call sent over it.
 async fn calling(addr: SocketAddr, userid: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(addr).await.expect("it listens");
-    stream
-        .write_all(array("guest_get_info", userid).as_bytes())
-        .await
-        .expect("it reads");
+    let mut stream = sending(addr, array("guest_get_info", userid)).await;
     stream
 }
 
@@ -634,11 +630,7 @@ async fn what_waits_beyond_the_drain_timeout_is_refused_and_the_exit_code_says_s
     let mut running = calling(addr, "RUNS").await;
     held.next().await;
     let mut on_socket = calling(addr, "WAITS").await;
-    let mut on_http = TcpStream::connect(addr).await.expect("it listens");
-    on_http
-        .write_all(b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n")
-        .await
-        .expect("it reads");
+    let mut on_http = sending(addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
     busy(&sidecar, 1, 2).await;
     sidecar.signal("TERM");
     let answer = json(&read_all(&mut on_socket).await);
@@ -683,11 +675,7 @@ async fn a_drain_ends_keep_alive_connections_with_their_next_answer() {
         Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}").await;
     let sidecar = Sidecar::start(&config(held.backend.addr, &outstanding(5))).await;
     let addr = sidecar.listener("test").await;
-    let mut client = TcpStream::connect(addr).await.expect("it listens");
-    client
-        .write_all(b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n")
-        .await
-        .expect("it reads");
+    let mut client = sending(addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
     held.next().await;
     sidecar.signal("TERM");
     sidecar.log().wait(&["draining"]).await;

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{Stack, array, both, densest, json, listens, read_until, until};
+use crate::support::{Stack, array, both, densest, json, listens, read_until, sending, until};
 
 async fn backend(delay: Duration) -> Running {
     Backend::start(Options {
@@ -22,6 +22,12 @@ async fn backend(delay: Duration) -> Running {
     .await
     .expect("free ports")
 }
+
+/// Both ways to postpone a call.
+const POSTPONED: [&str; 2] = [
+    "postpone = \"in_turn\"",
+    "postpone = \"jitter\"\npostpone_jitter = [\"20ms\", \"60ms\"]",
+];
 
 fn text(backend: &Running, queue: &str, limits: &str) -> String {
     let backend = both(backend.socket_addr(), backend.http_addr());
@@ -229,10 +235,7 @@ async fn a_full_queue_refuses_at_once_if_configured() {
 
 #[tokio::test]
 async fn a_full_queue_keeps_the_rest_at_the_door_and_loses_no_call() {
-    for postpone in [
-        "postpone = \"in_turn\"",
-        "postpone = \"jitter\"\npostpone_jitter = [\"20ms\", \"60ms\"]",
-    ] {
+    for postpone in POSTPONED {
         let backend = backend(Duration::from_millis(2)).await;
         let queue = format!("{postpone}\ncapacity = 5\nwhen_full = \"wait\"");
         let limits =
@@ -249,10 +252,7 @@ async fn a_full_queue_keeps_the_rest_at_the_door_and_loses_no_call() {
 
 #[tokio::test]
 async fn a_users_call_at_the_door_goes_before_the_polls_of_a_full_queue() {
-    for postpone in [
-        "postpone = \"in_turn\"",
-        "postpone = \"jitter\"\npostpone_jitter = [\"20ms\", \"60ms\"]",
-    ] {
+    for postpone in POSTPONED {
         let backend = backend(Duration::from_millis(50)).await;
         let queue = format!("{postpone}\ncapacity = 2");
         let limits =
@@ -291,11 +291,7 @@ async fn a_token_passes_a_full_queue_and_a_busy_backend() {
     let stack = Arc::new(Stack::start(&text(&backend, queue, limits)));
     let mut waiting = Vec::new();
     for _ in 0..6 {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream
-            .write_all(b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n")
-            .await
-            .expect("it reads");
+        let mut stream = sending(stack.addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
         waiting.push(stream);
     }
     stack.busy(1, 5).await;
@@ -324,10 +320,7 @@ async fn a_closed_function_limit_does_not_hold_up_other_functions() {
         json(&stack.ask(array("guest_list", "")).await)["overallRC"],
         0
     );
-    let mut held = TcpStream::connect(stack.addr).await.expect("it listens");
-    held.write_all(array("guest_list", "").as_bytes())
-        .await
-        .expect("it reads");
+    let mut held = sending(stack.addr, array("guest_list", "")).await;
     stack.busy(0, 1).await;
     let before = stack.clock.now();
     for answer in storm(&stack, 10).await {
@@ -355,11 +348,7 @@ async fn when_every_second_client_leaves_the_others_do_not_wait_longer() {
     let mut stayers = JoinSet::new();
     for number in 0..90 {
         let request = array("guest_get_info", &format!("U{number}"));
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
-        stream
-            .write_all(request.as_bytes())
-            .await
-            .expect("it reads");
+        let mut stream = sending(stack.addr, request).await;
         if number % 2 == 0 {
             leavers.push(stream);
         } else {

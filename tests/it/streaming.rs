@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::call::{Reason, Verdict};
-use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{PATIENCE, Scripted, Stack, array, in_turn, read_until};
+use crate::support::{PATIENCE, Scripted, Stack, array, in_turn, read_until, replying, sending};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -62,9 +61,8 @@ async fn an_upload_may_take_longer_than_response_timeout_and_the_reply_may_not()
     .await;
     let stack = Stack::start(&text(backend.addr, "response_timeout = \"400ms\"", ""));
     for status in ["200", "504"] {
-        let mut stream = TcpStream::connect(stack.addr).await.expect("it listens");
         let head = "POST /guests HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 40000\r\n\r\n";
-        stream.write_all(head.as_bytes()).await.expect("it reads");
+        let mut stream = sending(stack.addr, head).await;
         stream.write_all(&[b' '; 20_000]).await.expect("it reads");
         stack.busy(1, 0).await;
         tokio::time::sleep(1200 * MS).await;
@@ -81,13 +79,7 @@ async fn an_upload_may_take_longer_than_response_timeout_and_the_reply_may_not()
 
 #[tokio::test]
 async fn response_timeout_ends_a_streamed_reply_whose_client_takes_nothing_more() {
-    let backend = Backend::start(Options {
-        delay: Duration::ZERO,
-        reply_bytes: 24 << 20,
-        ..Options::on_free_ports()
-    })
-    .await
-    .expect("free ports");
+    let backend = replying(Duration::ZERO, 24 << 20).await;
     for (addr, request) in [
         (backend.http_addr(), GET.to_owned()),
         (backend.socket_addr(), array("guest_get_info", "X")),
@@ -113,13 +105,7 @@ async fn response_timeout_ends_a_streamed_reply_whose_client_takes_nothing_more(
 
 #[tokio::test]
 async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_slots() {
-    let backend = Backend::start(Options {
-        delay: Duration::ZERO,
-        reply_bytes: 24 << 20,
-        ..Options::on_free_ports()
-    })
-    .await
-    .expect("free ports");
+    let backend = replying(Duration::ZERO, 24 << 20).await;
     let outcomes = [
         (backend.http_addr(), GET.to_owned()),
         (backend.socket_addr(), array("guest_get_info", "X")),
@@ -143,8 +129,7 @@ async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_s
         }
         stack.busy(4, 0).await;
         // A client that reads is served while all four are still reading.
-        let mut quick = TcpStream::connect(stack.addr).await.expect("it listens");
-        quick.write_all(request.as_bytes()).await.expect("it reads");
+        let mut quick = sending(stack.addr, request).await;
         let mut first = [0; 1];
         let read = timeout(PATIENCE, quick.read_exact(&mut first)).await;
         read.expect("a slot is free").expect("it is answered");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate::admit::Gate;
 use tidegate::app;
 use tidegate::call::identity::Fields;
-use tidegate::call::{Facts, Identity, Observe, Peer, Rejection};
+use tidegate::call::{Facts, Identity, Listener, Observe, Peer, Rejection, Serve};
 use tidegate::callers::{Callers, Changed};
 use tidegate::classify::Classifier;
 use tidegate::coalesce::Coalescer;
@@ -21,6 +21,7 @@ use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
 use tidegate::tasks::{self, Tasks};
+use tidegate_lab::backend::{Backend, Options, Running};
 use tidegate_runtime::{Clock, Live};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -172,28 +173,9 @@ impl Stack {
             .map(|listener| {
                 let socket = listen::bind(&listener).expect("nothing is in the way");
                 let bind = socket.address().clone();
+                let connections = Arc::clone(&connections);
                 let conversation = Arc::clone(&conversation);
-                let handle = move |stream, peer, connection| {
-                    let accepted = Accepted {
-                        stream,
-                        peer,
-                        listener: Arc::clone(&listener),
-                        at: clock.now(),
-                    };
-                    let conversation = Arc::clone(&conversation);
-                    async move {
-                        protocol::converse(accepted, conversation).await;
-                        drop(connection);
-                    }
-                };
-                tokio::spawn(listen::accept(
-                    socket,
-                    Arc::clone(&connections),
-                    stop.clone(),
-                    || std::future::ready(()),
-                    |error| panic!("accept failed: {error}"),
-                    handle,
-                ));
+                serve(socket, listener, connections, conversation, stop.clone());
                 // For a path this is not used.
                 bind.tcp().unwrap_or(([0; 4], 0).into())
             })
@@ -240,6 +222,47 @@ impl Stack {
     }
 }
 
+/// Serves the connections of a listener until it is stopped.
+pub(crate) fn serve<S: Serve>(
+    socket: listen::Bound,
+    listener: Arc<Listener>,
+    connections: Arc<Connections>,
+    conversation: Arc<Conversation<S>>,
+    stop: CancellationToken,
+) {
+    let handle = move |stream, peer, connection| {
+        let accepted = Accepted {
+            stream,
+            peer,
+            listener: Arc::clone(&listener),
+            at: conversation.clock.now(),
+        };
+        let conversation = Arc::clone(&conversation);
+        async move {
+            protocol::converse(accepted, conversation).await;
+            drop(connection);
+        }
+    };
+    tokio::spawn(listen::accept(
+        socket,
+        connections,
+        stop,
+        || std::future::ready(()),
+        |error| panic!("accept failed: {error}"),
+        handle,
+    ));
+}
+
+/// A stand-in backend that answers after this time, with at least so many bytes.
+pub(crate) async fn replying(delay: Duration, reply_bytes: usize) -> Running {
+    let options = Options {
+        delay,
+        reply_bytes,
+        ..Options::on_free_ports()
+    };
+    Backend::start(options).await.expect("free ports")
+}
+
 /// The origin of a TCP call without identity headers.
 pub(crate) fn identity(listener: &str, peer: impl Into<SocketAddr>) -> Arc<Identity> {
     let peer = Peer::Tcp(peer.into());
@@ -271,11 +294,16 @@ pub(crate) async fn connect(addr: SocketAddr) -> TcpStream {
     TcpStream::connect(addr).await.expect("a server listens")
 }
 
-/// Sends bytes over a new connection and reads the answer until EOF.
-pub(crate) async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+/// A new connection, with these bytes sent over it.
+pub(crate) async fn sending(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> TcpStream {
     let mut stream = connect(addr).await;
     stream.write_all(bytes.as_ref()).await.expect("it reads");
-    read_all(&mut stream).await
+    stream
+}
+
+/// Sends bytes over a new connection and reads the answer until EOF.
+pub(crate) async fn ask(addr: SocketAddr, bytes: impl AsRef<[u8]>) -> String {
+    read_all(&mut sending(addr, bytes).await).await
 }
 
 /// Sends bytes over a new connection, which is closed without an answer.
