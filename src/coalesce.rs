@@ -162,7 +162,7 @@ impl Coalescer {
         message: &Message,
         of_table: bool,
     ) -> Option<Key> {
-        let settings = Arc::clone(self.shared.lock().settings());
+        let settings = Arc::clone(&self.shared.lock().settings);
         if !settings.functions.contains(function) {
             return None;
         }

@@ -265,11 +265,9 @@ impl Queue {
 impl State {
     /// Whether [`let_through`](Self::let_through) would find nothing to do.
     fn is_settled(&self, now: Timestamp) -> bool {
+        let mut lanes = self.lanes.iter();
         self.wake.is_none_or(|wake| now < wake)
-            && self
-                .lanes
-                .iter()
-                .all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
+            && lanes.all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
     }
 
     /// Until when a call of this class may wait; `None` until it is served. Its rate limit decides,

@@ -133,9 +133,8 @@ impl Fields {
 
     /// Those that are in it.
     pub fn iter(self) -> impl Iterator<Item = Field> {
-        Field::ALL
-            .into_iter()
-            .filter(move |field| self.0 & field.bit() != 0)
+        let fields = Field::ALL.into_iter();
+        fields.filter(move |field| self.0 & field.bit() != 0)
     }
 }
 

@@ -134,11 +134,8 @@ fn is_for_all(headers: &HeaderMap, apart: &Apart) -> bool {
             })
         })
     };
-    !headers.contains_key(header::SET_COOKIE)
-        && headers
-            .get_all(header::VARY)
-            .iter()
-            .all(varies_only_by_compared_headers)
+    let mut varies = headers.get_all(header::VARY).iter();
+    !headers.contains_key(header::SET_COOKIE) && varies.all(varies_only_by_compared_headers)
 }
 
 #[cfg(test)]

@@ -142,11 +142,8 @@ impl Parts {
         let RequestBody::Whole(body) = &call.body else {
             return None;
         };
-        if !may_be_a_read
-            || NEVER_SHARED
-                .iter()
-                .any(|name| head.headers.contains_key(name))
-        {
+        let is_there = |name| head.headers.contains_key(name);
+        if !may_be_a_read || NEVER_SHARED.iter().any(is_there) {
             return None;
         }
         self.add(head.method.as_str().as_bytes());

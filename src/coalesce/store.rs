@@ -118,7 +118,7 @@ pub struct CoalesceNow {
 }
 
 pub(super) struct SharedCalls {
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
     /// By guest, so that a write finds the reads that it ends.
     index: HashMap<Option<Guest>, HashMap<Arc<Key>, Entry>>,
     calls: HashMap<CallId, Call>,
@@ -156,10 +156,6 @@ impl SharedCalls {
     pub(super) fn apply(&mut self, settings: Settings) {
         self.settings = Arc::new(settings);
         self.end_all();
-    }
-
-    pub(super) fn settings(&self) -> &Arc<Settings> {
-        &self.settings
     }
 
     /// Looks for an identical read.

@@ -6,7 +6,7 @@
 //! (docs/decisions/0013)
 
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::net::TcpStream;
 
@@ -51,7 +51,7 @@ impl Backend {
         bytes: &[u8],
     ) -> Result<(TcpStream, usize), ConnectError> {
         let bound = self.bounds.connect_timeout;
-        if !self.connector.is_by_name() {
+        if !matches!(self.connector.address, Address::Name(..)) {
             return self.connector.connect_and_write(bytes, bound).await;
         }
         // Nothing is written before the name is resolved.
@@ -88,7 +88,7 @@ impl Backends {
         let mut latest = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let before = latest.backend.clone();
         if let (Some(before), Some(address)) = (&before, address)
-            && before.connector.address() == address
+            && before.connector.address == *address
         {
             if before.bounds != *bounds {
                 latest.backend = Some(Arc::new(Backend {
@@ -105,7 +105,11 @@ impl Backends {
                 generation,
                 bounds: bounds.clone(),
                 pool: Arc::default(),
-                connector: Arc::new(Connector::new(address.clone(), Arc::clone(resolve))),
+                connector: Arc::new(Connector {
+                    address: address.clone(),
+                    resolve: Arc::clone(resolve),
+                    lookup: Mutex::default(),
+                }),
                 slow_readers: Arc::default(),
             })
         });

@@ -45,10 +45,8 @@ impl<T: Send + 'static> Future for Carry<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let exchange = self
-            .exchange
-            .as_mut()
-            .expect("an exchange is not polled after its end");
+        let exchange = self.exchange.as_mut();
+        let exchange = exchange.expect("an exchange is not polled after its end");
         let done = exchange.as_mut().poll(cx);
         if done.is_ready() {
             self.exchange = None;

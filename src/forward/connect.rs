@@ -115,30 +115,13 @@ const BACKLOG_FULL: Duration = Duration::from_millis(5);
 
 /// Connects to one backend.
 pub(super) struct Connector {
-    address: Address,
-    resolve: Arc<dyn Resolve>,
+    pub(super) address: Address,
+    pub(super) resolve: Arc<dyn Resolve>,
     /// The current lookup, if any.
-    lookup: Mutex<Option<watch::Receiver<Option<Found>>>>,
+    pub(super) lookup: Mutex<Option<watch::Receiver<Option<Found>>>>,
 }
 
 impl Connector {
-    pub(super) fn new(address: Address, resolve: Arc<dyn Resolve>) -> Self {
-        Self {
-            address,
-            resolve,
-            lookup: Mutex::new(None),
-        }
-    }
-
-    /// Whether each connect resolves the name.
-    pub(super) fn is_by_name(&self) -> bool {
-        matches!(self.address, Address::Name(..))
-    }
-
-    pub(super) fn address(&self) -> &Address {
-        &self.address
-    }
-
     /// Connects within a bound.
     pub(super) async fn connect(&self, bound: Duration) -> Result<TcpStream, ConnectError> {
         match &self.address {

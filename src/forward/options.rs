@@ -173,9 +173,7 @@ impl Address {
             _ => (given, usual.ok_or_else(|| wrong("has no port"))?),
         };
         if let Some(inner) = host.strip_prefix('[') {
-            let ip = inner
-                .strip_suffix(']')
-                .and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+            let ip: Option<Ipv6Addr> = inner.strip_suffix(']').and_then(|ip| ip.parse().ok());
             let ip = ip.ok_or_else(|| wrong("is not an IPv6 address in brackets"))?;
             return Ok(Self::Ip((ip, port).into()));
         }
@@ -189,12 +187,8 @@ impl Address {
             return Err(wrong("has no host that could be looked up"));
         }
         // No host is called 300.1.2.3: a name that ends in digits was meant as an address.
-        let last = host
-            .trim_end_matches('.')
-            .rsplit('.')
-            .next()
-            .unwrap_or_default();
-        if last.bytes().all(|byte| byte.is_ascii_digit()) {
+        let last = host.trim_end_matches('.').rsplit('.').next();
+        if last.is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit())) {
             return Err(wrong("is neither an address nor a name"));
         }
         Ok(Self::Name(host.into(), port))

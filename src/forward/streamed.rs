@@ -261,9 +261,8 @@ fn look<T: Source>(
     if deadline <= now {
         if let Some(source) = state.cut_off("the reply took longer than response_timeout") {
             drop(state);
-            source
-                .record()
-                .note(|facts| facts.reason = Some(Reason::BackendSlow));
+            let record = source.record();
+            record.note(|facts| facts.reason = Some(Reason::BackendSlow));
             source.end(Outcome::Failed);
         }
         return Next::Nothing;

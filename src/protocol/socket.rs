@@ -222,11 +222,8 @@ async fn answer(mut client: Client, bytes: Bytes, settings: &Settings) {
 
 async fn refuse(mut client: Client, refusal: &Refusal, settings: &Settings) {
     let answer = dialect::refusal_json(refusal);
-    if client
-        .write_all(&answer, settings.write_timeout)
-        .await
-        .is_ok()
-    {
+    let written = client.write_all(&answer, settings.write_timeout).await;
+    if written.is_ok() {
         // The client of an invalid request may still be sending.
         let expect_more = refusal.reason.overall_rc() == 400;
         client.close(expect_more).await;
@@ -242,11 +239,8 @@ async fn relay(mut client: Client, mut body: ReplyBody, settings: &Settings) {
         let Ok(bytes) = frame.into_data() else {
             continue;
         };
-        if client
-            .write_all(&bytes, settings.write_timeout)
-            .await
-            .is_err()
-        {
+        let written = client.write_all(&bytes, settings.write_timeout).await;
+        if written.is_err() {
             return client.abandon();
         }
     }

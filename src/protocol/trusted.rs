@@ -17,12 +17,13 @@ options! {
         /// X-Forwarded-For. From any other peer such a header is ignored. "unix" stands for every
         /// process that may connect to a socket file. Name the proxy's own address. Name a loopback
         /// address only if no other process on this machine could lie about its client.
-        trusted_proxies: TrustedProxies = TrustedProxies::kind().or(TrustedProxies::none());
+        trusted_proxies: TrustedProxies = TrustedProxies::kind().or(TrustedProxies::default());
     }
 }
 
-/// The trusted proxies.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The trusted proxies. By default not even this machine: any process on it could choose its own
+/// address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies {
     /// By their addresses.
     pub networks: Arc<[Network]>,
@@ -31,14 +32,6 @@ pub struct TrustedProxies {
 }
 
 impl TrustedProxies {
-    /// Not even this machine: any process on it could choose its own address.
-    pub(crate) fn none() -> Self {
-        Self {
-            networks: Arc::default(),
-            unix: false,
-        }
-    }
-
     /// Whether a peer is trusted.
     #[must_use]
     pub fn trusts(&self, peer: Peer) -> bool {
@@ -55,9 +48,7 @@ impl TrustedProxies {
             .iter()
             .any(|network| network.contains(address))
     }
-}
 
-impl TrustedProxies {
     fn kind() -> Kind<Self> {
         let entry = text(
             "\"unix\", or a network",

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::sidecar::Sidecar;
 use crate::support::{
     Held, PATIENCE, Scripted, Stack, config, identity, json, read_all, read_until, reset, sending,
-    until,
+    serve, until,
 };
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Kept: yes\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
@@ -91,7 +91,7 @@ impl Stage {
     /// A client that waits for a call at the backend, which is there.
     async fn runs_one(&mut self) -> TcpStream {
         let request = request("GET", "/host", "");
-        let mut client = sending(self.stack.addr, request).await;
+        let client = sending(self.stack.addr, request).await;
         let got = self.held.next().await;
         assert!(got.starts_with("GET /host "), "{got}");
         client
@@ -426,7 +426,7 @@ async fn a_client_that_leaves_does_not_cancel_its_task() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let mut first = stage.runs_one().await;
     let request = request("POST", "/guests", "Prefer: respond-async, wait=600\r\n");
-    let mut client = sending(stage.stack.addr, request).await;
+    let client = sending(stage.stack.addr, request).await;
     stage.tasks(1, 0, 0).await;
     reset(client);
     stage.held.go.notify_one();
@@ -1007,7 +1007,7 @@ async fn a_reload_changes_the_bounds_in_place_and_what_is_handed_over_stays() {
     sidecar
         .reload(&first.replace("enabled = true", "enabled = false"))
         .await;
-    let mut client = sending(addr, request("GET", &at, "")).await;
+    let _client = sending(addr, request("GET", &at, "")).await;
     assert!(held.next().await.starts_with("GET /v1/tasks/"));
     sidecar.reload(&first).await;
     assert_eq!(ask(addr, "GET", &at, "").await.status, 200);

@@ -216,7 +216,7 @@ async fn what_is_odd_and_still_a_call_is_answered_by_the_backend() {
     ] {
         let direct = ask(backend.socket_addr(), &request).await;
         assert_eq!(stack.ask(&request).await, direct, "{request}");
-        let mut half_closed = sending(stack.addr, request).await;
+        let mut half_closed = sending(stack.addr, &request).await;
         half_closed.shutdown().await.expect("a half-close");
         assert_eq!(read_all(&mut half_closed).await, direct, "{request}");
     }
@@ -343,7 +343,7 @@ async fn silent_connections_do_not_stop_a_call() {
             "GET / HT",
             "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n",
         ];
-        let mut stream = sending(stack.addr, begun[number % begun.len()]).await;
+        let stream = sending(stack.addr, begun[number % begun.len()]).await;
         silent.push(stream);
     }
     until(
@@ -593,12 +593,12 @@ async fn a_second_array_while_the_first_waits_ends_both() {
     let (backend, stack) = stack(LONG).await;
     let mut slow = Vec::new();
     for _ in 0..4 {
-        let mut stream = sending(stack.addr, array("guest_get_info", "SILENT")).await;
+        let stream = sending(stack.addr, array("guest_get_info", "SILENT")).await;
         slow.push(stream);
     }
     stack.busy(4, 0).await;
     let request = array("guest_get_info", "X");
-    let mut stream = sending(stack.addr, request).await;
+    let mut stream = sending(stack.addr, &request).await;
     stack.busy(4, 1).await;
     stream
         .write_all(request.as_bytes())

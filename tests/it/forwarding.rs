@@ -292,7 +292,7 @@ async fn a_reader_that_stalls_loses_its_answer_not_the_slot() {
             "max_reply_bytes = \"64MiB\"\n[client]\nwrite_timeout = \"200ms\"",
         );
         let stack = Stack::start(&config);
-        let mut stream = sending(stack.addr, request).await;
+        let _stream = sending(stack.addr, request).await;
         // No byte of the answer is read. The slot still comes back, at the end of the backend's
         // answer.
         let facts = stack.seen.ended(1).await;

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::support::{Scripted, Stack, json, read_all, read_until, sending};
 

@@ -245,7 +245,7 @@ async fn a_client_that_leaves_before_its_request_is_whole_costs_nothing() {
         "POST /guests/X/action HTTP/1.1\r\nHost: t\r\nContent-Length: 30\r\n\r\n{\"act",
     ] {
         for leave in [drop, reset] {
-            let mut stream = sending(stack.addr, piece).await;
+            let stream = sending(stack.addr, piece).await;
             leave(stream);
             let gone = || stack.connections.open() == 0;
             crate::support::until(gone, || format!("still open after {piece:?}")).await;

@@ -56,8 +56,7 @@ async fn answering() -> Held {
 
 /// A connection with one call sent over it.
 async fn calling(addr: SocketAddr, userid: &str) -> TcpStream {
-    let mut stream = sending(addr, array("guest_get_info", userid)).await;
-    stream
+    sending(addr, array("guest_get_info", userid)).await
 }
 
 /// Sends one call to a backend that answers at once; returns its `overallRC`.

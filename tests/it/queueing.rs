@@ -6,8 +6,6 @@ use std::time::Duration;
 use tidegate::call::{Facts, Reason, Verdict};
 use tidegate_lab::backend::{Backend, Options, Running};
 use tidegate_limits::Timestamp;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::{Stack, array, both, densest, json, listens, read_until, sending, until};
@@ -291,7 +289,7 @@ async fn a_token_passes_a_full_queue_and_a_busy_backend() {
     let stack = Arc::new(Stack::start(&text(&backend, queue, limits)));
     let mut waiting = Vec::new();
     for _ in 0..6 {
-        let mut stream = sending(stack.addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
+        let stream = sending(stack.addr, b"GET /host HTTP/1.1\r\nHost: t\r\n\r\n").await;
         waiting.push(stream);
     }
     stack.busy(1, 5).await;
@@ -320,7 +318,7 @@ async fn a_closed_function_limit_does_not_hold_up_other_functions() {
         json(&stack.ask(array("guest_list", "")).await)["overallRC"],
         0
     );
-    let mut held = sending(stack.addr, array("guest_list", "")).await;
+    let _held = sending(stack.addr, array("guest_list", "")).await;
     stack.busy(0, 1).await;
     let before = stack.clock.now();
     for answer in storm(&stack, 10).await {

@@ -129,7 +129,7 @@ async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_s
         }
         stack.busy(4, 0).await;
         // A client that reads is served while all four are still reading.
-        let mut quick = sending(stack.addr, request).await;
+        let mut quick = sending(stack.addr, &request).await;
         let mut first = [0; 1];
         let read = timeout(PATIENCE, quick.read_exact(&mut first)).await;
         read.expect("a slot is free").expect("it is answered");
