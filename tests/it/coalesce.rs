@@ -337,8 +337,7 @@ async fn busy_stage(coalesce: &str) -> (Stage, JoinHandle<String>) {
 }
 
 async fn connected(stage: &Stage, request: &str) -> TcpStream {
-    let client = sending(stage.stack.addr, request).await;
-    client
+    sending(stage.stack.addr, request).await
 }
 
 #[tokio::test]
