@@ -26,21 +26,20 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use self::connection::Member;
-pub use self::endpoint::{Endpoint, EndpointError, TlsError, tls};
+pub use self::endpoint::{Endpoint, EndpointError, Tls, TlsError};
 use self::failure::Failure;
 pub use self::messages::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
 pub use self::watch::{Change, Changes, Watch, Watched};
-pub use tokio_rustls::rustls::ClientConfig;
 
 /// The address of etcd, the user, and the time limits of an answer.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The members, in the order of attempts.
     pub endpoints: Vec<Endpoint>,
     /// Name and password, if etcd requires them.
     pub credentials: Option<Credentials>,
-    /// For `https` endpoints; see [`tls`].
-    pub tls: Option<Arc<ClientConfig>>,
+    /// For `https` endpoints.
+    pub tls: Option<Tls>,
     /// The time limit of one member, from the connect to the last byte of its answer.
     pub try_timeout: Duration,
     /// The time limit of a call over all members.
@@ -61,33 +60,6 @@ impl Settings {
             deadline: Duration::from_secs(2),
             max_reply: 4 << 20,
         }
-    }
-}
-
-/// Compares only whether TLS is used, not the certificates.
-impl PartialEq for Settings {
-    fn eq(&self, other: &Self) -> bool {
-        self.endpoints == other.endpoints
-            && self.credentials == other.credentials
-            && self.tls.is_some() == other.tls.is_some()
-            && self.try_timeout == other.try_timeout
-            && self.deadline == other.deadline
-            && self.max_reply == other.max_reply
-    }
-}
-
-impl Eq for Settings {}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("endpoints", &self.endpoints)
-            .field("credentials", &self.credentials)
-            .field("tls", &self.tls.is_some())
-            .field("try_timeout", &self.try_timeout)
-            .field("deadline", &self.deadline)
-            .field("max_reply", &self.max_reply)
-            .finish()
     }
 }
 

@@ -1,9 +1,8 @@
 //! Reads the certificates for etcd.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use tidegate_runtime::etcd::{self, ClientConfig};
+use tidegate_runtime::etcd::Tls;
 
 use super::EtcdTlsSection;
 use crate::options::shown::quoted;
@@ -12,7 +11,7 @@ use crate::options::{Notes, Setting};
 impl EtcdTlsSection {
     /// Reads the files. None inside if there is no TLS; none at all where something is wrong,
     /// which has been noted.
-    pub(in crate::config) fn load(&self, notes: &Notes) -> Option<Option<Arc<ClientConfig>>> {
+    pub(in crate::config) fn load(&self, notes: &Notes) -> Option<Option<Tls>> {
         if !(self.ca.sound && self.cert.sound && self.key.sound) {
             return None;
         }
@@ -41,7 +40,7 @@ impl EtcdTlsSection {
             return None;
         };
         let own = has_cert.then_some((&cert[..], &key[..]));
-        match etcd::tls(&ca, own) {
+        match Tls::new(&ca, own) {
             Ok(client) => Some(Some(client)),
             Err(error) => {
                 let cure = "give certificates and keys in PEM that belong together";

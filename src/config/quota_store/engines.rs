@@ -1,11 +1,9 @@
 //! The settings of ZooKeeper, etcd and Redis.
 
-use std::sync::Arc;
-
 use tidegate_quota::Engine;
 use tidegate_quota::etcd::Certificates;
 use tidegate_runtime::election::TimeToLive;
-use tidegate_runtime::etcd::{self, ClientConfig};
+use tidegate_runtime::etcd;
 
 use super::super::etcd_tls::EtcdTlsSection;
 use super::{QuotaStore, QuotaStoreSection, Store};
@@ -119,7 +117,7 @@ impl QuotaStore {
         Some(Engine::Etcd(settings))
     }
 
-    fn etcd_tls(&self, notes: &Notes) -> Option<Arc<ClientConfig>> {
+    fn etcd_tls(&self, notes: &Notes) -> Option<etcd::Tls> {
         let servers = &self.store.servers;
         let mut addresses = servers.value.iter();
         let https = addresses.position(|server| server.starts_with("https:"));

@@ -16,7 +16,6 @@ use prost::Message;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::ClientConfig;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -24,13 +23,13 @@ use tonic::codegen::Service;
 use tonic::codegen::tokio_stream::{self, StreamExt as _};
 use tonic_prost::ProstCodec;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Tls};
 use super::failure::Failure;
 
 /// One member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
     endpoint: Endpoint,
-    tls: Option<Arc<ClientConfig>>,
+    tls: Option<Tls>,
     connection: Mutex<Option<SendRequest<Body>>>,
 }
 
@@ -38,7 +37,7 @@ pub(super) struct Member {
 pub(super) type Messages<T> = tonic::Streaming<T>;
 
 impl Member {
-    pub(super) fn new(endpoint: Endpoint, tls: Option<Arc<ClientConfig>>) -> Self {
+    pub(super) fn new(endpoint: Endpoint, tls: Option<Tls>) -> Self {
         Self {
             endpoint,
             tls,
@@ -155,7 +154,7 @@ impl Member {
             if !self.endpoint.https {
                 return self.handshake(stream).await;
             }
-            let Some(tls) = &self.tls else {
+            let Some(Tls(tls)) = &self.tls else {
                 return Err(self.never("https, but no authority to trust is configured"));
             };
             let Some(name) = self.endpoint.server_name() else {

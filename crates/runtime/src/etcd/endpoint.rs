@@ -81,41 +81,57 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-/// The TLS settings of `https` endpoints: the authority to trust, and our certificate if etcd
-/// requires one. All in PEM.
-///
-/// # Errors
-///
-/// If a text is not PEM, if it has no authority, or if certificate and key do not match.
-pub fn tls(
-    authorities: &[u8],
-    identity: Option<(&[u8], &[u8])>,
-) -> Result<Arc<ClientConfig>, TlsError> {
-    let mut roots = RootCertStore::empty();
-    let mut any = false;
-    for authority in CertificateDer::pem_slice_iter(authorities) {
-        roots.add(authority.map_err(|cause| TlsError::Pem("authority", cause))?)?;
-        any = true;
+/// The TLS settings of `https` endpoints. All are equal: certificates are not compared.
+#[derive(Clone)]
+pub struct Tls(pub(super) Arc<ClientConfig>);
+
+impl PartialEq for Tls {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
-    if !any {
-        let cause = rustls::pki_types::pem::Error::NoItemsFound;
-        return Err(TlsError::Pem("authority", cause));
+}
+
+impl Eq for Tls {}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    let mut config = match identity {
-        None => config.with_no_client_auth(),
-        Some((chain, key)) => {
-            let chain = CertificateDer::pem_slice_iter(chain)
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|cause| TlsError::Pem("certificate", cause))?;
-            let key =
-                PrivateKeyDer::from_pem_slice(key).map_err(|cause| TlsError::Pem("key", cause))?;
-            config.with_client_auth_cert(chain, key)?
+}
+
+impl Tls {
+    /// The authority to trust, and our certificate and key if etcd requires them. All in PEM.
+    ///
+    /// # Errors
+    ///
+    /// If a text is not PEM, if it has no authority, or if certificate and key do not match.
+    pub fn new(authorities: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        let mut any = false;
+        for authority in CertificateDer::pem_slice_iter(authorities) {
+            roots.add(authority.map_err(|cause| TlsError::Pem("authority", cause))?)?;
+            any = true;
         }
-    };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Arc::new(config))
+        if !any {
+            let cause = rustls::pki_types::pem::Error::NoItemsFound;
+            return Err(TlsError::Pem("authority", cause));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let mut config = match identity {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => {
+                let chain = CertificateDer::pem_slice_iter(chain)
+                    .collect::<Result<Vec<_>, _>>()
+                    .map_err(|cause| TlsError::Pem("certificate", cause))?;
+                let key = PrivateKeyDer::from_pem_slice(key)
+                    .map_err(|cause| TlsError::Pem("key", cause))?;
+                config.with_client_auth_cert(chain, key)?
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self(Arc::new(config)))
+    }
 }

@@ -503,7 +503,7 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
     let mut settings = etcd.settings();
     let untold = Client::new(settings.clone()).get(b"a").await;
     assert!(matches!(untold, Err(Error::Unreachable(_))), "{untold:?}");
-    settings.tls = Some(etcd::tls(certificate.as_bytes(), None).expect("it is a certificate"));
+    settings.tls = Some(etcd::Tls::new(certificate.as_bytes(), None).expect("it is a certificate"));
     let client = Client::new(settings.clone());
     client.put(b"a", b"1", None).await.expect("it is trusted");
     let mut watch = client.watch(Range::key(b"a"), 1);
@@ -511,11 +511,11 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
 
     let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
     let other = other.expect("a certificate can be made").cert.pem();
-    settings.tls = Some(etcd::tls(other.as_bytes(), None).expect("it is a certificate"));
+    settings.tls = Some(etcd::Tls::new(other.as_bytes(), None).expect("it is a certificate"));
     let stranger = Client::new(settings).get(b"a").await;
     assert!(
         matches!(stranger, Err(Error::Unreachable(_))),
         "{stranger:?}"
     );
-    etcd::tls(b"no certificate", None).expect_err("there is none in it");
+    etcd::Tls::new(b"no certificate", None).expect_err("there is none in it");
 }
