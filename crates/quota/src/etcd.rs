@@ -32,13 +32,12 @@ use tidegate_runtime::etcd::{
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use self::keeper::{Keeper, Told};
+use super::node::{Node, sleep_about};
 use super::waiters::Waiters;
-use super::{
-    Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
-};
+use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
 
 /// The place of the records, and the count of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +89,6 @@ const RETRY_STRANGER: Duration = Duration::from_secs(5);
 /// A store of quota records in etcd. See the [module](self).
 pub struct Etcd {
     shared: Arc<Shared>,
-    members: watch::Receiver<usize>,
     follow: mpsc::Sender<u64>,
     _stop: DropGuard,
 }
@@ -98,12 +96,8 @@ pub struct Etcd {
 struct Shared {
     client: Client,
     settings: Settings,
-    clock: Clock,
-    /// This node, as other nodes know it.
-    node: String,
-    time: watch::Sender<StoreTime>,
+    node: Node,
     waiters: Waiters,
-    signs: SignsOfLife,
 }
 
 /// The last requests for the time, and when each was sent. Several can be in progress: a late
@@ -154,17 +148,13 @@ impl Etcd {
         let shared = Arc::new(Shared {
             client: Client::new(settings.store.clone()),
             settings,
-            clock,
-            node: format!("{:016x}", rand::random::<u64>()),
-            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            node: Node::new("etcd", clock),
             waiters: Waiters::default(),
-            signs: SignsOfLife::default(),
         });
-        let (tell, members) = watch::channel(0);
         let (follow, follows) = mpsc::channel(1);
         let stopped = CancellationToken::new();
         tokio::spawn(Arc::clone(&shared).live(stopped.clone()));
-        let counts = Arc::clone(&shared).count_members(tell);
+        let counts = Arc::clone(&shared).count_members();
         tokio::spawn(stopped.clone().run_until_cancelled_owned(counts));
         let news = Arc::clone(&shared).follow(follows);
         tokio::spawn(stopped.clone().run_until_cancelled_owned(news));
@@ -172,13 +162,12 @@ impl Etcd {
             client: shared.client.clone(),
             settings: shared.settings.clone(),
             clock,
-            node: shared.node.clone(),
-            known: shared.time.subscribe(),
+            node: shared.node.id.clone(),
+            known: shared.node.time.subscribe(),
         };
         tokio::spawn(keeper.run(stopped.clone()));
         Self {
             shared,
-            members,
             follow,
             _stop: stopped.drop_guard(),
         }
@@ -220,10 +209,7 @@ impl Shared {
                 let ended = self.membership(&mut lease).await;
                 let Err(error) = ended else { continue };
                 let pause = pause(&error);
-                let why = error.to_string();
-                if self.signs.failed(self.clock.now(), &why) {
-                    warn!(cause = why, "quota: etcd is unavailable");
-                }
+                self.node.failed(&error.to_string());
                 tokio::time::sleep(pause).await;
             }
         };
@@ -240,11 +226,11 @@ impl Shared {
         let ttl = self.settings.time_to_live.get();
         let granted = self.client.lease_grant(ttl).await?;
         *lease = Some(granted.id);
-        let member = format!("{}{}", self.settings.members(), self.node);
+        let member = format!("{}{}", self.settings.members(), self.node.id);
         let put = self.client.put(member.as_bytes(), b"", *lease);
         put.await?;
         let knows = async {
-            let mut time = self.time.subscribe();
+            let mut time = self.node.time.subscribe();
             // An error means that no task asks any more.
             let _ = time.wait_for(keeper::is_known).await;
             let put = self
@@ -253,9 +239,7 @@ impl Shared {
             put.await?;
             std::future::pending().await
         };
-        if self.signs.answered() {
-            info!("quota: etcd is back");
-        }
+        self.node.answered();
         let renew = async {
             loop {
                 tokio::time::sleep(ttl / 3).await;
@@ -275,18 +259,18 @@ impl Shared {
 
     /// Asks for the time regularly, sooner after an unanswered request.
     async fn ask(&self, lease: i64, questions: &Questions) -> Result<(), etcd::Error> {
-        let key = format!("{}{}", self.settings.asked(), self.node);
+        let key = format!("{}{}", self.settings.asked(), self.node.id);
         let mut number: u64 = rand::random::<u32>().into();
         loop {
             number += 1;
-            questions.ask(number, self.clock.now());
+            questions.ask(number, self.node.clock.now());
             let text = number.to_string();
             let put = self
                 .client
                 .put(key.as_bytes(), text.as_bytes(), Some(lease));
             put.await?;
             if timeout(RETRY, questions.answered.notified()).await.is_ok() {
-                tokio::time::sleep(ASK.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+                sleep_about(ASK).await;
             }
         }
     }
@@ -297,27 +281,24 @@ impl Shared {
         let from = self.client.range(&key).await?.revision + 1;
         let mut watch = self.client.watch(key, from);
         loop {
-            let news = watch.next().await?;
-            let received = self.clock.now();
-            for entry in puts(news) {
+            for entry in puts(watch.next().await?) {
                 let Ok(told) = Told::read(&entry.value) else {
                     continue;
                 };
-                let answers = told.answers.get(&self.node);
+                let answers = told.answers.get(&self.node.id);
                 let Some(sent) = answers.and_then(|number| questions.answer(*number)) else {
                     continue;
                 };
-                let stamp = Duration::from_nanos(told.nanos);
                 // The master's stamps have nanoseconds.
-                let told = StoreTime::from_reply(sent, received, stamp, Duration::ZERO);
-                learn(&self.time, told);
+                let stamp = Duration::from_nanos(told.nanos);
+                self.node.learn(sent, stamp, Duration::ZERO);
             }
         }
     }
 
-    async fn count_members(self: Arc<Self>, tell: watch::Sender<usize>) {
+    async fn count_members(self: Arc<Self>) {
         loop {
-            if let Err(error) = self.counted(&tell).await {
+            if let Err(error) = self.counted().await {
                 debug!(%error, "quota: etcd does not tell its members");
                 tokio::time::sleep(pause(&error)).await;
             }
@@ -325,15 +306,14 @@ impl Shared {
     }
 
     /// Counts until changes were missed.
-    async fn counted(&self, tell: &watch::Sender<usize>) -> Result<(), etcd::Error> {
+    async fn counted(&self) -> Result<(), etcd::Error> {
         let range = Range::prefix(self.settings.members().as_bytes());
         let found = self.client.range(&range).await?;
         let mut watch = self.client.watch(range, found.revision + 1);
         let keys = found.entries.into_iter().map(|entry| entry.key);
         let mut members: HashSet<Vec<u8>> = keys.collect();
         loop {
-            let count = members.len();
-            tell.send_if_modified(|told| std::mem::replace(told, count) != count);
+            self.node.count(members.len());
             let Watched::Changes(changes) = watch.next().await? else {
                 return Ok(());
             };
@@ -352,7 +332,7 @@ impl Shared {
         while let Some(from) = follows.recv().await {
             let range = Range::prefix(records.as_bytes());
             let mut watch = self.client.watch(range, from);
-            while !self.waiters.is_empty() {
+            while !self.waiters.waited_for().is_empty() {
                 self.tell_next(&mut watch, &records).await;
             }
         }
@@ -449,7 +429,7 @@ impl QuotaStore for Etcd {
     }
 
     fn time(&self) -> watch::Receiver<StoreTime> {
-        self.shared.time.subscribe()
+        self.shared.node.time.subscribe()
     }
 
     fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
@@ -457,7 +437,7 @@ impl QuotaStore for Etcd {
     }
 
     fn members(&self) -> watch::Receiver<usize> {
-        self.members.clone()
+        self.shared.node.members.subscribe()
     }
 
     fn member_lifetime(&self) -> Duration {
@@ -467,7 +447,7 @@ impl QuotaStore for Etcd {
     }
 
     fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.shared.signs.trouble()
+        self.shared.node.trouble()
     }
 }
 

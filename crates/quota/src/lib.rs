@@ -26,6 +26,8 @@
 pub mod etcd;
 mod key;
 pub mod memory;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod node;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod settings;
@@ -36,7 +38,7 @@ pub mod zookeeper;
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
@@ -294,47 +296,6 @@ impl Error {
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Garbage(_))
     }
-}
-
-/// The results of an engine's regular checks.
-#[derive(Debug, Default)]
-struct SignsOfLife(Mutex<Option<(Timestamp, Arc<str>)>>);
-
-impl SignsOfLife {
-    /// The last one failed, as did all since the recorded moment. Returns whether it is the first.
-    fn failed(&self, now: Timestamp, why: &str) -> bool {
-        let mut trouble = self.lock();
-        match &mut *trouble {
-            Some((_, known)) => {
-                if **known != *why {
-                    *known = why.into();
-                }
-                false
-            }
-            None => {
-                *trouble = Some((now, why.into()));
-                true
-            }
-        }
-    }
-
-    /// The last one was answered. Returns whether the previous one was not.
-    fn answered(&self) -> bool {
-        self.lock().take().is_some()
-    }
-
-    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Arc<str>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Takes the store's clock from a reply.
-fn learn(time: &watch::Sender<StoreTime>, told: StoreTime) {
-    time.send_modify(|known| *known = known.and(&told));
 }
 
 /// Whether a call is within the limits of every engine.

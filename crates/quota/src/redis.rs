@@ -33,12 +33,10 @@ use tidegate_runtime::Clock;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{info, warn};
 
+use super::node::{Node, sleep_about};
 use super::waiters::Waiters;
-use super::{
-    Answer, Entry, Error, Key, QuotaStore, SignsOfLife, Swapped, Write, assert_bounded, learn,
-};
+use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
 
 /// The address of Redis, the user, and the time limit of an answer.
 #[derive(Clone)]
@@ -203,19 +201,16 @@ static BEAT_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(BEAT));
 /// A store of quota records in Redis. See the [module](self).
 pub struct Redis {
     shared: Arc<Shared>,
-    members: watch::Receiver<usize>,
     _stop: DropGuard,
 }
 
 struct Shared {
     settings: Settings,
-    clock: Clock,
-    time: watch::Sender<StoreTime>,
+    node: Node,
     link: Mutex<Link>,
     /// Held during a change, so that no unsubscribe overtakes its subscribe.
     subscriptions: Mutex<Subscriptions>,
     waiters: Arc<Waiters>,
-    signs: SignsOfLife,
 }
 
 /// The one connection, and the bound on its attempts.
@@ -283,19 +278,15 @@ impl Redis {
     pub fn start(settings: Settings, clock: Clock) -> Self {
         let shared = Arc::new(Shared {
             settings,
-            clock,
-            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
+            node: Node::new("Redis", clock),
             link: Mutex::default(),
             subscriptions: Mutex::default(),
             waiters: Arc::default(),
-            signs: SignsOfLife::default(),
         });
-        let (tell, members) = watch::channel(0);
         let stopped = CancellationToken::new();
-        tokio::spawn(Arc::clone(&shared).beat(tell, stopped.clone()));
+        tokio::spawn(Arc::clone(&shared).beat(stopped.clone()));
         Self {
             shared,
-            members,
             _stop: stopped.drop_guard(),
         }
     }
@@ -315,34 +306,28 @@ impl Shared {
     }
 
     /// Reports regularly that it is alive, and leaves at the end.
-    async fn beat(self: Arc<Self>, tell: watch::Sender<usize>, stopped: CancellationToken) {
-        let node = format!("{:016x}", rand::random::<u64>());
+    async fn beat(self: Arc<Self>, stopped: CancellationToken) {
+        let node = &self.node.id;
         let ttl = self.settings.member_ttl;
         let mut beat = BEAT_SCRIPT.key(self.members());
-        beat.arg(&node).arg(micros(ttl));
+        beat.arg(node).arg(micros(ttl));
         let beats = async {
             loop {
                 let pause = match self.call(&beat, Kind::Read).await {
                     Ok(told) => {
-                        let count = told.first().and_then(|count| parse(count));
-                        if let Some(count) = count {
-                            tell.send_if_modified(|told| std::mem::replace(told, count) != count);
+                        if let Some(count) = told.first().and_then(|count| parse(count)) {
+                            self.node.count(count);
                         }
-                        if self.signs.answered() {
-                            info!("quota: Redis is back");
-                        }
+                        self.node.answered();
                         self.unsubscribe().await;
                         ttl / 5
                     }
                     Err(error) => {
-                        let why = error.with_cause();
-                        if self.signs.failed(self.clock.now(), &why) {
-                            warn!(cause = why, "quota: Redis is unavailable");
-                        }
+                        self.node.failed(&error.with_cause());
                         BREAK.0
                     }
                 };
-                tokio::time::sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+                sleep_about(pause).await;
             }
         };
         stopped.run_until_cancelled(beats).await;
@@ -352,7 +337,7 @@ impl Shared {
             && let Some(mut connection) = link.connection.take()
         {
             let mut leave = redis::cmd("ZREM");
-            leave.arg(self.members()).arg(&node);
+            leave.arg(self.members()).arg(node);
             let _ = timeout_at(deadline, leave.exec_async(&mut connection)).await;
         }
     }
@@ -363,7 +348,7 @@ impl Shared {
         let late = |_| Error::Unavailable("no connection in time".into());
         let connected = timeout_at(deadline, self.connection(deadline)).await;
         let (mut connection, number) = connected.map_err(late)??;
-        let sent = self.clock.now();
+        let sent = self.node.clock.now();
         let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection);
         let answer = match timeout_at(deadline, called).await {
             Ok(Ok(answer)) => answer,
@@ -393,11 +378,7 @@ impl Shared {
             return Err(Error::Garbage("a time that is none".into()));
         };
         let stamp = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-        let received = self.clock.now();
-        learn(
-            &self.time,
-            StoreTime::from_reply(sent, received, stamp, RESOLUTION),
-        );
+        self.node.learn(sent, stamp, RESOLUTION);
         self.link.lock().await.failures = 0;
         Ok(answer.into_iter().skip(2).collect())
     }
@@ -591,7 +572,7 @@ impl QuotaStore for Redis {
     }
 
     fn time(&self) -> watch::Receiver<StoreTime> {
-        self.shared.time.subscribe()
+        self.shared.node.time.subscribe()
     }
 
     fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
@@ -599,7 +580,7 @@ impl QuotaStore for Redis {
     }
 
     fn members(&self) -> watch::Receiver<usize> {
-        self.members.clone()
+        self.shared.node.members.subscribe()
     }
 
     fn member_lifetime(&self) -> Duration {
@@ -608,7 +589,7 @@ impl QuotaStore for Redis {
     }
 
     fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.shared.signs.trouble()
+        self.shared.node.trouble()
     }
 }
 

@@ -37,11 +37,6 @@ impl Waiters {
         }
     }
 
-    /// Whether no task waits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.waited_for().is_empty()
-    }
-
     /// The keys for which tasks wait.
     pub(super) fn waited_for(&self) -> Vec<Key> {
         let mut all = self.lock();
@@ -73,7 +68,7 @@ mod tests {
         assert!(other.try_recv().is_err());
         assert_eq!(waiters.waited_for(), [b]);
         waiters.tell_all();
-        assert!(other.try_recv().is_ok() && waiters.is_empty());
+        assert!(other.try_recv().is_ok() && waiters.waited_for().is_empty());
     }
 
     #[test]
@@ -81,6 +76,6 @@ mod tests {
         let waiters = Waiters::default();
         let a = Key::new("a").expect("it is a key");
         drop(waiters.wait(&a));
-        assert!(waiters.is_empty());
+        assert!(waiters.waited_for().is_empty());
     }
 }

@@ -20,16 +20,16 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, TOTAL_MAX, Version};
 use tidegate_runtime::Clock;
-use tidegate_runtime::zookeeper::{self, Client, Node};
+use tidegate_runtime::zookeeper::{self, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{debug, info, warn};
+use tracing::debug;
 use zookeeper_client as zk;
 
+use super::node::{Node, sleep_about};
 use super::{
-    Answer, Configured, Entry, Error, Key, Mark, QuotaStore, SignsOfLife, Swapped, Write,
-    assert_bounded, learn,
+    Answer, Configured, Entry, Error, Key, Mark, QuotaStore, Swapped, Write, assert_bounded,
 };
 
 /// The place of records and members.
@@ -72,16 +72,13 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 /// A store of quota records in ZooKeeper. See the [module](self).
 pub struct ZooKeeper {
     shared: Arc<Shared>,
-    members: watch::Receiver<usize>,
     _stop: DropGuard,
 }
 
 struct Shared {
     client: Client,
     settings: Settings,
-    clock: Clock,
-    time: watch::Sender<StoreTime>,
-    signs: SignsOfLife,
+    node: Node,
 }
 
 impl fmt::Debug for ZooKeeper {
@@ -98,19 +95,15 @@ impl ZooKeeper {
         let shared = Arc::new(Shared {
             client: Client::new(settings.store.clone()),
             settings,
-            clock,
-            time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
-            signs: SignsOfLife::default(),
+            node: Node::new("ZooKeeper", clock),
         });
-        let (tell, members) = watch::channel(0);
         let stopped = CancellationToken::new();
         let beats = Arc::clone(&shared).beat();
         tokio::spawn(stopped.clone().run_until_cancelled_owned(beats));
-        let counts = Arc::clone(&shared).count_members(tell);
+        let counts = Arc::clone(&shared).count_members();
         tokio::spawn(stopped.clone().run_until_cancelled_owned(counts));
         Self {
             shared,
-            members,
             _stop: stopped.drop_guard(),
         }
     }
@@ -127,43 +120,35 @@ impl Shared {
         if stat.is_invalid() || stamp == 0 {
             return;
         }
-        let stamp = Duration::from_millis(stamp);
-        let received = self.clock.now();
-        let told = StoreTime::from_reply(sent, received, stamp, RESOLUTION);
-        learn(&self.time, told);
+        self.node
+            .learn(sent, Duration::from_millis(stamp), RESOLUTION);
     }
 
     /// Reports regularly that it is alive.
     async fn beat(self: Arc<Self>) {
-        let node = format!("{}/{:016x}", self.settings.members, rand::random::<u64>());
+        let node = format!("{}/{}", self.settings.members, self.node.id);
         loop {
-            let sent = self.clock.now();
+            let sent = self.node.clock.now();
             let pause = match self.client.put_ephemeral(&node, b"").await {
                 Ok(stat) => {
                     self.stamped(sent, &stat);
-                    if self.signs.answered() {
-                        info!("quota: ZooKeeper is back");
-                    }
+                    self.node.answered();
                     BEAT
                 }
                 Err(error) => {
-                    let why = told(error).with_cause();
-                    if self.signs.failed(self.clock.now(), &why) {
-                        warn!(cause = why, "quota: ZooKeeper is unavailable");
-                    }
+                    self.node.failed(&told(error).with_cause());
                     RETRY
                 }
             };
-            tokio::time::sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+            sleep_about(pause).await;
         }
     }
 
-    async fn count_members(self: Arc<Self>, tell: watch::Sender<usize>) {
+    async fn count_members(self: Arc<Self>) {
         loop {
             match self.client.children_and_watch(&self.settings.members).await {
                 Ok((members, changed)) => {
-                    let count = members.len();
-                    tell.send_if_modified(|told| std::mem::replace(told, count) != count);
+                    self.node.count(members.len());
                     // In each case it is read again.
                     let _ = timeout(REREAD, changed).await;
                 }
@@ -181,7 +166,7 @@ impl Shared {
         }
         let paths: Vec<_> = keys.iter().map(|key| self.path(key, "window")).collect();
         let found = self.client.get_all(&paths).await.map_err(told)?;
-        let entry = |node: Node| Entry {
+        let entry = |node: zookeeper::Node| Entry {
             version: version(&node.stat),
             text: node.data,
         };
@@ -215,7 +200,7 @@ impl Shared {
                 })
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        let sent = self.clock.now();
+        let sent = self.node.clock.now();
         if let Some(stats) = self.client.write_all(&all).await.map_err(told)? {
             if let Some(stat) = stats.last() {
                 self.stamped(sent, stat);
@@ -371,7 +356,7 @@ impl QuotaStore for ZooKeeper {
     }
 
     fn time(&self) -> watch::Receiver<StoreTime> {
-        self.shared.time.subscribe()
+        self.shared.node.time.subscribe()
     }
 
     fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
@@ -379,7 +364,7 @@ impl QuotaStore for ZooKeeper {
     }
 
     fn members(&self) -> watch::Receiver<usize> {
-        self.members.clone()
+        self.shared.node.members.subscribe()
     }
 
     fn member_lifetime(&self) -> Duration {
@@ -388,7 +373,7 @@ impl QuotaStore for ZooKeeper {
     }
 
     fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.shared.signs.trouble()
+        self.shared.node.trouble()
     }
 
     fn configures(&self) -> bool {

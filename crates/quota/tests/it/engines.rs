@@ -3,9 +3,7 @@
 
 mod etcd;
 mod memory;
-#[cfg(feature = "redis")]
 mod redis;
-#[cfg(feature = "zookeeper")]
 mod zookeeper;
 
 use std::sync::Arc;
@@ -331,7 +329,6 @@ async fn all_nodes_agree_on_the_time(name: &str, start: &impl Fn() -> Node) {
 }
 
 /// What a store whose servers tell the time of this machine says is right.
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
 fn contains_the_time_of_day(node: &Node) {
     use std::time::{SystemTime, UNIX_EPOCH};
     let wall = || {

@@ -20,7 +20,6 @@ use crate::relay::{Mode, Relay};
 use crate::stores::{self, Etcd};
 use crate::support::PATIENCE;
 
-#[cfg(feature = "zookeeper")]
 use crate::stores::ZooKeeper;
 
 /// Short enough for a test; etcd has none shorter.
@@ -37,7 +36,6 @@ fn place(store: &str, servers: &str) -> Place {
             store: stores::settings(&servers.split(',').map(str::to_owned).collect::<Vec<_>>()),
             key: "/tidegate/master".into(),
         },
-        #[cfg(feature = "zookeeper")]
         "zookeeper" => Place::ZooKeeper {
             store: tidegate_runtime::zookeeper::Settings::new(servers),
             path: "/tidegate/master".into(),
@@ -175,7 +173,6 @@ async fn on_etcd_one_leads_and_hands_over_at_once_when_it_resigns() {
     one_leads_and_hands_over_at_once_when_it_resigns(|| place("etcd", &urls)).await;
 }
 
-#[cfg(feature = "zookeeper")]
 #[tokio::test]
 async fn on_zookeeper_one_leads_and_hands_over_at_once_when_it_resigns() {
     let zookeeper = ZooKeeper::start(1).await;
@@ -217,7 +214,6 @@ async fn a_master_that_etcd_cannot_hear_is_followed_in_time() {
     }
 }
 
-#[cfg(feature = "zookeeper")]
 #[tokio::test]
 async fn a_master_that_zookeeper_cannot_hear_is_followed_in_time() {
     let zookeeper = ZooKeeper::start(1).await;
@@ -431,7 +427,6 @@ fn on_etcd_a_dead_or_stalled_master_is_replaced_in_time() {
     masters_that_die_or_stand_still_are_followed_in_time("etcd", &etcd.url(0));
 }
 
-#[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn on_zookeeper_a_dead_or_stalled_master_is_replaced_in_time() {
     let zookeeper = ZooKeeper::start(1).await;
@@ -502,7 +497,6 @@ fn masters_outlive_the_leader_of_their_etcd() {
     }
 }
 
-#[cfg(feature = "zookeeper")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn masters_outlive_the_leader_of_their_zookeeper() {
     for fate in [Fate::Killed, Fate::Stopped] {
