@@ -23,11 +23,13 @@ mod shared_limits;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use self::descriptors::Descriptors;
 use self::sections::Sections;
 use crate::call::BackendKind;
 use crate::listen;
+use crate::options::tree::Table;
 use crate::options::{Catalogue, Reading};
 pub use crate::options::{Place, Problem, Problems, Severity};
 use crate::telemetry::Format;
@@ -207,20 +209,44 @@ pub fn read_knowing(
 ) -> Result<Checked, Problems> {
     let mut reading = Reading::of(text, EXAMPLE);
     let pathless = reading.lay_over(env);
+    let (config, problems) = checked(reading, pathless, known_functions);
+    let problems = Problems::new(origin, text, problems);
+    match config {
+        Some(config) => Ok(Checked {
+            config,
+            warnings: problems,
+        }),
+        None => Err(problems),
+    }
+}
+
+/// Reads a config that is part of another file. No name of a function is doubted.
+///
+/// # Errors
+///
+/// Every mistake.
+pub(crate) fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
+    let (config, problems) = checked(Reading::of_tree(tree, EXAMPLE), Vec::new(), &[]);
+    config.ok_or(problems)
+}
+
+/// The config, if it has no error, and every mistake and warning.
+fn checked(
+    mut reading: Reading,
+    pathless: Vec<Arc<str>>,
+    known_functions: &[&str],
+) -> (Option<Config>, Vec<Problem>) {
     let mut sections = Sections::read(&reading);
     checks::check(&sections, known_functions, &reading.notes);
     for variable in pathless {
         reading.pathless(variable);
     }
-    let problems = Problems::new(origin, text, reading.problems());
-    if problems.has_error() {
-        return Err(problems);
+    let problems = reading.problems();
+    if problems.iter().any(|it| it.severity == Severity::Error) {
+        return (None, problems);
     }
     sections.fill_in();
-    Ok(Checked {
-        config: settings::of(sections),
-        warnings: problems,
-    })
+    (Some(settings::of(sections)), problems)
 }
 
 /// The config in effect as TOML, defaults filled in. Secrets are hidden; apart from them,

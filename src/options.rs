@@ -18,7 +18,7 @@ mod place;
 mod problem;
 mod reader;
 pub(crate) mod shown;
-mod syntax;
+pub(crate) mod syntax;
 pub(crate) mod toml;
 pub(crate) mod tree;
 
@@ -124,6 +124,7 @@ macro_rules! settings {
     ) => {
         $(#[doc = $about])*
         #[allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
+        #[allow(unreachable_pub, reason = "a section may be private")]
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $Settings {
             $($(#[doc = $doc])* pub $field: $Type,)*

@@ -365,7 +365,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table inside it.
-    pub(crate) fn section(&self, key: &'static str) -> Section<'a> {
+    pub(crate) fn section(&self, key: &str) -> Section<'a> {
         let (node, at) = self.find(key);
         let table = node.and_then(|node| match &node.value {
             Value::Table(table) => Some(table),
@@ -383,6 +383,26 @@ impl<'a> Section<'a> {
             at,
             table,
         }
+    }
+
+    /// Its table, for another reader: it reports the names that are no option.
+    pub(crate) fn table(&self) -> Option<&'a Table> {
+        let mut catalogue = self.reading.catalogue.borrow_mut();
+        catalogue.take_any_name(&self.name);
+        self.table
+    }
+
+    /// The tables inside it that were not asked for by name.
+    pub(crate) fn other_sections(&self) -> Vec<(&'a str, Section<'a>)> {
+        let was_asked_for = |name: &str| {
+            let catalogue = self.reading.catalogue.borrow();
+            catalogue.was_asked_for(&join(&self.name, name))
+        };
+        let all = self.table.into_iter().flatten();
+        let names = all
+            .filter(|(name, node)| matches!(node.value, Value::Table(_)) && !was_asked_for(name));
+        let section = |(name, _): (&'a String, _)| (name.as_str(), self.section(name));
+        names.map(section).collect()
     }
 
     /// The tables of an array inside it. `None` where the array can't be read; empty where
@@ -475,7 +495,7 @@ impl<'a> Section<'a> {
         others.map(read).collect()
     }
 
-    fn find(&self, key: &'static str) -> (Option<&'a Node>, At) {
+    fn find(&self, key: &str) -> (Option<&'a Node>, At) {
         let mut catalogue = self.reading.catalogue.borrow_mut();
         catalogue.asked_for.insert(join(&self.name, key));
         let node = self.table.and_then(|table| table.get(key));

@@ -12,7 +12,6 @@ mod figures;
 pub mod leases;
 pub mod quota;
 mod random;
-mod reader;
 mod report;
 mod scenario;
 mod setup;
@@ -23,9 +22,10 @@ use std::io::{self, IsTerminal as _, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::config::Problems;
+
 pub use expect::Checked;
 pub use figures::Figures;
-pub use reader::{Problem, Problems};
 pub use report::{Held, Part, Report, Style, ToldNo};
 
 /// The largest scenario file.   bytes

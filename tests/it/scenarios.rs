@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidegate::config::Place;
 use tidegate::tools::simulate::{Arguments, Report, Style, Verdict, simulate, write_reports};
 
 /// Fewer files than this means that they were looked for in the wrong place.
@@ -295,42 +296,42 @@ fn mistakes_are_reported_with_line_and_cure() {
         "[config.limits]\nsmapi_rate_limit_per_window = \"total:30\"\n[[arrivals]]\nname = \"a\"\n";
     check(
         "",
-        "bad.toml:1:1: arrivals: no call arrives\n  help: add a section [[arrivals]], and below it count = 300\n\
-        bad.toml:1:1: config: there is no [config.limits]\n  help: add smapi_rate_limit_per_window = \"total:30\" to \
-        [config.limits], or smapi_rate_limit_window_size_seconds = 0 to do without windows",
+        "bad.toml: config: there is no [config.limits]\n  help: add smapi_rate_limit_per_window = \"total:30\" to \
+        [config.limits], or smapi_rate_limit_window_size_seconds = 0 to do without windows\n\
+        bad.toml: arrivals: no call arrives\n  help: add a section [[arrivals]], and below it count = 300",
     );
     check(
         &format!("{good}cuont = 3\ncount = 3"),
-        "bad.toml:5:1: arrivals.cuont: no such key\n  help: did you mean count?",
+        "bad.toml:5:1: arrivals[0].cuont: there is no option \"cuont\" here\n  help: did you mean \"count\"?",
     );
     check(
         &format!("{good}count = 3\ntakes = 50"),
-        "bad.toml:6:9: arrivals.takes: it is not a time with a unit\n  \
-        help: give a whole number and a unit (ms, s, m, h) in quotes, such as \"50ms\"",
+        "bad.toml:6:9: arrivals[0].takes: 50 has no unit\n  \
+        help: write the unit (ms, s, m, h) in quotes, such as \"50s\"",
     );
     check(
         &format!("{good}count = 3\ntakes = [\"2s\", \"1s\"]"),
-        "bad.toml:6:1: arrivals.takes: the first is longer than the second\n  \
+        "bad.toml:6:9: arrivals[0].takes: the first is longer than the second\n  \
         help: give the shortest and the longest, such as [\"40ms\", \"60ms\"]",
     );
     check(
         good,
-        "bad.toml:3:1: arrivals.count: the number of calls is missing\n  \
+        "bad.toml:3:1: arrivals[0].count: the number of calls is missing\n  \
         help: give count = 300, or per_second = 50 and for = \"5s\"",
     );
     check(
         &format!("{good}for = \"5s\""),
-        "bad.toml:5:7: arrivals.for: the rate of arrivals is missing\n  \
+        "bad.toml:5:7: arrivals[0].for: the rate of arrivals is missing\n  \
         help: give per_second = 50, or every = \"20ms\"",
     );
     check(
         &format!("{good}per_second = 1000000\nfor = \"5s\""),
-        "bad.toml:3:1: arrivals.count: the scenario has more than 1000000 calls\n  \
+        "bad.toml:3:1: arrivals[0].count: the scenario has more than 1000000 calls\n  \
         help: let fewer arrive",
     );
     check(
         &format!("{good}count = 3\nclass = \"users\""),
-        "bad.toml:6:9: arrivals.class: there is no class \"users\"\n  \
+        "bad.toml:6:9: arrivals[0].class: there is no class \"users\"\n  \
         help: add a section [[config.class]] with name = \"users\"",
     );
     check(
@@ -340,24 +341,24 @@ fn mistakes_are_reported_with_line_and_cure() {
     );
     check(
         &format!("{good}count = 3\n[expect]\nanswerd = 3"),
-        "bad.toml:7:1: expect.answerd: no such key\n  help: did you mean answered?",
+        "bad.toml:7:11: expect.answerd: there is no figure \"answerd\"\n  help: did you mean \"answered\"?",
     );
     check(
         &format!("{good}count = 3\n[[events]]\nat = \"1s\"\nbackend = \"off\""),
-        "bad.toml:8:11: events.backend: \"off\" is not known here\n  \
-        help: give \"down\" or \"up\"",
+        "bad.toml:8:11: events[0].backend: \"off\" is not one of the words\n  \
+        help: give one of \"down\" | \"up\"",
     );
     check(
         &format!(
             "{good}count = 3\n[[events]]\nat = \"1s\"\nbackend = \"up\"\nrefuses_after = \"1s\""
         ),
-        "bad.toml:9:17: events.refuses_after: a backend that is up refuses nothing\n  help: leave it out",
+        "bad.toml:9:17: events[0].refuses_after: a backend that is up refuses nothing\n  help: leave it out",
     );
     check(
         &format!(
             "{good}count = 3\n[[events]]\nat = \"1s\"\nreload = {{ class = [ {{ weight = 2 }} ] }}"
         ),
-        "bad.toml:8:1: events.reload.class[0].name: the class has no name\n  \
+        "bad.toml:8:22: events[0].reload.class[0].name: the class has no name\n  \
         help: add a name, such as name = \"long\"; \"user\" and \"polling\" change the built-in ones",
     );
     check(
@@ -368,8 +369,8 @@ fn mistakes_are_reported_with_line_and_cure() {
     );
     check(
         "about = unquoted",
-        "bad.toml:1:9: not TOML: string values must be quoted, expected literal string\n  \
-        help: write each line as key = value, with strings in quotes, and a section as [name]",
+        "bad.toml:1:9: about: a string stands here without its quotes\n  \
+        help: write it in quotes: about = \"unquoted\"",
     );
 }
 
@@ -378,9 +379,11 @@ fn all_mistakes_are_reported_at_once() {
     let text = "abuot = \"\"\n[config.limits]\nwindow = \"round\"\n[[arrivals]]\nevery = 5\n[expect]\nanswered = \"all\"";
     let problems = simulate("bad.toml", text, None).expect_err("the scenario is full of mistakes");
     let told: Vec<_> = problems
-        .list()
         .iter()
-        .map(|problem| (problem.line, problem.key.as_str()))
+        .map(|problem| match problem.place {
+            Place::File { line, .. } => (line, problem.key.as_str()),
+            Place::Whole | Place::Variable(_) => panic!("{problem:?} has a line"),
+        })
         .collect();
     assert_eq!(
         told,
@@ -388,8 +391,8 @@ fn all_mistakes_are_reported_at_once() {
             (1, "abuot"),
             (2, "config.limits.smapi_rate_limit_per_window"),
             (3, "config.limits.window"),
-            (4, "arrivals.count"),
-            (5, "arrivals.every"),
+            (4, "arrivals[0].count"),
+            (5, "arrivals[0].every"),
             (7, "expect.answered"),
         ]
     );
@@ -433,7 +436,7 @@ fn the_worst_of_all_files_decides() {
     assert_eq!(json[0]["expectations"][0]["holds"], false);
     assert_eq!(json.as_array().map(Vec::len), Some(1));
     assert!(
-        complaints.contains("wrong.toml:1:1: answered: no such key"),
+        complaints.contains("wrong.toml:1:1: answered: there is no option \"answered\" here"),
         "{complaints}"
     );
     assert!(complaints.contains("cannot read"), "{complaints}");

@@ -6,52 +6,96 @@ use std::time::Duration;
 use tidegate_limits::Caller;
 
 use super::random::Random;
-use super::reader::{
-    Mistake, Section, choice, duration, duration_above_zero, integer, name, number, time_or_span,
-};
-use super::setup::Setup;
+use super::scenario::{time, time_above_zero};
+use super::setup;
+use crate::admit::Settings;
+use crate::options::kind::{Kind, Mistake, all, choice, integer, line, number, show_duration};
+use crate::options::toml::string;
+use crate::options::tree::{Node, Value};
+use crate::options::{Notes, Section, options, words};
 
 /// The most calls in one scenario, which bounds its memory and its time.
 const CALLS_MAX: u32 = 1_000_000;
 /// The most groups of arrivals.
 const GROUPS_MAX: usize = 1000;
+/// Longest name.   bytes
+const NAME_MAX: usize = 64;
+/// How long the backend works on a call, if the scenario does not say.
+const TAKES: Duration = Duration::from_millis(50);
+/// How to say how fast calls arrive.
+const RATE_CURE: &str = "give per_second = 50, or every = \"20ms\"";
 
-/// Calls that arrive in the same way.
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) name: String,
-    pub(super) function: Arc<str>,
-    /// The class that they name; without one, their function decides.
-    pub(super) class: Option<String>,
-    pub(super) caller: Caller,
-    /// How long after its arrival a client without an answer leaves.
-    pub(super) leaves_after: Option<Duration>,
-    at: Duration,
-    timing: Timing,
-    /// How long the backend works on a call.
-    takes: (Duration, Duration),
-    /// How long a call is on its way to the backend.
-    reaches_after: (Duration, Duration),
+options! {
+    /// Calls that arrive in the same way.
+    pub struct ArrivalsSection => Group + {
+        /// The name in expectations.
+        name: String,
+        /// The caller as a number.
+        caller: Caller,
+        /// The mean time between two calls.
+        gap: Duration,
+    } {
+        given_name: Option<String> = line(NAME_MAX, "storm").optional().key("name");
+        function: Arc<str> = line(NAME_MAX, "guest_list")
+            .map(Arc::from, |name: &Arc<str>| name.to_string())
+            .or("guest_get_info".into());
+        /// The class that they name; without one, their function decides.
+        class: Option<String> = line(NAME_MAX, "batch").optional();
+        caller_name: Option<String> = line(NAME_MAX, "nova").optional().key("caller");
+        /// When the first arrives.
+        at: Duration = time().or(Duration::ZERO);
+        count: Option<u32> = integer(1..=CALLS_MAX).optional();
+        /// Instead of a count: until when they arrive.
+        length: Option<Duration> = time_above_zero().optional().key("for");
+        every: Option<Duration> = time_above_zero().optional();
+        /// Instead of a gap: a rate.
+        per_second: Option<Duration> = gap().optional();
+        spread: Spread = choice().or(Spread::Even);
+        /// How long the backend works on a call.
+        takes: (Duration, Duration) = times().or((TAKES, TAKES));
+        /// How long a call is on its way to the backend.
+        reaches_after: (Duration, Duration) = times().or((Duration::ZERO, Duration::ZERO));
+        /// How long after its arrival a client without an answer leaves.
+        leaves_after: Option<Duration> = time().optional();
+    }
 }
 
-/// How many calls, how far apart.
-#[derive(Clone, Copy, Debug)]
-struct Timing {
-    gap: Gap,
-    until: Until,
+/// How arrivals are spread over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// At equal distances.
+    Even,
+    /// Each at random.
+    Poisson,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Gap {
-    Even(Duration),
-    /// This many a second on average, each at random.
-    Poisson(f64),
+words!(Spread { "even" => Even, "poisson" => Poisson });
+
+/// A rate, as the time between two calls.
+fn gap() -> Kind<Duration> {
+    let take = |rate: f64| {
+        let fits = (0.001..=1_000_000.0).contains(&rate);
+        fits.then(|| Duration::from_secs_f64(1.0 / rate))
+    };
+    number("0.001 to 1000000", take, |gap| 1.0 / gap.as_secs_f64())
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Until {
-    Count(u32),
-    Elapsed(Duration),
+/// A time, or the shortest and the longest of a range of times.
+fn times() -> Kind<(Duration, Duration)> {
+    const CURE: &str = "give the shortest and the longest, such as [\"40ms\", \"60ms\"]";
+    let read = time().read;
+    let read = move |node: &Node| {
+        let Value::List(list) = &node.value else {
+            return read(node).map(|time| (time, time));
+        };
+        match all(list.iter().map(&read))?[..] {
+            [min, max] if min <= max => Ok((min, max)),
+            [_, _] => Err(Mistake::new("the first is longer than the second", CURE).into()),
+            _ => Err(Mistake::new("it is not a list of two times", CURE).into()),
+        }
+    };
+    let show = |(min, _): &_| string(&show_duration(*min));
+    Kind::of_parts("a duration, or the shortest and the longest", read, show)
 }
 
 /// A call before the scenario runs.
@@ -91,178 +135,124 @@ pub(super) fn calls(groups: &[Group], seed: u64) -> Vec<Planned> {
 }
 
 impl Group {
+    /// The approximate number of calls.
+    fn calls_about(&self) -> f64 {
+        match (self.count, self.length) {
+            (Some(count), _) => f64::from(count),
+            (None, Some(length)) if !self.gap.is_zero() => length.div_duration_f64(self.gap),
+            // A mistake, which has been noted.
+            (None, _) => 0.0,
+        }
+    }
+
     fn arrivals(&self, random: &mut Random) -> impl Iterator<Item = Duration> {
         let mut at = self.at;
         let mut nth = 0;
         std::iter::from_fn(move || {
-            match self.timing.gap {
+            match self.spread {
                 // By multiplying, so that rounding errors do not add up.
-                Gap::Even(gap) => at = self.at + gap * nth,
-                Gap::Poisson(per_second) => at += random.gap(per_second),
+                Spread::Even => at = self.at + self.gap * nth,
+                Spread::Poisson => at += random.gap(1.0 / self.gap.as_secs_f64()),
             }
             nth += 1;
-            let is_over = match self.timing.until {
-                Until::Count(count) => nth > count,
-                Until::Elapsed(time) => at >= self.at + time || nth > CALLS_MAX,
+            let is_over = match (self.count, self.length) {
+                (Some(count), _) => nth > count,
+                (None, length) => at >= self.at + length? || nth > CALLS_MAX,
             };
             (!is_over).then_some(at)
         })
     }
 }
 
-/// Reads the arrivals. `setups` are all that are in force at any time.
-pub(super) fn groups(root: &mut Section<'_>, setups: &[&Setup]) -> Vec<Group> {
-    let sections = root.sections("arrivals");
-    if sections.is_empty() && !root.has("arrivals") {
-        let cure = "add a section [[arrivals]], and below it count = 300";
-        root.complain("arrivals", Mistake::new("no call arrives", cure));
-    }
-    if sections.len() > GROUPS_MAX {
-        let cure = format!("give at most {GROUPS_MAX}");
-        root.complain("arrivals", Mistake::new("there are too many groups", cure));
+/// Reads the arrivals. `settings` are all that are in force at any time.
+pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
+    let notes = root.notes();
+    let at = root.mark().inside("arrivals");
+    let Some(sections) = root.sections("arrivals", GROUPS_MAX) else {
         return Vec::new();
+    };
+    if sections.is_empty() {
+        let cure = "add a section [[arrivals]], and below it count = 300";
+        notes.missing(&at, "no call arrives", cure);
     }
     let mut groups: Vec<Group> = Vec::new();
-    let mut callers = Vec::new();
+    let mut callers = vec![None];
     let mut calls_left = f64::from(CALLS_MAX);
-    for mut section in sections {
-        let group = group(&mut section, setups, &mut callers);
-        if groups.iter().any(|other| other.name == group.name) {
+    for section in sections {
+        let given: ArrivalsSection = section.read();
+        check(&given, settings, notes);
+        let caller_name = given.caller_name.value.clone();
+        let name = given
+            .given_name
+            .value
+            .clone()
+            .or_else(|| caller_name.clone());
+        let name = name.unwrap_or_else(|| given.function.value.to_string());
+        if groups.iter().any(|other| other.name == name) {
+            let told = format!("two groups are named {name:?}");
             let cure = "give each a name of its own, such as name = \"first\"";
-            let message = format!("two groups are named {:?}", group.name);
-            section.complain("name", Mistake::new(message, cure));
+            notes.error(&given.given_name, told, cure);
         }
+        let caller = callers.iter().position(|known| *known == caller_name);
+        let caller = caller.unwrap_or_else(|| {
+            callers.push(caller_name);
+            callers.len() - 1
+        });
+        let caller = match caller {
+            0 => Caller::ANONYMOUS,
+            known => Caller(known as u64),
+        };
+        let gap = given.every.value.or(given.per_second.value);
+        let group = given.settings(name, caller, gap.unwrap_or_default());
         let enough = calls_left >= 0.0;
-        calls_left -= group.timing.calls_about();
+        calls_left -= group.calls_about();
         if enough && calls_left < 0.0 {
-            let message = format!("the scenario has more than {CALLS_MAX} calls");
-            section.complain("count", Mistake::new(message, "let fewer arrive"));
+            let told = format!("the scenario has more than {CALLS_MAX} calls");
+            notes.error(&given.count, told, "let fewer arrive");
         }
-        section.finish();
         groups.push(group);
     }
     groups
 }
 
-impl Timing {
-    /// The approximate number of calls.
-    fn calls_about(self) -> f64 {
-        match (self.until, self.gap) {
-            (Until::Count(count), _) => f64::from(count),
-            (Until::Elapsed(time), Gap::Even(gap)) => time.as_secs_f64() / gap.as_secs_f64(),
-            (Until::Elapsed(time), Gap::Poisson(per_second)) => per_second * time.as_secs_f64(),
-        }
-    }
-}
-
-fn group(section: &mut Section<'_>, setups: &[&Setup], callers: &mut Vec<String>) -> Group {
-    let given_name = section.read("name", name);
-    let function = section
-        .read("function", name)
-        .unwrap_or_else(|| "guest_get_info".to_owned());
-    let class = section.read("class", name);
-    if let Some(class) = &class
-        && !setups.is_empty()
-        && setups.iter().all(|setup| setup.class(class).is_none())
-    {
-        let cure = format!("add a section [[config.class]] with name = {class:?}");
-        let message = format!("there is no class {class:?}");
-        section.complain("class", Mistake::new(message, cure));
-    }
-    let caller = section.read("caller", name);
-    let group_name = given_name
-        .or_else(|| caller.clone())
-        .unwrap_or_else(|| function.clone());
-    let caller = caller.map_or(Caller::ANONYMOUS, |caller| {
-        let index = callers.iter().position(|known| *known == caller);
-        let index = index.unwrap_or_else(|| {
-            callers.push(caller);
-            callers.len() - 1
-        });
-        Caller(index as u64 + 1)
-    });
-    Group {
-        name: group_name,
+/// Notes what contradicts itself, or is missing.
+fn check(given: &ArrivalsSection, settings: &[&Settings], notes: &Notes) {
+    let ArrivalsSection {
+        count,
+        length,
+        every,
+        per_second,
+        spread,
         class,
-        function: function.into(),
-        caller,
-        at: section.read("at", duration).unwrap_or_default(),
-        timing: timing(section),
-        takes: section
-            .read("takes", time_or_span)
-            .unwrap_or((Duration::from_millis(50), Duration::from_millis(50))),
-        reaches_after: section
-            .read("reaches_after", time_or_span)
-            .unwrap_or_default(),
-        leaves_after: section.read("leaves_after", duration),
+        ..
+    } = given;
+    if let Some(name) = &class.value
+        && !settings.is_empty()
+        && settings.iter().all(|it| setup::class(it, name).is_none())
+    {
+        let cure = format!("add a section [[config.class]] with name = {name:?}");
+        notes.error(class, format!("there is no class {name:?}"), cure);
     }
-}
-
-fn timing(section: &mut Section<'_>) -> Timing {
-    let count = section.read("count", integer(1..=CALLS_MAX));
-    let every = section.read("every", duration_above_zero);
-    let per_second = section.read("per_second", rate);
-    let time = section.read("for", duration_above_zero);
-    let is_poisson = section
-        .read("spread", choice(&[("even", false), ("poisson", true)]))
-        .unwrap_or(false);
-    let until = match (count, time) {
-        (Some(count), None) => Until::Count(count),
-        (None, Some(time)) => Until::Elapsed(time),
-        (Some(_), Some(_)) => {
-            let mistake = Mistake::new(
-                "count already says when they end",
-                "leave one of the two out",
-            );
-            section.complain("for", mistake);
-            Until::Count(0)
-        }
-        (None, None) => {
-            if !section.has("count") && !section.has("for") {
-                let cure = "give count = 300, or per_second = 50 and for = \"5s\"";
-                section.complain(
-                    "count",
-                    Mistake::new("the number of calls is missing", cure),
-                );
-            }
-            Until::Count(0)
-        }
-    };
-    let is_paced = every.is_some() || per_second.is_some();
-    if every.is_some() && per_second.is_some() {
-        let mistake = Mistake::new("every already says how fast", "leave one of the two out");
-        section.complain("per_second", mistake);
+    if count.given && length.given {
+        let told = "count already says when they end";
+        notes.error(length, told, "leave one of the two out");
     }
-    if time.is_some() && !is_paced && !section.has("every") && !section.has("per_second") {
-        let cure = "give per_second = 50, or every = \"20ms\"";
-        section.complain("for", Mistake::new("the rate of arrivals is missing", cure));
+    if !count.given && !length.given {
+        let cure = "give count = 300, or per_second = 50 and for = \"5s\"";
+        notes.missing(count, "the number of calls is missing", cure);
     }
-    let even = every.or_else(|| Some(Duration::from_secs_f64(1.0 / per_second?)));
-    let gap = match even {
-        Some(even) if is_poisson => Gap::Poisson(1.0 / even.as_secs_f64()),
-        Some(even) => Gap::Even(even),
-        None => {
-            if is_poisson {
-                let cure = "give per_second = 50, or every = \"20ms\"";
-                let message = "calls that arrive at once cannot be spread";
-                section.complain("spread", Mistake::new(message, cure));
-            }
-            Gap::Even(Duration::ZERO)
-        }
-    };
-    // A time without a rate was complained about; it would never end.
-    let until = match (until, even) {
-        (Until::Elapsed(_), None) => Until::Count(0),
-        _ => until,
-    };
-    Timing { gap, until }
-}
-
-fn rate(value: &toml::de::DeValue<'_>) -> Result<f64, Mistake> {
-    let per_second = number(value)?;
-    if !(0.001..=1_000_000.0).contains(&per_second) {
-        let cure = "give 0.001 to 1000000 calls a second";
-        return Err(Mistake::new("it is out of range", cure));
+    if every.given && per_second.given {
+        let told = "every already says how fast";
+        notes.error(per_second, told, "leave one of the two out");
     }
-    Ok(per_second)
+    if every.given || per_second.given {
+        return;
+    }
+    if length.given {
+        notes.missing(length, "the rate of arrivals is missing", RATE_CURE);
+    }
+    if spread.value == Spread::Poisson {
+        let told = "calls that arrive at once cannot be spread";
+        notes.error(spread, told, RATE_CURE);
+    }
 }

@@ -1,5 +1,6 @@
 //! The expectations of a scenario, and whether they hold.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use tidegate_limits::Timestamp;
 
 use super::arrivals::Group;
 use super::figures::{Figures, Run, Tally, densest};
-use super::reader::{Mistake, Section, choice, duration, name, number};
+use super::scenario::time;
+use crate::options::kind::{choice, line, number};
+use crate::options::{At, Notes, Section, did_you_mean, options, words};
 
 /// One line of `[expect]`.
 #[derive(Clone, Debug)]
@@ -135,95 +138,133 @@ const FIGURES: &[(&str, Form, Measure)] = &[
 /// Figures that can be expected of a span of time.
 const SPAN_FIGURES: [&str; 2] = ["sent", "densest_window"];
 
+options! {
+    /// What is expected besides figures.
+    pub struct OrderSection {
+        /// In which order calls are sent.
+        order: Option<Order> = choice().optional();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Arrival,
+}
+
+words!(Order { "arrival" => Arrival });
+
+options! {
+    /// Calls that are sent in a span of time.
+    pub struct SpanSection {
+        /// The first moment.
+        from: Duration = time().or(Duration::ZERO);
+        /// The moment before which it ends.
+        to: Duration = time().or(Duration::MAX);
+        /// A group of arrivals.
+        group: Option<String> = line(64, "storm").optional();
+    }
+}
+
+/// The most `[[expect.between]]`.
+const SPANS_MAX: usize = 1000;
+
 /// Reads `[expect]`.
-pub(super) fn read(mut section: Section<'_>, groups: &[Group]) -> Vec<Expectation> {
+pub(super) fn read(section: &Section<'_>, groups: &[Group]) -> Vec<Expectation> {
     let mut expectations = Vec::new();
-    figures(&mut section, Whose::All, &mut expectations);
-    if let Some(mut functions) = section.section("function") {
-        for function in functions.other_sections() {
-            let Some(mut inner) = functions.section(&function) else {
-                continue;
-            };
-            if groups.iter().all(|group| *group.function != *function) {
-                let message = "no call of this function arrives";
-                let cure = "name a function of [[arrivals]]";
-                functions.complain(&function, Mistake::new(message, cure));
-            }
-            let whose = Whose::Function(function.into());
-            figures(&mut inner, whose, &mut expectations);
-            inner.finish();
+    let notes = section.notes();
+    section.about("What is expected.");
+    let functions = section.section("function");
+    let spans = section.sections("between", SPANS_MAX).unwrap_or_default();
+    let of_groups = section.other_sections();
+    figures(section, Whose::All, &mut expectations);
+    for (function, inner) in functions.other_sections() {
+        if groups.iter().all(|group| *group.function != *function) {
+            let told = "no call of this function arrives";
+            let cure = "name a function of [[arrivals]]";
+            notes.error(&inner.mark(), told, cure);
         }
-        functions.finish();
+        figures(&inner, Whose::Function(function.into()), &mut expectations);
     }
-    for mut inner in section.sections("between") {
-        let whose = Whose::Between(span(&mut inner, groups));
-        figures(&mut inner, whose, &mut expectations);
-        inner.finish();
+    for inner in spans {
+        let whose = Whose::Between(span(&inner, groups));
+        figures(&inner, whose, &mut expectations);
     }
-    for name in section.other_sections() {
-        let Some(index) = groups.iter().position(|group| group.name == name) else {
-            // Read, so that it is complained about once.
-            let _ = section.section(&name);
-            section.complain(&name, no_such_group(groups));
-            continue;
-        };
-        let Some(mut inner) = section.section(&name) else {
-            continue;
-        };
-        figures(&mut inner, Whose::Group(index, name), &mut expectations);
-        inner.finish();
+    for (name, inner) in of_groups {
+        if let Some(index) = group(name, groups, &inner.mark(), notes) {
+            let whose = Whose::Group(index, name.to_owned());
+            figures(&inner, whose, &mut expectations);
+        }
     }
-    section.finish();
     expectations
 }
 
-fn figures(section: &mut Section<'_>, whose: Whose, expectations: &mut Vec<Expectation>) {
+/// Reads the figures of a section, in the order of [`FIGURES`].
+fn figures(section: &Section<'_>, whose: Whose, expectations: &mut Vec<Expectation>) {
     let is_span = matches!(whose, Whose::Between(_));
+    let order = (!is_span).then(|| section.read::<OrderSection>());
+    let amount = number(
+        "0 and more",
+        |given| (given >= 0.0).then_some(given),
+        |it| *it,
+    );
+    let mut given: BTreeMap<_, _> = section.others(&amount).into_iter().collect();
+    let mut known = Vec::new();
     for &(name, form, measure) in FIGURES {
         if is_span && !SPAN_FIGURES.contains(&name) {
             continue;
         }
         for &(suffix, bound) in form.bounds() {
             let key = format!("{name}{suffix}");
-            if let Some(value) = section.read(&key, number) {
+            if let Some(value) = given.remove(&*key).and_then(|given| given.value) {
+                let whose = whose.clone();
                 let wants = Wants::Figure {
-                    key,
+                    key: key.clone(),
                     measure,
                     bound,
                     value,
                 };
-                let whose = whose.clone();
                 expectations.push(Expectation { whose, wants });
             }
+            known.push(key);
         }
     }
-    if !is_span && section.read("order", choice(&[("arrival", ())])).is_some() {
+    for (key, setting) in given {
+        let meant = did_you_mean(key, known.iter().map(String::as_str));
+        let cure = meant.unwrap_or_else(|| format!("known here: {}", known.join(", ")));
+        let told = format!("there is no figure {key:?}");
+        section.notes().error(&setting, told, cure);
+    }
+    if order.is_some_and(|it| it.order.value.is_some()) {
         let wants = Wants::OrderOfArrival;
         expectations.push(Expectation { whose, wants });
     }
 }
 
-fn span(section: &mut Section<'_>, groups: &[Group]) -> Span {
-    let from = section.read("from", duration).unwrap_or_default();
-    let to = section.read("to", duration).unwrap_or(Duration::MAX);
-    if from >= to {
-        let mistake = Mistake::new("the span is empty", "let it end after it begins");
-        section.complain("to", mistake);
+fn span(section: &Section<'_>, groups: &[Group]) -> Span {
+    let SpanSection {
+        from, to, group, ..
+    } = section.read();
+    let notes = section.notes();
+    if from.value >= to.value {
+        notes.error(&to, "the span is empty", "let it end after it begins");
     }
-    let group = section.read("group", name).and_then(|name| {
-        let index = groups.iter().position(|group| group.name == name);
-        if index.is_none() {
-            section.complain("group", no_such_group(groups));
-        }
-        index.map(|index| (index, name))
-    });
-    Span { from, to, group }
+    let name = group.value.clone();
+    Span {
+        from: from.value,
+        to: to.value,
+        group: name.and_then(|name| Some((self::group(&name, groups, &group, notes)?, name))),
+    }
 }
 
-fn no_such_group(groups: &[Group]) -> Mistake {
-    let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
-    let cure = format!("name one of [[arrivals]]: {}", names.join(", "));
-    Mistake::new("no group has this name", cure)
+/// The index of a group. A name of none is a mistake.
+fn group(name: &str, groups: &[Group], at: &At, notes: &Notes) -> Option<usize> {
+    let index = groups.iter().position(|group| group.name == name);
+    if index.is_none() {
+        let names: Vec<_> = groups.iter().map(|group| group.name.as_str()).collect();
+        let cure = format!("name one of [[arrivals]]: {}", names.join(", "));
+        notes.error(at, "no group has this name", cure);
+    }
+    index
 }
 
 impl Expectation {

@@ -75,7 +75,7 @@ pub enum Style {
 
 impl Report {
     pub(super) fn new(file: &str, seed: u64, scenario: &Scenario, run: Run) -> Self {
-        let window = scenario.setup.settings.window.as_ref();
+        let window = scenario.settings.window.as_ref();
         // Without windows, calls are counted per second.
         let window = window.map_or(Duration::from_secs(1), |window| window.length);
         let of_spans: Vec<_> = scenario

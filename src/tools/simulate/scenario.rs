@@ -2,19 +2,25 @@
 
 use std::time::Duration;
 
-use toml::{Table, Value};
-
 use super::arrivals::{Group, groups};
 use super::expect::{self, Expectation};
-use super::reader::{Mistake, Problems, Section, choice, duration, integer, read_file, text};
-use super::setup::{self, Setup};
+use super::setup;
+use crate::admit::Settings;
+use crate::options::kind::{DAY, Kind, MS, choice, duration, integer, text};
+use crate::options::tree::Table;
+use crate::options::{Problems, Reading, Section, options, syntax, words};
+
+/// The page that explains every key.
+const PAGE: &str = "docs/simulate.md";
+/// The most events in one scenario.
+const EVENTS_MAX: usize = 10_000;
 
 /// One scenario.
 #[derive(Debug)]
 pub(super) struct Scenario {
     pub(super) about: String,
     pub(super) seed: u64,
-    pub(super) setup: Setup,
+    pub(super) settings: Settings,
     pub(super) groups: Vec<Group>,
     pub(super) events: Vec<Event>,
     pub(super) expectations: Vec<Expectation>,
@@ -29,8 +35,8 @@ pub(super) struct Event {
 
 #[derive(Debug)]
 pub(super) enum What {
-    /// The config is read again. The setup is everything that is then in force.
-    Reload(Box<Setup>),
+    /// The config is read again. The settings are all that are then in force.
+    Reload(Box<Settings>),
     /// No connection is accepted any more, and calls at the backend are lost. A connect fails after
     /// this time.
     BackendDown {
@@ -39,90 +45,129 @@ pub(super) enum What {
     BackendUp,
 }
 
+options! {
+    /// The scenario as a whole.
+    pub struct RootSection {
+        /// One sentence: what the scenario shows.
+        about: String = text("a sentence", "A greedy caller does not delay a modest one.", |given| {
+            Ok(given.to_owned())
+        })
+        .or(String::new());
+        /// The seed of random numbers.
+        seed: u64 = integer(0..=i64::MAX.unsigned_abs()).or(1);
+    }
+}
+
+options! {
+    /// Something that happens at a moment.
+    pub struct EventSection {
+        /// When it happens.
+        at: Option<Duration> = time().required("the time is missing", "add at = \"2s\"");
+        /// Whether the backend goes down or comes back.
+        backend: Option<Backend> = choice().optional();
+        /// How long a connect to a backend that is down takes to fail.
+        refuses_after: Option<Duration> = time().optional();
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Down,
+    Up,
+}
+
+words!(Backend { "down" => Down, "up" => Up });
+
+/// A time in a scenario.
+pub(super) fn time() -> Kind<Duration> {
+    duration(Duration::ZERO..=30 * DAY)
+}
+
+/// A time above zero.
+pub(super) fn time_above_zero() -> Kind<Duration> {
+    duration(MS..=30 * DAY)
+}
+
 /// Reads a scenario.
 ///
 /// # Errors
 ///
 /// Every mistake in the file.
 pub(super) fn read(origin: &str, file: &str) -> Result<Scenario, Problems> {
-    read_file(origin, file, |mut root| {
-        let about = root.read("about", text).unwrap_or_default();
-        let seed = root.read("seed", integer(0..=i64::MAX)).unwrap_or(1);
-        let plain: Table = toml::from_str(file).unwrap_or_default();
-        let setup = setup::read(&mut root, file);
-        let events = events(root.sections("events"), &plain, setup.as_ref());
-        let reloads = events.iter().filter_map(|event| match &event.what {
-            What::Reload(setup) => Some(&**setup),
-            What::BackendDown { .. } | What::BackendUp => None,
-        });
-        let setups: Vec<&Setup> = setup.iter().chain(reloads).collect();
-        let groups = groups(&mut root, &setups);
-        let expectations = root
-            .section("expect")
-            .map(|section| expect::read(section, &groups))
-            .unwrap_or_default();
-        root.finish();
-        Some(Scenario {
-            about,
-            seed: seed.unsigned_abs(),
-            setup: setup?,
-            groups,
-            events,
-            expectations,
-        })
+    let parsed = syntax::parse(file);
+    // What a broken file seems to contain is not worth a second complaint.
+    if !parsed.problems.is_empty() {
+        return Err(Problems::new(origin, file, parsed.problems));
+    }
+    let mut reading = Reading::of_tree(parsed.tree, PAGE);
+    let scenario = read_root(&reading.root());
+    let problems = reading.problems();
+    match scenario {
+        Some(scenario) if problems.is_empty() => Ok(scenario),
+        _ => Err(Problems::new(origin, file, problems)),
+    }
+}
+
+fn read_root(root: &Section<'_>) -> Option<Scenario> {
+    let RootSection { about, seed, .. } = root.read();
+    let config = root.section("config");
+    config.about("The config of the sidecar, as far as it decides about waiting.");
+    let settings = setup::read(&config);
+    let events = events(root, settings.as_ref().and(config.table()));
+    let reloads = events.iter().filter_map(|event| match &event.what {
+        What::Reload(settings) => Some(&**settings),
+        What::BackendDown { .. } | What::BackendUp => None,
+    });
+    let all: Vec<&Settings> = settings.iter().chain(reloads).collect();
+    let groups = groups(root, &all);
+    let expectations = expect::read(&root.section("expect"), &groups);
+    Some(Scenario {
+        about: about.value,
+        seed: seed.value,
+        settings: settings?,
+        groups,
+        events,
+        expectations,
     })
 }
 
 /// Reads the events, in the order of time: a reload builds on the one before it.
-fn events(sections: Vec<Section<'_>>, plain: &Table, first: Option<&Setup>) -> Vec<Event> {
-    let given = plain.get("events").and_then(Value::as_array);
-    let given = given.into_iter().flatten().map(|event| event.get("reload"));
+fn events(root: &Section<'_>, config: Option<&Table>) -> Vec<Event> {
+    let sections = root.sections("events", EVENTS_MAX).unwrap_or_default();
     let mut timed: Vec<_> = sections
         .into_iter()
-        .zip(given)
-        .map(|(mut section, given)| {
-            let at = section.read("at", duration);
-            if at.is_none() && !section.has("at") {
-                let mistake = Mistake::new("the time is missing", "add at = \"2s\"");
-                section.complain("at", mistake);
-            }
-            (at.unwrap_or_default(), section, given)
-        })
+        .map(|section| (section.read::<EventSection>(), section))
         .collect();
-    timed.sort_by_key(|(at, ..)| *at);
-    let config = plain.get("config").and_then(Value::as_table);
-    let mut config = config.cloned().unwrap_or_default();
+    timed.sort_by_key(|(event, _)| event.at.value);
+    let mut in_force = config.cloned();
     let mut events = Vec::new();
-    for (at, mut section, given) in timed {
-        let backend = section.read("backend", choice(&[("down", false), ("up", true)]));
+    for (event, section) in timed {
+        let at = event.at.value.unwrap_or_default();
         let reload = section.section("reload");
-        if backend.is_none() && !section.has("backend") && !section.has("reload") {
+        let refuses_after = event.refuses_after.value;
+        let notes = section.notes();
+        if !event.backend.given && !reload.mark().given {
             let cure = "add backend = \"down\", backend = \"up\" or reload = { limits = { … } }";
-            section.complain("at", Mistake::new("nothing happens", cure));
+            notes.error(&event.section, "nothing happens", cure);
         }
-        let refuses_after = section.read("refuses_after", duration);
-        if refuses_after.is_some() && backend == Some(true) {
-            let mistake = Mistake::new("a backend that is up refuses nothing", "leave it out");
-            section.complain("refuses_after", mistake);
+        if refuses_after.is_some() && event.backend.value == Some(Backend::Up) {
+            let told = "a backend that is up refuses nothing";
+            notes.error(&event.refuses_after, told, "leave it out");
         }
-        if let Some(is_up) = backend {
-            let what = if is_up {
-                What::BackendUp
-            } else {
-                let refuses_after = refuses_after.unwrap_or_default();
-                What::BackendDown { refuses_after }
-            };
-            events.push(Event { at, what });
+        let mut happens = |what| events.push(Event { at, what });
+        match event.backend.value {
+            Some(Backend::Up) => happens(What::BackendUp),
+            Some(Backend::Down) => happens(What::BackendDown {
+                refuses_after: refuses_after.unwrap_or_default(),
+            }),
+            None => {}
         }
-        let given = given.and_then(Value::as_table);
         // Without a config, there is nothing to lay it over.
-        if let (Some(reload), Some(given), Some(_)) = (reload, given, first)
-            && let Some(setup) = setup::read_reload(reload, given, &mut config)
+        if let (Some(in_force), Some(given)) = (&mut in_force, reload.table())
+            && let Some(settings) = setup::read_reload(&reload, given, in_force)
         {
-            let what = What::Reload(Box::new(setup));
-            events.push(Event { at, what });
+            happens(What::Reload(Box::new(settings)));
         }
-        section.finish();
     }
     events
 }

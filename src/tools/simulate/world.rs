@@ -18,7 +18,8 @@ use super::arrivals::{Planned, calls};
 use super::figures::{Ending, Run, Tally};
 use super::random::Random;
 use super::scenario::{Scenario, What};
-use super::setup::Setup;
+use super::setup::class_of;
+use crate::admit::Settings;
 use crate::admit::backends::Backends;
 use crate::admit::policy::{backend_limit, limited};
 use crate::call::{Destination, Generation};
@@ -31,8 +32,8 @@ const PROBE_STREAM: u64 = 2 << 40;
 const BACKEND: Destination = Destination::Socket;
 
 /// The gate's own policy; fixed windows are counted from the scenario's start.
-fn policy(setup: &Setup) -> Policy {
-    limited(&setup.settings, Duration::ZERO)
+fn policy(settings: &Settings) -> Policy {
+    limited(settings, Duration::ZERO)
 }
 
 /// An event. Events of the same moment happen in this order.
@@ -70,7 +71,7 @@ enum Client {
 
 struct World<'s> {
     scenario: &'s Scenario,
-    setup: &'s Setup,
+    settings: &'s Settings,
     calls: Vec<(Planned, State)>,
     scheduler: Scheduler<usize>,
     now: Timestamp,
@@ -87,12 +88,12 @@ struct World<'s> {
 
 /// Runs a scenario to its end.
 pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
-    let setup = &scenario.setup;
+    let settings = &scenario.settings;
     let mut world = World {
         scenario,
-        setup,
+        settings,
         calls: Vec::new(),
-        scheduler: Scheduler::new(policy(setup)),
+        scheduler: Scheduler::new(policy(settings)),
         now: Timestamp::ZERO,
         agenda: BinaryHeap::new(),
         running: BTreeSet::new(),
@@ -180,9 +181,9 @@ impl World<'_> {
     fn happens(&mut self, thing: Thing) {
         match thing {
             Thing::Event(nth) => match &self.scenario.events[nth].what {
-                What::Reload(setup) => {
-                    self.setup = setup;
-                    self.scheduler.apply(self.now, policy(setup));
+                What::Reload(settings) => {
+                    self.settings = settings;
+                    self.scheduler.apply(self.now, policy(settings));
                 }
                 What::BackendDown { refuses_after } => {
                     self.refuses_after = *refuses_after;
@@ -210,8 +211,8 @@ impl World<'_> {
 
     fn arrives(&mut self, nth: usize) {
         let group = &self.scenario.groups[self.calls[nth].0.group];
-        let settings = &self.setup.settings;
-        let class = self.setup.class_of(group.class.as_deref(), &group.function);
+        let settings = self.settings;
+        let class = class_of(settings, group.class.as_deref(), &group.function);
         let deadline = settings.classes[class.0 as usize].deadline;
         let call = Call::new(Arc::clone(&group.function), self.now)
             .backend(Backend(BACKEND as u8))
