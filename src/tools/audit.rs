@@ -24,6 +24,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use tidegate_runtime::command::parse_duration;
+
 use self::judge::{Event, Judge, Unread};
 use self::line::Line;
 use self::log::At;
@@ -61,7 +63,7 @@ pub struct Arguments {
     #[arg(long)]
     pub per_sidecar: bool,
     /// Largest difference between the clock of a host and the true time, in either direction
-    #[arg(long, value_name = "DURATION", value_parser = super::parse_duration, default_value = "10ms")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10ms")]
     pub clock_error: Duration,
     /// Calls held back to put them in order, 80 bytes each
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=100_000_000), default_value_t = 1_000_000)]
@@ -333,7 +335,7 @@ impl Audit {
                 ..sidecar
             });
         }
-        report.late = self.order.late();
+        report.late = self.order.late;
         let unread = Unread {
             // A lost line leaves a gap in the ids, except at the end of a log.
             anywhere: report

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::client::{Admin, figure, print, table, word};
+use super::client::{Admin, figure, list, print, word};
+use super::table::{Column, table};
 
 /// Runs the command: exit code 0, or 1 if there is no answer.
 #[must_use]
@@ -14,46 +15,30 @@ pub fn run(admin: &Admin) -> ExitCode {
 }
 
 fn shown(answer: &Value) -> String {
-    let callers = answer["callers"].as_array().into_iter().flatten();
-    let rows: Vec<_> = callers
-        .map(|caller| {
-            [
-                word(&caller["id"]),
-                word(&caller["label"]),
-                patterns(&caller["match"]),
-                word(&caller["origin"]),
-                word(&caller["rate_limit"]),
-                figure(&caller["calls"]["5m"]),
-                figure(&caller["calls"]["1h"]),
-                figure(&caller["tokens"]["1h"]),
-                figure(&caller["tokens"]["24h"]),
-                last_access(&caller["last_access"]),
-            ]
-        })
-        .collect();
-    let columns = [
-        "ID",
-        "LABEL",
-        "MATCH",
-        "FROM",
-        "LIMIT",
-        "CALLS 5M",
-        "CALLS 1H",
-        "TOKENS 1H",
-        "TOKENS 24H",
-        "LAST CALL",
+    let columns: [Column<'_, Value>; 10] = [
+        ("ID", &|it| word(&it["id"])),
+        ("LABEL", &|it| word(&it["label"])),
+        ("MATCH", &|it| patterns(list(it, "match"))),
+        ("FROM", &|it| word(&it["origin"])),
+        ("LIMIT", &|it| word(&it["rate_limit"])),
+        ("CALLS 5M", &|it| figure(&it["calls"]["5m"])),
+        ("CALLS 1H", &|it| figure(&it["calls"]["1h"])),
+        ("TOKENS 1H", &|it| figure(&it["tokens"]["1h"])),
+        ("TOKENS 24H", &|it| figure(&it["tokens"]["24h"])),
+        ("LAST CALL", &|it| last_access(&it["last_access"])),
     ];
-    let mut out = table(columns, &rows);
+    let callers = list(answer, "callers");
+    let mut out = table(&columns, callers);
     let total = answer["total"].as_u64().unwrap_or_default();
-    if total > rows.len() as u64 {
-        out.push_str(&format!("{} of {total} callers\n", rows.len()));
+    if total > callers.len() as u64 {
+        out.push_str(&format!("{} of {total} callers\n", callers.len()));
     }
     out
 }
 
 /// The first pattern, and the number of others.
-fn patterns(patterns: &Value) -> String {
-    let Some([first, others @ ..]) = patterns.as_array().map(Vec::as_slice) else {
+fn patterns(patterns: &[Value]) -> String {
+    let [first, others @ ..] = patterns else {
         return "-".to_owned();
     };
     let fields = first.as_object().into_iter().flatten();

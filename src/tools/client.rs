@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tidegate_runtime::command::executor;
 use tokio::net::TcpStream;
 
 /// The bound of connecting, asking and the answer together.
@@ -110,7 +111,7 @@ pub(super) fn answer(
     token: Option<&str>,
     bound: Duration,
 ) -> Result<(u16, Bytes), String> {
-    let runtime = super::runtime(1).map_err(|error| error.to_string())?;
+    let runtime = executor(1).map_err(|error| error.to_string())?;
     runtime.block_on(async {
         match tokio::time::timeout(bound, ask(address, path, token)).await {
             Ok(answer) => answer.map_err(|error| error.to_string()),
@@ -155,39 +156,9 @@ fn told(answer: &Value) -> String {
     }
 }
 
-/// Rows in columns of the needed width; numbers right-aligned.
-pub(super) fn table<const N: usize>(columns: [&str; N], rows: &[[String; N]]) -> String {
-    let is_number = |cell: &str| cell == "-" || cell.parse::<f64>().is_ok();
-    let width = |cell: &str| cell.chars().count();
-    let mut out = String::new();
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        let cells = rows.iter().map(|row| width(&row[column]));
-        cells.chain([width(columns[column])]).max().unwrap_or(0)
-    });
-    let right: [bool; N] = std::array::from_fn(|column| {
-        let mut cells = rows.iter().map(|row| &row[column]);
-        !rows.is_empty() && cells.all(|cell| is_number(cell))
-    });
-    let heads = columns.map(ToOwned::to_owned);
-    for row in std::iter::once(&heads).chain(rows) {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            if column > 0 {
-                line.push_str("  ");
-            }
-            let gap = " ".repeat(widths[column] - width(cell));
-            if right[column] {
-                line.push_str(&gap);
-                line.push_str(cell);
-            } else {
-                line.push_str(cell);
-                line.push_str(&gap);
-            }
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+/// The list of this name.
+pub(super) fn list<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+    answer[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A figure with its significant digits; `-` for none.
@@ -233,16 +204,6 @@ pub(super) fn print(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_as_wide_as_they_need_to_be_and_numbers_stand_to_the_right() {
-        let row = |a: &str, b: &str| [a.to_owned(), b.to_owned()];
-        assert_eq!(
-            table(["name", "n"], &[row("größe", "7"), row("x", "1000")]),
-            "name      n\ngröße     7\nx      1000\n"
-        );
-        assert_eq!(table(["name", "n"], &[]), "name  n\n");
-    }
 
     #[test]
     fn a_text_cannot_speak_to_the_terminal() {

@@ -1,11 +1,11 @@
 //! `tidegate explain`: which limits held a call that ended recently, and how long each did.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::client::{Admin, figure, print, table, word};
+use super::client::{Admin, figure, list, print, word};
+use super::table::{Column, table};
 
 /// `tidegate explain ID`
 #[derive(Clone, Debug, clap::Args)]
@@ -34,60 +34,57 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 }
 
 fn shown(call: &Value) -> String {
-    let mut out = String::new();
-    let mut say = |name: &str, text: String| {
-        writeln!(out, "{name:<12}{text}").expect("writing to memory does not fail");
+    let word_of = |name: &str| word(&call[name]);
+    let two = |first: &str, between: &str, second: &str| {
+        format!("{}{between}{}", word_of(first), word_of(second))
     };
-    let milliseconds = |value: &Value| match value.as_f64() {
-        Some(_) => format!("{} ms", figure(value)),
+    let milliseconds = |name: &str| match call[name].as_f64() {
+        Some(_) => format!("{} ms", figure(&call[name])),
         None => "-".to_owned(),
     };
-    say(
-        "call",
-        format!("{} of {}", word(&call["call"]), word(&call["userid"])),
-    );
-    say(
-        "arrived",
-        format!("{} on {}", word(&call["arrived"]), word(&call["listener"])),
-    );
-    say(
-        "caller",
-        format!("{}, class {}", word(&call["caller"]), word(&call["class"])),
-    );
     let charged = match call["rate_limit"].as_str() {
         Some(_) => format!(
             "{}, {} tokens",
-            word(&call["rate_limit"]),
+            word_of("rate_limit"),
             figure(&call["tokens"])
         ),
         None => "no rate limit".to_owned(),
     };
-    say("charged to", charged);
     let ended = match call["reason"].as_str() {
-        Some(_) => format!("{}, {}", word(&call["verdict"]), word(&call["reason"])),
-        None => word(&call["verdict"]),
+        Some(_) => two("verdict", ", ", "reason"),
+        None => word_of("verdict"),
     };
-    say("ended", ended);
-    say("queue", milliseconds(&call["queued_ms"]));
-    say("backend", milliseconds(&call["backend_ms"]));
-    say("total", milliseconds(&call["total_ms"]));
-    let held = call["held"].as_array().into_iter().flatten();
-    let rows: Vec<_> = held
-        .map(|held| {
-            let by = match held["cause"].as_str() {
-                Some("limit") => word(&held["limit"]),
-                Some("turn") => "waiting for its turn".to_owned(),
-                Some("others") => "other limits".to_owned(),
-                Some("shared_call") => "the call whose answer it shared".to_owned(),
-                Some("elsewhere") => "elsewhere than in the queue".to_owned(),
-                _ => word(&held["cause"]),
-            };
-            [by, figure(&held["ms"])]
-        })
-        .collect();
-    if !rows.is_empty() {
+    let lines = [
+        ("call", two("call", " of ", "userid")),
+        ("arrived", two("arrived", " on ", "listener")),
+        ("caller", two("caller", ", class ", "class")),
+        ("charged to", charged),
+        ("ended", ended),
+        ("queue", milliseconds("queued_ms")),
+        ("backend", milliseconds("backend_ms")),
+        ("total", milliseconds("total_ms")),
+    ];
+    let mut out = lines
+        .map(|(name, text)| format!("{name:<12}{text}\n"))
+        .concat();
+    let held = list(call, "held");
+    if !held.is_empty() {
         out.push('\n');
-        out.push_str(&table(["HELD BY", "MS"], &rows));
+        let columns: [Column<'_, Value>; 2] =
+            [("HELD BY", &held_by), ("MS", &|it| figure(&it["ms"]))];
+        out.push_str(&table(&columns, held));
     }
     out
+}
+
+fn held_by(held: &Value) -> String {
+    let what = match held["cause"].as_str() {
+        Some("limit") => return word(&held["limit"]),
+        Some("turn") => "waiting for its turn",
+        Some("others") => "other limits",
+        Some("shared_call") => "the call whose answer it shared",
+        Some("elsewhere") => "elsewhere than in the queue",
+        _ => return word(&held["cause"]),
+    };
+    what.to_owned()
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-use tidegate_runtime::companion;
+use tidegate_runtime::command::companion;
 
 const PROGRAM: &str = "tidegate-lab";
 

@@ -32,6 +32,7 @@ use tidegate_leases::client::{
     AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
     ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
 };
+use tidegate_runtime::command::{executor, listen, parse_duration};
 use tidegate_runtime::metric::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,7 +43,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
 use super::service_manager;
-use crate::listen;
 
 /// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.
@@ -84,7 +84,7 @@ pub struct Options {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub priority: i64,
     /// A resource that is idle for this long is released
-    #[arg(long, default_value = "10m", value_parser = super::parse_duration)]
+    #[arg(long, default_value = "10m", value_parser = parse_duration)]
     pub forget_after: Duration,
     /// A host name that programs may use, besides IP addresses and localhost; may be given several
     /// times
@@ -107,7 +107,7 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
 ///
 /// An address that cannot be listened on, or is not a loopback address.
 pub fn main(options: Options) -> io::Result<ExitCode> {
-    super::runtime(1)?.block_on(async {
+    executor(1)?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let running = Agent::start(options).await?;
         eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
@@ -188,11 +188,7 @@ impl Agent {
             let bind = options.bind;
             return Err(wrong(format!("{bind} is not a loopback address")));
         }
-        let listener = listen::bind_tcp(options.bind).and_then(TcpListener::from_std);
-        let listener = listener.map_err(|cause| {
-            let told = format!("cannot listen on {}: {cause}", options.bind);
-            io::Error::new(cause.kind(), told)
-        })?;
+        let listener = listen(options.bind, 1024)?;
         let addr = listener.local_addr()?;
         let registry = Registry::default();
         let client = ClientOptions {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use tidegate_runtime::command::executor;
 use tracing::{error, info, warn};
 
 use super::serve::{Signals, ended, plain, unreadable};
@@ -32,7 +33,7 @@ pub struct Arguments {
 #[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
 pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     // One lock guards all decisions: more threads would wait for it.
-    let runtime = match super::runtime(1) {
+    let runtime = match executor(1) {
         Ok(runtime) => runtime,
         Err(error) => return plain(&format!("tidegate: cannot start threads: {error}")),
     };

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::client::{Admin, ClientError, figure, print, table, word};
+use super::client::{Admin, ClientError, figure, list, print, word};
+use super::table::{Column, table};
 
 /// Runs the command: exit code 0, or 1 if there is no answer.
 #[must_use]
@@ -23,65 +24,40 @@ fn ask(admin: &Admin) -> Result<Value, ClientError> {
 }
 
 fn shown(answer: &Value) -> String {
-    let limits = answer["limits"].as_array().into_iter().flatten();
-    let rows: Vec<_> = limits
-        .map(|limit| {
-            [
-                word(&limit["name"]),
-                word(&limit["scope"]),
-                bounds(limit),
-                figure(used(limit)),
-                figure(&limit["configured"]),
-                opens(&limit["opens"]),
-            ]
-        })
-        .collect();
-    let mut out = table(["LIMIT", "CALLS", "BOUNDS", "USED", "OF", "OPENS"], &rows);
-    let opens_of = |id: &Value| {
-        let mut buckets = answer["buckets"].as_array().into_iter().flatten();
-        let bucket = buckets.find(|bucket| bucket["rate_limit"] == *id);
+    let limits: [Column<'_, Value>; 6] = [
+        ("LIMIT", &|it| word(&it["name"])),
+        ("CALLS", &|it| word(&it["scope"])),
+        ("BOUNDS", &bounds),
+        ("USED", &|it| figure(used(it))),
+        ("OF", &|it| figure(&it["configured"])),
+        ("OPENS", &|it| opens(&it["opens"])),
+    ];
+    let opens_of = |limit: &Value| {
+        let mut buckets = list(answer, "buckets").iter();
+        let bucket = buckets.find(|bucket| bucket["rate_limit"] == limit["id"]);
         bucket.map_or("-".to_owned(), |bucket| opens(&bucket["opens"]))
     };
-    let rate_limits = answer["rate_limits"].as_array().into_iter().flatten();
-    let rows: Vec<_> = rate_limits
-        .map(|limit| {
-            [
-                word(&limit["id"]),
-                word(&limit["label"]),
-                word(&limit["origin"]),
-                word(&limit["kind"]),
-                figure(&limit["burst"]),
-                figure(either(limit, "fill", "rate")),
-                figure(&limit["pace"]["achieved"]),
-                figure(&limit["tokens"]),
-                opens_of(&limit["id"]),
-                does(limit),
-                limit["callers"].as_array().map_or(0, Vec::len).to_string(),
-                figure(&limit["queued"]),
-                figure(&limit["charged"]),
-                figure(&limit["rejected"]),
-            ]
-        })
-        .collect();
-    out.push('\n');
-    let columns = [
-        "RATE LIMIT",
-        "LABEL",
-        "FROM",
-        "KIND",
-        "BURST",
-        "RATE/S",
-        "ACHIEVED",
-        "TOKENS",
-        "OPENS",
-        "DOES",
-        "CALLERS",
-        "QUEUED",
-        "CHARGED",
-        "REJECTED",
+    let rate_limits: [Column<'_, Value>; 14] = [
+        ("RATE LIMIT", &|it| word(&it["id"])),
+        ("LABEL", &|it| word(&it["label"])),
+        ("FROM", &|it| word(&it["origin"])),
+        ("KIND", &|it| word(&it["kind"])),
+        ("BURST", &|it| figure(&it["burst"])),
+        ("RATE/S", &|it| figure(either(it, "fill", "rate"))),
+        ("ACHIEVED", &|it| figure(&it["pace"]["achieved"])),
+        ("TOKENS", &|it| figure(&it["tokens"])),
+        ("OPENS", &opens_of),
+        ("DOES", &does),
+        ("CALLERS", &|it| list(it, "callers").len().to_string()),
+        ("QUEUED", &|it| figure(&it["queued"])),
+        ("CHARGED", &|it| figure(&it["charged"])),
+        ("REJECTED", &|it| figure(&it["rejected"])),
     ];
-    out.push_str(&table(columns, &rows));
-    out
+    format!(
+        "{}\n{}",
+        table(&limits, list(answer, "limits")),
+        table(&rate_limits, list(answer, "rate_limits"))
+    )
 }
 
 /// The first of two figures that exists.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_runtime::command::executor;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -29,7 +30,7 @@ const LAST_SAVE: Duration = Duration::from_secs(1);
 pub fn run(path: &Path, graphical: bool) -> ExitCode {
     // One data-plane thread is the default. It keeps strict order without contention.
     // (docs/benchmarks.md compares it with two.)
-    let runtime = match super::runtime(1) {
+    let runtime = match executor(1) {
         Ok(runtime) => runtime,
         Err(error) => return plain(&format!("tidegate: cannot start: {error}")),
     };
@@ -67,7 +68,7 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     }
     let runtime = if config.listen.threads > 1 {
         runtime.shutdown_background();
-        match super::runtime(config.listen.threads) {
+        match executor(config.listen.threads) {
             Ok(runtime) => runtime,
             Err(error) => return fatal(&logs, &format!("cannot start threads: {error}")),
         }

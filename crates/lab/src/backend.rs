@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::value::RawValue;
+use tidegate_runtime::command::{executor, listen, parse_duration};
 use tidegate_zvm::array::Elements;
 use tidegate_zvm::framer::{Framed, Framer, Misframed};
 use tidegate_zvm::reply::{ErrorReply, http_status};
@@ -65,10 +66,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub stats: Option<SocketAddr>,
     /// How long a call takes
-    #[arg(long, default_value = "50ms", value_parser = crate::parse_duration)]
+    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
     pub delay: Duration,
     /// Each call takes up to this much longer, uniformly
-    #[arg(long, default_value = "0ms", value_parser = crate::parse_duration)]
+    #[arg(long, default_value = "0ms", value_parser = parse_duration)]
     pub jitter: Duration,
     /// Share of calls that fail by chance (500/1/-110/0)
     #[arg(long, default_value = "0.0", value_parser = crate::parse_share)]
@@ -83,7 +84,7 @@ pub struct Options {
     #[arg(long, value_name = "CALLS", default_value_t = 0)]
     pub break_per_second: u32,
     /// How long it stays down; meanwhile every call fails at once (500/1/-110/0)
-    #[arg(long, default_value = "5s", value_parser = crate::parse_duration)]
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub recover: Duration,
     /// Padding in each answer
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -120,7 +121,7 @@ impl Options {
 /// # Errors
 /// An address that cannot be listened on.
 pub fn main(options: Options) -> io::Result<ExitCode> {
-    crate::runtime(options.threads)?.block_on(async {
+    executor(options.threads)?.block_on(async {
         let running = Backend::start(options).await?;
         let mut line = format!(
             "backend: socket protocol on {}, HTTP on {}",
@@ -152,11 +153,11 @@ impl Backend {
     // Async although it never waits: to listen needs a runtime.
     #[allow(clippy::unused_async)]
     pub async fn start(options: Options) -> io::Result<Running> {
-        let socket = conn::listen(options.socket, options.backlog)?;
-        let http = conn::listen(options.http, options.backlog)?;
+        let socket = listen(options.socket, options.backlog)?;
+        let http = listen(options.http, options.backlog)?;
         let stats = options
             .stats
-            .map(|addr| conn::listen(addr, options.backlog))
+            .map(|addr| listen(addr, options.backlog))
             .transpose()?;
         let socket_addr = socket.local_addr()?;
         let http_addr = http.local_addr()?;

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use tidegate_runtime::command::executor;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -142,7 +143,7 @@ impl Options {
 /// As [`run`].
 pub fn main(options: Options) -> io::Result<ExitCode> {
     let json = options.json;
-    let report = crate::runtime(options.threads)?.block_on(run(options))?;
+    let report = executor(options.threads)?.block_on(run(options))?;
     if json {
         let json = serde_json::to_string(&report).expect("a report is numbers and words");
         println!("{json}");

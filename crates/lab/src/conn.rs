@@ -9,23 +9,10 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 /// The most that one read takes.   bytes
 const READ_BYTES: usize = 4 * 1024;
-
-/// Listens with a larger backlog, because the standard 128 loses part of a storm.
-pub(crate) fn listen(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
-    let socket = match addr {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket
-        .bind(addr)
-        .and_then(|()| socket.listen(backlog))
-        .map_err(|cause| io::Error::new(cause.kind(), format!("cannot listen on {addr}: {cause}")))
-}
 
 /// Accepts a connection that the runtime does not watch yet.
 ///

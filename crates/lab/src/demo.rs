@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tidegate_runtime::command::executor;
 use tokio::task::JoinSet;
 
 use self::progress::Now;
@@ -130,7 +131,7 @@ impl fmt::Debug for Proxy {
 /// # Errors
 /// An address that cannot be listened on.
 pub fn main(options: Options) -> io::Result<ExitCode> {
-    crate::runtime(1)?.block_on(show(options, sidecar::start))
+    executor(1)?.block_on(show(options, sidecar::start))
 }
 
 /// The command. The caller starts the sidecar, so that this module needs only its address.

@@ -1,6 +1,6 @@
 //! The needs of every long-running part of Tidegate: time, values that a reload replaces, pauses
-//! between attempts. Behind features, the shared parts of leases and quotas: connections to etcd
-//! and ZooKeeper, and elections.
+//! between attempts. Behind features, what commands share, and the shared parts of leases and
+//! quotas: connections to etcd and ZooKeeper, and elections.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -10,11 +10,12 @@
 
 mod back_off;
 mod clock;
+#[cfg(feature = "command")]
 #[expect(
     clippy::disallowed_methods,
     reason = "for commands, before they serve anything"
 )]
-mod companion;
+pub mod command;
 #[cfg(feature = "election")]
 #[cfg_attr(
     not(any(feature = "etcd", feature = "zookeeper")),
@@ -36,6 +37,5 @@ pub mod zookeeper;
 
 pub use back_off::BackOff;
 pub use clock::{Clock, Timer};
-pub use companion::companion;
 pub use live::Live;
 pub use lock::lock;

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::limit::{Limit, Meets, Scope, Span, tokens};
 use super::line::{Draw, Sent};
-use super::order::Stamped;
-use super::quota::Quotas;
+use super::quota::{Fullest, Quotas};
 use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
 use super::sweep::{Bounds, Found, Mark, Sweep};
 
@@ -44,7 +43,7 @@ impl Unread {
 }
 
 /// One call that left, while it is held back to be put in order.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event {
     mark: Mark,
     sidecar: u32,
@@ -61,12 +60,6 @@ impl Event {
     /// When the backend finished it.   µs since the epoch
     pub(super) fn end(&self) -> u64 {
         self.mark.end
-    }
-}
-
-impl Stamped for Event {
-    fn key(&self) -> (u64, u64) {
-        (self.mark.at, self.mark.id)
     }
 }
 
@@ -131,7 +124,7 @@ impl Judge {
     }
 
     /// Counts one call. Calls come in the order in which they left.
-    pub(super) fn judge(&mut self, event: Event) {
+    pub(super) fn judge(&mut self, event: &Event) {
         for draw in &event.quota {
             let name = self.names.of(&draw.limit);
             self.quotas.draw(name, draw, event.mark.id);
@@ -140,7 +133,7 @@ impl Judge {
             return;
         }
         for judged in &mut self.limits {
-            let amount = judged.counts(&event);
+            let amount = judged.counts(event);
             if amount == 0 {
                 continue;
             }
@@ -181,42 +174,42 @@ impl Judge {
     fn quota_rows(&self, sidecars: &[Sidecar], unread: Unread) -> Vec<Row> {
         let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
         let unknown = unread.beside(missing).saturating_add(self.quotas.uncounted);
-        let rows = self.quotas.found.iter().map(|(name, fullest)| {
-            let window = fullest.window;
-            let unplaced = fullest.unplaced;
-            let disputed = fullest.disputed;
-            let (verdict, why) = if fullest.exceeded > 0 {
-                let windows = fullest.exceeded;
-                (Verdict::Exceeded, format!("{windows} windows in all"))
-            } else if fullest.doubtful > 0 {
-                let why = format!("lines of {disputed} windows give different totals");
-                (Verdict::Unknown, why)
+        let row = |(name, found): (&Name, &Fullest)| {
+            let Fullest {
+                window,
+                unplaced,
+                disputed,
+                ..
+            } = found;
+            let differ = format!("lines of {disputed} windows give different totals");
+            let (verdict, why) = if found.exceeded > 0 {
+                let why = format!("{} windows in all", found.exceeded);
+                (Verdict::Exceeded, why)
+            } else if found.doubtful > 0 {
+                (Verdict::Unknown, differ)
             } else if unknown > 0 {
                 (Verdict::Unknown, calls_unread(unknown))
             } else if self.quotas.unplaced_matters(*name) {
                 (Verdict::Unknown, format!("{unplaced} draws name no window"))
             } else {
-                let mut notes = Vec::new();
-                if disputed > 0 {
-                    notes.push(format!("lines of {disputed} windows give different totals"));
-                }
-                if unplaced > 0 {
-                    notes.push(format!("{unplaced} draws name no window, and fit into any"));
-                }
+                let fit = format!("{unplaced} draws name no window, and fit into any");
+                let notes = [(*disputed > 0, differ), (*unplaced > 0, fit)];
+                let notes = notes.into_iter().filter(|(is_so, _)| *is_so);
+                let notes: Vec<String> = notes.map(|(_, note)| note).collect();
                 (Verdict::Kept, notes.join("; "))
             };
             Row {
                 limit: format!("quota:{}", self.names.names[*name as usize]),
                 allowed: format!("{} in a window", tokens(window.total)),
                 densest: tokens(window.spent),
-                when: format!("{:?} in window {}", fullest.key, window.number),
+                when: format!("{:?} in window {}", found.key, window.number),
                 calls: calls(window.first, window.last),
                 sidecar: "all".to_owned(),
                 verdict,
                 why,
             }
-        });
-        let mut rows: Vec<Row> = rows.collect();
+        };
+        let mut rows: Vec<Row> = self.quotas.found.iter().map(row).collect();
         rows.sort_by(|a, b| a.limit.cmp(&b.limit));
         rows
     }
@@ -237,39 +230,39 @@ impl Judged {
     }
 
     fn row(&self, sidecars: &[Sidecar], unread: Unread, error: u64) -> Row {
-        let each = self.each.iter().enumerate();
-        let each = each.filter_map(|(number, sweep)| Some((number, sweep.as_ref()?.found())));
-        let each: Vec<(usize, Found)> = each.collect();
-        let mut looks: Vec<Look> = Vec::new();
-        match &self.together {
-            None => {
-                for (number, sidecar) in sidecars.iter().enumerate() {
-                    let found = each.iter().find(|(of, _)| *of == number);
-                    let found = found.map_or(Found::default(), |(_, found)| *found);
-                    let unknown = unread.beside(sidecar.missing);
-                    let one_clock = found.one_clock;
-                    let (verdict, why) = self.judge(one_clock, &found, unknown, 0);
-                    looks.push(Look {
-                        verdict,
-                        why,
-                        found,
-                        sidecar: sidecar_name(number),
-                    });
-                }
+        let each: Vec<Found> = (0..sidecars.len()).map(|it| self.found(it)).collect();
+        let look = |sidecar: String, found: Found, bounds, missing, error| {
+            let unknown = unread.beside(missing);
+            let (verdict, why) = self.judge(bounds, &found, unknown, error);
+            Look {
+                verdict,
+                why,
+                found,
+                sidecar,
             }
-            Some(_) if sidecars.is_empty() => {}
+        };
+        let worst = match &self.together {
+            None => {
+                let looks = each.iter().zip(sidecars).enumerate();
+                looks
+                    .map(|(number, (found, sidecar))| {
+                        let name = sidecar_name(number);
+                        look(name, *found, found.one_clock, sidecar.missing, 0)
+                    })
+                    .max_by_key(|look| (look.verdict, look.found.densest.amount))
+            }
+            Some(_) if sidecars.is_empty() => None,
             Some(sweep) => {
                 let found = sweep.found();
                 let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
-                let unknown = unread.beside(missing);
-                let (bounds, error) = match each.len() {
+                let (bounds, error) = match self.each.iter().flatten().count() {
                     0 | 1 => (found.one_clock, 0),
                     _ => (found.clocks, error),
                 };
                 // The count of one sidecar needs no other clock: the total is at least the
                 // largest of them, and at most their sum. This does not hold for aligned
                 // windows, because each sidecar aligns them by its own clock.
-                let alone = || each.iter().map(|(_, found)| found.one_clock);
+                let alone = || each.iter().map(|found| found.one_clock);
                 let bounds = match self.limit.span {
                     Span::Aligned(_) => bounds,
                     Span::Any(_) | Span::AtOnce => Bounds {
@@ -277,25 +270,21 @@ impl Judged {
                         most: bounds.most.min(alone().map(|it| it.most).sum()),
                     },
                 };
-                let (verdict, why) = self.judge(bounds, &found, unknown, error);
-                looks.push(Look {
-                    verdict,
-                    why,
-                    found,
-                    sidecar: "all".to_owned(),
-                });
+                Some(look("all".to_owned(), found, bounds, missing, error))
             }
-        }
-        let worst = looks
-            .into_iter()
-            .max_by_key(|look| (look.verdict, look.found.densest.amount));
-        let none = Look {
+        };
+        self.shown(worst.unwrap_or_else(|| Look {
             verdict: Verdict::Unknown,
             why: "the logs have no access line".to_owned(),
             found: Found::default(),
             sidecar: "-".to_owned(),
-        };
-        self.shown(worst.unwrap_or(none))
+        }))
+    }
+
+    /// What one sidecar counted.
+    fn found(&self, sidecar: usize) -> Found {
+        let sweep = self.each.get(sidecar).and_then(Option::as_ref);
+        sweep.map(Sweep::found).unwrap_or_default()
     }
 
     fn judge(&self, bounds: Bounds, found: &Found, unknown: u64, error: u64) -> (Verdict, String) {
@@ -303,11 +292,8 @@ impl Judged {
         let max = self.limit.max;
         let amount = |amount| self.limit.amount(amount);
         if least > max {
-            let why = match found.overflowed {
-                true => "more calls than can be counted".to_owned(),
-                false => String::new(),
-            };
-            return (Verdict::Exceeded, why);
+            let why = found.overflowed.then_some("more calls than can be counted");
+            return (Verdict::Exceeded, why.unwrap_or_default().to_owned());
         }
         if found.overflowed {
             let why = "there are more calls than can be counted".to_owned();

@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use tidegate_runtime::command::parse_duration;
+
 use crate::admit::{self, Pool};
 use crate::config::Config;
 
@@ -206,7 +208,7 @@ impl FromStr for Limit {
                     Some(length) => (length, true),
                     None => (window, false),
                 };
-                let length = super::super::parse_duration(length)?;
+                let length = parse_duration(length)?;
                 if length < Duration::from_millis(1) || length > WINDOW_MAX {
                     return Err(format!("`{window}` is not a window of 1ms to 31 days"));
                 }

@@ -56,7 +56,7 @@ pub(super) struct Sent {
 }
 
 /// A draw of one call from one key of a quota.
-#[derive(Clone, Debug, PartialEq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Draw {
     pub(super) limit: Box<str>,
     pub(super) key: Box<str>,

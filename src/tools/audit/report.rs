@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::telemetry::access::Utc;
-use crate::tools::client::table;
+use crate::tools::table::{Column, table};
 
 /// Sidecars that the report lists.
 const SIDECARS_SHOWN: usize = 20;
@@ -142,11 +142,19 @@ impl Report {
             out.push_str("nothing to audit: give --config or --limit\n");
             return out;
         }
-        let heads = [
-            "LIMIT", "ALLOWED", "DENSEST", "WHEN", "CALLS", "SIDECAR", "VERDICT",
+        let columns: [Column<'_, Row>; 7] = [
+            ("LIMIT", &|row| row.limit.clone()),
+            ("ALLOWED", &|row| row.allowed.clone()),
+            ("DENSEST", &|row| row.densest.clone()),
+            ("WHEN", &|row| row.when.clone()),
+            ("CALLS", &|row| row.calls.clone()),
+            ("SIDECAR", &|row| row.sidecar.clone()),
+            ("VERDICT", &|row| match (row.verdict.word(), &*row.why) {
+                (verdict, "") => verdict.to_owned(),
+                (verdict, why) => format!("{verdict}: {why}"),
+            }),
         ];
-        let rows: Vec<[String; 7]> = self.rows.iter().map(Row::cells).collect();
-        out.push_str(&table(heads, &rows));
+        out.push_str(&table(&columns, &self.rows));
         writeln!(out, "\n{}", self.verdict.word()).expect("writing to memory does not fail");
         out
     }
@@ -183,21 +191,6 @@ impl Report {
         if more > 0 {
             say(&mut out, "", &format!("and {more} more sidecars"));
         }
-        let (wrong, others) = self.counts();
-        for (name, count, text) in wrong {
-            say_count(&mut out, name, count, &text);
-        }
-        for Broken { log, line, why } in &self.broken_shown {
-            say(&mut out, "", &format!("{log}:{line}: {why}"));
-        }
-        for (name, count, text) in others {
-            say_count(&mut out, name, count, &text);
-        }
-        out
-    }
-
-    /// What is wrong with the logs, and what else they contain.
-    fn counts(&self) -> ([Counted; 5], [Counted; 4]) {
         let ignored = match self.ignored {
             true => ", assumed never to have left",
             false => "",
@@ -208,68 +201,49 @@ impl Report {
         };
         let has_quotas = self.rows.iter().any(|row| row.limit.starts_with("quota:"));
         let quotaless = if has_quotas { self.quotaless } else { 0 };
-        let missing = format!("calls have no line{ignored}");
-        let lost = format!("lines were lost, as the logs say{ignored}");
-        let broken = format!("lines cannot be read{ignored}");
         let far = "ids are far from all others of their process: a damaged or missing log";
         let differ = "lines differ from another line of the same call";
-        let twice = format!("lines repeat an earlier one{compared}");
         let no_quota = "calls left without drawing from a quota";
         let late = "calls could not be put in order: give a larger --reorder";
-        (
-            [
-                ("missing", self.missing, missing),
-                ("lost", self.lost, lost),
-                ("broken", self.broken, broken),
-                ("far", self.far, far.to_owned()),
-                ("differ", self.differ, differ.to_owned()),
-            ],
-            [
-                ("twice", self.twice, twice),
-                (
-                    "others",
-                    self.others,
-                    "lines are not about a call".to_owned(),
-                ),
-                ("no quota", quotaless, no_quota.to_owned()),
-                ("late", self.late, late.to_owned()),
-            ],
-        )
+        let counts = [
+            ("missing", self.missing, "calls have no line", ignored),
+            (
+                "lost",
+                self.lost,
+                "lines were lost, as the logs say",
+                ignored,
+            ),
+            ("broken", self.broken, "lines cannot be read", ignored),
+            ("far", self.far, far, ""),
+            ("differ", self.differ, differ, ""),
+            (
+                "twice",
+                self.twice,
+                "lines repeat an earlier one",
+                &*compared,
+            ),
+            ("others", self.others, "lines are not about a call", ""),
+            ("no quota", quotaless, no_quota, ""),
+            ("late", self.late, late, ""),
+        ];
+        for (name, count, text, more) in counts {
+            if count > 0 {
+                say(&mut out, name, &format!("{count} {text}{more}"));
+            }
+            // The lines behind the counts so far.
+            if name == "differ" {
+                for Broken { log, line, why } in &self.broken_shown {
+                    say(&mut out, "", &format!("{log}:{line}: {why}"));
+                }
+            }
+        }
+        out
     }
 }
-
-/// The name of a line, a count, and what it counts.
-type Counted = (&'static str, u64, String);
 
 /// Adds a line with its name in front.
 fn say(out: &mut String, name: &str, text: &str) {
     writeln!(out, "{name:<11}{text}").expect("writing to memory does not fail");
-}
-
-/// Adds a line with a count, unless that is zero.
-fn say_count(out: &mut String, name: &str, count: u64, text: &str) {
-    if count > 0 {
-        say(out, name, &format!("{count} {text}"));
-    }
-}
-
-impl Row {
-    fn cells(&self) -> [String; 7] {
-        let verdict = self.verdict.word();
-        let verdict = match self.why.is_empty() {
-            true => verdict.to_owned(),
-            false => format!("{verdict}: {}", self.why),
-        };
-        [
-            self.limit.clone(),
-            self.allowed.clone(),
-            self.densest.clone(),
-            self.when.clone(),
-            self.calls.clone(),
-            self.sidecar.clone(),
-            verdict,
-        ]
-    }
 }
 
 /// The name of a sidecar in the report, by its index.

@@ -18,16 +18,16 @@ use super::limit::Span;
 /// not all of them are counted.
 const MARKS_MAX: usize = 1 << 20;
 
-/// One call that counts in a limit.
-#[derive(Clone, Copy, Debug)]
+/// One call that counts in a limit. Calls are put in the order in which they left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Mark {
     /// When it left, by the clock of its process.   µs since the epoch
     pub(super) at: u64,
+    pub(super) id: u64,
     /// When the backend finished it.
     pub(super) end: u64,
     /// The amount that it adds.
     pub(super) amount: u64,
-    pub(super) id: u64,
 }
 
 /// The span in which a limit counted most.
@@ -225,15 +225,8 @@ pub(super) struct Aligned {
     length: u64,
     error: u64,
     /// The windows, by number, that later calls may still belong to.
-    open: BTreeMap<u64, Window>,
+    open: BTreeMap<u64, Found>,
     found: Found,
-}
-
-#[derive(Debug, Default)]
-struct Window {
-    densest: Densest,
-    one_clock: Bounds,
-    clocks: Bounds,
 }
 
 impl Aligned {
@@ -254,7 +247,7 @@ impl Aligned {
         {
             close(&mut self.found, &window.remove());
         }
-        let densest = &mut self.window(at).densest;
+        let densest = &mut self.open.entry(at / self.length).or_default().densest;
         if densest.amount == 0 {
             (densest.from, densest.first) = (at, id);
         }
@@ -268,12 +261,8 @@ impl Aligned {
         });
     }
 
-    fn window(&mut self, at: u64) -> &mut Window {
-        self.open.entry(at / self.length).or_default()
-    }
-
     /// Counts a call that left between these two times, both included.
-    fn add(&mut self, from: u64, to: u64, amount: u64, of: fn(&mut Window) -> &mut Bounds) {
+    fn add(&mut self, from: u64, to: u64, amount: u64, of: fn(&mut Found) -> &mut Bounds) {
         let (first, last) = (from / self.length, to / self.length);
         for number in first..=last {
             let bounds = of(self.open.entry(number).or_default());
@@ -293,7 +282,8 @@ impl Aligned {
     }
 }
 
-fn close(found: &mut Found, window: &Window) {
+/// Adds the counts of a window that is over.
+fn close(found: &mut Found, window: &Found) {
     if window.densest.amount > found.densest.amount {
         found.densest = window.densest;
     }

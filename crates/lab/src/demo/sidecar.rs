@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 
 use serde_json::Value;
-use tidegate_runtime::companion;
+use tidegate_runtime::command::companion;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
