@@ -163,7 +163,7 @@ impl Drop for Server {
 /// The duration of the load.
 #[derive(Clone, Copy)]
 enum Until {
-    /// Each of the first so many clients has asked once.
+    /// Each of the first N clients has asked once.
     Each(usize),
     /// This time has passed.
     After(Duration),

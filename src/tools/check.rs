@@ -16,6 +16,7 @@ use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
 use crate::state;
+use crate::tools::table::aligned;
 
 /// The output of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,13 +50,9 @@ pub fn report(path: &Path, graphical: bool) -> Report {
     match config::load(path) {
         Ok(Checked { config, warnings }) => Report {
             good: true,
-            problems: {
-                let mut problems = String::new();
-                if !warnings.is_empty() {
-                    problems = whole_lines(warnings.render(graphical));
-                }
-                problems.push_str(&state_file_warning(&config));
-                problems
+            problems: match warnings.is_empty() {
+                true => state_file_warning(&config),
+                false => whole_lines(&warnings.render(graphical)) + &state_file_warning(&config),
             },
             settings: format!(
                 "{}\n{}\n{} is good\n",
@@ -66,7 +63,7 @@ pub fn report(path: &Path, graphical: bool) -> Report {
         },
         Err(error) => Report {
             good: false,
-            problems: whole_lines(error.render(graphical)),
+            problems: whole_lines(&error.render(graphical)),
             settings: String::new(),
         },
     }
@@ -74,10 +71,8 @@ pub fn report(path: &Path, graphical: bool) -> Report {
 
 /// A line if this user cannot write the state file: then `serve` would not start.
 fn state_file_warning(config: &Config) -> String {
-    let Some(path) = &config.callers.state_file else {
-        return String::new();
-    };
-    match state::check_writable(path) {
+    let path = config.callers.state_file.as_deref();
+    match path.map_or(Ok(()), state::check_writable) {
         Ok(()) => String::new(),
         Err(error) => format!(
             "warning: {error}; give the user that runs `tidegate serve` write access to the \
@@ -86,18 +81,16 @@ fn state_file_warning(config: &Config) -> String {
     }
 }
 
-fn whole_lines(mut text: String) -> String {
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text
+fn whole_lines(text: &str) -> String {
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{end}")
 }
 
 /// The limits in force, a line each.
 fn table(config: &Config) -> String {
     let gate = &config.admit;
-    let mut rows: Vec<(String, String)> = Vec::new();
-    let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
     windows(gate, &mut row);
     paces(config, &mut row);
     if let Some(quotas) = &config.quotas {
@@ -116,12 +109,7 @@ fn table(config: &Config) -> String {
     if let Some(coordinate) = &config.coordinate {
         shares(config, coordinate, &mut row);
     }
-
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines = rows
-        .iter()
-        .map(|(name, value)| format!("{name:width$}  {value}\n"));
-    lines.collect()
+    aligned(&rows, |_| false)
 }
 
 /// The windows, and the calls that may be outstanding.
@@ -130,10 +118,9 @@ fn windows(gate: &admit::Settings, row: &mut impl FnMut(&str, String)) {
         None => row("per window", "off".to_owned()),
         Some(window) => {
             let length = seconds(window.length);
-            let span = if window.fixed {
-                format!("in each {length} (fixed)")
-            } else {
-                format!("in any {length} (sliding)")
+            let span = match window.fixed {
+                true => format!("in each {length} (fixed)"),
+                false => format!("in any {length} (sliding)"),
             };
             let calls = |n: u32| format!("{n} calls {span}");
             row("total", window.total.map_or("off".to_owned(), calls));
@@ -157,14 +144,12 @@ fn windows(gate: &admit::Settings, row: &mut impl FnMut(&str, String)) {
 /// The rate limits with a pace, each with its largest burst.
 fn paces(config: &Config, row: &mut impl FnMut(&str, String)) {
     let mut pace = |name: &str, calls: &str, rate: Rate, ratio: BurstRatio, costs| {
-        let (per_second, times) = (rate.get(), ratio.get());
-        row(
-            &format!("rate_limit:{name}"),
-            format!(
-                "{per_second} tokens a second for {calls}, {times} times as many for late calls"
-            ),
-        );
-        row("  largest burst", burst(rate, ratio, costs));
+        let largest = burst(rate, ratio, costs);
+        let (rate, times) = (rate.get(), ratio.get());
+        let text =
+            format!("{rate} tokens a second for {calls}, {times} times as many for late calls");
+        row(&format!("rate_limit:{name}"), text);
+        row("  largest burst", largest);
     };
     for limit in &config.admit.paced {
         let calls = limit.function.as_deref().unwrap_or("all calls");
@@ -181,10 +166,9 @@ fn paces(config: &Config, row: &mut impl FnMut(&str, String)) {
 /// How long calls wait, and for what.
 fn waiting(config: &Config, row: &mut impl FnMut(&str, String)) {
     let gate = &config.admit;
-    let threshold = if gate.threshold.is_zero() {
-        "not at all: refused at the first closed limit".to_owned()
-    } else {
-        format!("{} from arrival at most", seconds(gate.threshold))
+    let threshold = match gate.threshold {
+        Duration::ZERO => "not at all: refused at the first closed limit".to_owned(),
+        threshold => format!("{} from arrival at most", seconds(threshold)),
     };
     row("a call waits", threshold);
     if config.classify.kind.has_table() && config.forward.http.is_some() {
@@ -216,13 +200,11 @@ fn ignored_headers(config: &Config) -> Option<String> {
     own.find(|function| shared.contains(function))?;
     let ignored = config.coalesce.ignored_headers.iter();
     let ignored: Vec<&str> = ignored.map(http::HeaderName::as_str).collect();
-    Some(match ignored.is_empty() {
-        true => "on your own routes by all headers".to_owned(),
-        false => format!(
-            "on your own routes by all headers except {}",
-            ignored.join(", ")
-        ),
-    })
+    let except = match ignored.is_empty() {
+        true => String::new(),
+        false => format!(" except {}", ignored.join(", ")),
+    };
+    Some(format!("on your own routes by all headers{except}"))
 }
 
 /// Everything that meets no limit, and its bound.
@@ -282,11 +264,9 @@ fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut
             Some(QuotaBy::Function(Some(function))) => function.to_string(),
             Some(QuotaBy::Total) | None => "all calls".to_owned(),
         };
-        let mut words = vec![format!(
-            "{} tokens for {whose} in each {}",
-            settings.total,
-            seconds(settings.length)
-        )];
+        let length = seconds(settings.length);
+        let total = settings.total;
+        let mut words = vec![format!("{total} tokens for {whose} in each {length}")];
         match limit.totals.len() {
             0 => {}
             1 => words.push("one key has a total of its own".to_owned()),
@@ -336,8 +316,8 @@ fn shares(
                 f64::from(sidecars) * safe
             ),
         );
-        let mut servers = format!("reserved_clients = {sidecars}, safe_share = {safe}");
-        servers.push_str(&counts_for(config, &shared.limit));
+        let counts = counts_for(config, &shared.limit);
+        let servers = format!("reserved_clients = {sidecars}, safe_share = {safe}{counts}");
         row("  on the servers", servers);
     }
 }
@@ -345,14 +325,8 @@ fn shares(
 /// How long calls of an expired share may still count: until the calls that it admitted have left
 /// and their window is over, or until they have ended.
 fn counts_for(config: &Config, limit: &str) -> String {
-    let (connect, response) = (
-        config.forward.bounds.connect_timeout,
-        config.forward.bounds.response_timeout,
-    );
-    let exactly = |counts: Duration| {
-        let counts = counts.as_millis();
-        format!(", frees_after = \"{counts}ms\" or more, learning: a lease and as much")
-    };
+    let bounds = &config.forward.bounds;
+    let (connect, response) = (bounds.connect_timeout, bounds.response_timeout);
     match &config.admit.window {
         _ if limit == "outstanding" => format!(
             ", frees_after: as long as a call takes, which may be {} here, learning: a lease and \
@@ -360,12 +334,12 @@ fn counts_for(config: &Config, limit: &str) -> String {
             seconds(connect + response)
         ),
         Some(window) if limit == "total" || limit.starts_with("function:") => {
-            let replied = if window.stamp == WindowStamp::Replied {
-                response
-            } else {
-                Duration::ZERO
+            let replied = match window.stamp {
+                WindowStamp::Replied => response,
+                _ => Duration::ZERO,
             };
-            exactly(window.length + window.guard + connect + replied)
+            let counts = (window.length + window.guard + connect + replied).as_millis();
+            format!(", frees_after = \"{counts}ms\" or more, learning: a lease and as much")
         }
         // What is drawn of a rate does not come back.
         Some(_) | None => String::new(),

@@ -146,11 +146,11 @@ enum Opening {
 }
 
 /// Why a resource was not opened.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum NotOpened {
-    /// The client refused it.
-    Refused(OpenError),
-    /// All are in use.
+    #[error(transparent)]
+    Refused(#[from] OpenError),
+    #[error("all resources that this agent keeps are in use")]
     TooMany,
 }
 
@@ -184,11 +184,11 @@ impl Agent {
     /// reach it can use up the leases of others.
     pub async fn start(options: Options) -> io::Result<Running> {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, text);
-        if !options.bind.ip().to_canonical().is_loopback() {
-            let bind = options.bind;
+        let bind = options.bind;
+        if !bind.ip().to_canonical().is_loopback() {
             return Err(wrong(format!("{bind} is not a loopback address")));
         }
-        let listener = listen(options.bind, 1024)?;
+        let listener = listen(bind, 1024)?;
         let addr = listener.local_addr()?;
         let registry = Registry::default();
         let client = ClientOptions {
@@ -234,7 +234,7 @@ impl Agent {
         let open = || Ok(Opening::Rate(self.client.rate(id, self.defaults)?));
         match self.open(id, open)? {
             Opening::Rate(rate) => Ok(rate),
-            Opening::Gauge(_) => Err(NotOpened::Refused(OpenError::OtherKind(id.to_owned()))),
+            Opening::Gauge(_) => Err(OpenError::OtherKind(id.to_owned()).into()),
         }
     }
 
@@ -243,7 +243,7 @@ impl Agent {
         let open = || Ok(Opening::Gauge(self.client.gauge(id, self.defaults)?));
         match self.open(id, open)? {
             Opening::Gauge(gauge) => Ok(gauge),
-            Opening::Rate(_) => Err(NotOpened::Refused(OpenError::OtherKind(id.to_owned()))),
+            Opening::Rate(_) => Err(OpenError::OtherKind(id.to_owned()).into()),
         }
     }
 
@@ -264,14 +264,12 @@ impl Agent {
                 return Err(NotOpened::TooMany);
             }
         }
-        let handle = open().map_err(NotOpened::Refused)?;
-        opened.insert(
-            id.to_owned(),
-            Opened {
-                handle: handle.clone(),
-                used,
-            },
-        );
+        let handle = open()?;
+        let new = Opened {
+            handle: handle.clone(),
+            used,
+        };
+        opened.insert(id.to_owned(), new);
         Ok(handle)
     }
 

@@ -5,16 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use tidegate_runtime::command::executor;
 use tracing::{error, info, warn};
 
-use super::serve::{Signals, ended, plain, unreadable};
+use super::serve::{Signals, begin, ended, log, messages, plain, unreadable};
 use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
 use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
 use crate::listen::descriptors;
-use crate::telemetry;
 
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,13 +31,9 @@ pub struct Arguments {
 #[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
 pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     // One lock guards all decisions: more threads would wait for it.
-    let runtime = match executor(1) {
-        Ok(runtime) => runtime,
-        Err(error) => return plain(&format!("tidegate: cannot start threads: {error}")),
-    };
-    let signals = match runtime.block_on(async { Signals::listen() }) {
-        Ok(signals) => signals,
-        Err(error) => return plain(&format!("tidegate: cannot handle signals: {error}")),
+    let (runtime, signals) = match begin() {
+        Ok(begun) => begun,
+        Err(message) => return plain(&message),
     };
     let path = &arguments.config;
     let Checked { config, warnings } = match config::load(path) {
@@ -68,13 +62,10 @@ pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         );
         return ExitCode::SUCCESS;
     }
-    let logs = match telemetry::log::init(&config.telemetry) {
+    let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,
-        Err(error) => return plain(&format!("tidegate: {error}")),
+        Err(message) => return plain(&message),
     };
-    for warning in warnings.iter() {
-        warn!("{}", warnings.plain(warning));
-    }
     descriptors::raise();
     let finished = runtime.block_on(until_told(config, signals, path));
     ended(&logs, finished)
@@ -127,13 +118,8 @@ fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &s
     let checked = match loaded {
         Ok(checked) => checked,
         Err(error) => {
-            match error {
-                LoadError::Wrong(problems) => {
-                    for problem in problems.iter() {
-                        error!("{}", problems.plain(problem));
-                    }
-                }
-                error @ LoadError::Unreadable { .. } => error!("{}", error.render(false)),
+            for mistake in messages(&error) {
+                error!("{mistake}");
             }
             error!("config refused, the old one stays in force");
             return server.reload_refused();

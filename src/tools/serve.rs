@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use crate::app::{App, REVISION};
-use crate::config::{self, Checked, Config, LoadError};
+use crate::config::{self, Checked, Config, LoadError, Problems};
 use crate::listen::descriptors;
 use crate::telemetry::{self, Format, Logs};
 
@@ -30,13 +30,9 @@ const LAST_SAVE: Duration = Duration::from_secs(1);
 pub fn run(path: &Path, graphical: bool) -> ExitCode {
     // One data-plane thread is the default. It keeps strict order without contention.
     // (docs/benchmarks.md compares it with two.)
-    let runtime = match executor(1) {
-        Ok(runtime) => runtime,
-        Err(error) => return plain(&format!("tidegate: cannot start: {error}")),
-    };
-    let mut signals = match runtime.block_on(async { Signals::listen() }) {
-        Ok(signals) => signals,
-        Err(error) => return plain(&format!("tidegate: cannot handle signals: {error}")),
+    let (runtime, mut signals) = match begin() {
+        Ok(begun) => begun,
+        Err(message) => return plain(&message),
     };
     let loading = path.to_owned();
     let loaded = runtime.block_on(async {
@@ -59,13 +55,10 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
 
 fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> ExitCode {
     let Checked { config, warnings } = checked;
-    let logs = match telemetry::log::init(&config.telemetry) {
+    let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,
-        Err(error) => return plain(&format!("tidegate: {error}")),
+        Err(message) => return plain(&message),
     };
-    for warning in warnings.iter() {
-        warn!("{}", warnings.plain(warning));
-    }
     let runtime = if config.listen.threads > 1 {
         runtime.shutdown_background();
         match executor(config.listen.threads) {
@@ -93,15 +86,32 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     ended(&logs, finished)
 }
 
+/// One thread, and the handlers of signals.
+pub(super) fn begin() -> Result<(Runtime, Signals), String> {
+    let wrong = |error| format!("tidegate: cannot start threads: {error}");
+    let runtime = executor(1).map_err(wrong)?;
+    let signals = runtime.block_on(async { Signals::listen() });
+    let wrong = |error| format!("tidegate: cannot handle signals: {error}");
+    Ok((runtime, signals.map_err(wrong)?))
+}
+
+/// The log, and in it the warnings about the config.
+pub(super) fn log(settings: &telemetry::Settings, warnings: &Problems) -> Result<Logs, String> {
+    let logs = telemetry::log::init(settings).map_err(|error| format!("tidegate: {error}"))?;
+    for warning in warnings {
+        warn!("{}", warnings.plain(warning));
+    }
+    Ok(logs)
+}
+
 /// The exit code of a process that ran: a success if all its calls finished.
 pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
     match finished {
         Ok(finished) => {
             logs.finish();
-            if finished {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
+            match finished {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
             }
         }
         Err(error) => fatal(logs, &error),
@@ -153,7 +163,7 @@ pub(super) fn unreadable(format: Format, error: &LoadError, graphical: bool) -> 
 }
 
 /// Each mistake as an event.
-fn messages(error: &LoadError) -> Vec<String> {
+pub(super) fn messages(error: &LoadError) -> Vec<String> {
     match error {
         LoadError::Wrong(problems) => problems.iter().map(|it| problems.plain(it)).collect(),
         error @ LoadError::Unreadable { .. } => vec![error.render(false)],
@@ -173,10 +183,9 @@ async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
                  address with --admin",
                 file.display()
             );
-            if runtime_file::is_chosen() {
-                warn!("{told}");
-            } else {
-                info!("{told}");
+            match runtime_file::is_chosen() {
+                true => warn!("{told}"),
+                false => info!("{told}"),
             }
             None
         }

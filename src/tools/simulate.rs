@@ -15,6 +15,7 @@ mod random;
 mod report;
 mod scenario;
 mod setup;
+mod times;
 mod world;
 
 use std::fs::File;
@@ -190,7 +191,7 @@ pub fn simulate(origin: &str, text: &str, seed: Option<u64>) -> Result<Report, P
     let scenario = scenario::read(origin, text)?;
     let seed = seed.unwrap_or(scenario.seed);
     let run = world::run(&scenario, seed);
-    Ok(Report::new(origin, seed, &scenario, run))
+    Ok(Report::new(origin, seed, &scenario, &run))
 }
 
 fn read_text(path: &Path) -> io::Result<String> {

@@ -97,7 +97,7 @@ impl Stage {
         client
     }
 
-    /// Waits until so many tasks wait, run and have ended.
+    /// Waits until these numbers of tasks wait, run and have ended.
     async fn tasks(&self, waiting: usize, running: usize, ended: usize) {
         let now = || {
             let now = self.stack.tasks.snapshot();

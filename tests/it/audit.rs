@@ -167,7 +167,7 @@ impl World {
         windows.iter().map(count).max().unwrap_or(0)
     }
 
-    /// Most that ran at once, each begun and ended so much later.
+    /// Most that ran at once, if each began and ended this much later.
     fn at_once(&self, begins: i64, ends: i64) -> u64 {
         let span = |call: &Call| {
             let begin = call.sent.saturating_add_signed(begins);
@@ -467,7 +467,7 @@ fn a_quota_is_summed_by_key_and_window_over_all_logs() {
     }
 }
 
-/// A line written by hand: of the process that started at second 1,795,309,200, sent so many
+/// A line written by hand: of the process that started at second 1,795,309,200, sent N
 /// microseconds later.
 fn by_hand(id: u64, sent: u64, function: &str) -> String {
     format!(

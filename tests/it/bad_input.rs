@@ -441,7 +441,7 @@ async fn a_flood_on_one_connection_is_refused_at_the_bound_and_not_read_to_its_e
     untouched(&backend, &stack).await;
 }
 
-/// An array of exactly so many bytes; with the spaces of `json.dumps`, or without.
+/// An array of exactly N bytes; with the spaces of `json.dumps`, or without.
 fn array_of(bytes: usize, separator: &str) -> String {
     let with = |pad: &str| {
         let disks = vec!["1"; 500].join(separator);

@@ -232,7 +232,7 @@ async fn a_full_queue_refuses_or_holds_back_what_comes_over_the_socket() {
     }
 }
 
-/// Waits until so many calls wait.
+/// Waits until N calls wait.
 async fn depth(sidecar: &Sidecar, calls: u32) {
     let started = Instant::now();
     loop {

@@ -549,7 +549,7 @@ fn spent() -> Duration {
     Duration::from_nanos(nanos.expect("nanoseconds come first"))
 }
 
-/// A door where so many calls wait for the rate limit r1, in turn.
+/// A door where N calls wait for the rate limit r1, in turn.
 async fn waiting(calls: usize) -> (Arc<Door>, JoinSet<()>) {
     let door = Arc::new(Door::open(""));
     let mut new = NewRateLimit::of(size(1.0, 0.01));
@@ -680,7 +680,7 @@ async fn calls_that_wait_for_a_limit_that_is_deleted_are_charged_to_the_next_mat
     assert!((took - 0.99).abs() < 0.01, "100 at 100 a second: {took} s");
 }
 
-/// Has so many calls wait for the rate limit r1, changes something, and says how long they wait
+/// Has N calls wait for the rate limit r1, changes something, and returns how long they wait
 /// after that.
 async fn left_to_wait(change: impl FnOnce(&Door, CallerId)) -> f64 {
     let (door, calls) = waiting(100).await;

@@ -69,7 +69,7 @@ impl Stage {
         tokio::spawn(async move { stack.ask(request).await })
     }
 
-    /// Waits until so many wait for shared calls.
+    /// Waits until N clients wait for shared calls.
     async fn sharing(&self, waiting: usize) {
         let now = || self.stack.coalescer.snapshot().waiting;
         until(

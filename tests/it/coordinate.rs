@@ -100,7 +100,7 @@ impl RunningSidecar {
         found.unwrap_or_else(|| panic!("{name} in {all}")).clone()
     }
 
-    /// Waits until a limit may give out so much.
+    /// Waits until a limit may give out this amount.
     async fn in_force(&self, limit: &str, is_so: impl Fn(u64) -> bool) -> u64 {
         let look = async || {
             let seen = self.seen("limits", limit).await;
@@ -237,7 +237,7 @@ impl Recorded {
         densest(&later.collect::<Vec<_>>(), WINDOW)
     }
 
-    /// Waits until so many more have come.
+    /// Waits until N more have come.
     async fn more(&self, calls: usize) {
         let before = self.arrivals().len();
         wait_for(async || self.arrivals().len(), |now| now >= before + calls).await;

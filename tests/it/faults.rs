@@ -32,7 +32,7 @@ use self::matrix::{Cell, Column, Row};
 use self::run::{Ran, Under};
 use self::stand_in::Wrong;
 
-/// Runs cells, so many at once; their results in the order of the cells.
+/// Runs cells, N at once; their results in the order of the cells.
 async fn run_all(cells: Vec<(Cell, Under)>, at_once: usize) -> Vec<(Under, Ran)> {
     let places = Arc::new(Semaphore::new(at_once));
     let mut running = JoinSet::new();

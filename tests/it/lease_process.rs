@@ -42,7 +42,7 @@ impl Process {
         Self::run(&mut Command::new(TIDEGATE), "").await
     }
 
-    /// Where the system allows it so many descriptors, with more in its config.
+    /// If the system allows it N descriptors, with more in its config.
     async fn with_descriptors(count: u32, more: &str) -> Self {
         let mut shell = Command::new("sh");
         let limit = format!("ulimit -n {count} && exec \"$0\" \"$@\"");
@@ -119,7 +119,7 @@ fn for_disk(who: &str, has: Option<wire::Lease>, wants: f64) -> GetCapacityReque
     }
 }
 
-/// Each of these clients asks for so many resources: page-000000, page-000001 and so on.
+/// Each of these clients asks for N resources: page-000000, page-000001 and so on.
 async fn ask_for_pages(client: &mut CapacityClient<Channel>, clients: usize, each: usize) {
     for who in 0..clients {
         let ids = (who * each..).take(each);

@@ -66,7 +66,7 @@ async fn call(addr: SocketAddr, backend: &Held) -> i64 {
     json(&answer)["overallRC"].as_i64().expect("a number")
 }
 
-/// Waits until so many calls are at the backend and so many wait.
+/// Waits until N calls are at the backend and M wait.
 async fn busy(sidecar: &Sidecar, outstanding: u32, waiting: u32) {
     let started = Instant::now();
     loop {

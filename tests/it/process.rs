@@ -523,7 +523,7 @@ async fn an_address_from_the_environment_is_asked_where_nothing_could_be_written
 
 // Few descriptors.
 
-/// A command that runs the binary with so many descriptors at most, which it cannot raise.
+/// A command that runs the binary with at most N descriptors, which it cannot raise.
 fn few_descriptors(limit: u32) -> impl FnOnce(&str) -> Command {
     move |binary| {
         let mut command = Command::new("sh");
@@ -669,7 +669,7 @@ async fn a_lack_of_descriptors_at_a_connect_is_logged_and_counted() {
     assert_eq!(warnings.count(), 1);
 }
 
-/// Lets this test have so many descriptors.
+/// Lets this test have N descriptors.
 fn may_open(files: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);

@@ -36,7 +36,7 @@ fn text(backend: &Running, queue: &str, limits: &str) -> String {
     )
 }
 
-/// Sends so many calls at once and returns their answers.
+/// Sends N calls at once and returns their answers.
 async fn storm(stack: &Arc<Stack>, calls: usize) -> Vec<serde_json::Value> {
     let mut storm = JoinSet::new();
     for number in 0..calls {

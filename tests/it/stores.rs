@@ -50,7 +50,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts so many members and waits until each serves.
+    /// Starts N members and waits until each serves.
     pub(crate) fn start(count: usize) -> Self {
         Self::with(count, "http", |_, _| Vec::new())
     }
@@ -190,7 +190,7 @@ pub(crate) struct ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// Starts so many servers and waits until they serve.
+    /// Starts N servers and waits until they serve.
     pub(crate) async fn start(count: usize) -> Self {
         needs(&["/usr/share/java/zookeeper.jar"]);
         let folder = tempfile::tempdir().expect("there is room");

@@ -64,7 +64,7 @@ impl Seen {
         self.facts.lock().expect("no test panics with it").clone()
     }
 
-    /// Waits until so many calls have ended.
+    /// Waits until N calls have ended.
     pub(crate) async fn ended(&self, calls: usize) -> Vec<Facts> {
         let mut count = self.count.subscribe();
         tokio::time::timeout(PATIENCE, count.wait_for(|&ended| ended >= calls))
@@ -74,7 +74,7 @@ impl Seen {
         self.all()
     }
 
-    /// Waits until so many connections were closed before their first request; says why.
+    /// Waits until N connections were closed before their first request; returns why.
     pub(crate) async fn rejected(&self, connections: usize) -> Vec<Rejection> {
         let mut rejected = self.rejected.subscribe();
         let enough = rejected.wait_for(|all| all.len() >= connections);
@@ -207,7 +207,7 @@ impl Stack {
         }
     }
 
-    /// Waits until the gate has so many calls past it and so many waiting.
+    /// Waits until the gate has admitted N calls and M wait.
     pub(crate) async fn busy(&self, in_flight: usize, waiting: usize) {
         until(
             || self.gate.busy() == (in_flight, waiting),

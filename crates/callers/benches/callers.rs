@@ -123,7 +123,7 @@ fn settings(auto_register: AutoRegister, per_second: u16) -> TableSettings {
     }
 }
 
-/// A table of so many patterns.
+/// A table of N patterns.
 fn filled(mix: Mix, patterns: u32) -> Table {
     let mut table = Table::new(settings(AutoRegister::OFF, 0));
     for n in 0..patterns {
@@ -208,7 +208,7 @@ fn resident() -> Option<usize> {
     Some(pages * 4096)
 }
 
-/// A table of so many rows that registered themselves.
+/// A table of N rows that were registered automatically.
 fn registered(rows: u32) -> Table {
     let mut table = Table::new(settings(AutoRegister::MAX, u16::MAX));
     let mut matches = Matches::new();

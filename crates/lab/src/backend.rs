@@ -141,7 +141,6 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
 /// The stand-in server.
 #[derive(Debug)]
 pub struct Backend {
-    options: Options,
     recorder: Recorder,
 }
 
@@ -163,8 +162,8 @@ impl Backend {
         let http_addr = http.local_addr()?;
         let stats_addr = stats.as_ref().map(TcpListener::local_addr).transpose()?;
 
-        let recorder = Recorder::new(&options);
-        let backend = Arc::new(Self { options, recorder });
+        let recorder = Recorder::new(options);
+        let backend = Arc::new(Self { recorder });
         let stop = CancellationToken::new();
         let mut acceptors = JoinSet::new();
         let listeners = [
@@ -500,10 +499,10 @@ impl Backend {
     async fn run(&self, ask: &Ask) -> Ending<'_> {
         let whim = Whim::of(&ask.userid);
         let call = self.recorder.begin();
-        let mut pause = call.pause();
+        let mut pause = call.pause;
         match whim {
-            Whim::Slow(longer) if !call.is_down() => pause += longer,
-            Whim::Silent if !call.is_down() => return Ending::Silent(call),
+            Whim::Slow(longer) if !call.is_down => pause += longer,
+            Whim::Silent if !call.is_down => return Ending::Silent(call),
             _ => {}
         }
         if !pause.is_zero() {
@@ -512,7 +511,7 @@ impl Backend {
         let due = match whim {
             Whim::Cut | Whim::Close => CallEnd::Broken,
             Whim::NoSuchGuest => CallEnd::Failed,
-            _ if call.fails_by_chance() => CallEnd::Failed,
+            _ if call.fails_by_chance => CallEnd::Failed,
             _ => CallEnd::Answered,
         };
         match (call.end(due), whim) {
@@ -536,7 +535,7 @@ impl Backend {
         let padding = if ask.userid == "BIG" {
             BIG
         } else {
-            self.options.reply_bytes
+            self.recorder.options.reply_bytes
         };
         let mut json = Vec::with_capacity(256 + padding);
         json.extend_from_slice(

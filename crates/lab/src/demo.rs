@@ -40,12 +40,6 @@ pub struct Options {
     pub calls: u32,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        crate::defaults()
-    }
-}
-
 /// What the backend can take, and the sidecar's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -129,46 +123,33 @@ impl fmt::Debug for Proxy {
 /// The command: the storms through the sidecar itself.
 ///
 /// # Errors
-/// An address that cannot be listened on.
-pub fn main(options: Options) -> io::Result<ExitCode> {
-    executor(1)?.block_on(show(options, sidecar::start))
-}
-
-/// The command. The caller starts the sidecar, so that this module needs only its address.
-///
-/// # Errors
 /// No free port, or the sidecar does not start.
-pub async fn show<F>(options: Options, start_proxy: F) -> io::Result<ExitCode>
-where
-    F: AsyncFn(Wish) -> io::Result<Proxy>,
-{
-    let mut progress = Progress::to_stderr();
-    let outcome = run(options.calls, &LIMITS, &mut progress, &start_proxy).await?;
-    let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    println!("{}", outcome.table(colours));
-    // Without a terminal, no user is there to end it.
-    if !options.once && io::stdin().is_terminal() {
-        stay(&start_proxy).await?;
-    }
-    Ok(if outcome.kept() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+pub fn main(options: Options) -> io::Result<ExitCode> {
+    executor(1)?.block_on(async {
+        let progress = Progress::to_stderr();
+        let outcome = run(options.calls, &LIMITS, &progress, &sidecar::start).await?;
+        let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        println!("{}", outcome.table(colours));
+        // Without a terminal, no user is there to end it.
+        if !options.once && io::stdin().is_terminal() {
+            stay().await?;
+        }
+        Ok(match outcome.kept() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
     })
 }
 
 /// Keeps a sidecar and its backend running for experiments, until ctrl-c.
-async fn stay<F>(start_proxy: &F) -> io::Result<()>
-where
-    F: AsyncFn(Wish) -> io::Result<Proxy>,
-{
+async fn stay() -> io::Result<()> {
     let backend = fragile(&LIMITS).await?;
-    let proxy = start_proxy(Wish {
+    let wish = Wish {
         backend: backend.socket_addr(),
         limits: LIMITS,
         postpone: Postpone::InTurn,
-    })
-    .await?;
+    };
+    let proxy = sidecar::start(wish).await?;
     let addr = proxy.addr;
     println!("The sidecar stays up on {addr}, until ctrl-c. Try:");
     println!("  tidegate bench --target {addr} --storm 100");
@@ -189,7 +170,7 @@ where
 pub async fn run<F>(
     calls: u32,
     limits: &Limits,
-    progress: &mut Progress,
+    progress: &Progress,
     start_proxy: &F,
 ) -> io::Result<Storms>
 where
@@ -202,22 +183,24 @@ where
         Way::Through(Postpone::Jitter),
     ] {
         let backend = fragile(limits).await?;
-        let storm = match way {
-            Way::Straight => storm(way, calls, backend.socket_addr(), &backend, progress).await,
+        let backend_addr = backend.socket_addr();
+        let (target, stop) = match way {
+            Way::Straight => (backend_addr, None),
             Way::Through(postpone) => {
-                let proxy = start_proxy(Wish {
-                    backend: backend.socket_addr(),
+                let wish = Wish {
+                    backend: backend_addr,
                     limits: *limits,
                     postpone,
-                })
-                .await?;
-                let storm = storm(way, calls, proxy.addr, &backend, progress).await;
-                proxy.stop.await;
-                storm
+                };
+                let proxy = start_proxy(wish).await?;
+                (proxy.addr, Some(proxy.stop))
             }
         };
+        storms.push(storm(way, calls, target, &backend, progress).await);
+        if let Some(stop) = stop {
+            stop.await;
+        }
         backend.stop().await;
-        storms.push(storm);
     }
     Ok(Storms {
         calls,
@@ -242,7 +225,7 @@ async fn storm(
     calls: u32,
     target: SocketAddr,
     backend: &Running,
-    progress: &mut Progress,
+    progress: &Progress,
 ) -> Storm {
     let requests = Arc::new(Requests::new(&bench::Options {
         target,
@@ -352,11 +335,10 @@ impl Storms {
             per_window,
             ..
         } = self.limits;
+        let start_max = per_window + in_flight;
         let in_all = |holds: &dyn Fn(&Storm) -> bool| {
-            self.storms
-                .iter()
-                .filter(|storm| matches!(storm.way, Way::Through(_)))
-                .all(holds)
+            let through = |storm: &&Storm| storm.way != Way::Straight;
+            self.storms.iter().filter(through).all(holds)
         };
         vec![
             (
@@ -373,11 +355,10 @@ impl Storms {
             ),
             (
                 format!(
-                    "never more than {per_window} leave in any second, so at most {} start at \
-                     the backend",
-                    per_window + in_flight
+                    "never more than {per_window} leave in any second, so at most {start_max} \
+                     start at the backend"
                 ),
-                in_all(&|storm| storm.backend.densest_second <= per_window + in_flight),
+                in_all(&|storm| storm.backend.densest_second <= start_max),
             ),
         ]
     }
@@ -385,15 +366,12 @@ impl Storms {
     /// The table and the verdicts.
     #[must_use]
     pub fn table(&self, colours: bool) -> String {
-        let paint = |text: String, colour: u8| {
-            if colours {
-                format!("\x1b[{colour}m{text}\x1b[0m")
-            } else {
-                text
-            }
+        let paint = |text: String, good: bool| match (colours, good) {
+            (false, _) => text,
+            (true, true) => format!("\x1b[32m{text}\x1b[0m"),
+            (true, false) => format!("\x1b[31m{text}\x1b[0m"),
         };
-        let (green, red) = (32, 31);
-        let good_if = |good| if good { green } else { red };
+        let cell = |width: usize, count: u32, good| paint(format!("{count:>width$}"), good);
         let limits = &self.limits;
         let mut lines = vec![format!(
             "\n{:<27}{:>9}{:>8}{:>16}{:>17}{:>10}",
@@ -406,27 +384,18 @@ impl Storms {
         )];
         for storm in &self.storms {
             let seen = &storm.backend;
-            let fell = if seen.falls > 0 {
-                paint("  the backend fell over".to_owned(), red)
-            } else {
-                String::new()
+            let fell = match seen.falls {
+                0 => String::new(),
+                _ => paint("  the backend fell over".to_owned(), false),
             };
+            let (at_once, densest) = (seen.peak_in_flight, seen.densest_second);
             lines.push(format!(
                 "{:<27}{}{}{}{}{:>8.2} s{fell}",
                 storm.way,
-                paint(
-                    format!("{:>9}", storm.answered),
-                    good_if(storm.answered == self.calls)
-                ),
-                paint(format!("{:>8}", storm.failed), good_if(storm.failed == 0)),
-                paint(
-                    format!("{:>16}", seen.peak_in_flight),
-                    good_if(seen.peak_in_flight <= limits.in_flight)
-                ),
-                paint(
-                    format!("{:>17}", seen.densest_second),
-                    good_if(seen.densest_second <= limits.per_window + limits.in_flight)
-                ),
+                cell(9, storm.answered, storm.answered == self.calls),
+                cell(8, storm.failed, storm.failed == 0),
+                cell(16, at_once, at_once <= limits.in_flight),
+                cell(17, densest, densest <= limits.per_window + limits.in_flight),
                 storm.took.as_secs_f64(),
             ));
         }
@@ -445,10 +414,7 @@ impl Storms {
         ));
         for (promise, kept) in self.promises() {
             let verdict = if kept { "kept  " } else { "BROKEN" };
-            lines.push(format!(
-                "{}  {promise}",
-                paint(verdict.to_owned(), good_if(kept))
-            ));
+            lines.push(format!("{}  {promise}", paint(verdict.to_owned(), kept)));
         }
         lines.join("\n")
     }

@@ -310,7 +310,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// Each call draws from so many quotas: none, its user's, or that of all besides.
+    /// Each call draws from N quotas: none, its user's, or that of all besides.
     fn new(users: usize, quotas: usize) -> Self {
         let mut scheduler = Scheduler::new(no_limits());
         let rule = QuotaRule {

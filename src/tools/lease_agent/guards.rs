@@ -44,14 +44,12 @@ impl Guards {
             return None;
         }
         held.by_end.insert((ends, token.clone()));
-        held.by_token.insert(
-            token.clone(),
-            Place {
-                id: id.to_owned(),
-                ends,
-                _guard: guard,
-            },
-        );
+        let place = Place {
+            id: id.to_owned(),
+            ends,
+            _guard: guard,
+        };
+        held.by_token.insert(token.clone(), place);
         drop(held);
         self.changed.notify_one();
         Some(token)

@@ -86,48 +86,38 @@ pub(super) fn router(agent: Arc<Agent>, allowed_hosts: Arc<[Box<str>]>) -> Route
 }
 
 async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
-    let (Path(id), Query(asked)) = (id.map_err(bad_path)?, asked.map_err(bad_query)?);
+    let (Path(id), Query(asked)) = (id?, asked?);
     absent("ttl", asked.ttl)?;
     let cost = Tokens::new(asked.cost.unwrap_or(1.0))
         .map_err(|_| bad("cost must be a number from 0 to 1,000,000"))?;
     let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
-    let rate = agent.rate(&id).map_err(not_opened)?;
-    let began = Instant::now();
-    match timeout(patience, rate.wait_with_cost(cost)).await {
-        Ok(Ok(())) => Ok(Json(Waited::since(began)).into_response()),
-        Ok(Err(refused)) => Err(not_let_through(refused)),
-        Err(_) => Err(too_long(patience)),
-    }
+    let rate = agent.rate(&id)?;
+    let ((), waited) = within(patience, rate.wait_with_cost(cost)).await?;
+    Ok(Json(waited).into_response())
 }
 
 async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
-    let (Path(id), Query(asked)) = (id.map_err(bad_path)?, asked.map_err(bad_query)?);
+    let (Path(id), Query(asked)) = (id?, asked?);
     absent("cost", asked.cost)?;
     let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
     let ttl = ttl(&asked)?;
-    let gauge = agent.gauge(&id).map_err(not_opened)?;
-    let began = Instant::now();
-    let guard = match timeout(patience, gauge.enter()).await {
-        Ok(Ok(guard)) => guard,
-        Ok(Err(refused)) => return Err(not_let_through(refused)),
-        Err(_) => return Err(too_long(patience)),
-    };
-    let token = agent.guards.keep(&id, guard, ttl).ok_or_else(|| {
-        Refused::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many places are held through this agent",
-        )
+    let gauge = agent.gauge(&id)?;
+    let (guard, waited) = within(patience, gauge.enter()).await?;
+    let token = agent.guards.keep(&id, guard, ttl);
+    let token = token.ok_or_else(|| Refused {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        why: "too many places are held through this agent".to_owned(),
     })?;
     let entered = Entered {
         token,
         ttl_seconds: ttl.as_secs_f64(),
-        waited: Waited::since(began),
+        waited,
     };
     Ok(Json(entered).into_response())
 }
 
 async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<Response, Refused> {
-    let (Path((id, token)), Query(asked)) = (path.map_err(bad_path)?, asked.map_err(bad_query)?);
+    let (Path((id, token)), Query(asked)) = (path?, asked?);
     absent("cost", asked.cost)?;
     absent("timeout", asked.timeout)?;
     let ttl = ttl(&asked)?;
@@ -135,21 +125,19 @@ async fn renew(State(agent): Shared, path: IdAndToken, asked: Asked) -> Result<R
 }
 
 async fn give_back(State(agent): Shared, path: IdAndToken) -> Result<Response, Refused> {
-    let Path((id, token)) = path.map_err(bad_path)?;
+    let Path((id, token)) = path?;
     held(agent.guards.give_back(&id, &token))
 }
 
 async fn rate_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
-    let (Path(id), wants) = (id.map_err(bad_path)?, wants(&body)?);
-    let rate = agent.rate(&id).map_err(not_opened)?;
-    rate.set_wants(wants).map_err(|wrong| not_wanted(&wrong))?;
+    let (Path(id), wants) = (id?, wants(&body)?);
+    agent.rate(&id)?.set_wants(wants)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn gauge_wants(State(agent): Shared, id: OneId, body: Bytes) -> Result<Response, Refused> {
-    let (Path(id), wants) = (id.map_err(bad_path)?, wants(&body)?);
-    let gauge = agent.gauge(&id).map_err(not_opened)?;
-    gauge.set_wants(wants).map_err(|wrong| not_wanted(&wrong))?;
+    let (Path(id), wants) = (id?, wants(&body)?);
+    agent.gauge(&id)?.set_wants(wants)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -169,12 +157,18 @@ struct Waited {
     waited_seconds: f64,
 }
 
-impl Waited {
-    fn since(began: Instant) -> Self {
-        Self {
-            waited_seconds: began.elapsed().as_secs_f64(),
-        }
-    }
+/// The result of a wait, and its time.
+async fn within<T>(
+    patience: Duration,
+    waiting: impl Future<Output = Result<T, WaitError>>,
+) -> Result<(T, Waited), Refused> {
+    let began = Instant::now();
+    let ended = timeout(patience, waiting).await.map_err(|_| Refused {
+        status: StatusCode::GATEWAY_TIMEOUT,
+        why: format!("no capacity within {} s", patience.as_secs_f64()),
+    })?;
+    let waited_seconds = began.elapsed().as_secs_f64();
+    Ok((ended?, Waited { waited_seconds }))
 }
 
 #[derive(Serialize)]
@@ -299,63 +293,20 @@ fn wants(body: &[u8]) -> Result<Option<f64>, Refused> {
 }
 
 fn held(is_held: bool) -> Result<Response, Refused> {
-    if is_held {
-        Ok(StatusCode::NO_CONTENT.into_response())
-    } else {
-        Err(Refused::new(
-            StatusCode::NOT_FOUND,
-            "this place is not held, or no longer",
-        ))
+    match is_held {
+        true => Ok(StatusCode::NO_CONTENT.into_response()),
+        false => Err(Refused {
+            status: StatusCode::NOT_FOUND,
+            why: "this place is not held, or no longer".to_owned(),
+        }),
     }
-}
-
-fn not_opened(why: NotOpened) -> Refused {
-    match why {
-        NotOpened::Refused(refused) => {
-            let status = match refused {
-                OpenError::BadId(_) | OpenError::NotACapacity(_) => StatusCode::BAD_REQUEST,
-                OpenError::OtherKind(_) => StatusCode::CONFLICT,
-                OpenError::TooMany | OpenError::Closed => StatusCode::SERVICE_UNAVAILABLE,
-            };
-            Refused::new(status, refused.to_string())
-        }
-        NotOpened::TooMany => Refused::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "all resources that this agent keeps are in use",
-        ),
-    }
-}
-
-fn not_let_through(why: WaitError) -> Refused {
-    let status = match why {
-        WaitError::TooMany => StatusCode::TOO_MANY_REQUESTS,
-        WaitError::Closed => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    Refused::new(status, why.to_string())
-}
-
-fn too_long(patience: Duration) -> Refused {
-    let seconds = patience.as_secs_f64();
-    Refused::new(
-        StatusCode::GATEWAY_TIMEOUT,
-        format!("no capacity within {seconds} s"),
-    )
-}
-
-fn not_wanted(wrong: &NotACapacity) -> Refused {
-    bad(&wrong.to_string())
-}
-
-fn bad_path(rejection: PathRejection) -> Refused {
-    bad(&rejection.body_text())
-}
-
-fn bad_query(rejection: QueryRejection) -> Refused {
-    bad(&rejection.body_text())
 }
 
 fn bad(message: &str) -> Refused {
-    Refused::new(StatusCode::BAD_REQUEST, message)
+    Refused {
+        status: StatusCode::BAD_REQUEST,
+        why: message.to_owned(),
+    }
 }
 
 /// The error, and its reason.
@@ -365,10 +316,48 @@ struct Refused {
     why: String,
 }
 
-impl Refused {
-    fn new(status: StatusCode, why: impl Into<String>) -> Self {
-        let why = why.into();
+impl From<NotOpened> for Refused {
+    fn from(why: NotOpened) -> Self {
+        let status = match why {
+            NotOpened::Refused(OpenError::BadId(_) | OpenError::NotACapacity(_)) => {
+                StatusCode::BAD_REQUEST
+            }
+            NotOpened::Refused(OpenError::OtherKind(_)) => StatusCode::CONFLICT,
+            NotOpened::Refused(OpenError::TooMany | OpenError::Closed) | NotOpened::TooMany => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        };
+        let why = why.to_string();
         Self { status, why }
+    }
+}
+
+impl From<WaitError> for Refused {
+    fn from(why: WaitError) -> Self {
+        let status = match why {
+            WaitError::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            WaitError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let why = why.to_string();
+        Self { status, why }
+    }
+}
+
+impl From<NotACapacity> for Refused {
+    fn from(wrong: NotACapacity) -> Self {
+        bad(&wrong.to_string())
+    }
+}
+
+impl From<PathRejection> for Refused {
+    fn from(rejection: PathRejection) -> Self {
+        bad(&rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Refused {
+    fn from(rejection: QueryRejection) -> Self {
+        bad(&rejection.body_text())
     }
 }
 

@@ -6,12 +6,10 @@ use std::time::Duration;
 use tidegate_limits::Caller;
 
 use super::random::Random;
-use super::scenario::{time, time_above_zero};
 use super::setup;
+use super::times::{time, time_above_zero, times};
 use crate::admit::Settings;
-use crate::options::kind::{Kind, Mistake, all, choice, integer, line, number, show_duration};
-use crate::options::toml::string;
-use crate::options::tree::{Node, Value};
+use crate::options::kind::{Kind, choice, integer, line, number};
 use crate::options::{Notes, Section, options, words};
 
 /// The most calls in one scenario, which bounds its memory and its time.
@@ -78,24 +76,6 @@ fn gap() -> Kind<Duration> {
         fits.then(|| Duration::from_secs_f64(1.0 / rate))
     };
     number("0.001 to 1000000", take, |gap| 1.0 / gap.as_secs_f64())
-}
-
-/// A time, or the shortest and the longest of a range of times.
-fn times() -> Kind<(Duration, Duration)> {
-    const CURE: &str = "give the shortest and the longest, such as [\"40ms\", \"60ms\"]";
-    let read = time().read;
-    let read = move |node: &Node| {
-        let Value::List(list) = &node.value else {
-            return read(node).map(|time| (time, time));
-        };
-        match all(list.iter().map(&read))?[..] {
-            [min, max] if min <= max => Ok((min, max)),
-            [_, _] => Err(Mistake::new("the first is longer than the second", CURE).into()),
-            _ => Err(Mistake::new("it is not a list of two times", CURE).into()),
-        }
-    };
-    let show = |(min, _): &_| string(&show_duration(*min));
-    Kind::of_parts("a duration, or the shortest and the longest", read, show)
 }
 
 /// A call before the scenario runs.

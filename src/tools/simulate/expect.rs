@@ -10,7 +10,7 @@ use tidegate_limits::Timestamp;
 
 use super::arrivals::Group;
 use super::figures::{Figures, Run, Tally, densest};
-use super::scenario::time;
+use super::times::time;
 use crate::options::kind::{choice, line, number};
 use crate::options::{At, Notes, Section, did_you_mean, options, words};
 

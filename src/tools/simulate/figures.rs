@@ -129,10 +129,10 @@ impl Tally {
     }
 
     /// The figures, with the densest windows of this length.
-    pub(super) fn figures(mut self, window: Duration) -> Figures {
-        self.waits.sort_unstable();
-        self.reached.sort_unstable();
-        let waits = &self.waits;
+    pub(super) fn figures(&self, window: Duration) -> Figures {
+        let (mut waits, mut reached) = (self.waits.clone(), self.reached.clone());
+        waits.sort_unstable();
+        reached.sort_unstable();
         let seconds = |time: Duration| time.as_secs_f64();
         Figures {
             sent: self.sent.len() as u64,
@@ -141,16 +141,16 @@ impl Tally {
                 .zip(self.last_answer)
                 .map(|(first, last)| seconds(last.since(first))),
             wait_seconds_min: waits.first().copied().map(seconds),
-            wait_seconds_p50: percentile(waits, 50).map(seconds),
-            wait_seconds_p95: percentile(waits, 95).map(seconds),
+            wait_seconds_p50: percentile(&waits, 50).map(seconds),
+            wait_seconds_p95: percentile(&waits, 95).map(seconds),
             wait_seconds_max: waits.last().copied().map(seconds),
             told_no_seconds_max: self.told_no_after_max.map(seconds),
             retry_after_seconds_min: self.retry_after.map(|(min, _)| seconds(min)),
             retry_after_seconds_max: self.retry_after.map(|(_, max)| seconds(max)),
             densest_window: densest(&self.sent, window),
-            densest_at_backend: densest(&self.reached, window),
+            densest_at_backend: densest(&reached, window),
             in_order: !self.is_out_of_order,
-            ..self.counted
+            ..self.counted.clone()
         }
     }
 
@@ -163,7 +163,7 @@ impl Tally {
 }
 
 /// The result of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) all: Tally,
     /// In the order of the file.

@@ -216,27 +216,30 @@ impl fmt::Display for Report {
             self.nodes, self.total, self.seed
         )?;
         writeln!(out, "{:<34}{:>10}{:>10}", "", "even", "skewed")?;
-        let mut line = |name: &str, of: &dyn Fn(&Row) -> String| {
-            let (even, skewed) = (of(&self.even), of(&self.skewed));
-            writeln!(out, "  {name:<32}{even:>10}{skewed:>10}")
-        };
         let percent = |part: f64| format!("{:.1} %", 100.0 * part);
-        line("windows", &|row| row.windows.to_string())?;
-        line("exceeded", &|row| row.exceeded.to_string())?;
-        line("spent of what could be", &|row| percent(row.used))?;
-        line("  in the worst window", &|row| percent(row.used_least))?;
-        line("the first node's part", &|row| percent(row.first))?;
-        line("the least of an equal share", &|row| {
-            percent(row.share_least)
-        })?;
-        line("decided without waiting", &|row| percent(row.local))?;
-        line("draws in a window", &|row| format!("{:.1}", row.draws))?;
-        line("conflicts for each draw", &|row| {
-            format!("{:.2}", row.conflicts)
-        })?;
-        line("given back in a window", &|row| {
-            format!("{:.1}", row.relinquished)
-        })
+        let lines: [(&str, &dyn Fn(&Row) -> String); 10] = [
+            ("windows", &|row| row.windows.to_string()),
+            ("exceeded", &|row| row.exceeded.to_string()),
+            ("spent of what could be", &|row| percent(row.used)),
+            ("  in the worst window", &|row| percent(row.used_least)),
+            ("the first node's part", &|row| percent(row.first)),
+            ("the least of an equal share", &|row| {
+                percent(row.share_least)
+            }),
+            ("decided without waiting", &|row| percent(row.local)),
+            ("draws in a window", &|row| format!("{:.1}", row.draws)),
+            ("conflicts for each draw", &|row| {
+                format!("{:.2}", row.conflicts)
+            }),
+            ("given back in a window", &|row| {
+                format!("{:.1}", row.relinquished)
+            }),
+        ];
+        for (name, of) in lines {
+            let (even, skewed) = (of(&self.even), of(&self.skewed));
+            writeln!(out, "  {name:<32}{even:>10}{skewed:>10}")?;
+        }
+        Ok(())
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::expect::{Checked, Whose};
-use super::figures::{Figures, Run};
+use super::expect::{Checked, Expectation, Whose};
+use super::figures::{Figures, Run, Tally};
 use super::scenario::Scenario;
+use crate::tools::table::aligned;
 
 /// The result of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,78 +75,54 @@ pub enum Style {
 }
 
 impl Report {
-    pub(super) fn new(file: &str, seed: u64, scenario: &Scenario, run: Run) -> Self {
+    pub(super) fn new(file: &str, seed: u64, scenario: &Scenario, run: &Run) -> Self {
         let window = scenario.settings.window.as_ref();
         // Without windows, calls are counted per second.
         let window = window.map_or(Duration::from_secs(1), |window| window.length);
-        let of_spans: Vec<_> = scenario
-            .expectations
-            .iter()
-            .map(|expectation| match &expectation.whose {
-                Whose::Between(span) => Some(span.figures(&run, window)),
-                _ => None,
-            })
-            .collect();
-        let mut held: Vec<_> = run
-            .held
-            .into_iter()
-            .filter(|(_, time)| !time.is_zero())
+        let part = |name: &str, tally: &Tally| Part {
+            name: name.to_owned(),
+            figures: tally.figures(window),
+        };
+        let all = run.all.figures(window);
+        let groups = scenario.groups.iter().zip(&run.groups);
+        let groups: Vec<_> = groups.map(|(it, tally)| part(&it.name, tally)).collect();
+        let functions = run.functions.iter();
+        let functions: Vec<_> = functions.map(|(name, tally)| part(name, tally)).collect();
+        let held = run.held.iter().filter(|(_, time)| !time.is_zero());
+        let mut held: Vec<_> = held
             .map(|(limit, time)| Held {
                 limit: limit.to_string(),
                 call_seconds: time.as_secs_f64(),
             })
             .collect();
         held.sort_by(|a, b| b.call_seconds.total_cmp(&a.call_seconds));
-        let names = scenario.groups.iter().map(|group| group.name.clone());
-        let groups = names.zip(run.groups).map(|(name, tally)| Part {
-            name,
-            figures: tally.figures(window),
+        let told_no = run.told_no.iter().map(|((reason, limit), calls)| ToldNo {
+            reason,
+            limit: limit.as_ref().map(ToString::to_string),
+            calls: *calls,
         });
-        let functions = run.functions.into_iter().map(|(name, tally)| Part {
-            name: name.to_string(),
-            figures: tally.figures(window),
-        });
-        let mut report = Self {
+        let check = |expectation: &Expectation| match &expectation.whose {
+            Whose::All => expectation.check(&all),
+            Whose::Group(index, _) => expectation.check(&groups[*index].figures),
+            Whose::Function(name) => {
+                let part = functions.iter().find(|part| *part.name == **name);
+                let part = part.expect("only functions that arrive can be named");
+                expectation.check(&part.figures)
+            }
+            Whose::Between(span) => expectation.check(&span.figures(run, window)),
+        };
+        Self {
             file: file.to_owned(),
             about: scenario.about.clone(),
             seed,
             window_seconds: window.as_secs_f64(),
-            all: run.all.figures(window),
-            groups: groups.collect(),
-            functions: functions.collect(),
+            expectations: scenario.expectations.iter().map(check).collect(),
+            all,
+            groups,
+            functions,
             held,
-            told_no: run
-                .told_no
-                .into_iter()
-                .map(|((reason, limit), calls)| ToldNo {
-                    reason,
-                    limit: limit.map(|limit| limit.to_string()),
-                    calls,
-                })
-                .collect(),
-            expectations: Vec::new(),
-        };
-        let checked = scenario.expectations.iter().zip(of_spans);
-        report.expectations = checked
-            .map(
-                |(expectation, of_span)| match (&expectation.whose, of_span) {
-                    (_, Some(figures)) => expectation.check(&figures),
-                    (Whose::Group(index, _), None) => {
-                        expectation.check(&report.groups[*index].figures)
-                    }
-                    (Whose::Function(name), None) => {
-                        let part = report.functions.iter().find(|part| *part.name == **name);
-                        expectation.check(
-                            &part
-                                .expect("only functions that arrive can be named")
-                                .figures,
-                        )
-                    }
-                    (Whose::All | Whose::Between(_), None) => expectation.check(&report.all),
-                },
-            )
-            .collect();
-        report
+            told_no: told_no.collect(),
+        }
     }
 
     /// Whether all expectations hold.
@@ -172,29 +149,30 @@ impl Report {
         if !self.about.is_empty() {
             let _ = writeln!(text, "  {}", self.about);
         }
-        text.push('\n');
-        table(&mut text, &self.figures_table());
-        if !self.held.is_empty() {
+        let mut table = |lines: &[Vec<String>]| {
             text.push('\n');
-            let mut rows = vec![vec!["held by".to_owned(), "call-seconds".to_owned()]];
-            rows.extend(
-                self.held
-                    .iter()
-                    .map(|held| vec![held.limit.clone(), format!("{:.3}", held.call_seconds)]),
-            );
-            table(&mut text, &rows);
+            for line in aligned(lines, |column| column > 0).lines() {
+                let _ = writeln!(text, "  {line}");
+            }
+        };
+        table(&self.figures_table());
+        let heads = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
+        if !self.held.is_empty() {
+            let held = self.held.iter();
+            let held = held.map(|it| vec![it.limit.clone(), format!("{:.3}", it.call_seconds)]);
+            let heads = std::iter::once(heads("held by", "call-seconds"));
+            table(&heads.chain(held).collect::<Vec<_>>());
         }
         if !self.told_no.is_empty() {
-            text.push('\n');
-            let mut rows = vec![vec!["refused".to_owned(), "calls".to_owned()]];
-            rows.extend(self.told_no.iter().map(|told| {
+            let told_no = self.told_no.iter().map(|told| {
                 let reason = match &told.limit {
                     Some(limit) => format!("{}, {limit}", told.reason),
                     None => told.reason.to_owned(),
                 };
                 vec![reason, told.calls.to_string()]
-            }));
-            table(&mut text, &rows);
+            });
+            let heads = std::iter::once(heads("refused", "calls"));
+            table(&heads.chain(told_no).collect::<Vec<_>>());
         }
         if !self.expectations.is_empty() {
             text.push('\n');
@@ -216,78 +194,48 @@ impl Report {
     }
 
     fn figures_table(&self) -> Vec<Vec<String>> {
-        let head = [
-            "",
-            "calls",
-            "answered",
-            "refused",
-            "expired",
-            "left",
-            "failed",
-            "makespan",
-            "wait p50",
-            "p95",
-            "max",
-            "densest",
-            "in flight",
-        ];
-        let mut rows = vec![head.map(str::to_owned).to_vec(), row("all", &self.all)];
+        let heads = COLUMNS.iter().map(|(head, _)| (*head).to_owned());
+        let row = |name: &str, figures: &Figures| {
+            let cells = COLUMNS.iter().map(|(_, cell)| cell(figures));
+            std::iter::once(name.to_owned()).chain(cells).collect()
+        };
+        let of_part = |part: &Part| row(&part.name, &part.figures);
+        let heads = std::iter::once(String::new()).chain(heads);
+        let mut rows = vec![heads.collect(), row("all", &self.all)];
         if self.groups.len() > 1 {
-            rows.extend(
-                self.groups
-                    .iter()
-                    .map(|part| row(&part.name, &part.figures)),
-            );
+            rows.extend(self.groups.iter().map(of_part));
         }
         if self.functions.len() > 1 {
             // The calls of a function are often those of a group. The same line is not shown twice.
-            let is_shown = |part: &Part| {
-                self.groups
-                    .iter()
-                    .any(|group| group.figures == part.figures)
+            let is_shown = |part: &&Part| {
+                let mut groups = self.groups.iter();
+                groups.any(|group| group.figures == part.figures)
             };
             let rest = self.functions.iter().filter(|part| !is_shown(part));
-            rows.extend(rest.map(|part| row(&part.name, &part.figures)));
+            rows.extend(rest.map(of_part));
         }
         rows
     }
 }
 
-fn row(name: &str, figures: &Figures) -> Vec<String> {
-    let count = |count: u64| count.to_string();
-    let seconds = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.3}s"));
-    vec![
-        name.to_owned(),
-        count(figures.calls),
-        count(figures.answered),
-        count(figures.refused),
-        count(figures.expired),
-        count(figures.left),
-        count(figures.failed),
-        seconds(figures.makespan_seconds),
-        seconds(figures.wait_seconds_p50),
-        seconds(figures.wait_seconds_p95),
-        seconds(figures.wait_seconds_max),
-        count(figures.densest_window),
-        count(figures.in_flight),
-    ]
-}
+/// The columns of the table, after the name.
+const COLUMNS: [(&str, fn(&Figures) -> String); 12] = [
+    ("calls", |it| it.calls.to_string()),
+    ("answered", |it| it.answered.to_string()),
+    ("refused", |it| it.refused.to_string()),
+    ("expired", |it| it.expired.to_string()),
+    ("left", |it| it.left.to_string()),
+    ("failed", |it| it.failed.to_string()),
+    ("makespan", |it| seconds(it.makespan_seconds)),
+    ("wait p50", |it| seconds(it.wait_seconds_p50)),
+    ("p95", |it| seconds(it.wait_seconds_p95)),
+    ("max", |it| seconds(it.wait_seconds_max)),
+    ("densest", |it| it.densest_window.to_string()),
+    ("in flight", |it| it.in_flight.to_string()),
+];
 
-/// Writes rows, with the first column left-aligned and the others right-aligned.
-fn table(text: &mut String, rows: &[Vec<String>]) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..columns).map(width).collect();
-    for row in rows {
-        let _ = write!(text, "  {:<1$}", row[0], widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(text, "  {cell:>width$}");
-        }
-        text.push('\n');
-    }
+fn seconds(time: Option<f64>) -> String {
+    time.map_or("-".to_owned(), |time| format!("{time:.3}s"))
 }
 
 impl Style {

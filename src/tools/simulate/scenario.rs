@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::arrivals::{Group, groups};
 use super::expect::{self, Expectation};
 use super::setup;
+use super::times::time;
 use crate::admit::Settings;
-use crate::options::kind::{DAY, Kind, MS, choice, duration, integer, text};
+use crate::options::kind::{choice, integer, text};
 use crate::options::tree::Table;
 use crate::options::{Problems, Reading, Section, options, syntax, words};
 
@@ -77,16 +78,6 @@ pub(crate) enum Backend {
 }
 
 words!(Backend { "down" => Down, "up" => Up });
-
-/// A time in a scenario.
-pub(super) fn time() -> Kind<Duration> {
-    duration(Duration::ZERO..=30 * DAY)
-}
-
-/// A time above zero.
-pub(super) fn time_above_zero() -> Kind<Duration> {
-    duration(MS..=30 * DAY)
-}
 
 /// Reads a scenario.
 ///

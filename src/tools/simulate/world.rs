@@ -5,7 +5,7 @@
 //! same seed always runs the same way.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,11 +103,8 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
         run: Run {
-            all: Tally::default(),
             groups: vec![Tally::default(); scenario.groups.len()],
-            functions: BTreeMap::new(),
-            held: BTreeMap::new(),
-            told_no: BTreeMap::new(),
+            ..Run::default()
         },
     };
     for (nth, event) in scenario.events.iter().enumerate() {
@@ -337,9 +334,8 @@ impl World<'_> {
     }
 
     fn supply(&mut self, supply: Supply) {
-        let is_known =
-            self.scheduler
-                .supply(self.now, &backend_limit(BACKEND), Supplier::Health, supply);
+        let limit = backend_limit(BACKEND);
+        let is_known = (self.scheduler).supply(self.now, &limit, Supplier::Health, supply);
         assert!(is_known, "every policy has the backend's limit");
     }
 
@@ -355,11 +351,6 @@ impl World<'_> {
         let function = &self.scenario.groups[group].function;
         count(&mut self.run.all);
         count(&mut self.run.groups[group]);
-        if !self.run.functions.contains_key(function) {
-            let tally = Tally::default();
-            self.run.functions.insert(Arc::clone(function), tally);
-        }
-        let tally = self.run.functions.get_mut(function);
-        count(tally.expect("it was just put there"));
+        count(self.run.functions.entry(Arc::clone(function)).or_default());
     }
 }

@@ -158,7 +158,7 @@ async fn a_kill_in_the_middle_of_writes_loses_nothing_that_was_answered() {
             assert_eq!(caller.status, 200, "{id} is lost after {lives} lives");
             assert_eq!(caller.json()["label"], **label, "{id}");
         }
-        // Killed after so many answers, while others are on their way.
+        // Killed after N answers, while others are on their way.
         let until = 3 + 5 * lives % 11;
         let mut writes = tokio::task::JoinSet::new();
         for write in 0..until + 4 {

@@ -366,7 +366,7 @@ impl Evidence {
     }
 }
 
-/// No more than so many of one kind are described.
+/// At most this many of one kind are described.
 const DESCRIBED: usize = 3;
 
 #[derive(Default)]

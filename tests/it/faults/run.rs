@@ -222,7 +222,7 @@ impl Stage {
         client
     }
 
-    /// Calls of so many clients at once, all of which wait for their answers.
+    /// Calls of N clients at once, all of which wait for their answers.
     async fn at_once(&mut self, clients: usize, shape: Shape) {
         let mut calls = JoinSet::new();
         for _ in 0..clients {

@@ -34,7 +34,7 @@ pub(super) struct Plan {
 
 /// Clients that speak HTTP, and the socket protocol.
 const CLIENTS: (usize, usize) = (12, 5);
-/// One call in so many loses its client.
+/// One call in N loses its client.
 const LEAVES_ONE_IN: u32 = 10;
 /// What the gate lets through.
 const LAW: Law = Law {

@@ -138,7 +138,7 @@ struct Gate {
     admitted: usize,
 }
 
-/// One call in so many goes wrong.
+/// One call in N fails.
 const ONE_IN: usize = 10;
 
 fn log(line: &serde_json::Value) {

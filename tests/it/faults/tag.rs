@@ -27,7 +27,7 @@ impl Tag {
         })
     }
 
-    /// A body of so many bytes: the tag again and again.
+    /// A body of N bytes: the tag again and again.
     pub(super) fn body(self, bytes: usize) -> Vec<u8> {
         let tag = self.to_string().into_bytes();
         tag.iter().copied().cycle().take(bytes).collect()

@@ -296,14 +296,14 @@ impl Tidegate {
         fetch::<Queue>(self.admin, "/v1/queue").door
     }
 
-    /// Waits until so many calls wait in its queue.
+    /// Waits until N calls wait in its queue.
     pub(super) fn until_waiting(&self, calls: usize) {
         until(&format!("{calls} calls wait"), || {
             (self.waiting() == calls).then_some(())
         });
     }
 
-    /// Waits until its log has lines of so many calls, and returns them.
+    /// Waits until its log has lines of N calls, and returns them.
     pub(super) fn log(&self, calls: usize) -> Vec<Logged> {
         let what = format!("{calls} calls are logged");
         self.process.stderr.until(&what, PATIENCE, |lines| {

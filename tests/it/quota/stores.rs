@@ -153,7 +153,7 @@ async fn a_zookeeper_that_stalls_is_reported_and_recovery_is_automatic() {
     .await;
 }
 
-/// Calls of so many users, each one call, over 32 connections; returns how many got each status.
+/// Calls of N users, one each, over 32 connections; returns how many got each status.
 async fn one_call_each(address: SocketAddr, users: std::ops::Range<usize>) -> (usize, usize) {
     const CONNECTIONS: usize = 32;
     let next = Arc::new(AtomicUsize::new(users.start));

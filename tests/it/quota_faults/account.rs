@@ -441,7 +441,7 @@ impl Evidence<'_> {
         };
         let (mut used, mut without_store) = (Vec::new(), Vec::new());
         for number in *first..=*last {
-            // One of which nothing was spent began so much after the last one of which some was.
+            // A window in which nothing was spent began this much later than the last one in which some was.
             let (known, at) = firsts
                 .range(..=number)
                 .next_back()

@@ -17,7 +17,7 @@ pub(super) const EVERYBODY: &str = "everybody";
 pub(super) const BUDGETS: usize = USERS.len() + 1;
 /// What an expensive call costs; others cost one token.
 pub(super) const DEAR: u64 = 5;
-/// One call in so many is expensive.
+/// One call in N is expensive.
 const DEAR_ONE_IN: u64 = 8;
 /// Of them, the numbers of calls are made.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKLMNPQRSTUVWX";

@@ -49,7 +49,7 @@ pub(super) enum Faults {
     Loss,
 }
 
-/// A time between so many windows, in tenths.
+/// A time between these numbers of windows, in tenths.
 fn windows(plan: &Plan, random: &mut StdRng, tenths: std::ops::Range<u32>) -> Duration {
     plan.window * random.random_range(tenths) / 10
 }

@@ -20,7 +20,7 @@ const OPEN: usize = 8;
 const CLOSED: usize = 2;
 /// At one sidecar.
 pub(super) const CONNECTIONS: usize = USERS.len() * (OPEN + CLOSED);
-/// A call that was not sent in time by so much, for want of a connection, is left out.
+/// A call that was sent later than this, because no connection was free, is left out.
 const BEHIND: Duration = Duration::from_millis(20);
 /// After that a client gives up. Longer than any call may wait.
 const ANSWER: Duration = Duration::from_secs(3);

@@ -51,17 +51,21 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "connections     {:>10}", self.connections)?;
-        writeln!(f, "calls           {:>10}", self.calls)?;
-        writeln!(f, "  answered      {:>10}", self.answered)?;
-        writeln!(f, "  failed        {:>10}", self.failed)?;
-        writeln!(f, "  fallen        {:>10}", self.fallen)?;
-        writeln!(f, "  broken        {:>10}", self.broken)?;
-        writeln!(f, "  in flight     {:>10}", self.in_flight)?;
-        writeln!(f, "peak in flight  {:>10}", self.peak_in_flight)?;
-        writeln!(f, "densest second  {:>10}", self.densest_second)?;
-        writeln!(f, "malformed       {:>10}", self.malformed)?;
-        write!(f, "times it fell   {:>10}", self.falls)
+        let lines = [
+            ("connections", self.connections),
+            ("calls", self.calls),
+            ("  answered", self.answered),
+            ("  failed", self.failed),
+            ("  fallen", self.fallen),
+            ("  broken", self.broken),
+            ("  in flight", self.in_flight.into()),
+            ("peak in flight", self.peak_in_flight.into()),
+            ("densest second", self.densest_second.into()),
+            ("malformed", self.malformed),
+            ("times it fell", self.falls.into()),
+        ];
+        let lines = lines.map(|(name, count)| format!("{name:<16}{count:>10}"));
+        f.write_str(&lines.join("\n"))
     }
 }
 
@@ -80,14 +84,7 @@ pub(super) enum CallEnd {
 #[derive(Debug)]
 pub(super) struct Recorder {
     epoch: Instant,
-    delay: Duration,
-    jitter: Duration,
-    fail_rate: f64,
-    /// Falls when more are in flight.
-    in_flight_max: u32,
-    /// Falls when more start within a window.
-    per_second_max: u32,
-    recover: Duration,
+    pub(super) options: Options,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -107,16 +104,9 @@ struct State {
 }
 
 impl Recorder {
-    pub(super) fn new(options: &Options) -> Self {
-        let or_never = |max| if max == 0 { u32::MAX } else { max };
+    pub(super) fn new(options: Options) -> Self {
         Self {
             epoch: Instant::now(),
-            delay: options.delay,
-            jitter: options.jitter,
-            fail_rate: options.fail_rate,
-            in_flight_max: or_never(options.break_in_flight),
-            per_second_max: or_never(options.break_per_second),
-            recover: options.recover,
             state: Mutex::new(State {
                 report: Report::default(),
                 starts: VecDeque::new(),
@@ -126,6 +116,7 @@ impl Recorder {
                 rng: StdRng::seed_from_u64(options.seed),
             }),
             changed: Notify::new(),
+            options,
         }
     }
 
@@ -145,26 +136,28 @@ impl Recorder {
 
     /// Starts a call. It may be the one that makes the backend fall.
     pub(super) fn begin(&self) -> Call<'_> {
+        let options = &self.options;
         let call = {
             let mut state = self.lock();
             // Read under the lock, so that starts are in order.
             let now = Instant::now();
             state.start(now.duration_since(self.epoch));
             let down = state.down_until.is_some_and(|until| now < until);
+            let breaks = |calls: usize, max: u32| max > 0 && calls > max as usize;
             let fell = !down
-                && (state.report.in_flight > self.in_flight_max
-                    || state.in_window > self.per_second_max as usize);
+                && (breaks(state.report.in_flight as usize, options.break_in_flight)
+                    || breaks(state.in_window, options.break_per_second));
             if fell {
                 state.falls += 1;
                 state.report.falls += 1;
-                state.down_until = Some(now + self.recover);
+                state.down_until = Some(now + options.recover);
             }
             let is_down = down || fell;
             let mut pause = Duration::ZERO;
             if !is_down {
-                pause = self.delay;
-                if !self.jitter.is_zero() {
-                    pause += self.jitter.mul_f64(state.rng.random::<f64>());
+                pause = options.delay;
+                if !options.jitter.is_zero() {
+                    pause += options.jitter.mul_f64(state.rng.random::<f64>());
                 }
             }
             Call {
@@ -172,7 +165,8 @@ impl Recorder {
                 falls_before: state.falls,
                 is_down,
                 pause,
-                fails: self.fail_rate > 0.0 && state.rng.random_bool(self.fail_rate),
+                fails_by_chance: options.fail_rate > 0.0
+                    && state.rng.random_bool(options.fail_rate),
                 ended: false,
             }
         };
@@ -244,28 +238,15 @@ impl State {
 pub(super) struct Call<'a> {
     recorder: &'a Recorder,
     falls_before: u64,
-    is_down: bool,
-    pause: Duration,
-    fails: bool,
+    /// Whether the backend had fallen when it started.
+    pub(super) is_down: bool,
+    /// How long it takes.
+    pub(super) pause: Duration,
+    pub(super) fails_by_chance: bool,
     ended: bool,
 }
 
 impl Call<'_> {
-    /// Whether the backend had fallen when it started.
-    pub(super) fn is_down(&self) -> bool {
-        self.is_down
-    }
-
-    /// How long it takes.
-    pub(super) fn pause(&self) -> Duration {
-        self.pause
-    }
-
-    /// Whether it fails by chance.
-    pub(super) fn fails_by_chance(&self) -> bool {
-        self.fails
-    }
-
     /// Ends the call with its outcome, unless a fall came in between.
     pub(super) fn end(mut self, due: CallEnd) -> CallEnd {
         self.leave(due)
@@ -306,7 +287,7 @@ mod tests {
 
     /// Starts calls at these moments (milliseconds) and returns the densest second.
     async fn densest(starts: &[u64]) -> u32 {
-        let recorder = Recorder::new(&Options::default());
+        let recorder = Recorder::new(Options::default());
         for &at in starts {
             let at = recorder.epoch + Duration::from_millis(at);
             tokio::time::advance(at.saturating_duration_since(Instant::now())).await;
@@ -359,16 +340,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_fall_fails_calls_in_flight_and_new_calls_until_recovery() {
-        let recorder = Recorder::new(&Options {
+        let recorder = Recorder::new(Options {
             break_in_flight: 2,
             recover: Duration::from_secs(5),
             ..Options::default()
         });
         let (first, second) = (recorder.begin(), recorder.begin());
-        assert!(!second.is_down());
+        assert!(!second.is_down);
         let third = recorder.begin();
-        assert!(third.is_down());
-        assert!(third.pause().is_zero(), "what is down answers at once");
+        assert!(third.is_down);
+        assert!(third.pause.is_zero(), "what is down answers at once");
         for call in [first, second, third] {
             assert_eq!(call.end(CallEnd::Answered), CallEnd::Fallen);
         }
@@ -382,7 +363,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_call_too_many_in_any_second_makes_it_fall() {
-        let recorder = Recorder::new(&Options {
+        let recorder = Recorder::new(Options {
             break_per_second: 3,
             ..Options::default()
         });
@@ -399,7 +380,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dropped_call_leaves_the_count() {
-        let recorder = Recorder::new(&Options::default());
+        let recorder = Recorder::new(Options::default());
         drop(recorder.begin());
         let report = recorder.report();
         assert_eq!((report.in_flight, report.broken, report.calls), (0, 1, 1));
@@ -408,7 +389,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_seed_gives_the_same_pauses_and_failures() {
         let run = || {
-            let recorder = Recorder::new(&Options {
+            let recorder = Recorder::new(Options {
                 jitter: Duration::from_millis(100),
                 fail_rate: 0.3,
                 seed: 7,
@@ -417,7 +398,7 @@ mod tests {
             (0..100)
                 .map(|_| {
                     let call = recorder.begin();
-                    (call.pause(), call.fails_by_chance())
+                    (call.pause, call.fails_by_chance)
                 })
                 .collect::<Vec<_>>()
         };

@@ -139,11 +139,8 @@ pub(super) struct Tally {
 }
 
 struct Counts {
-    begun: u64,
-    ok: u64,
-    refused: u64,
-    left: u64,
-    failures: BTreeMap<Failure, u64>,
+    /// The counts. The other figures are computed at the end.
+    report: Report,
     latency: Histogram<u64>,
     lag: Histogram<u64>,
     last_ok: Instant,
@@ -161,11 +158,7 @@ impl Tally {
         Self {
             start,
             counts: Mutex::new(Counts {
-                begun: 0,
-                ok: 0,
-                refused: 0,
-                left: 0,
-                failures: BTreeMap::new(),
+                report: Report::default(),
                 latency: histogram(),
                 lag: histogram(),
                 last_ok: start,
@@ -182,7 +175,7 @@ impl Tally {
     pub(super) fn started(&self, intended: Instant) {
         let lag = nanoseconds(intended.elapsed());
         let mut counts = self.lock();
-        counts.begun += 1;
+        counts.report.calls += 1;
         counts.lag.saturating_record(lag);
     }
 
@@ -192,7 +185,7 @@ impl Tally {
         counts.last_end = now;
         match outcome {
             Ok(Answer::Ok) => {
-                counts.ok += 1;
+                counts.report.ok += 1;
                 counts.last_ok = now;
                 counts
                     .latency
@@ -201,17 +194,17 @@ impl Tally {
                     order.push(call);
                 }
             }
-            Ok(Answer::Refused) => counts.refused += 1,
-            Err(failure) => *counts.failures.entry(failure).or_default() += 1,
+            Ok(Answer::Refused) => counts.report.refused += 1,
+            Err(failure) => *counts.report.failures.entry(failure).or_default() += 1,
         }
     }
 
     pub(super) fn left(&self) {
-        self.lock().left += 1;
+        self.lock().report.left += 1;
     }
 
     pub(super) fn begun(&self) -> u64 {
-        self.lock().begun
+        self.lock().report.calls
     }
 
     pub(super) fn report(&self, unsent: u64) -> Report {
@@ -221,17 +214,13 @@ impl Tally {
             (histogram.value_at_quantile(quantile) as f64 / 100.0).round() / 10.0
         };
         let seconds = counts.last_end.duration_since(self.start).as_secs_f64();
+        let report = &counts.report;
         Report {
-            calls: counts.begun,
-            ok: counts.ok,
-            refused: counts.refused,
-            failed: counts.failures.values().sum(),
-            left: counts.left,
+            failed: report.failures.values().sum(),
             unsent,
-            failures: counts.failures.clone(),
             seconds,
             per_second: if seconds > 0.0 {
-                counts.ok as f64 / seconds
+                report.ok as f64 / seconds
             } else {
                 0.0
             },
@@ -244,9 +233,7 @@ impl Tally {
             lag_p99_us: micros(&counts.lag, 0.99),
             makespan_s: counts.last_ok.duration_since(self.start).as_secs_f64(),
             inversions: counts.order.as_deref().map(share_of_inversions),
-            held: 0,
-            held_open: 0,
-            held_after_s: 0.0,
+            ..report.clone()
         }
     }
 }

@@ -41,17 +41,10 @@ impl fmt::Display for Now {
 }
 
 /// Shows the progress of a storm.
+#[derive(Debug)]
 pub struct Progress {
-    out: Box<dyn Write>,
     redraws: bool,
-}
-
-impl fmt::Debug for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Progress")
-            .field("redraws", &self.redraws)
-            .finish_non_exhaustive()
-    }
+    is_hidden: bool,
 }
 
 impl Progress {
@@ -60,7 +53,7 @@ impl Progress {
     pub fn to_stderr() -> Self {
         Self {
             redraws: io::stderr().is_terminal(),
-            out: Box::new(io::stderr()),
+            is_hidden: false,
         }
     }
 
@@ -69,7 +62,7 @@ impl Progress {
     pub fn hidden() -> Self {
         Self {
             redraws: false,
-            out: Box::new(io::sink()),
+            is_hidden: true,
         }
     }
 
@@ -78,11 +71,11 @@ impl Progress {
         Duration::from_millis(if self.redraws { 100 } else { 1000 })
     }
 
-    pub(super) fn begin(&mut self, what: &str) {
+    pub(super) fn begin(&self, what: &str) {
         self.write(format_args!("{what}\n"));
     }
 
-    pub(super) fn show(&mut self, now: &Now) {
+    pub(super) fn show(&self, now: &Now) {
         if self.redraws {
             self.write(format_args!("\r  {now}\x1b[K"));
         } else {
@@ -90,16 +83,19 @@ impl Progress {
         }
     }
 
-    pub(super) fn end(&mut self, now: &Now) {
+    pub(super) fn end(&self, now: &Now) {
         self.show(now);
         if self.redraws {
             self.write(format_args!("\n"));
         }
     }
 
-    fn write(&mut self, text: fmt::Arguments<'_>) {
-        // A closed stderr is no error: the user does not want to see it.
-        let _ = self.out.write_fmt(text).and_then(|()| self.out.flush());
+    fn write(&self, text: fmt::Arguments<'_>) {
+        if !self.is_hidden {
+            let mut stderr = io::stderr().lock();
+            // A closed stderr is no error: the user does not want to see it.
+            let _ = stderr.write_fmt(text).and_then(|()| stderr.flush());
+        }
     }
 }
 

@@ -6,17 +6,12 @@
 
 use std::time::Duration;
 
-use tidegate_leases::server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
-    Templates, Unmatched,
-};
-use tidegate_leases::wire::{
-    Epoch, GetCapacityRequest, GetServerCapacityRequest, GetServerCapacityResponse, Lease,
-    NamedParameter, ResourceRequest,
-};
+use tidegate_leases::server::{Bounds, CapacityServer, Place, Settings, Templates, Unmatched};
+use tidegate_leases::wire::{Epoch, GetCapacityRequest, Lease, ResourceRequest};
 use tidegate_limits::Timestamp;
 
 use super::super::random::Random;
+use crate::config::lease_server;
 
 /// The capacity.
 pub(super) const CAPACITY: f64 = 500.0;
@@ -193,24 +188,23 @@ fn templates(rule: Rule, reserved_clients: u64) -> Templates {
         Rule::Confirmed => "confirmed",
         Rule::AtOnce => "at_once",
     };
-    let template = RawTemplate {
-        identifier_glob: Some("*".to_owned()),
-        capacity: Some(CAPACITY),
-        safe_capacity: Some(SAFE),
-        description: None,
-        algorithm: Some(RawAlgorithm {
-            kind: Some(RawKind::Name("PROPORTIONAL_SHARE".to_owned())),
-            lease_length: Some(60),
-            refresh_interval: Some(8),
-            learning_mode_duration: None,
-            parameters: vec![
-                NamedParameter::new("decay_factor", 0.5),
-                NamedParameter::new("frees", frees),
-                NamedParameter::new("reserved_clients", reserved_clients),
-            ],
-        }),
-    };
-    Templates::new(vec![template], Catchall::Required).expect("the simulation's own template")
+    let text = format!(
+        r#"
+resources:
+- identifier_glob: "*"
+  capacity: {CAPACITY}
+  safe_capacity: {SAFE}
+  algorithm:
+    kind: PROPORTIONAL_SHARE
+    lease_length: 60
+    refresh_interval: 8
+    parameters:
+    - {{ name: decay_factor, value: "0.5" }}
+    - {{ name: frees, value: {frees} }}
+    - {{ name: reserved_clients, value: "{reserved_clients}" }}
+"#
+    );
+    lease_server::templates(&text, "simulation").expect("the simulation's own template")
 }
 
 impl World {
@@ -225,11 +219,7 @@ impl World {
                 let settings = Settings {
                     id: format!("job-{at}"),
                     address: format!("job-{at}"),
-                    place: if above.is_none() {
-                        Place::Root
-                    } else {
-                        Place::Below
-                    },
+                    place: above.map_or(Place::Root, |_| Place::Below),
                     epoch,
                     minimum_interval: MINIMUM_INTERVAL,
                     unmatched: Unmatched::Grant,
@@ -296,14 +286,10 @@ impl World {
                 client.wants = (client.wants * (1.0 + WALK * step)).max(0.0);
             }
         }
-        let mut at = 0;
-        while at < self.events.len() {
-            if self.events[at].0 == second {
-                let (_, event) = self.events.remove(at);
-                self.event(second, event);
-            } else {
-                at += 1;
-            }
+        let is_due = |(at, _): &(u64, Event)| *at == second;
+        while let Some(next) = self.events.iter().position(is_due) {
+            let (_, event) = self.events.remove(next);
+            self.event(second, event);
         }
     }
 
@@ -425,24 +411,13 @@ impl World {
         let Some(request) = self.jobs[job].server.ask_parent(sent_at) else {
             return;
         };
-        let response = self.answer_server(second, above, &request);
         let now = self.now(second);
-        self.jobs[job]
-            .server
-            .parent_answered(now, sent_at, None, &response);
-    }
-
-    fn answer_server(
-        &mut self,
-        second: u64,
-        above: usize,
-        request: &GetServerCapacityRequest,
-    ) -> GetServerCapacityResponse {
+        let above = &mut self.jobs[above].server;
+        let response = above.get_server_capacity(now, &request);
+        let response = response.expect("a server's own request is right");
         let now = self.now(second);
-        self.jobs[above]
-            .server
-            .get_server_capacity(now, request)
-            .expect("a server's own request is right")
+        let server = &mut self.jobs[job].server;
+        server.parent_answered(now, sent_at, None, &response);
     }
 
     fn client_asks(&mut self, second: u64, client: usize) {

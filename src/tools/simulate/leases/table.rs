@@ -69,13 +69,6 @@ pub struct Summary {
 /// Results from elsewhere: handed out, samples above, highest, mean above, longest dip.
 type Row = [&'static str; 5];
 
-struct Elsewhere {
-    /// The original's rules, run again over many seeds.
-    measured: Row,
-    /// The figures that its authors published.
-    published: Option<Row>,
-}
-
 impl Summary {
     pub(super) fn new(
         scenario: Scenario,
@@ -143,11 +136,13 @@ impl Summary {
             }
         };
         let handed_out = self.handed_out_percent.median;
-        if has_reserve {
+        if has_reserve || scenario != Scenario::Seven {
             expect(
                 self.samples_above.max == 0.0,
                 "no sample above the capacity in any run",
             );
+        }
+        if has_reserve {
             return missed;
         }
         if scenario == Scenario::Seven {
@@ -163,11 +158,6 @@ impl Summary {
             expect(
                 self.longest_dip_seconds.median < 75.0,
                 "no dip of 75 s (median)",
-            );
-        } else {
-            expect(
-                self.samples_above.max == 0.0,
-                "no sample above the capacity in any run",
             );
         }
         if scenario == Scenario::Five {
@@ -192,8 +182,9 @@ fn longest_dip(outcome: &Outcome) -> f64 {
     longest as f64
 }
 
-fn elsewhere(scenario: u8) -> Elsewhere {
-    let (measured, published) = match scenario {
+/// The original's rules, run again over many seeds, and the figures that its authors published.
+fn elsewhere(scenario: u8) -> (Row, Option<Row>) {
+    match scenario {
         1 => (["89.9 / 99.3 / 99.5", "0", "-", "-", "0 / 0 / 5"], None),
         2 => (["92.0 / 99.0 / 99.7", "0", "-", "-", "0 / 0 / 10"], None),
         3 => (["58.2 / 62.0 / 65.2", "0", "-", "-", "90 / 95 / 95"], None),
@@ -222,10 +213,6 @@ fn elsewhere(scenario: u8) -> Elsewhere {
             ],
             Some(["96.6", "14", "530.24", "509.99", "at most 120"]),
         ),
-    };
-    Elsewhere {
-        measured,
-        published,
     }
 }
 
@@ -258,21 +245,18 @@ impl fmt::Display for Summary {
                 cells[0], cells[1], cells[2], cells[3], cells[4]
             )
         };
-        line(
-            "",
-            &[
-                "handed out %",
-                "samples above",
-                "highest",
-                "mean above",
-                "longest dip s",
-            ]
-            .map(str::to_owned),
-        )?;
+        let heads: Row = [
+            "handed out %",
+            "samples above",
+            "highest",
+            "mean above",
+            "longest dip s",
+        ];
+        line("", &heads.map(str::to_owned))?;
         line("tidegate", &ours)?;
-        let elsewhere = elsewhere(self.scenario);
-        line("re-measured", &elsewhere.measured.map(str::to_owned))?;
-        if let Some(published) = elsewhere.published {
+        let (measured, published) = elsewhere(self.scenario);
+        line("re-measured", &measured.map(str::to_owned))?;
+        if let Some(published) = published {
             line("published", &published.map(str::to_owned))?;
         }
         writeln!(
