@@ -5,10 +5,13 @@ mod mistakes;
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
 use tidegate::app::App;
 use tidegate::app::lease_server::LeaseServer;
 use tidegate::config::lease_server as server_config;
@@ -413,21 +416,8 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
     sidecar.kill();
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn between(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.next() % (to - from))
-    }
+fn between(random: &mut StdRng, milliseconds: Range<u64>) -> Duration {
+    Duration::from_millis(random.random_range(milliseconds))
 }
 
 /// Reloads in a loop exchange the limits that are shared, while calls meet them and the leases are
@@ -486,7 +476,7 @@ async fn three_sidecars_before_one_backend_never_exceed_it_while_they_and_the_se
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(rand::random);
     eprintln!("TIDEGATE_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = StdRng::seed_from_u64(seed);
     let backend = Recorded::start().await;
     let port = closed_port().await.port();
     let text = sidecar_text(
@@ -515,18 +505,18 @@ async fn three_sidecars_before_one_backend_never_exceed_it_while_they_and_the_se
 
     // Ten seconds of this: in turn a sidecar, the server, a sidecar …
     for step in 0..5 {
-        let until_next = Instant::now() + random.between(800, 2_500);
+        let until_next = Instant::now() + between(&mut random, 800..2_500);
         if step % 2 == 0 {
-            let slot = (random.next() % 3) as usize;
+            let slot = random.random_range(0..3);
             addresses.lock().expect("unpoisoned")[slot] = None;
             sidecars[slot].take().expect("it runs").kill();
-            tokio::time::sleep(random.between(50, 500)).await;
+            tokio::time::sleep(between(&mut random, 50..500)).await;
             let sidecar = RunningSidecar::start(&text);
             addresses.lock().expect("unpoisoned")[slot] = Some(sidecar.it.address);
             sidecars[slot] = Some(sidecar);
         } else {
             current.take().expect("it runs").kill();
-            tokio::time::sleep(random.between(50, 2_000)).await;
+            tokio::time::sleep(between(&mut random, 50..2_000)).await;
             current = Some(server(port, learning).await);
         }
         backend.more(3).await;

@@ -5,6 +5,7 @@
 //! are kept.
 
 use std::collections::HashMap;
+use std::mem;
 
 use super::line::Draw;
 
@@ -99,17 +100,12 @@ impl Quotas {
         window.total = window.total.min(draw.total);
         window.total_most = window.total_most.max(draw.total);
         window.last = id;
-        let is_disputed = window.total != window.total_most;
-        found.disputed += u64::from(is_disputed && !window.is_disputed);
-        window.is_disputed |= is_disputed;
-        if window.spent > window.total_most && !window.is_exceeded {
-            window.is_exceeded = true;
-            found.exceeded += 1;
-        }
-        if window.spent > window.total && !window.is_doubtful {
-            window.is_doubtful = true;
-            found.doubtful += 1;
-        }
+        let Window { spent, total, .. } = *window;
+        let total_most = window.total_most;
+        let first = |noted: &mut bool, is_so: bool| u64::from(is_so && !mem::replace(noted, is_so));
+        found.disputed += first(&mut window.is_disputed, total != total_most);
+        found.exceeded += first(&mut window.is_exceeded, spent > total_most);
+        found.doubtful += first(&mut window.is_doubtful, spent > total);
         if window.fuller_than(&found.window) {
             found.window = *window;
             if found.key != draw.key {
@@ -134,7 +130,7 @@ impl Windows {
     /// The window with the number of a fresh one; `None` if it ended long ago.
     fn of(&mut self, fresh: Window) -> Option<&mut Window> {
         if fresh.number > self.newest.number {
-            self.before = Some(std::mem::replace(&mut self.newest, fresh));
+            self.before = Some(mem::replace(&mut self.newest, fresh));
         }
         if fresh.number == self.newest.number {
             return Some(&mut self.newest);

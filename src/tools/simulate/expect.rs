@@ -76,63 +76,42 @@ pub struct Checked {
     pub holds: bool,
 }
 
-/// Which bounds a figure can have.
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    /// `name`, `name_min`, `name_max`
-    Count,
-    /// `name_min`, `name_max`
-    Time,
-    /// `name_min`: the figure is the smallest of its kind.
-    Smallest,
-    /// `name_max`: the figure is the largest of its kind.
-    Largest,
-}
-
-impl Form {
-    /// The suffix of the name, and its meaning.
-    fn bounds(self) -> &'static [(&'static str, Bound)] {
-        const ALL: [(&str, Bound); 3] = [
-            ("", Bound::Exactly),
-            ("_min", Bound::AtLeast),
-            ("_max", Bound::AtMost),
-        ];
-        match self {
-            Self::Count => &ALL,
-            Self::Time => &ALL[1..],
-            Self::Smallest => &ALL[1..2],
-            Self::Largest => &ALL[2..],
-        }
-    }
-}
+/// Which bounds a figure can have: the suffix of its name, and its meaning.
+type Bounds = &'static [(&'static str, Bound)];
+const MIN: (&str, Bound) = ("_min", Bound::AtLeast);
+const MAX: (&str, Bound) = ("_max", Bound::AtMost);
+const COUNT: Bounds = &[("", Bound::Exactly), MIN, MAX];
+const TIME: Bounds = &[MIN, MAX];
+/// The figure is the smallest of its kind.
+const SMALLEST: Bounds = &[MIN];
+/// The figure is the largest of its kind.
+const LARGEST: Bounds = &[MAX];
 
 /// Every figure that can be expected. Counts are far below 2^53, so a float holds them exactly.
-const FIGURES: &[(&str, Form, Measure)] = &[
-    ("answered", Form::Count, |f| Some(f.answered as f64)),
-    ("refused", Form::Count, |f| Some(f.refused as f64)),
-    ("expired", Form::Count, |f| Some(f.expired as f64)),
-    ("left", Form::Count, |f| Some(f.left as f64)),
-    ("failed", Form::Count, |f| Some(f.failed as f64)),
-    ("sent", Form::Count, |f| Some(f.sent as f64)),
-    ("makespan_seconds", Form::Time, |f| f.makespan_seconds),
-    ("wait_seconds", Form::Smallest, |f| f.wait_seconds_min),
-    ("wait_seconds_p50", Form::Time, |f| f.wait_seconds_p50),
-    ("wait_seconds_p95", Form::Time, |f| f.wait_seconds_p95),
-    ("wait_seconds", Form::Largest, |f| f.wait_seconds_max),
-    ("told_no_seconds", Form::Largest, |f| f.told_no_seconds_max),
-    ("retry_after_seconds", Form::Smallest, |f| {
-        f.retry_after_seconds_min
+const FIGURES: &[(&str, Bounds, Measure)] = &[
+    ("answered", COUNT, |it| Some(it.answered as f64)),
+    ("refused", COUNT, |it| Some(it.refused as f64)),
+    ("expired", COUNT, |it| Some(it.expired as f64)),
+    ("left", COUNT, |it| Some(it.left as f64)),
+    ("failed", COUNT, |it| Some(it.failed as f64)),
+    ("sent", COUNT, |it| Some(it.sent as f64)),
+    ("makespan_seconds", TIME, |it| it.makespan_seconds),
+    ("wait_seconds", SMALLEST, |it| it.wait_seconds_min),
+    ("wait_seconds_p50", TIME, |it| it.wait_seconds_p50),
+    ("wait_seconds_p95", TIME, |it| it.wait_seconds_p95),
+    ("wait_seconds", LARGEST, |it| it.wait_seconds_max),
+    ("told_no_seconds", LARGEST, |it| it.told_no_seconds_max),
+    ("retry_after_seconds", SMALLEST, |it| {
+        it.retry_after_seconds_min
     }),
-    ("retry_after_seconds", Form::Largest, |f| {
-        f.retry_after_seconds_max
+    ("retry_after_seconds", LARGEST, |it| {
+        it.retry_after_seconds_max
     }),
-    ("densest_window", Form::Count, |f| {
-        Some(f.densest_window as f64)
+    ("densest_window", COUNT, |it| Some(it.densest_window as f64)),
+    ("densest_at_backend", COUNT, |it| {
+        Some(it.densest_at_backend as f64)
     }),
-    ("densest_at_backend", Form::Count, |f| {
-        Some(f.densest_at_backend as f64)
-    }),
-    ("in_flight", Form::Count, |f| Some(f.in_flight as f64)),
+    ("in_flight", COUNT, |it| Some(it.in_flight as f64)),
 ];
 
 /// Figures that can be expected of a span of time.
@@ -209,11 +188,11 @@ fn figures(section: &Section<'_>, whose: Whose, expectations: &mut Vec<Expectati
     );
     let mut given: BTreeMap<_, _> = section.others(&amount).into_iter().collect();
     let mut known = Vec::new();
-    for &(name, form, measure) in FIGURES {
+    for &(name, bounds, measure) in FIGURES {
         if is_span && !SPAN_FIGURES.contains(&name) {
             continue;
         }
-        for &(suffix, bound) in form.bounds() {
+        for &(suffix, bound) in bounds {
             let key = format!("{name}{suffix}");
             if let Some(value) = given.remove(&*key).and_then(|given| given.value) {
                 let whose = whose.clone();

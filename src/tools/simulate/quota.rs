@@ -9,89 +9,16 @@ mod model;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_limits::quota::{Away, Rule, RuleError, RuleSettings};
 
-pub use model::{Half, Outcome, Plan, run};
-
-/// The arguments of `tidegate simulate quota`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
-    /// How many nodes share the quota
-    #[arg(long, default_value_t = 8, value_name = "NUMBER",
-          value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub nodes: u32,
-    /// The total that all of them may spend in one window
-    #[arg(long, default_value_t = 50_000, value_name = "TOKENS",
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub total: u64,
-    /// The smallest grant; the default is a hundredth of an equal share
-    #[arg(long, value_name = "TOKENS")]
-    pub base: Option<u64>,
-    /// The length of a window
-    #[arg(long, default_value_t = 10_000, value_name = "MILLISECONDS",
-          value_parser = clap::value_parser!(u64).range(100..=600_000))]
-    pub window: u64,
-    /// The number of windows
-    #[arg(long, default_value_t = 20, value_name = "NUMBER",
-          value_parser = clap::value_parser!(u32).range(4..=1_000))]
-    pub windows: u32,
-    /// The demand in a window, in percent of the total
-    #[arg(long, default_value_t = 150, value_name = "PERCENT",
-          value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    pub load: u64,
-    /// The cost of the most expensive call; calls cost from 1 to this, at random
-    #[arg(long, default_value_t = 14, value_name = "TOKENS",
-          value_parser = clap::value_parser!(u64).range(1..=1_000), alias = "dearest")]
-    pub cost_max: u64,
-    /// The part of all calls that arrives at the first node in the second half of the run
-    #[arg(long, default_value_t = 80, value_name = "PERCENT",
-          value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub skew: u64,
-    /// The part of an equal share that each node owns in case the store is unavailable; 0 for none
-    #[arg(long, default_value_t = 0, value_name = "PERCENT",
-          value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub safe: u32,
-    /// The seed
-    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
-    pub seed: u64,
-    /// Print a JSON object
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl Arguments {
-    /// The settings of the model.
-    ///
-    /// # Errors
-    ///
-    /// Every mistake in the quota.
-    pub fn plan(&self) -> Result<Plan, Vec<RuleError>> {
-        let mut settings = RuleSettings::new(self.total, Duration::from_millis(self.window));
-        settings.base = self.base;
-        settings.nodes_expected = self.nodes;
-        settings.away = match self.safe {
-            0 => Away::Deny,
-            percent => Away::Safe { percent },
-        };
-        Ok(Plan {
-            rule: Rule::check(settings)?,
-            windows: self.windows,
-            load_percent: self.load,
-            cost_max: self.cost_max,
-            skew_percent: self.skew,
-            seed: self.seed,
-        })
-    }
-}
+pub use model::{Arguments, Half, Outcome, run};
 
 /// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if the quota is invalid.
 #[must_use]
 pub fn main(arguments: &Arguments) -> ExitCode {
-    let plan = match arguments.plan() {
-        Ok(plan) => plan,
+    let rule = match arguments.rule() {
+        Ok(rule) => rule,
         Err(errors) => {
             for error in errors {
                 eprintln!("tidegate: {error}");
@@ -99,7 +26,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let report = Report::new(&plan, &run(&plan));
+    let report = Report::new(arguments, &run(arguments, rule));
     match report.write(arguments.json, &mut io::stdout()) {
         Ok(()) if report.holds() => ExitCode::SUCCESS,
         Ok(()) | Err(_) => ExitCode::FAILURE,
@@ -149,14 +76,13 @@ pub struct Row {
 impl Report {
     /// The result of a run.
     #[must_use]
-    pub fn new(plan: &Plan, outcome: &Outcome) -> Self {
-        let settings = plan.rule.settings();
+    pub fn new(arguments: &Arguments, outcome: &Outcome) -> Self {
         Self {
-            seed: plan.seed,
-            nodes: settings.nodes_expected,
-            total: settings.total,
-            even: Row::new(plan, &outcome.even),
-            skewed: Row::new(plan, &outcome.skewed),
+            seed: arguments.seed,
+            nodes: arguments.nodes,
+            total: arguments.total,
+            even: Row::new(arguments, &outcome.even),
+            skewed: Row::new(arguments, &outcome.skewed),
         }
     }
 
@@ -176,9 +102,8 @@ impl Report {
 }
 
 impl Row {
-    fn new(plan: &Plan, half: &Half) -> Self {
-        let settings = plan.rule.settings();
-        let total = settings.total;
+    fn new(arguments: &Arguments, half: &Half) -> Self {
+        let total = arguments.total;
         let count = half.windows.len().max(1) as f64;
         let mut row = Self {
             windows: half.windows.len(),
@@ -192,7 +117,7 @@ impl Row {
             relinquished: half.counts.relinquished as f64 / count,
             local: 1.0 - half.waited as f64 / half.decided.max(1) as f64,
         };
-        let share = total as f64 / f64::from(settings.nodes_expected);
+        let share = total as f64 / f64::from(arguments.nodes);
         for window in &half.windows {
             let spent: u64 = window.spent.iter().sum();
             let used = spent as f64 / total.min(window.asked).max(1) as f64;
@@ -254,8 +179,8 @@ mod tests {
             arguments: Arguments,
         }
         let cli = <Cli as clap::Parser>::parse_from([&["quota"], arguments].concat());
-        let plan = cli.arguments.plan().expect("a quota");
-        let report = Report::new(&plan, &run(&plan));
+        let rule = cli.arguments.rule().expect("a quota");
+        let report = Report::new(&cli.arguments, &run(&cli.arguments, rule));
         println!("{report}");
         report
     }

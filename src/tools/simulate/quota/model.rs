@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Action, Answer, Counts, Ledger, Question, Record, Rule, Standing, StoreReply, StoreTime,
-    Version, Waiting, Write,
+    Action, Answer, Away, Counts, Ledger, Question, Record, Rule, RuleError, RuleSettings,
+    Standing, StoreReply, StoreTime, Version, Waiting, Write,
 };
 
 use super::super::random::Random;
@@ -19,21 +19,68 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 /// Calls that wait at a node for a draw. Further ones are refused.
 const QUEUE: usize = 1_024;
 
-/// The settings of a run.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The quota. As many nodes share it as are expected.
-    pub rule: Rule,
-    /// The number of windows.
+/// The arguments of `tidegate simulate quota`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// How many nodes share the quota
+    #[arg(long, default_value_t = 8, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub nodes: u32,
+    /// The total that all of them may spend in one window
+    #[arg(long, default_value_t = 50_000, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub total: u64,
+    /// The smallest grant; the default is a hundredth of an equal share
+    #[arg(long, value_name = "TOKENS")]
+    pub base: Option<u64>,
+    /// The length of a window
+    #[arg(long, default_value_t = 10_000, value_name = "MILLISECONDS",
+          value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    pub window: u64,
+    /// The number of windows
+    #[arg(long, default_value_t = 20, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u32).range(4..=1_000))]
     pub windows: u32,
-    /// The demand in a window, as a part of the total.
-    pub load_percent: u64,
-    /// The cost of the most expensive call.
+    /// The demand in a window, in percent of the total
+    #[arg(long, default_value_t = 150, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    pub load: u64,
+    /// The cost of the most expensive call; calls cost from 1 to this, at random
+    #[arg(long, default_value_t = 14, value_name = "TOKENS",
+          value_parser = clap::value_parser!(u64).range(1..=1_000), alias = "dearest")]
     pub cost_max: u64,
-    /// The part of all calls that arrives at the first node in the second half.
-    pub skew_percent: u64,
-    /// The seed, to repeat the run.
+    /// The part of all calls that arrives at the first node in the second half of the run
+    #[arg(long, default_value_t = 80, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u64).range(0..=100))]
+    pub skew: u64,
+    /// The part of an equal share that each node owns in case the store is unavailable; 0 for none
+    #[arg(long, default_value_t = 0, value_name = "PERCENT",
+          value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub safe: u32,
+    /// The seed
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     pub seed: u64,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Arguments {
+    /// The quota.
+    ///
+    /// # Errors
+    ///
+    /// Every mistake in it.
+    pub fn rule(&self) -> Result<Rule, Vec<RuleError>> {
+        let mut settings = RuleSettings::new(self.total, Duration::from_millis(self.window));
+        settings.base = self.base;
+        settings.nodes_expected = self.nodes;
+        settings.away = match self.safe {
+            0 => Away::Deny,
+            percent => Away::Safe { percent },
+        };
+        Rule::check(settings)
+    }
 }
 
 /// The result. Of each half, the first window is left out, because the demand is unknown in it.
@@ -105,7 +152,8 @@ struct Node {
 }
 
 struct World<'a> {
-    plan: &'a Plan,
+    arguments: &'a Arguments,
+    rule: Rule,
     random: Random,
     /// Nanoseconds since the start. Nodes and store count alike, but do not know it.
     now: u64,
@@ -123,10 +171,10 @@ struct World<'a> {
 
 /// Runs it.
 #[must_use]
-pub fn run(plan: &Plan) -> Outcome {
-    let mut world = World::new(plan);
+pub fn run(arguments: &Arguments, rule: Rule) -> Outcome {
+    let mut world = World::new(arguments, rule);
     let length = world.length();
-    let end = length * u64::from(plan.windows);
+    let end = length * u64::from(arguments.windows);
     while let Some(Reverse((at, _, event))) = world.events.pop() {
         if at > end {
             break;
@@ -138,11 +186,10 @@ pub fn run(plan: &Plan) -> Outcome {
 }
 
 impl<'a> World<'a> {
-    fn new(plan: &'a Plan) -> Self {
-        let settings = plan.rule.settings();
-        let nodes = settings.nodes_expected as usize;
+    fn new(arguments: &'a Arguments, rule: Rule) -> Self {
+        let nodes = arguments.nodes as usize;
         let node = || Node {
-            ledger: Ledger::new(plan.rule, Timestamp::ZERO),
+            ledger: Ledger::new(rule, Timestamp::ZERO),
             time: StoreTime::unknown(Timestamp::ZERO),
             queue: VecDeque::new(),
             wakes_at: u64::MAX,
@@ -153,20 +200,21 @@ impl<'a> World<'a> {
             spent: vec![0; nodes],
         };
         let mut world = Self {
-            plan,
-            random: Random::new(plan.seed, 0),
+            arguments,
+            rule,
+            random: Random::new(arguments.seed, 0),
             now: 0,
             order: 0,
             events: BinaryHeap::new(),
             nodes: (0..nodes).map(|_| node()).collect(),
             trips: Vec::new(),
             store: None,
-            windows: vec![window; plan.windows as usize],
+            windows: vec![window; arguments.windows as usize],
             marks: Vec::new(),
             decided: 0,
             waited: 0,
         };
-        for window in 0..=u64::from(plan.windows) {
+        for window in 0..=u64::from(arguments.windows) {
             world.push(world.length() * window, Event::Window(window));
         }
         for node in 0..nodes {
@@ -176,7 +224,7 @@ impl<'a> World<'a> {
     }
 
     fn length(&self) -> u64 {
-        u64::try_from(self.plan.rule.settings().length.as_nanos()).expect("a window is short")
+        u64::try_from(self.rule.settings().length.as_nanos()).expect("a window is short")
     }
 
     fn push(&mut self, at: u64, event: Event) {
@@ -199,17 +247,17 @@ impl<'a> World<'a> {
     }
 
     fn is_skewed(&self) -> bool {
-        self.now >= self.length() * u64::from(self.plan.windows / 2)
+        self.now >= self.length() * u64::from(self.arguments.windows / 2)
     }
 
     /// When the next call arrives at a node.
     fn arrives(&mut self, node: usize) {
-        let settings = self.plan.rule.settings();
-        let mean = (self.plan.cost_max + 1) as f64 / 2.0;
-        let asked = settings.total as f64 * self.plan.load_percent as f64 / 100.0;
+        let settings = self.rule.settings();
+        let mean = (self.arguments.cost_max + 1) as f64 / 2.0;
+        let asked = settings.total as f64 * self.arguments.load as f64 / 100.0;
         let calls_per_second = asked / mean / settings.length.as_secs_f64();
         let nodes = self.nodes.len() as f64;
-        let first = self.plan.skew_percent as f64 / 100.0;
+        let first = self.arguments.skew as f64 / 100.0;
         let part = match (self.is_skewed() && self.nodes.len() > 1, node) {
             (false, _) => 1.0 / nodes,
             (true, 0) => first,
@@ -221,7 +269,7 @@ impl<'a> World<'a> {
         } else {
             settings.length
         };
-        let half = self.length() * u64::from(self.plan.windows / 2);
+        let half = self.length() * u64::from(self.arguments.windows / 2);
         let next = self.now + u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX / 2);
         // The shift is immediate, not after the last gap.
         let next = if self.now < half {
@@ -261,12 +309,12 @@ impl<'a> World<'a> {
     }
 
     fn arrive(&mut self, node: usize) {
-        let part = self.is_skewed() && node > 0 && self.plan.skew_percent == 100;
+        let part = self.is_skewed() && node > 0 && self.arguments.skew == 100;
         self.arrives(node);
         if part {
             return;
         }
-        let cost = 1 + self.random.below(self.plan.cost_max);
+        let cost = 1 + self.random.below(self.arguments.cost_max);
         let window = self.window();
         self.windows[window].asked += cost;
         self.decided += 1;
@@ -294,7 +342,7 @@ impl<'a> World<'a> {
     }
 
     fn serve(&mut self, node: usize) {
-        let timeout = self.plan.rule.settings().draw_timeout.as_nanos();
+        let timeout = self.rule.settings().draw_timeout.as_nanos();
         while let Some((cost, since)) = self.nodes[node].queue.front().copied() {
             let is_over = u128::from(self.now - since) > timeout;
             if !is_over && !self.take(node, cost) {
