@@ -336,7 +336,7 @@ fn counts_for(config: &Config, limit: &str) -> String {
         Some(window) if limit == "total" || limit.starts_with("function:") => {
             let replied = match window.stamp {
                 WindowStamp::Replied => response,
-                _ => Duration::ZERO,
+                WindowStamp::Sent => Duration::ZERO,
             };
             let counts = (window.length + window.guard + connect + replied).as_millis();
             format!(", frees_after = \"{counts}ms\" or more, learning: a lease and as much")
