@@ -12,6 +12,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::tools::table::Column;
+
 pub use model::{Arguments, Half, Outcome, run};
 
 /// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if the quota is invalid.
@@ -142,7 +144,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(out, "{:<34}{:>10}{:>10}", "", "even", "skewed")?;
         let percent = |part: f64| format!("{:.1} %", 100.0 * part);
-        let lines: [(&str, &dyn Fn(&Row) -> String); 10] = [
+        let lines: [Column<'_, Row>; 10] = [
             ("windows", &|row| row.windows.to_string()),
             ("exceeded", &|row| row.exceeded.to_string()),
             ("spent of what could be", &|row| percent(row.used)),

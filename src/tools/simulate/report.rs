@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::expect::{Checked, Expectation, Whose};
 use super::figures::{Figures, Run, Tally};
 use super::scenario::Scenario;
-use crate::tools::table::aligned;
+use crate::tools::table::{Column, aligned};
 
 /// The result of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -219,19 +219,19 @@ impl Report {
 }
 
 /// The columns of the table, after the name.
-const COLUMNS: [(&str, fn(&Figures) -> String); 12] = [
-    ("calls", |it| it.calls.to_string()),
-    ("answered", |it| it.answered.to_string()),
-    ("refused", |it| it.refused.to_string()),
-    ("expired", |it| it.expired.to_string()),
-    ("left", |it| it.left.to_string()),
-    ("failed", |it| it.failed.to_string()),
-    ("makespan", |it| seconds(it.makespan_seconds)),
-    ("wait p50", |it| seconds(it.wait_seconds_p50)),
-    ("p95", |it| seconds(it.wait_seconds_p95)),
-    ("max", |it| seconds(it.wait_seconds_max)),
-    ("densest", |it| it.densest_window.to_string()),
-    ("in flight", |it| it.in_flight.to_string()),
+const COLUMNS: [Column<'static, Figures>; 12] = [
+    ("calls", &|it| it.calls.to_string()),
+    ("answered", &|it| it.answered.to_string()),
+    ("refused", &|it| it.refused.to_string()),
+    ("expired", &|it| it.expired.to_string()),
+    ("left", &|it| it.left.to_string()),
+    ("failed", &|it| it.failed.to_string()),
+    ("makespan", &|it| seconds(it.makespan_seconds)),
+    ("wait p50", &|it| seconds(it.wait_seconds_p50)),
+    ("p95", &|it| seconds(it.wait_seconds_p95)),
+    ("max", &|it| seconds(it.wait_seconds_max)),
+    ("densest", &|it| it.densest_window.to_string()),
+    ("in flight", &|it| it.in_flight.to_string()),
 ];
 
 fn seconds(time: Option<f64>) -> String {
