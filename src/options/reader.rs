@@ -388,7 +388,7 @@ impl<'a> Section<'a> {
     /// Its table, for another reader: it reports the names that are no option.
     pub(crate) fn table(&self) -> Option<&'a Table> {
         let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.take_any_name(&self.name);
+        catalogue.section(&self.name).takes_any_name = true;
         self.table
     }
 
@@ -396,7 +396,7 @@ impl<'a> Section<'a> {
     pub(crate) fn other_sections(&self) -> Vec<(&'a str, Section<'a>)> {
         let was_asked_for = |name: &str| {
             let catalogue = self.reading.catalogue.borrow();
-            catalogue.was_asked_for(&join(&self.name, name))
+            catalogue.asked_for.contains(&join(&self.name, name))
         };
         let all = self.table.into_iter().flatten();
         let names = all

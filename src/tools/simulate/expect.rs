@@ -153,6 +153,7 @@ pub(super) fn read(section: &Section<'_>, groups: &[Group]) -> Vec<Expectation> 
     let notes = section.notes();
     section.about("What is expected.");
     let functions = section.section("function");
+    functions.about("What is expected of the calls of a function.");
     let spans = section.sections("between", SPANS_MAX).unwrap_or_default();
     let of_groups = section.other_sections();
     figures(section, Whose::All, &mut expectations);
