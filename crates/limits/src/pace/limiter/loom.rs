@@ -9,7 +9,7 @@ use std::vec::Vec;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::shared::{Entered, Shared, Turn};
+use super::shared::{Shared, Turn};
 use crate::pace::{BurstRatio, Pace, Rate};
 use crate::time::Timestamp;
 
@@ -132,14 +132,14 @@ fn a_waiting_call_is_not_passed_and_can_leave_at_any_moment() {
         let shared = shared();
         assert!(try_acquire(&shared, millis(0)));
         let entered = shared.enter(1, Waker::noop(), millis(0));
-        let Ok(Entered::Waits { ticket }) = entered else {
+        let Ok(Some(ticket)) = entered else {
             panic!("nothing is left")
         };
         let other = Arc::clone(&shared);
         let passing = thread::spawn(move || try_acquire(&other, millis(1)));
         let turn = shared.turn(ticket, Waker::noop(), millis(1));
         assert!(
-            matches!(turn, Turn::Granted),
+            matches!(turn, Turn::Ended(Ok(()))),
             "the operation is for who came first"
         );
         assert!(!passing.join().expect("it ends"));
@@ -149,7 +149,7 @@ fn a_waiting_call_is_not_passed_and_can_leave_at_any_moment() {
         let shared = shared();
         assert!(try_acquire(&shared, millis(0)));
         let entered = shared.enter(1, Waker::noop(), millis(0));
-        let Ok(Entered::Waits { ticket }) = entered else {
+        let Ok(Some(ticket)) = entered else {
             panic!("nothing is left")
         };
         let other = Arc::clone(&shared);
