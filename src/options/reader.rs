@@ -174,7 +174,6 @@ impl Reading {
     }
 
     /// Begins with a tree.
-    #[cfg(feature = "leases")]
     pub(crate) fn of_tree(tree: Table, example: &'static str) -> Self {
         let empty = Self::of("", example);
         Self { tree, ..empty }
