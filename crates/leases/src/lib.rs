@@ -4,7 +4,7 @@
 //! `client` keeps leases from servers with Doorman's protocol; `server` is such a server. `sharing`
 //! has the settings of a sidecar's shared limits.
 
-#![cfg_attr(not(any(feature = "server", feature = "sharing")), no_std)]
+#![cfg_attr(not(any(feature = "wire", feature = "sharing")), no_std)]
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

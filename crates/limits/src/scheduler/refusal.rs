@@ -3,12 +3,6 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::state::Scheduler;
-use crate::call::Call;
-use crate::limiter::RETRY_UNMEASURED;
-use crate::queue::Meets;
-use crate::time::Timestamp;
-
 /// A call that does not run: a value, not an error. It has drawn nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -53,42 +47,6 @@ impl Reason {
             Self::RateLimited => "rate_limited",
             Self::StoreAway => "quota_store_away",
             Self::Draining => "draining",
-        }
-    }
-}
-
-/// The least time after which coming back makes sense; "now" would be a lie.
-const RETRY_MIN: Duration = Duration::from_millis(1);
-
-impl<T> Scheduler<T> {
-    /// A refusal with the retry time of the slowest limit that the call meets, behind all waiting
-    /// calls.
-    pub(super) fn refusal(
-        &self,
-        now: Timestamp,
-        reason: Reason,
-        limit: Option<Arc<str>>,
-        meets: &Meets,
-        call: &Call,
-    ) -> Refusal {
-        let retry_after = match reason {
-            Reason::NeverPossible | Reason::Draining => RETRY_UNMEASURED,
-            Reason::QueueFull
-            | Reason::DeadlinePassed
-            | Reason::DeadlineUnreachable
-            | Reason::RateLimited
-            | Reason::StoreAway => {
-                let waits = self
-                    .bars
-                    .of(meets)
-                    .map(|bar| self.bars.wait(now, bar, call));
-                waits.max().unwrap_or(RETRY_UNMEASURED).max(RETRY_MIN)
-            }
-        };
-        Refusal {
-            limit,
-            reason,
-            retry_after,
         }
     }
 }

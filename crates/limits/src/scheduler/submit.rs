@@ -1,6 +1,7 @@
 //! A call arrives.
 
 use alloc::sync::Arc;
+use core::time::Duration;
 
 use super::bucket::OnExcess;
 use super::park::LineKey;
@@ -16,6 +17,9 @@ use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
 use crate::quota::Answer as QuotaAnswer;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
+
+/// The least time after which coming back makes sense; "now" would be a lie.
+const RETRY_MIN: Duration = Duration::from_millis(1);
 
 impl<T> Scheduler<T> {
     /// Takes a call in. Its ticket cancels it. Whether it may run is decided by
@@ -185,6 +189,37 @@ impl<T> Scheduler<T> {
         let key = self.queue.insert(waiting);
         self.refresh_head(line);
         Ticket(key)
+    }
+
+    /// A refusal with the retry time of the slowest limit that the call meets, behind all waiting
+    /// calls.
+    pub(super) fn refusal(
+        &self,
+        now: Timestamp,
+        reason: Reason,
+        limit: Option<Arc<str>>,
+        meets: &Meets,
+        call: &Call,
+    ) -> Refusal {
+        let retry_after = match reason {
+            Reason::NeverPossible | Reason::Draining => RETRY_UNMEASURED,
+            Reason::QueueFull
+            | Reason::DeadlinePassed
+            | Reason::DeadlineUnreachable
+            | Reason::RateLimited
+            | Reason::StoreAway => {
+                let waits = self
+                    .bars
+                    .of(meets)
+                    .map(|bar| self.bars.wait(now, bar, call));
+                waits.max().unwrap_or(RETRY_UNMEASURED).max(RETRY_MIN)
+            }
+        };
+        Refusal {
+            limit,
+            reason,
+            retry_after,
+        }
     }
 }
 
