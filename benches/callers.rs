@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::call::identity::Fields;
 use tidegate::call::{Facts, Identity, Observe, Origin, Peer, Record, Rejection, Verdict};
 use tidegate::callers::rate_limit::{Allowance, Rule};
 use tidegate::callers::settings::{Settings, StaticCaller, StaticRateLimit};
@@ -95,13 +94,8 @@ fn measure(name: &str, callers: &Callers, agents: usize, prefix: &str) {
     let identities: Vec<Arc<Identity>> = (0..agents)
         .map(|number| {
             Arc::new(Identity {
-                listener: "nova".into(),
-                peer,
-                address: peer.address(),
-                user: None,
                 user_agent: Some(format!("{prefix}{number}").into()),
-                originator: None,
-                unusable: Fields::default(),
+                ..Identity::without_names("nova".into(), peer)
             })
         })
         .collect();

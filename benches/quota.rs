@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::app::App;
-use tidegate::call::identity::Fields;
 use tidegate::call::{
     Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Slot as _,
 };
@@ -176,15 +175,7 @@ impl<'a> Load<'a> {
         Self {
             gate,
             every: Duration::from_secs_f64(1.0 / rate),
-            identity: Arc::new(Identity {
-                listener: "bench".into(),
-                peer,
-                address: peer.address(),
-                user: None,
-                user_agent: None,
-                originator: None,
-                unusable: Fields::default(),
-            }),
+            identity: Arc::new(Identity::without_names("bench".into(), peer)),
             users: (0..USERS).map(key).collect(),
             began: Instant::now(),
         }

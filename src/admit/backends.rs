@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_calls_to_a_replaced_backend_show_says_nothing_of_the_new_one() {
+    fn results_of_a_replaced_backend_do_not_count_for_the_new_one() {
         let mut backends = Backends::default();
         let backend = Destination::Http;
         let second = FIRST.next();

@@ -14,7 +14,7 @@ use crate::options::{Kind, Mistake, Place, options, words};
 
 /// Largest number of calls that a limit may allow.   calls
 pub(crate) const CALLS_MAX: u32 = 1_000_000;
-/// Most classes of one's own; there is a line in the queue for each with each set of limits.
+/// Most `[[class]]`es; there is a line in the queue for each with each set of limits.
 pub(crate) const CLASSES_MAX: usize = 16;
 /// Most functions that can have a limit of their own; each is a label in the metrics.
 const FUNCTIONS_MAX: usize = 256;

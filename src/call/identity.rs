@@ -46,13 +46,22 @@ impl Identity {
     #[must_use]
     pub fn of_connection(listener: &Listener, peer: Peer) -> Self {
         Self {
-            listener: Arc::clone(&listener.name),
-            peer,
-            address: peer.address(),
             user: match (listener.user_from, peer) {
                 (UserFrom::Peer, Peer::Unix { uid }) => Some(format!("{UID}{uid}").into()),
                 _ => None,
             },
+            ..Self::without_names(Arc::clone(&listener.name), peer)
+        }
+    }
+
+    /// The identity of a client that names nothing.
+    #[must_use]
+    pub fn without_names(listener: Arc<str>, peer: Peer) -> Self {
+        Self {
+            listener,
+            peer,
+            address: peer.address(),
+            user: None,
             user_agent: None,
             originator: None,
             unusable: Fields::default(),

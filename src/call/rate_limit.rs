@@ -148,22 +148,8 @@ mod word {
 pub enum Size {
     /// That of a profile.
     Profile(Arc<str>),
-    /// None: it admits everything.
-    Exempt,
-    /// A bucket.
-    Bucket {
-        /// The most tokens at once.
-        burst: Burst,
-        /// Tokens a second.
-        fill: Fill,
-    },
-    /// A pace.
-    Paced {
-        /// Tokens a second.
-        rate: Rate,
-        /// The burst ratio: late calls are admitted at this many times the rate.
-        ratio: BurstRatio,
-    },
+    /// This one.
+    Given(Allowance),
     /// From the usage of a caller.
     Derived(Derive),
 }

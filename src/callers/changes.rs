@@ -343,9 +343,7 @@ impl State {
     fn size(&self, now: Timestamp, size: &Size) -> Result<(Allowance, Option<Arc<str>>), Error> {
         match size {
             Size::Profile(name) => self.profile(name),
-            Size::Exempt => Ok((Allowance::Exempt, None)),
-            &Size::Bucket { burst, fill } => Ok((Allowance::Bucket { burst, fill }, None)),
-            &Size::Paced { rate, ratio } => Ok((Allowance::Paced { rate, ratio }, None)),
+            Size::Given(allowance) => Ok((*allowance, None)),
             &Size::Derived(derive) => {
                 let suggestion = suggestion(now, derive, self.usage_of(derive.caller)?)?;
                 // Rounded up, the most that there may be could be exceeded.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    AutoRegister, CostModel, Field, FieldSet, Group, Label, Pattern, PatternError, PatternText,
-    TableSettings,
+    AutoRegister, CostModel, Field, FieldSet, Group, Label, Pattern, PatternError, TableSettings,
 };
 use tidegate_limits::Weight;
 use tidegate_limits::bucket::TokenCount;
@@ -261,15 +260,7 @@ fn pattern(node: &Node) -> Result<Pattern, Vec<Mistake>> {
         parts[field as usize] = text;
         Ok(())
     }))?;
-    let [user, originator, ip, user_agent, listener] = parts;
-    let text = PatternText {
-        user,
-        originator,
-        ip,
-        user_agent,
-        listener,
-    };
-    Pattern::parse(&text).map_err(|wrong| {
+    Pattern::parse(&parts.into()).map_err(|wrong| {
         wrong
             .iter()
             .map(|it| pattern_mistake(it, table, node))
@@ -285,7 +276,7 @@ fn pattern_mistake(wrong: &PatternError, table: &Table, node: &Node) -> Mistake 
     }
 }
 
-/// What to write instead of a field that there is not.
+/// What to write instead of an unknown field.
 fn field_cure(key: &str) -> String {
     match key {
         // What the fields are called where this design comes from.

@@ -1,7 +1,7 @@
 //! Which quotas a call draws from, and with which key.
 //!
-//! A key is the same on every sidecar that sees the same call, since they share what is kept
-//! for it: it is made of names, never of numbers that one of them gave.
+//! Sidecars share a quota by its key, so each of them must derive the same key from the same call.
+//! A key is therefore made of names, never of numbers that one sidecar assigned.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::call::Identity;
 use crate::call::identity::fitting;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
-/// The quotas that there are.
+/// The quotas of the config.
 #[derive(Debug, Default)]
 pub(super) struct Quotas(Vec<Kept>);
 
-/// A quota, and what is the same for many calls.
+/// A quota, and the key that many of its calls share.
 #[derive(Debug)]
 struct Kept {
     quota: Quota,
@@ -26,7 +26,7 @@ struct Kept {
     key: Arc<str>,
 }
 
-/// What of a call decides about its keys.
+/// The parts of a call that decide its keys.
 pub(super) struct Asking<'a> {
     pub(super) identity: &'a Identity,
     pub(super) function: &'a str,
@@ -55,8 +55,8 @@ impl Quotas {
         Self(kept.collect())
     }
 
-    /// Every key that a call draws from; none, and no memory for it, where there is no quota.
-    /// `caller` says the name of its caller, and is asked for once at most.
+    /// Every key that a call draws from. Without quotas, nothing is allocated. `caller` returns the
+    /// name of its caller, and is called at most once.
     pub(super) fn of(
         &self,
         asking: &Asking<'_>,

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_says_of_a_function_comes_before_the_table_and_the_listener() {
+    fn a_class_from_the_config_wins_over_the_table_and_the_listener() {
         check("nova guest_get_info", "sync", Role::Apart);
         check("terraform guest_get_info", "sync", Role::Apart);
         check("nova report_get", USER, Role::Acts);

@@ -13,7 +13,7 @@ use crate::options::kind::{choice, flag, function, function_name, list, name, te
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, options, words};
 
-/// Most routes of one's own; every HTTP request is compared with them.
+/// Most `[[route]]`s; every HTTP request is compared with them.
 pub(crate) const ROUTES_MAX: usize = 1024;
 /// Most functions that a list may name.
 const FUNCTIONS_MAX: usize = 1024;

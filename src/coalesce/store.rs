@@ -434,7 +434,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::call::identity::Fields;
     use crate::call::{
         ArrayCall, Destination, Dialect, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
     };
@@ -453,17 +452,8 @@ mod tests {
 
     fn origin() -> Origin {
         let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 1)));
-        let identity = Identity {
-            listener: "t".into(),
-            peer,
-            address: peer.address(),
-            user: None,
-            user_agent: None,
-            originator: None,
-            unusable: Fields::default(),
-        };
         Origin {
-            identity: Arc::new(identity),
+            identity: Arc::new(Identity::without_names("t".into(), peer)),
             arrived: Timestamp::ZERO,
         }
     }

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_taken_as_it_is() {
+    fn a_config_that_fits_is_unchanged() {
         let all = divide("", u64::MAX);
         assert_eq!((all.connections, all.admin), (all.wanted, 64));
         assert_eq!(all.warning(), None);

@@ -635,14 +635,12 @@ async fn cancelling_waits_until_the_future_is_dropped() {
 
 #[test]
 fn owners_differ_by_everything_except_the_port() {
-    let identity = |port: u16, agent: Option<&str>| Identity {
-        listener: "nova".into(),
-        peer: Peer::Tcp(([127, 0, 0, 1], port).into()),
-        address: Some([127, 0, 0, 1].into()),
-        user: None,
-        user_agent: agent.map(Into::into),
-        originator: None,
-        unusable: crate::call::identity::Fields::default(),
+    let identity = |port: u16, agent: Option<&str>| {
+        let peer = Peer::Tcp(([127, 0, 0, 1], port).into());
+        Identity {
+            user_agent: agent.map(Into::into),
+            ..Identity::without_names("nova".into(), peer)
+        }
     };
     let owner = |port, agent| Owner::of(&identity(port, agent));
     assert_eq!(owner(1, Some("curl")), owner(2, Some("curl")));

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::Answer;
+use crate::support::{Answer, outstanding, window};
 
 /// A sidecar whose state the test sets.
 struct Fake {
@@ -91,35 +91,10 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
 
 impl Source for Fake {
     fn limits(&self) -> Vec<LimitState> {
-        let window = |name: &str, used, opens| LimitState {
-            name: name.into(),
-            scope: if name == "total" { "all" } else { name }.into(),
-            kind: LimitKind::Window,
-            window_seconds: Some(1.0),
-            configured: 30,
-            used,
-            rate: None,
-            ratio: None,
-            pace: None,
-            opens,
-            in_force: 9,
-            shared: None,
-        };
         vec![
             window("total", 30, Opens::InSeconds(0.25)),
             window("guest_list", 1, Opens::Now),
             LimitState {
-                name: "outstanding".into(),
-                scope: "all".into(),
-                kind: LimitKind::Outstanding,
-                window_seconds: None,
-                configured: 10,
-                used: 10,
-                rate: None,
-                ratio: None,
-                pace: None,
-                opens: Opens::WhenTold,
-                in_force: 9,
                 shared: Some(SharedState {
                     engine: "lease",
                     resource: "zvm1/outstanding".into(),
@@ -128,6 +103,7 @@ impl Source for Fake {
                     leased: Some(9.5),
                     expires_in_seconds: Some(12.5),
                 }),
+                ..outstanding(10, Opens::WhenTold)
             },
             LimitState {
                 name: "rate_limit:all".into(),
@@ -435,7 +411,7 @@ async fn the_page_lists_every_place_and_each_answers() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_allowed_is_an_error_in_json() {
+async fn unknown_paths_and_methods_are_errors_in_json() {
     let served = Served::start(None).await;
     for path in ["/nothing", "/v1", "/v1/limits/total", "/metrics/", "//"] {
         served.get(path).await.error(404);

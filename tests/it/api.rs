@@ -365,7 +365,7 @@ async fn a_dry_run_says_who_it_would_be_what_it_would_cost_and_changes_nothing()
 }
 
 #[tokio::test]
-async fn what_is_going_on_is_dumped_as_json_and_as_csv() {
+async fn queues_limiters_and_requests_are_dumped_as_json_and_csv() {
     let served = Served::start().await;
     let limit = json!({"label": "m", "burst": 12.5, "fill": 1, "callers": ["c2"]});
     served.ask("POST", "/v1/rate-limits", &limit).await;

@@ -446,7 +446,7 @@ async fn a_client_that_leaves_does_not_cancel_its_task() {
 }
 
 #[tokio::test]
-async fn who_waits_a_while_gets_the_answer_itself_if_it_comes_by_then() {
+async fn a_client_that_waits_gets_the_answer_if_it_comes_in_time() {
     let mut stage = Stage::new(HTTP_OK, "", ONE, "").await;
     let request = request("POST", "/guests", "Prefer: wait=600, respond-async\r\n");
     let mut client = sending(stage.stack.addr, request).await;
@@ -1041,7 +1041,7 @@ async fn terminated_it_finishes_what_was_handed_over() {
 }
 
 #[tokio::test]
-async fn what_was_handed_over_and_waits_beyond_the_drain_timeout_is_refused() {
+async fn tasks_that_wait_beyond_the_drain_timeout_are_refused() {
     let mut held = Held::start(HTTP_OK).await;
     let text = text(held.backend.addr, "", ONE, "").replace("\"20s\"", "\"300ms\"");
     let sidecar = Sidecar::start(&text).await;

@@ -201,7 +201,7 @@ async fn an_array_in_http_dress_is_looked_at_as_closely() {
 }
 
 #[tokio::test]
-async fn what_is_odd_and_still_a_call_is_answered_by_the_backend() {
+async fn an_odd_but_valid_call_is_answered_by_the_backend() {
     let (backend, stack) = stack(LONG).await;
     for request in [
         "[\"guest_list\", [], {}]".to_owned(),

@@ -291,7 +291,7 @@ fn anonymous_kib(pid: u32) -> u64 {
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[tokio::test]
-async fn what_reading_ten_thousand_callers_took_is_returned_to_the_system() {
+async fn memory_of_reading_ten_thousand_callers_returns_to_the_system() {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut text = one_listener(nowhere, "", "[log]\nformat = \"json\"\n");
     for number in 0..10_000 {

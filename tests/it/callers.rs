@@ -11,7 +11,7 @@ use tidegate::call::{
     Destination, Dialect, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection,
     Slot, Verdict,
 };
-use tidegate::callers::rate_limit::{Derive, HandlingPatch, Size, SizePatch};
+use tidegate::callers::rate_limit::{Allowance, Derive, HandlingPatch, Size, SizePatch};
 use tidegate::callers::shown::rate_limit_of;
 use tidegate::callers::{
     BucketChange, CallerPatch, Callers, Changed, Error, Meets, NewCaller, NewRateLimit,
@@ -185,10 +185,10 @@ fn agent(pattern: &str) -> Pattern {
 }
 
 pub(crate) fn size(burst: f64, fill: f64) -> Size {
-    Size::Bucket {
+    Size::Given(Allowance::Bucket {
         burst: Burst::new(burst).expect("a burst"),
         fill: Fill::new(fill).expect("a fill rate"),
-    }
+    })
 }
 
 pub(crate) fn named(label: &str, pattern: &str, rate_limit: Option<RateLimitId>) -> NewCaller {
@@ -475,7 +475,7 @@ async fn two_callers_share_one_limiter_and_the_quiet_one_waits_for_one_call_at_m
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_exempt_is_never_held_back_whatever_else_matches() {
+async fn an_exempt_caller_is_never_delayed_whatever_else_matches() {
     let more = r#"
         [[rate_limit]]
         name = "none"
@@ -771,7 +771,7 @@ async fn calls_that_wait_are_refused_once_their_rate_limit_lets_no_call_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_queue_spends_no_token() {
+async fn a_client_that_leaves_the_queue_spends_no_token() {
     let (door, calls) = waiting(100).await;
     let before = door.tokens(1);
     drop(calls);
@@ -883,7 +883,7 @@ async fn a_forged_header_changes_neither_caller_nor_charge() {
 }
 
 #[tokio::test]
-async fn what_names_no_function_is_charged_the_default_and_a_token_only_counted() {
+async fn a_request_without_function_costs_the_default_and_post_token_is_only_counted() {
     let backend = Scripted::start(|_, _| async {}).await;
     let more = r#"
         [[listen]]
@@ -1131,7 +1131,7 @@ fn after_a_restart_a_group_has_the_totals_of_its_callers() {
 }
 
 #[test]
-fn what_was_kept_begins_again_and_the_config_has_its_way() {
+fn saved_callers_are_restored_and_the_config_wins() {
     let now = tidegate_limits::Timestamp::ZERO;
     let start = |more: &str, saved| {
         Callers::start(&config(more).callers, saved)
@@ -1313,7 +1313,7 @@ fn costs_of_the_api_stay_until_the_config_says_others() {
 }
 
 #[test]
-fn what_changes_in_a_rate_limit_is_what_its_bucket_has_to_follow() {
+fn a_change_of_a_rate_limit_lists_what_its_bucket_must_follow() {
     let now = tidegate_limits::Timestamp::ZERO;
     let callers = Callers::start(&config("").callers, None)
         .expect("there is no room")

@@ -264,7 +264,7 @@ async fn only_calls_that_are_no_users_are_set_aside() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_users_is_free_when_they_come() {
+async fn a_reserve_for_users_is_free_when_they_come() {
     for postpone in ["in_turn", "jitter"] {
         let keep = "[[class]]\nname = \"user\"\nreserve_outstanding = 2\nreserve_per_window = 6";
         let queue = format!("postpone = \"{postpone}\"");
@@ -729,7 +729,7 @@ async fn a_header_names_the_class_only_where_the_listener_lets_it() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_has_no_class_and_a_method_says_what_no_table_does() {
+async fn a_request_that_is_no_call_has_no_class_and_unknown_routes_go_by_method() {
     let held = Held::start(OK).await;
     let backend = format!("socket = \"{}\"", held.backend.addr);
     let limits = "[limits]\nsmapi_rate_limit_per_window = \"total:30\"";
@@ -890,7 +890,7 @@ fn a_mistake_about_classes_is_reported_with_its_cure() {
 }
 
 #[test]
-fn what_works_and_was_not_meant_is_doubted() {
+fn a_class_that_is_probably_a_slip_is_a_warning() {
     let doubted = |limits: &str, sections: &str, words: &[&str]| {
         wrong(Severity::Warning, limits, sections, words);
     };
@@ -905,7 +905,7 @@ fn what_works_and_was_not_meant_is_doubted() {
 }
 
 #[test]
-fn what_is_exempt_and_what_is_not_fit_the_real_server_together() {
+fn exempt_and_limited_calls_together_fit_the_real_server() {
     let warnings = |max_unlimited: u32, exempt: &str| {
         let limits = format!("smapi_request_postpone_threshold_seconds = 50\n{exempt}");
         let text = text(&format!("max_unlimited = {max_unlimited}"), &limits, "");

@@ -226,7 +226,7 @@ async fn a_read_that_gets_the_answer_of_another_one_draws_nothing_from_a_quota_a
 }
 
 #[tokio::test]
-async fn what_is_not_listed_or_differs_in_anything_that_matters_is_not_shared() {
+async fn reads_that_are_not_listed_or_differ_are_not_shared() {
     let list = |headers: &str| get("/guests", headers);
     let different = [
         vec![

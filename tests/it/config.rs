@@ -331,7 +331,7 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
 }
 
 #[test]
-fn what_the_docs_show_can_be_taken() {
+fn every_config_in_the_docs_is_valid() {
     const DOCS: &str = include_str!("../../docs/configuration.md");
     let least = DOCS
         .split("```toml\n")

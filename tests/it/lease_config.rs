@@ -84,7 +84,7 @@ fn the_example_is_good_and_lists_every_option_with_its_default() {
 }
 
 #[test]
-fn what_is_shown_reads_as_the_same_config_and_hides_the_password() {
+fn the_shown_config_reads_back_as_the_same_without_the_password() {
     let config = good(&format!(
         "bind = \"127.0.0.1:9\"\nparent = [\"up:2\"]\n{RULE}\
          [election]\nengine = \"etcd\"\n\

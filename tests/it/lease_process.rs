@@ -473,7 +473,7 @@ async fn a_start_that_fails_is_logged_as_json_and_no_stray_signal_ends_the_proce
     );
 }
 
-/// As many silent connections as shut everybody out where the process has few descriptors.
+/// As many silent connections as shut out all others where the process has few descriptors.
 #[tokio::test]
 async fn silent_clients_shut_out_neither_the_status_page_nor_other_clients_for_long() {
     let more = "[bounds]\nhandshake_timeout = \"1s\"\n";

@@ -211,7 +211,7 @@ const FOR_EVER: Mastership = Mastership::Master {
 };
 
 #[tokio::test]
-async fn who_is_not_the_master_says_who_is_in_every_call() {
+async fn a_server_that_is_not_master_names_the_master_in_every_call() {
     let server = directed(Mastership::Other("two:2".into()), Reach::default()).await;
     let mut client = client(server.address);
     let two = Some(wire::Mastership {
@@ -835,7 +835,7 @@ async fn granted_in_time(
 }
 
 #[tokio::test]
-async fn what_the_root_lends_arrives_three_levels_below() {
+async fn capacity_of_the_root_arrives_three_levels_below() {
     let root = started(ROOT).await;
     let middle = started(&below(root.address())).await;
     let leaf = started(&below(middle.address()).replace("leaf", "lower")).await;

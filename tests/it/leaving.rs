@@ -295,7 +295,7 @@ async fn a_half_close_waits_where_the_listener_says_so() {
 
 /// The same for both protocols: a half-close waits, a reset behind it does not.
 #[tokio::test]
-async fn where_a_half_close_waits_a_reset_still_ends_the_call() {
+async fn a_reset_ends_the_call_also_where_a_half_close_does_not() {
     for protocol in ["socket", "http"] {
         let mut held = Held::start(if protocol == "socket" { OK } else { HTTP_OK }).await;
         let text = limits(&held, protocol).replace(

@@ -527,7 +527,7 @@ async fn a_bad_config_changes_nothing_and_every_mistake_is_reported() {
 }
 
 #[tokio::test]
-async fn what_only_a_restart_can_change_is_said_and_the_rest_is_taken() {
+async fn a_reload_reports_options_that_need_a_restart_and_applies_the_rest() {
     let held = answering().await;
     let good = config(held.backend.addr, &per_hour(1));
     let sidecar = Sidecar::start(&good).await;
@@ -584,7 +584,7 @@ async fn terminated_it_is_not_ready_accepts_no_more_and_finishes_what_waits() {
 }
 
 #[tokio::test]
-async fn what_the_kernel_had_accepted_for_a_listener_that_goes_is_served() {
+async fn connections_in_the_backlog_of_a_removed_listener_are_served() {
     for goes in ["with the process", "by a reload"] {
         let mut held = Held::start(OK).await;
         let first = config(held.backend.addr, &outstanding(1)).replace(
@@ -621,7 +621,7 @@ async fn what_the_kernel_had_accepted_for_a_listener_that_goes_is_served() {
 }
 
 #[tokio::test]
-async fn what_waits_beyond_the_drain_timeout_is_refused_and_the_exit_code_says_so() {
+async fn calls_that_wait_beyond_the_drain_timeout_are_refused_and_the_exit_code_shows_it() {
     let mut held = Held::start(OK).await;
     let text = config(held.backend.addr, &outstanding(1)).replace("\"20s\"", "\"300ms\"");
     let sidecar = Sidecar::start(&text).await;

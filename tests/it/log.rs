@@ -207,7 +207,7 @@ fn colour_only_paints() {
 }
 
 #[test]
-fn what_cannot_be_a_userid_is_not_written() {
+fn a_text_that_cannot_be_a_userid_is_not_logged() {
     for word in [
         "",
         "sw0rdf1sh-and-more",

@@ -96,7 +96,7 @@ fn a_socket_backend_alone_is_a_zvm_one_and_a_tunnel_alone_has_no_table() {
 }
 
 #[test]
-fn what_stands_for_functions_of_the_table_is_doubted_where_there_is_no_table() {
+fn names_of_the_table_are_doubted_for_a_backend_without_a_table() {
     let more = "exempt = [\"db\"]\n[[class]]\nname = \"long\"\neffort = \"minutes\"";
     let warned = |kind: &str| {
         let backend = format!("kind = \"{kind}\"\n{HTTP}");
@@ -355,7 +355,7 @@ async fn an_unlimited_route_takes_no_path_that_changes_when_it_is_read() {
 }
 
 #[tokio::test]
-async fn what_only_python_takes_for_json_leaves_a_named_function_its_name() {
+async fn json_that_only_python_accepts_keeps_its_function_name() {
     let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
     let backend = format!("kind = \"zvm\"\nhttp = \"http://{}\"", held.backend.addr);
     let stack = Stack::start(&text(&backend, ""));
@@ -430,7 +430,7 @@ async fn what_only_python_takes_for_json_leaves_a_named_function_its_name() {
 }
 
 #[tokio::test]
-async fn what_only_python_takes_for_json_passes_the_socket_as_it_came() {
+async fn json_that_only_python_accepts_passes_the_socket_unchanged() {
     let mut held = Held::start(OK).await;
     let stack = Stack::start(&text(&format!("socket = \"{}\"", held.backend.addr), ""));
     let call = r#"["guest_get_info", ["LINUX1", NaN, Infinity], {"x": -Infinity}]"#;

@@ -286,7 +286,7 @@ async fn a_target_or_a_framing_that_can_be_read_in_two_ways_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_answered_in_the_words_of_every_error() {
+async fn bytes_that_are_not_http_get_the_usual_error_body() {
     let (backend, _told) = telling(ANSWER.to_vec()).await;
     let stack = Stack::start(&text(backend.addr, "", "", ""));
     let fields: String = (0..129).map(|n| format!("X-{n}: y\r\n")).collect();

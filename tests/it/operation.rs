@@ -129,7 +129,7 @@ fn labels_come_from_a_bounded_set_and_names_are_exact() {
 }
 
 #[test]
-fn what_reaches_no_sdk_is_free() {
+fn calls_that_reach_no_sdk_meet_no_limit() {
     check(
         http_message("POST", "/token", ""),
         "other other - Http free",

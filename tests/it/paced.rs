@@ -343,10 +343,10 @@ async fn a_reload_in_mid_wait_changes_the_pace_and_keeps_the_pools() {
 async fn a_change_through_the_api_in_mid_wait_keeps_everybody() {
     let door = door("");
     let rate = |rate| Rate::new(rate).expect("a rate");
-    let new = NewRateLimit::of(Size::Paced {
+    let new = NewRateLimit::of(Size::Given(Allowance::Paced {
         rate: rate(10.0),
         ratio: BurstRatio::default(),
-    });
+    }));
     let id = door.change(door.callers.create_rate_limit(door.clock.now(), new));
     door.change(door.callers.create(named("poller", "poll*", Some(id))));
     let began = Instant::now();

@@ -95,7 +95,7 @@ fn a_header_is_read_to_its_end_and_not_a_byte_further() {
 }
 
 #[test]
-fn what_is_no_header_is_refused_as_soon_as_that_can_be_seen() {
+fn bytes_that_cannot_be_a_header_are_refused_at_once() {
     let check = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
         assert_eq!(parse(bytes), Err(Malformed), "{text:?}");
@@ -249,7 +249,7 @@ async fn a_header_may_be_split_at_every_byte() {
 }
 
 #[tokio::test]
-async fn what_comes_instead_of_a_header_is_closed_and_counted() {
+async fn a_connection_without_the_header_is_closed_and_counted() {
     let backend = Scripted::in_both_dialects().await;
     let stack = Stack::start(&one_listener(backend.addr, REQUIRED, TRUSTED));
     let call = array("guest_get_info", "X");
@@ -432,7 +432,7 @@ async fn each_request_of_a_connection_is_known_by_its_own_headers() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_or_malformed_counts_as_absent_and_is_noted() {
+async fn a_value_that_is_too_long_or_malformed_counts_as_absent() {
     let backend = Scripted::in_both_dialects().await;
     let stack = Stack::start(&one_listener(
         backend.addr,

@@ -565,7 +565,7 @@ async fn an_optimistic_quota_lets_calls_pass_while_it_draws_and_refuses_once_it_
 }
 
 #[tokio::test]
-async fn what_is_given_back_in_the_store_wakes_who_waits_for_it() {
+async fn tokens_returned_to_the_store_wake_waiting_calls() {
     let rig = Rig::start().await;
     let limits = limit("all", "total", 3, "50s", "when_store_away = \"deny\"");
     let sidecar = rig.sidecar(ALONE, &limits);

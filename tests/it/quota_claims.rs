@@ -187,7 +187,7 @@ fn a_call_draws_from_the_quota_of_its_function_and_from_that_of_all() {
 }
 
 #[test]
-fn what_is_the_same_for_many_calls_is_not_copied_for_each() {
+fn keys_shared_by_many_calls_are_not_copied() {
     let quotas = [
         ("all", "\"total\""),
         ("each", "\"function\""),
@@ -213,7 +213,7 @@ fn what_is_the_same_for_many_calls_is_not_copied_for_each() {
 }
 
 #[test]
-fn who_is_exempt_draws_only_from_what_is_nobodys_own() {
+fn an_exempt_caller_draws_only_from_common_quotas() {
     let more = format!(
         "{ALICE}rate_limit = \"free\"\n[[rate_limit]]\nname = \"free\"\nprofile = \"unlimited\"\n"
     );
@@ -243,7 +243,7 @@ fn a_call_that_meets_no_limits_draws_from_no_quota() {
 }
 
 #[test]
-fn where_there_is_no_quota_a_claim_has_none() {
+fn a_claim_without_quotas_has_no_keys() {
     let callers = start(&[], ALICE);
     assert!(
         claim(&callers, &user("alice"), "guest_list")

@@ -102,7 +102,7 @@ async fn run(plan: &Plan, mut store: Store) -> Outcome {
     let from = now();
     let done = faults::strike(plan, &mut fleet.sidecars, &mut store).await;
     let well = now();
-    // Long enough for windows in which everybody has found out.
+    // Long enough for windows in which every sidecar has found out.
     sleep(plan.back_within() + 2 * plan.window).await;
     let to = now();
     let seen = Arc::clone(&load.seen);

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::admin::{LimitKind, LimitState, Opens};
 use tidegate::admit::Gate;
 use tidegate::app;
-use tidegate::call::identity::Fields;
 use tidegate::call::{Facts, Identity, Listener, Observe, Peer, Rejection, Serve};
 use tidegate::callers::{Callers, Changed};
 use tidegate::classify::Classifier;
@@ -253,7 +253,7 @@ pub(crate) fn serve<S: Serve>(
     ));
 }
 
-/// A stand-in backend that answers after this time, with at least so many bytes.
+/// A stand-in backend that answers after this time, with at least this many bytes.
 pub(crate) async fn replying(delay: Duration, reply_bytes: usize) -> Running {
     let options = Options {
         delay,
@@ -266,15 +266,36 @@ pub(crate) async fn replying(delay: Duration, reply_bytes: usize) -> Running {
 /// The origin of a TCP call without identity headers.
 pub(crate) fn identity(listener: &str, peer: impl Into<SocketAddr>) -> Arc<Identity> {
     let peer = Peer::Tcp(peer.into());
-    Arc::new(Identity {
-        listener: listener.into(),
-        peer,
-        address: peer.address(),
-        user: None,
-        user_agent: None,
-        originator: None,
-        unusable: Fields::default(),
-    })
+    Arc::new(Identity::without_names(listener.into(), peer))
+}
+
+/// A window of 30 calls a second, as the admin address shows it.
+pub(crate) fn window(name: &str, used: u64, opens: Opens) -> LimitState {
+    LimitState {
+        name: name.into(),
+        scope: if name == "total" { "all" } else { name }.into(),
+        kind: LimitKind::Window,
+        window_seconds: Some(1.0),
+        configured: 30,
+        used,
+        rate: None,
+        ratio: None,
+        pace: None,
+        opens,
+        in_force: 9,
+        shared: None,
+    }
+}
+
+/// The outstanding limit of 10 calls, as the admin address shows it.
+pub(crate) fn outstanding(used: u64, opens: Opens) -> LimitState {
+    LimitState {
+        kind: LimitKind::Outstanding,
+        scope: "all".into(),
+        window_seconds: None,
+        configured: 10,
+        ..window("outstanding", used, opens)
+    }
 }
 
 /// Yields until a condition holds, for conditions without an event.

@@ -135,7 +135,7 @@ async fn a_connection_that_closes_without_a_byte_is_no_failed_handshake() {
 }
 
 #[tokio::test]
-async fn what_only_begins_like_tls_is_turned_away() {
+async fn bytes_that_only_begin_like_tls_are_rejected() {
     let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let stack = Stack::start(&one_listener(backend.addr, &files.section(""), ""));
     let mut stream = connect(stack.addr).await;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_callers::{
     AutoRegister, Charge, Field, FieldSet, Identity, IdentityBuf, Label, Matches, NewCaller, Notes,
-    Pattern, PatternText, Registration, Table, TableSettings,
+    Pattern, Registration, Table, TableSettings,
 };
 use tidegate_limits::Timestamp;
 
@@ -96,14 +96,8 @@ fn agent(n: u32) -> String {
     format!("python-requests/2.31.0 worker-{n:05}")
 }
 
-fn caller(n: u32, [user, originator, ip, user_agent, listener]: &[String; 5]) -> NewCaller {
-    let text = PatternText {
-        user,
-        originator,
-        ip,
-        user_agent,
-        listener,
-    };
+fn caller(n: u32, texts: &[String; 5]) -> NewCaller {
+    let text = texts.each_ref().map(String::as_str).into();
     NewCaller {
         label: Label::new(&format!("caller {n}")).expect("a label"),
         groups: Vec::new(),

@@ -5,7 +5,7 @@ use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::identity::{Field, FieldSet, Identity, IdentityBuf};
-use crate::pattern::{Pattern, PatternText};
+use crate::pattern::Pattern;
 use crate::random::Random;
 
 impl Random {
@@ -61,14 +61,7 @@ impl Random {
                     text.push('*');
                 }
             }
-            let [user, originator, ip, user_agent, listener] = &written;
-            let text = PatternText {
-                user,
-                originator,
-                ip,
-                user_agent,
-                listener,
-            };
+            let text = written.each_ref().map(String::as_str).into();
             if let Ok(pattern) = Pattern::parse(&text) {
                 return pattern;
             }

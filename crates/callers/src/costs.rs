@@ -147,7 +147,7 @@ impl CostModel {
         self.unit
     }
 
-    /// The tokens that so much of the backend's time stands for, rounded down to millionths.
+    /// The tokens that this much of the backend's time stands for, rounded down to millionths.
     #[must_use]
     pub fn tokens_of(&self, service: Duration) -> TokenCount {
         // At most 2^64 seconds, in nanoseconds, a million times: 2^114.
@@ -155,7 +155,7 @@ impl CostModel {
         TokenCount::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// What a call is charged in the end, that was estimated to cost so much and took the
+    /// What a call is charged in the end, that was estimated to cost this much and took the
     /// backend so long: at least nothing, and at most five times the estimate. So what is
     /// charged or refunded after the reply lies from minus the estimate to four times it, and
     /// a call that is free stays so.

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_empty_is_absent() {
+    fn an_empty_text_is_absent() {
         let identity = Identity::default().with_user("").with_user_agent("curl");
         assert_eq!(identity.text(Field::User), None);
         assert_eq!(identity.fields(), [Field::UserAgent].into_iter().collect());

@@ -68,6 +68,19 @@ pub struct PatternText<'a> {
     pub listener: &'a str,
 }
 
+impl<'a> From<[&'a str; 5]> for PatternText<'a> {
+    /// From the texts in the order of [`Field::ALL`].
+    fn from([user, originator, ip, user_agent, listener]: [&'a str; 5]) -> Self {
+        Self {
+            user,
+            originator,
+            ip,
+            user_agent,
+            listener,
+        }
+    }
+}
+
 impl Pattern {
     /// Reads a pattern.
     ///
@@ -379,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_exact_whatever_is_in_it() {
+    fn a_pattern_made_from_an_identity_is_exact() {
         for seen in ["foo*", "*", r"a\", r"a\*", r"\\*"] {
             let identity = Identity::default().with_user_agent(seen);
             let fields = [Field::UserAgent, Field::Ip].into_iter().collect();

@@ -275,7 +275,7 @@ impl Usage {
         Self::default()
     }
 
-    /// Nothing used since the start, but so much in all: what an earlier process counted.
+    /// Nothing used since the start, but this much in all: what an earlier process counted.
     #[must_use]
     pub fn with_total(total: Tally) -> Self {
         Self {
@@ -284,7 +284,7 @@ impl Usage {
         }
     }
 
-    /// Counts a call that came in and is to cost so much.
+    /// Counts a call that came in and is to cost this much.
     pub fn count(&mut self, now: Timestamp, function: FunctionId, cost: TokenCount) {
         self.advance(now);
         self.first_access.get_or_insert(self.latest);

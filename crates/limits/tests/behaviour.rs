@@ -423,7 +423,7 @@ fn a_full_queue_refuses_and_says_when_to_come_back() {
     assert_eq!(refusal.retry_after, Duration::from_millis(1800));
 }
 
-/// A policy of a queue in which so many wait, and so many more at its door.
+/// A policy of a queue in which this many wait, and this many more at its door.
 fn with_a_door(limits: Vec<LimitRule>, capacity: u32, door: u32, postpone: Postpone) -> Policy {
     let when_full = WhenFull::Wait { door };
     Policy::new(limits, capacity, when_full, postpone, classes(&[4, 1])).expect("a policy")

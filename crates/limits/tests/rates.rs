@@ -553,7 +553,7 @@ fn an_unknown_bucket_holds_no_call() {
 }
 
 #[test]
-fn there_are_only_so_many_buckets() {
+fn the_number_of_buckets_is_bounded() {
     let mut gate = Gate::new(Vec::new());
     let rule = bucket(1.0, 1.0);
     for id in 0..BUCKETS_MAX as u64 {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_could_take_for_something_else_is_encoded() {
+    fn characters_with_a_meaning_in_a_store_are_encoded() {
         check("alice@example.com", "alice%40example.com");
         check("a/b", "a%2Fb");
         check("..", "%2E.");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_namespace_is_nowhere_else() {
+    fn keys_of_different_namespaces_never_collide() {
         let check = |namespace, id: &str, encoded: &str| {
             let key = Key::within(namespace, id).expect("it is a key");
             assert_eq!(key.encoded(), encoded);

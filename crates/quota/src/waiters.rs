@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_no_more_is_forgotten() {
+    fn a_waiter_that_leaves_is_removed() {
         let waiters = Waiters::default();
         let a = Key::new("a").expect("it is a key");
         drop(waiters.wait(&a));

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_keeps_what_was_before_and_says_why() {
+    fn an_impossible_value_keeps_the_old_one_and_gives_the_reason() {
         let mut of = Configured::default();
         check(&mut of, None, None, (None, None, None));
         check(
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_read_is_a_mistake_of_its_own() {
+    fn a_node_that_may_not_be_read_has_its_own_message() {
         let mut of = Configured::default();
         let denied = Word::Unreadable("denied".into());
         read_numbers(&mut of, &word(Some("9")), &denied);
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_tool_left_behind_is_no_writer() {
+    fn a_node_left_by_an_old_tool_is_not_a_writer() {
         let mut of = Configured::default();
         let written = |write| Word::Is(Vec::new(), write);
         saw_foreign(&mut of, 0, &written(7), "/quota/a/usable");

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_reads_as_the_same_becomes_the_same() {
+    fn paths_that_a_backend_reads_alike_become_the_same() {
         for path in [
             "/%67uests",
             "/guest%73",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_stays() {
+    fn a_plain_path_is_unchanged() {
         for path in [
             "",
             "*",
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decoded_is_not_decoded_again() {
+    fn a_path_is_decoded_only_once() {
         assert_eq!(
             as_read("/%2567uests", EncodedSlash::Separates),
             "/%2567uests"

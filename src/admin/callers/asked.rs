@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tidegate_callers::{
-    CallerId, Group, Headroom, Identity, IdentityBuf, Label, NameError, Notes, Pattern,
-    PatternText, Span,
+    CallerId, Group, Headroom, Identity, IdentityBuf, Label, NameError, Notes, Pattern, Span,
 };
 use tidegate_limits::bucket::OutOfRange;
 use tidegate_limits::pace::{BurstRatio, Rate};
@@ -17,7 +16,7 @@ use super::refused::ApiRefusal;
 use super::state::RateLimitKind;
 use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use crate::call::rate_limit::{
-    Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
+    Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
 use crate::call::sdk::NAME_MAX;
 use crate::options::{Words, json};
@@ -273,16 +272,8 @@ fn pattern(value: Value) -> Read<Pattern> {
     let path = value.path().to_owned();
     let names = ["user", "originator", "ip", "user_agent", "listener"];
     let any = |it: Value| it.text(|text| Ok::<_, String>(text.to_owned()));
-    let [user, originator, ip, user_agent, listener] =
-        &texts(&mut value.object(&names)?, names, any)?;
-    let text = PatternText {
-        user,
-        originator,
-        ip,
-        user_agent,
-        listener,
-    };
-    Pattern::parse(&text).map_err(|mistakes| {
+    let given: [String; 5] = texts(&mut value.object(&names)?, names, any)?;
+    Pattern::parse(&given.each_ref().map(String::as_str).into()).map_err(|mistakes| {
         let first = mistakes.first().expect("what is refused has a mistake");
         ApiRefusal::pattern(&path, first)
     })
@@ -317,19 +308,19 @@ fn size(fields: &mut Fields) -> Read<Size> {
     });
     agrees(kind, is_exempt, figures)?;
     Ok(match way {
-        Some("exempt") => Size::Exempt,
+        Some("exempt") => Size::Given(Allowance::Exempt),
         Some("profile") => Size::Profile(fields.need("profile", name)?),
         Some("derive") => Size::Derived(fields.need("derive", derived)?),
-        Some("rate") => Size::Paced {
+        Some("rate") => Size::Given(Allowance::Paced {
             rate: fields.need("rate", in_range(Rate::new))?,
             ratio: fields
                 .optional("ratio", in_range(BurstRatio::new))?
                 .unwrap_or_default(),
-        },
-        Some(_) => Size::Bucket {
+        }),
+        Some(_) => Size::Given(Allowance::Bucket {
             burst: fields.need("burst", in_range(Burst::new))?,
             fill: fields.need("fill", in_range(Fill::new))?,
-        },
+        }),
         None => {
             let first = match kind {
                 Some(RateLimitKind::Paced) => "rate",

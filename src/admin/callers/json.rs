@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_take_much_memory_or_stack_is_refused() {
+    fn a_body_that_takes_too_much_memory_or_stack_is_refused() {
         check(&"[".repeat(1_000), &"[0]".repeat(127), "recursion");
         let many = format!("[{}0]", "0,".repeat(VALUES_MAX));
         check(&many, "body", "more than 32768 values");

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_together_is_one_failure() {
+    fn failures_at_the_same_time_count_once() {
         let start = Instant::now();
         let mut breaker = Breaker::default();
         for _ in 0..AT_ONCE {

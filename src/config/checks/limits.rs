@@ -85,8 +85,8 @@ fn windows(limits: &LimitsSection, notes: &Notes) {
     }
 }
 
-/// Only what changes nothing may share an answer. A route of one's own says by its method
-/// whether it does.
+/// Only calls that change nothing may share an answer. For a `[[route]]` of the config, the method
+/// decides.
 fn coalesced_are_reads(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     let coalesced = &all.coalesce.functions;
     if !coalesced.sound {
@@ -128,7 +128,7 @@ fn outstanding(all: &Sections, notes: &Notes) {
     let (Some(&outstanding), Some(&workers)) = (setting.meant(), workers_at.meant()) else {
         return;
     };
-    // How many calls may be at the backend on top of the limit.
+    // Calls that may be at the backend in addition to the limit.
     let beside = all.classes.iter().filter(|it| it.class.beside_total.value);
     let beside = beside
         .filter_map(|it| it.class.outstanding_max.value)
@@ -154,7 +154,7 @@ fn outstanding(all: &Sections, notes: &Notes) {
         0 => (workers_at, workers),
         _ => (setting, allowed),
     };
-    // What meets no limit reaches it as well.
+    // Calls that meet no limit reach it as well.
     let max_unlimited = &all.queue.max_unlimited;
     if let Some(&more) = max_unlimited.meant()
         && !all.exempt.exempt.value.is_empty()

@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_is_passed_on_as_it_came_in_whatever_pieces() {
+    fn valid_heads_are_passed_on_unchanged_in_any_pieces() {
         let get = "GET /a HTTP/1.1\r\nHost: t\r\n\r\n";
         let post = "POST /b HTTP/1.1\r\nHost: t\r\nContent-Length: 30\r\n\r\nGET / HTTP/1.1\r\nHost: t\r\n\r\nxyz";
         let chunked = "POST /c HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n\

@@ -393,7 +393,7 @@ async fn every_field_of_costs_merges_and_dry_runs_is_checked_by_name() {
 }
 
 #[tokio::test]
-async fn what_is_no_object_is_refused_everywhere() {
+async fn a_body_that_is_no_object_is_refused_everywhere() {
     let served = served().await;
     for (method, path) in [
         ("POST", "/v1/callers"),
@@ -453,7 +453,7 @@ async fn every_parameter_of_a_query_is_checked_by_name() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named() {
+async fn an_unknown_id_is_named_in_the_answer() {
     let served = served().await;
     let before = served.fake.everything();
     let check = async |method: &str, path: &str, body: Value, what: &str, id: &str| {
@@ -544,7 +544,7 @@ async fn a_conflict_is_reported_and_nothing_changes() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_saved_is_not_done() {
+async fn a_change_that_cannot_be_saved_is_not_made() {
     let served = served().await;
     served.fake.fill_the_disk();
     let before = served.fake.everything();

@@ -6,14 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::admin::{
     ApiRefusal, BucketState, CallId, CallerState, CallerUsage, CallerUsed, CallersSource,
-    Classified, CostsState, Explained, Figures, Held, HeldBy, LimitKind, LimitState, MatchState,
-    Merge, Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState, QuotasState,
+    Classified, CostsState, Explained, Figures, Held, HeldBy, LimitState, MatchState, Merge,
+    Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState, QuotasState,
     RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Spans, Suggested,
     SuggestedCost, UsageTable, Used, What,
 };
 use tidegate::call::caller::{CallerPatch, NewCaller, NewCosts};
 use tidegate::call::claim::RateLimitId;
-use tidegate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch, Size, SizePatch};
+use tidegate::call::rate_limit::{
+    Allowance, Derive, NewRateLimit, RateLimitPatch, Size, SizePatch,
+};
 use tidegate_callers::{
     CallerId, Charge, Field, FunctionId, Group, Identity, Kind, Label, LastCall, LimitRef, Matches,
     NewCaller as NewRow, Notes, Patch, Pattern, PatternText, Row, Span, Table, TableSettings,
@@ -21,6 +23,8 @@ use tidegate_callers::{
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
+
+use crate::support::{outstanding, window};
 
 const GUEST_LIST: FunctionId = FunctionId(7);
 const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];
@@ -357,13 +361,15 @@ impl CallersSource for Fake {
                 let (burst, fill) = profile(&name)?;
                 (bucket(burst, fill), Some(name.to_string()))
             }
-            Size::Bucket { burst, fill } => (bucket(burst.get(), fill.get()), None),
+            Size::Given(Allowance::Bucket { burst, fill }) => {
+                (bucket(burst.get(), fill.get()), None)
+            }
             Size::Derived(_) => {
                 let suggested = suggested.expect("it is derived");
                 (bucket(suggested.burst, suggested.fill), None)
             }
-            Size::Exempt => (exempt, None),
-            Size::Paced { rate, ratio } => (
+            Size::Given(Allowance::Exempt) => (exempt, None),
+            Size::Given(Allowance::Paced { rate, ratio }) => (
                 Figures {
                     kind: Some(RateLimitKind::Paced),
                     exempt: false,
@@ -666,34 +672,8 @@ impl Source for Fake {
 
     fn limits(&self) -> Vec<LimitState> {
         vec![
-            LimitState {
-                name: "total".into(),
-                scope: "all".into(),
-                kind: LimitKind::Window,
-                window_seconds: Some(1.0),
-                configured: 30,
-                used: 30,
-                rate: None,
-                ratio: None,
-                pace: None,
-                opens: Opens::InSeconds(0.25),
-                in_force: 9,
-                shared: None,
-            },
-            LimitState {
-                name: "outstanding".into(),
-                scope: "all".into(),
-                kind: LimitKind::Outstanding,
-                window_seconds: None,
-                configured: 10,
-                used: 4,
-                rate: None,
-                ratio: None,
-                pace: None,
-                opens: Opens::Now,
-                in_force: 9,
-                shared: None,
-            },
+            window("total", 30, Opens::InSeconds(0.25)),
+            outstanding(4, Opens::Now),
         ]
     }
 

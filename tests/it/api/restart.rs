@@ -208,7 +208,7 @@ async fn create(admin: std::net::SocketAddr, new: Value) -> Option<String> {
 }
 
 #[tokio::test]
-async fn what_was_counted_is_saved_at_the_end() {
+async fn counts_are_saved_at_the_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("callers.json");
     let calls = |all: &BTreeMap<String, Value>| -> u64 {

@@ -6,21 +6,13 @@ use tidegate_callers::{Field, Label};
 use tidegate_limits::Weight;
 use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 
-const LEAST: &str = "
-[[listen]]
-name = \"nova\"
-bind = \"127.0.0.1:8080\"
-[backend]
-socket = \"127.0.0.1:2000\"
-kind = \"zvm\"
-http = \"http://127.0.0.1:8081\"
-[limits]
-smapi_rate_limit_per_window = \"total:30\"
-smapi_request_postpone_threshold_seconds = 50
-";
+use super::LEAST;
+
+/// The added text begins below this.
+const ABOVE: &str = "smapi_request_postpone_threshold_seconds = 50\n";
 
 fn read(more: &str) -> Result<config::Checked, config::Problems> {
-    let text = format!("{LEAST}{more}\n");
+    let text = format!("{LEAST}{ABOVE}{more}\n");
     config::read(&text, "config.toml", std::iter::empty())
 }
 
@@ -41,7 +33,7 @@ fn wrong(more: &str, line: usize, key: &str, words: &[&str]) {
         .collect();
     assert_eq!(errors.len(), 1, "{more}\n{problems}");
     let told = problems.plain(errors[0]);
-    let above = LEAST.lines().count();
+    let above = LEAST.lines().count() + 1;
     let place = format!("config.toml:{}:", above + line);
     for word in [place.as_str(), &format!(" {key}: ")].iter().chain(words) {
         assert!(told.contains(word), "{more}: no {word:?} in\n{told}");
@@ -158,7 +150,7 @@ fn everything_that_can_be_said_is_understood() {
 }
 
 #[test]
-fn what_is_effective_reads_back_as_the_same() {
+fn the_effective_config_reads_back_as_the_same() {
     for more in ["", WHOLE] {
         let config = good(more);
         let written = config::effective(&config);
@@ -432,7 +424,7 @@ fn other_mistakes_are_reported_with_their_place() {
 }
 
 #[test]
-fn what_was_probably_not_meant_is_a_warning() {
+fn a_probable_slip_is_a_warning() {
     doubted(
         "[costs.functions]\nguest_lists = 2",
         &["no function is known", "did you mean \"guest_list\"?"],

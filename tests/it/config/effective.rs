@@ -8,7 +8,7 @@ use tidegate::config;
 use super::{EXAMPLE, LEAST, good, with};
 
 #[test]
-fn what_is_effective_reads_back_as_the_same_config() {
+fn the_effective_config_reads_back_as_the_same() {
     let again = |text: &str| {
         let config = good(text);
         let written = config::effective(&config);

@@ -312,7 +312,7 @@ fn a_proxy_header_needs_a_proxy_that_could_send_one() {
 }
 
 #[test]
-fn what_is_effective_reads_back_as_the_same_config() {
+fn the_effective_config_reads_back_as_the_same() {
     let files = Files::new();
     let again = |text: &str| {
         let config = good(text);

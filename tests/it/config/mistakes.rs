@@ -40,7 +40,7 @@ fn an_unknown_option_is_an_error_that_names_the_nearest() {
 }
 
 #[test]
-fn what_was_probably_not_meant_is_a_warning() {
+fn a_probable_slip_is_a_warning() {
     let none = read(&with("")).expect("it is good").warnings;
     assert!(none.is_empty(), "{none}");
     // The threshold of the sdkserver design, 60 s, is no reason for a warning.

@@ -171,7 +171,7 @@ fn everything_that_can_be_said_of_a_quota_is_understood() {
 }
 
 #[test]
-fn what_is_done_without_the_store_and_beyond_the_total_is_read_by_its_words() {
+fn words_for_a_missing_store_and_a_spent_total_are_read() {
     let away = |line: &str| limit(&in_memory(line)).rule.settings().away;
     assert_eq!(away("when_store_away = \"deny\""), Away::Deny);
     assert_eq!(away("when_store_away = \"allow\""), Away::Allow);
@@ -898,7 +898,7 @@ fn a_quota_is_neither_a_callers_nor_leased() {
 }
 
 #[test]
-fn what_stands_in_the_environment_counts_for_quotas() {
+fn the_environment_sets_options_of_quotas() {
     let text = with(&format!(
         "[quota]\nengine = \"etcd\"\nservers = [\"http://a:1\"]\nuser = \"u\"\npassword = \"p\"\n\
          expected_sidecars = 2\n{LEAST}"
@@ -930,7 +930,7 @@ fn what_stands_in_the_environment_counts_for_quotas() {
 }
 
 #[test]
-fn what_is_effective_of_quotas_reads_back_as_the_same() {
+fn effective_quotas_read_back_as_the_same() {
     let files = Files::new();
     let dir = files.dir.path().display();
     let again = |more: &str| {

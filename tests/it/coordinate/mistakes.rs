@@ -195,7 +195,7 @@ fn a_safe_share_that_a_class_keeps_whole_is_warned_of() {
 }
 
 #[test]
-fn what_is_in_force_says_it_again_and_check_says_what_the_servers_need() {
+fn the_effective_config_has_the_shared_limits_and_check_what_servers_need() {
     let directory = tempfile::tempdir().expect("a directory for the test");
     let path = directory.path().join("config.toml");
     fs::write(&path, format!("{LIMITS}{GOOD}")).expect("written");

@@ -42,7 +42,7 @@ fn padded(bytes: usize) -> String {
 }
 
 #[test]
-fn what_is_no_call_is_answered_and_closed_and_the_backend_untouched() {
+fn bytes_that_are_no_call_are_answered_and_never_reach_the_backend() {
     let (backend, proxy) = stage();
     let call = info("HRX00000");
     let two = format!("{call}{call}");
@@ -136,7 +136,7 @@ fn a_call_split_in_two_with_a_pause_between_is_served() {
 }
 
 #[test]
-fn what_the_backend_cannot_read_is_refused_readably() {
+fn a_request_the_backend_cannot_read_gets_a_readable_refusal() {
     let (backend, proxy) = stage();
     for bytes in [4097, 8192, 30_000] {
         // Without blanks there is nothing to take out.
@@ -169,7 +169,7 @@ fn what_the_backend_cannot_read_is_refused_readably() {
 }
 
 #[test]
-fn what_only_the_backend_can_judge_is_judged_by_the_backend() {
+fn arguments_are_judged_by_the_backend_alone() {
     let (backend, proxy) = stage();
     for call in [
         r#"["_vmops", [], {}]"#,

@@ -325,7 +325,7 @@ async fn a_store_that_answers_nonsense_is_reported_and_the_limits_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_two_processes_log_says_to_the_audit_that_no_window_was_exceeded() {
+async fn the_logs_of_two_processes_show_the_audit_that_no_window_was_exceeded() {
     const TOTAL: u64 = 60;
     let redis = Redis::start(&[]);
     let backend = Scripted::in_both_dialects().await;
@@ -424,7 +424,7 @@ async fn a_key_that_zookeeper_denies_is_shown_with_the_cause_and_others_are_serv
     let limits = limit("per_user", "user", 10, LONG, REJECT);
     let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
     let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
-    // Makes the nodes above with everybody's rights.
+    // Makes the nodes above with rights for all clients.
     eventually(async || (sidecar.call("bob").await.status == 200).then_some(())).await;
     let made = owner.create("/quota/alice", b"").await;
     made.expect("it is up").expect("it is new");

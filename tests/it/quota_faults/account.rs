@@ -39,7 +39,7 @@ pub(super) struct Draw {
     pub(super) cost: u64,
 }
 
-/// What an access line says of a call that left: of its user's budget, and of everybody's.
+/// What an access line says of a call that left: of its user's budget, and of the total.
 pub(super) type Told = [Option<Draw>; 2];
 
 /// One window of one budget.
@@ -94,7 +94,7 @@ pub(super) struct Account {
     pub(super) late_awake: u64,
     /// By how much a call arrived before its window began, if the store's time is known.   µs
     pub(super) early: u64,
-    /// What part of everybody's total was spent in windows in which the store was well.
+    /// What part of the common total was spent in windows in which the store was well.
     pub(super) used: Vec<f64>,
     /// The same in the other windows.
     pub(super) used_without_store: Vec<f64>,
@@ -427,7 +427,7 @@ impl Evidence<'_> {
         early.max().unwrap_or(0)
     }
 
-    /// What part of everybody's total was spent in each window that lay wholly in the load: where
+    /// What part of the common total was spent in each window that lay wholly in the load: where
     /// the store was well, and in the others.
     fn used(&self, windows: &BTreeMap<u64, Window>) -> (Vec<f64>, Vec<f64>) {
         let length = self.window_length();
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_the_total_is_found_to_be() {
+    fn spending_within_the_total_is_accepted() {
         let calls = [many(10, 200_000, Some(0)), many(10, 1_200_000, Some(1))].concat();
         let account = account(&calls, Vec::new());
         assert!(account.over.is_empty() && account.over_by_arrival.is_empty());
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stood_still_may_be_late_by_that() {
+    fn a_stopped_sidecar_may_be_late_by_its_pause() {
         let pause = |sidecar| Done {
             fault: Fault::Paused,
             sidecar: Some(sidecar),

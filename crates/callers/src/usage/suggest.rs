@@ -201,7 +201,7 @@ fn ratio(a: f64, b: f64) -> f64 {
     (a / b).max(b / a)
 }
 
-/// The least number of so many digits that is not below `value`, which is above zero.
+/// The least number of this many digits that is not below `value`, which is above zero.
 fn round_up(value: f64, digits: u32) -> f64 {
     let low = f64::from(10_u32.pow(digits - 1));
     let high = low * 10.0;

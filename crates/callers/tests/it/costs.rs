@@ -158,7 +158,7 @@ fn measured_times_suggest_what_was_configured_by_hand_give_or_take_its_rounding(
 }
 
 #[test]
-fn what_takes_less_than_twenty_six_hundredths_of_a_second_costs_one() {
+fn calls_shorter_than_260_ms_cost_one_token() {
     let model = CostModel::default();
     let check = |millis, cost| {
         assert_eq!(

@@ -571,7 +571,7 @@ fn a_caller_takes_at_most_eight_kib_and_one_that_called_once_less_than_seven_hun
 
 // Derived limits.
 
-/// A caller that used so many tokens in each slot of five seconds, half of it in one call.
+/// A caller that used this many tokens in each slot of five seconds, half of it in one call.
 fn used(slots: &[f64]) -> (Usage, Timestamp) {
     let mut usage = Usage::new();
     let mut now = at(0);

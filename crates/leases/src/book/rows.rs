@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_full_has_no_room_to_spare() {
+    fn full_rows_have_no_spare_capacity() {
         let mut rows = Rows::new();
         (0..2 * CHUNK).for_each(|number| rows.push(number));
         let room: usize = rows.chunks.iter().map(Vec::capacity).sum();

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_begun_just_now_is_not_diluted_by_the_time_before() {
+    fn new_demand_is_not_diluted_by_earlier_idle_time() {
         let mut arrivals = Arrivals::new();
         for n in 0..200 {
             arrivals.record(at(50_000 + n * 10), 1.0);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_wanted_too_and_demand_grows_tenfold_at_most() {
+    fn waiting_operations_count_as_demand_which_grows_at_most_tenfold() {
         // One arrives and waits: nothing else is known.
         let mut arrivals = Arrivals::new();
         arrivals.record(at(70_000), 1.0);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_moment_is_hardly_wanted_and_soon_forgotten() {
+    fn a_short_wait_adds_little_demand_for_a_short_time() {
         let mut arrivals = Arrivals::new();
         for n in 0..100 {
             arrivals.record(at(n * 100), 1.0);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_without_end_is_not_forgotten() {
+    fn demand_of_an_endless_wait_stays() {
         let mut arrivals = Arrivals::new();
         arrivals.record(at(0), 5.0);
         arrivals.set_waiting(at(0), 5.0);

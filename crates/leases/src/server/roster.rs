@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_found_by_name_as_long_as_it_holds_something_and_no_longer() {
+    fn a_member_is_found_by_name_exactly_while_it_holds_something() {
         for seed in 0..20 {
             let mut random = StdRng::seed_from_u64(seed);
             let mut roster = Roster::default();

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_missed_even_where_it_is_zero() {
+    fn a_field_that_is_zero_is_present() {
         let bytes = asked().encode_to_vec();
         assert_eq!(check(&bytes, &GetCapacityRequest::SHAPE), Ok(()));
         assert_eq!(check(&[], &DiscoveryRequest::SHAPE), Ok(()));

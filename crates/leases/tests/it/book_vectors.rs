@@ -153,7 +153,7 @@ fn every_request_is_granted_what_doorman_grants_but_where_that_is_wrong() {
 }
 
 #[test]
-fn what_doorman_grants_beyond_reason_no_book_does() {
+fn the_book_never_makes_the_impossible_grants_of_doorman() {
     for vector in VECTORS.iter().filter(|vector| !vector.learning) {
         play(vector, false, |number, request, got| {
             let name = vector.name;
@@ -163,7 +163,7 @@ fn what_doorman_grants_beyond_reason_no_book_does() {
 }
 
 #[test]
-fn what_is_wanted_or_shared_is_a_number_that_is_not_negative() {
+fn demand_and_capacity_are_numbers_that_are_not_negative() {
     for given in [-10.0, -0.001, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let error = Capacity::new(given).expect_err("no capacity");
         assert_eq!(error.what, "capacity");
@@ -175,7 +175,7 @@ fn what_is_wanted_or_shared_is_a_number_that_is_not_negative() {
 
 /// After Doorman's test of its store.
 #[test]
-fn what_is_held_and_wanted_is_that_of_the_leases_that_have_not_ended() {
+fn sums_count_only_leases_that_have_not_expired() {
     let mut book = Book::new(terms(Split::None, 0.0));
     let second = |second| Timestamp::ZERO + Duration::from_secs(second);
     let learn = |book: &mut Book, now, holder, has, wants| {

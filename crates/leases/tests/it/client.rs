@@ -63,7 +63,7 @@ async fn is_ready_now<T>(future: impl Future<Output = T>) -> bool {
 /// Who was let through, and when.
 type Passed = Arc<Mutex<Vec<(usize, Instant)>>>;
 
-/// Starts so many waiters, in order; each notes its number and when it was let through.
+/// Starts this many waiters, in order; each notes its number and when it was let through.
 fn line(rate: &RateResource, count: usize) -> (JoinSet<()>, Passed) {
     let passed = Passed::default();
     let mut waiters = JoinSet::new();
@@ -515,7 +515,7 @@ async fn handles_to_one_resource_share_its_lease_and_add_up_what_they_want() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wanted_is_measured_from_use() {
+async fn demand_is_measured_from_use() {
     let (mock, client) = one_server();
     mock.lock().capacity = 1e6;
     let measured = ResourceOptions {

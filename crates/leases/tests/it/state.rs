@@ -110,7 +110,7 @@ fn granted(server: &mut CapacityServer, seconds: u64, client: &str, wants: f64) 
 }
 
 #[test]
-fn who_is_not_the_master_answers_with_who_is() {
+fn a_server_that_is_not_master_names_the_master() {
     let raw = vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))];
     let mut server = CapacityServer::new(settings(Place::Root), templates(raw), at(0));
     let answer = ask(&mut server, 1, "a", 10.0, None);
@@ -260,7 +260,7 @@ fn every_answer_says_what_is_safe() {
 }
 
 #[test]
-fn who_asks_again_too_early_is_left_out_and_keeps_its_lease() {
+fn a_client_that_asks_too_early_gets_no_answer_and_keeps_its_lease() {
     let mut server = root(vec![template("*", 100.0, algorithm("FAIR_SHARE", &[]))]);
     assert_eq!(granted(&mut server, LATER, "a", 30.0), 30.0);
     assert!(
@@ -282,7 +282,7 @@ fn who_asks_again_too_early_is_left_out_and_keeps_its_lease() {
 }
 
 #[test]
-fn what_is_lowered_is_free_once_its_holder_says_that_it_has_the_lower_one() {
+fn freed_capacity_is_available_once_the_holder_confirms_the_lower_lease() {
     let mut server = root(vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))]);
     let first = got(&ask(&mut server, LATER, "a", 100.0, None));
     assert_eq!(first.capacity, 100.0);
@@ -366,7 +366,7 @@ fn an_id_that_nothing_matches_is_granted_counted_and_shown_but_not_kept() {
 }
 
 #[test]
-fn what_has_ended_is_forgotten_and_a_resource_with_it() {
+fn expired_leases_are_removed_with_their_resource() {
     let mut server = root(vec![template("*", 100.0, algorithm("FAIR_SHARE", &[]))]);
     for client in ["a", "b"] {
         let many = (0..50)

@@ -159,7 +159,7 @@ fn a_key_in_debt_is_never_forgotten_and_one_that_took_nothing_goes_first() {
 fn check_no_gain<L: Keyed>(rule: L::Rule, at_once: f64, per_second: f64) {
     for seed in 0..200 {
         let mut random = Random::new(seed);
-        // So few places that everybody is forgotten again and again.
+        // So few places that every key is forgotten again and again.
         let keys: Hand<L, u64> = Hand::new(rule, 4);
         let mut granted: HashMap<u64, Vec<Timestamp>> = HashMap::new();
         let (mut now, mut refused) = (Timestamp::ZERO, 0);

@@ -163,7 +163,7 @@ impl Oracle {
         self.max(rule, now).saturating_sub(kept)
     }
 
-    /// Whether the call's bucket lets it through with so much to spare, or is full.
+    /// Whether the call's bucket lets it through with this much to spare, or is full.
     pub(crate) fn has_tokens(&self, call: &Call, now: u64, spare: f64) -> bool {
         let Some(bucket) = self.bucket(call) else {
             return true;
@@ -627,7 +627,7 @@ impl BucketHistory {
         }
     }
 
-    /// Whether a call that comes now, behind so many tokens, is refused.
+    /// Whether a call that comes now, behind this many tokens, is refused.
     pub(crate) fn rejects(&self, now: u64, ahead: f64, cost: f64, spare: f64) -> bool {
         let (level, rule) = self.level(now);
         rule.mode == BucketMode::Enforce

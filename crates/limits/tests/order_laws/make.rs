@@ -27,7 +27,7 @@ pub(crate) struct Stream {
     pub(crate) function: usize,
     pub(crate) has_bucket: bool,
     pub(crate) has_quota: bool,
-    /// Up to so many tokens.
+    /// Up to this many tokens.
     pub(crate) tokens: u64,
     /// Nanoseconds between two calls.
     pub(crate) every: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Made {
     pub(crate) limits: Vec<Met>,
     pub(crate) bucket: Option<BucketRule>,
     pub(crate) quota: Option<QuotaRule>,
-    /// One question to the store in so many is not answered.
+    /// One question to the store in this many is not answered.
     pub(crate) silent: Option<u64>,
     /// The longest that a call runs.
     pub(crate) longest: u64,

@@ -26,7 +26,7 @@ pub(crate) enum Lets {
 }
 
 impl Lets {
-    /// The longest until there is room for a call of so many tokens that is next.
+    /// The longest until there is room for a call of this many tokens that is next.
     pub(crate) fn next_room(self, longest: u64, tokens: f64) -> f64 {
         match self {
             Self::Window { length, .. } => length as f64,
@@ -36,7 +36,7 @@ impl Lets {
         }
     }
 
-    /// How long it takes to let so many tokens through, of calls that cost at least one.
+    /// How long it takes to let this many tokens through, of calls that cost at least one.
     pub(crate) fn takes(self, longest: u64, tokens: f64, kept: f64) -> f64 {
         let at_once = match self {
             Self::Flow(rate) => return tokens / rate * 1e9,

@@ -37,7 +37,7 @@ pub(super) struct World {
     drawn: BTreeMap<u64, (u64, Vec<QuotaSpent>)>,
     wakes: Vec<u64>,
     totals: BTreeMap<String, u64>,
-    /// One reply in so many is lost.
+    /// One reply in this many is lost.
     loss: u64,
     pub(super) went: u64,
     pub(super) refused: u64,

@@ -28,7 +28,7 @@ const QUEUE: usize = 64;
 pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
-    /// The first key is everybody's; a call meets it and one of the others, if there are any.
+    /// The first key is common; a call meets it and one of the others, if there are any.
     pub(crate) rules: Vec<Rule>,
     pub(crate) duration: Nanos,
     /// Time between two calls at a node, at random up to twice this; for each node.

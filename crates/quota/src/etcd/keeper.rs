@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_know_the_time_goes_on_where_it_can_not_be_behind() {
+    fn a_keeper_that_does_not_know_the_time_starts_where_it_cannot_be_behind() {
         let told = Told {
             nanos: 7_000_000_000,
             wall_ms: 1_000_000,

@@ -187,7 +187,7 @@ async fn next(watch: &mut Watch) -> Watched {
     next.expect("there is news").expect("no error")
 }
 
-/// The values of so many puts, in order, and what else came.
+/// The values of this many puts, in order, and what else came.
 async fn values(watch: &mut Watch, count: usize) -> Vec<String> {
     let mut values = Vec::new();
     while values.len() < count {
@@ -315,7 +315,7 @@ async fn a_write_without_an_answer_is_unknown_and_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn what_never_left_is_unreachable_and_a_write_goes_to_the_next_member() {
+async fn an_unsent_request_is_unreachable_and_a_write_goes_to_the_next_member() {
     let [free] = stores::free_ports(1)[..] else {
         panic!("one was asked for");
     };

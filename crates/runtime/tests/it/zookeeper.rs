@@ -111,7 +111,7 @@ async fn a_write_without_an_answer_is_unknown_and_one_without_a_server_unreachab
 }
 
 #[tokio::test]
-async fn who_has_no_credentials_may_not_change_what_is_made_with_them() {
+async fn a_client_without_credentials_may_not_change_protected_nodes() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut settings = Settings::new(zookeeper.servers());
     settings.auth = Some(("digest".into(), b"user:secret".to_vec()));

@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn what_serde_json_takes_as_an_array_is_never_cut_or_refused(
+    fn arrays_that_serde_json_accepts_are_never_cut_or_refused(
         inside in vec(prop::sample::select(&br#"[]{}",:\ 01eE-.u"#[..]), 0..7),
     ) {
         let bytes = [b"[", &inside[..], b"]"].concat();
@@ -99,7 +99,7 @@ fn brackets_inside_strings_do_not_count() {
 }
 
 #[test]
-fn what_follows_the_end_is_left_alone() {
+fn bytes_after_the_end_are_not_consumed() {
     check_end(r#"["f", [], {}]"#, "\n");
     check_end(r#"["f", [], {}]"#, r#"["g", [], {}]"#);
     check_end("  \r\n\t[]", "]]]\u{1}");
@@ -116,7 +116,7 @@ fn check_end(request: &str, after: &str) {
 }
 
 #[test]
-fn what_can_never_become_an_array_is_refused_at_once() {
+fn bytes_that_cannot_become_an_array_are_refused_at_once() {
     check_bad(b"GET", Misframed::NotAnArray);
     check_bad(b"{\"a\": 1}", Misframed::NotAnArray);
     check_bad(b"\"f\"", Misframed::NotAnArray);

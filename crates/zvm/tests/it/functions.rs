@@ -254,7 +254,7 @@ fn every_name_in_the_routes_is_a_function() {
 }
 
 #[test]
-fn what_is_no_route_is_other() {
+fn an_unknown_route_is_other() {
     for (method, path) in [
         ("PATCH", "/guests"),
         ("GET", "/token"),

@@ -59,7 +59,7 @@ fn allowance(leases: &Leases, id: &str, now: Timestamp) -> Allowance {
 }
 
 #[test]
-fn what_is_due_is_asked_for_together_with_the_whole_lease_that_it_has() {
+fn a_due_lease_is_requested_with_all_that_it_holds() {
     let mut leases = leases();
     for id in ["a/b", "c"] {
         open(&mut leases, at(1.0), id, 10.0);
@@ -113,7 +113,7 @@ fn a_lease_is_counted_from_the_moment_its_request_was_sent() {
 }
 
 #[test]
-fn what_is_no_lease_is_passed_over_and_the_old_one_kept() {
+fn an_invalid_lease_is_ignored_and_the_old_one_kept() {
     let mut leases = leases();
     open(&mut leases, at(0.0), "r", 10.0);
     let (request, _) = leases.ask(at(0.0)).expect("it is due");
@@ -269,7 +269,7 @@ fn a_resource_that_is_left_is_released_once_and_not_asked_for_within_the_interva
 }
 
 #[test]
-fn who_comes_back_before_the_release_finds_the_lease() {
+fn a_user_that_returns_before_the_release_finds_the_lease() {
     let mut leases = leases();
     open(&mut leases, at(0.0), "r", 1.0);
     let (request, _) = leases.ask(at(0.0)).expect("it is due");

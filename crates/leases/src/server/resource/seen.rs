@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_outlasts_the_last_lease_is_never_taken_to_end_before_it_does() {
+    fn leases_that_outlast_the_last_one_never_end_early() {
         let until = |before, expires| seen(expires, at(0), before).until();
         assert_eq!(until(at(2_300), at(2_300)), at(2_300));
         assert_eq!(until(at(2_300), at(2_400)), at(2_400));

@@ -1,6 +1,6 @@
 use tidegate_leases::client::{Client, ClientOptions, ResourceOptions, SafeCapacity};
 
-/// Does so many jobs, each when its turn has come. Returns how many were done.
+/// Does this many jobs, each when its turn has come. Returns how many were done.
 pub(super) async fn send_all(server: &str, jobs: u32) -> Result<u32, Box<dyn std::error::Error>> {
     let client = Client::new(vec![server.parse()?], ClientOptions::default())?;
     let options = ResourceOptions {

@@ -14,7 +14,6 @@ impl Parking {
         assert!(self.ready.is_empty(), "every ready line has been asked");
         let limits = (0..self.limits.len() as LimitId).map(Bar::Limit);
         let quotas = self.quotas.keys().map(|&quota| Bar::Quota(quota));
-        let (mut parked, mut lapses) = (0, 0);
         for bar in limits.chain(quotas) {
             let at = self.at(bar).expect("it is there");
             let first = |spot| self.first(spot);
@@ -33,24 +32,18 @@ impl Parking {
             assert!(!at.all.changed && !at.kept.changed);
             let sum: u64 = at.claims.values().map(|claim| claim.draw).sum();
             assert_eq!(at.claimed, sum, "what is claimed is counted");
-            parked += at.order.len() as usize;
-            let front = at.claims.values().filter(|claim| claim.until.is_none());
-            parked += front.count();
-            lapses += at
-                .claims
-                .values()
-                .filter(|claim| claim.until.is_some())
-                .count();
         }
-        for at in &self.buckets {
-            parked += at.order.len() as usize;
-            let front = at.claims.values().filter(|claim| claim.until.is_none());
-            parked += front.count();
-            lapses += at
-                .claims
-                .values()
-                .filter(|claim| claim.until.is_some())
-                .count();
+        let (mut parked, mut lapses) = (0, 0);
+        for at in self
+            .limits
+            .iter()
+            .chain(&self.buckets)
+            .chain(self.quotas.values())
+        {
+            let lapsing = at.claims.values().filter(|claim| claim.until.is_some());
+            let lapsing = lapsing.count();
+            lapses += lapsing;
+            parked += at.order.len() as usize + at.claims.len() - lapsing;
         }
         assert_eq!(lapses, self.lapses.len(), "every claim lapses");
         let heads = self.lines.iter().filter(|line| line.head.is_some());

@@ -111,7 +111,7 @@ async fn says(node: &Node, known: &mut Configured, is_so: impl Fn(&Configured) -
 }
 
 #[tokio::test]
-async fn what_zookeeper_says_of_a_quota_is_read_and_what_cannot_be_changes_nothing() {
+async fn totals_in_zookeeper_are_read_and_impossible_ones_change_nothing() {
     let zookeeper = ZooKeeper::start(1).await;
     let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
     let node = node(zookeeper.servers());
