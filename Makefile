@@ -29,6 +29,9 @@ check: deny
 	for feature in leases quotas tls; do \
 	  $(CARGO) clippy -p tidegate --no-default-features --features $$feature -- -D warnings || exit 1; \
 	done
+	@if command -v c++ >/dev/null; then \
+	   $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz; \
+	 else echo "no C++ compiler: the fuzz targets were not checked"; fi
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \
 	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \

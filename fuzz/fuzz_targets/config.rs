@@ -6,8 +6,8 @@
 use libfuzzer_sys::fuzz_target;
 use tidegate::admit::Gate;
 use tidegate::classify::Classifier;
-use tidegate_runtime::Clock;
 use tidegate::config;
+use tidegate_runtime::Clock;
 
 /// Rings of a window are as large as its limit; larger ones only make the run slow.
 const LIMIT_MAX: u32 = 10_000;

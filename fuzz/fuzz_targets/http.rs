@@ -12,14 +12,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
+use tidegate::call::BackendKind;
 use tidegate::call::listener::ProxyProtocol;
 use tidegate::call::{
-    Bind, Dialect, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal, Rejection, Reply,
-    ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
+    Bind, Dialect, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal,
+    Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
 };
-use tidegate_runtime::Clock;
-use tidegate::protocol::trusted::{Network, TrustedProxies};
+use tidegate::protocol::trusted::TrustedProxies;
 use tidegate::protocol::{Accepted, Conversation, Settings, converse};
+use tidegate_callers::Network;
+use tidegate_runtime::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
@@ -34,11 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Stub;
 
 impl Serve for Stub {
-    async fn serve<'a>(
-        &'a self,
-        request: Request,
-        _: &'a Progress,
-    ) -> Result<Reply, Refusal> {
+    async fn serve<'a>(&'a self, request: Request, _: &'a Progress) -> Result<Reply, Refusal> {
         if let Message::Http(call) = request.message
             && call.head.uri.path().len() % 2 == 0
             && let RequestBody::Streamed { rest, .. } = call.body
@@ -105,9 +103,9 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         }),
         at: tidegate_limits::Timestamp::ZERO,
     };
-    let conversation = Conversation {
+    let conversation = Arc::new(Conversation {
         serve: Stub,
-        settings: Arc::new(Settings {
+        settings: Settings {
             handshake_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(1),
             idle_timeout: Duration::from_secs(1),
@@ -118,13 +116,16 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
             buffer_bytes: 1024,
             max_request_fields: 128,
             trusted_proxies: TrustedProxies {
-                networks: [Network::only(address.ip())].into(),
+                networks: [Network::single(address.ip())].into(),
                 unix: false,
             },
-        }),
+            backend_kind: BackendKind::Http,
+            tunnel_idle_timeout: Duration::from_secs(1),
+        },
         clock: Clock::start(),
         stop: CancellationToken::new(),
-    };
+        cut: CancellationToken::new(),
+    });
     let (mut read, mut write) = client.into_split();
     let sending = async {
         let mut rest = bytes;

@@ -11,7 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::protocol::certificate::common_name;
 use tidegate::protocol::forwarded;
 use tidegate::protocol::proxy_header::{V1_BYTES_MAX, V2_BYTES_MAX, parse};
-use tidegate::protocol::trusted::{Network, TrustedProxies};
+use tidegate::protocol::trusted::TrustedProxies;
+use tidegate_callers::Network;
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
@@ -43,7 +44,7 @@ fn header(bytes: &[u8]) {
 /// Whatever a client writes, what the trusted proxy adds behind it is what counts.
 fn forged(bytes: &[u8]) {
     let trusted = TrustedProxies {
-        networks: [Network::only(Ipv4Addr::LOCALHOST.into())].into(),
+        networks: [Network::single(Ipv4Addr::LOCALHOST.into())].into(),
         unix: false,
     };
     for name in [FORWARDED, http::HeaderName::from_static("x-forwarded-for")] {
