@@ -85,7 +85,8 @@ promtool:
 # Needs valgrind. (docs/decisions/0014)
 order:
 	$(CARGO) rustc --release --bin tidegate -- -C strip=none
-	python3 link/order.py target/release/tidegate
+	$(CARGO) build -p tidegate-lab
+	python3 link/order.py target/release/tidegate target/debug/tidegate-lab
 
 bench:
 	sh benches/compare.sh

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Finds out which functions a sidecar runs, and writes their names to link/order.txt.
 
-usage: order.py BINARY
+usage: order.py BINARY LAB
 
-BINARY is a release build with its symbols (`make order` builds one). It serves under callgrind twice: once without a call, once with
-calls on both protocols, a reload and a look at the admin address. What calls need comes first in the
-list, most used first; then what only a start needs. build.rs makes a linker script of it.
+BINARY is a release build with its symbols, and LAB is tidegate-lab (`make order` builds both). The binary serves
+under callgrind twice: once without a call, once with calls on both protocols, a reload and a look at the admin address.
+What calls need comes first in the list, most used first; then what only a start needs. build.rs makes a linker script
+of it.
 """
 import os
 import re
@@ -18,7 +19,7 @@ import tempfile
 import time
 import urllib.request
 
-BINARY = os.path.abspath(sys.argv[1])
+BINARY, LAB = (os.path.abspath(it) for it in sys.argv[1:])
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = tempfile.mkdtemp(prefix='tidegate-order-')
 CALLS = 300
@@ -48,7 +49,7 @@ def look(port, path):
 
 
 def bench(port, protocol):
-    subprocess.run([BINARY, 'bench', '--protocol', protocol, '--target', '127.0.0.1:%d' % port, '--mix',
+    subprocess.run([LAB, 'bench', '--protocol', protocol, '--target', '127.0.0.1:%d' % port, '--mix',
                     '--connections', '4', '--calls', str(CALLS), '--seconds', '120', '--json'],
                    check=True, stdout=subprocess.DEVNULL)
 
@@ -121,7 +122,7 @@ def main():
     if len(ours) < 1000:
         sys.exit('%s has no symbols' % BINARY)
     backends = free_port(), free_port()
-    backend = subprocess.Popen([BINARY, 'backend', '--socket', '127.0.0.1:%d' % backends[0],
+    backend = subprocess.Popen([LAB, 'backend', '--socket', '127.0.0.1:%d' % backends[0],
                                 '--http', '127.0.0.1:%d' % backends[1], '--delay', '0ms'],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
