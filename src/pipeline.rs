@@ -21,7 +21,7 @@ use crate::call::{
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
-use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told};
+use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told, Waiter};
 use crate::forward::{Connection, Forward, Forwarder, Unsent};
 use crate::tasks::{Answer, Tasks};
 
@@ -143,6 +143,18 @@ impl Drop for Dropped<'_> {
             write_down(&self.record, refusal);
         }
     }
+}
+
+/// A client's part in a call that may be shared.
+enum Part {
+    /// None: an answer is kept.
+    Answered(Box<Result<Reply, Refusal>>),
+    /// Its request is the one that is sent, and it gets the answer, whatever it is.
+    First(Waiter),
+    /// Its own request is kept, in case the answer is not for all.
+    Other(Waiter, Ask, Message),
+    /// None: there is no room.
+    Alone(Ask, Message),
 }
 
 /// The clients of a call: one, or all that share it.
@@ -330,33 +342,34 @@ impl Pipeline {
         record: Arc<Record>,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         let (deadline, class) = (self.gate.deadline(&ask), self.gate.class(&ask));
-        // A kept answer, the place in a shared call, and its own request, in case it is sent alone.
-        let (kept, waiter, own) = match self.coalescer.join(key, deadline, class, &record) {
-            Joined::Kept(reply) => (Some(Box::new(reply)), None, None),
+        let part = match self.coalescer.join(key, deadline, class, &record) {
+            Joined::Kept(reply) => Part::Answered(Box::new(reply)),
             Joined::First(call, waiter) => {
                 self.start(call, ask, outgoing);
-                (None, Some(waiter), None)
+                Part::First(waiter)
             }
             Joined::Other(waiter) => {
                 outgoing.compact();
-                (None, Some(waiter), Some((ask, outgoing)))
+                Part::Other(waiter, ask, outgoing)
             }
-            Joined::Alone => (None, None, Some((ask, outgoing))),
+            Joined::Alone => Part::Alone(ask, outgoing),
         };
         // The future holds only what a waiting read needs.
         async move {
-            if let Some(reply) = kept {
-                return *reply;
-            }
-            if let Some(waiter) = waiter
-                && let Told::Answer(reply) = waiter.told(progress).await
-            {
-                return reply;
-            }
-            let Some((ask, outgoing)) = own else {
-                // The first of the sharing reads gets the call's answer, whatever it is.
-                let none = "a shared call came to no answer";
-                return Err(Refusal::new(Reason::Internal, none));
+            let (ask, outgoing) = match part {
+                Part::Answered(reply) => return *reply,
+                Part::First(waiter) => match waiter.told(progress).await {
+                    Told::Answer(reply) => return reply,
+                    Told::Alone => {
+                        let none = "a shared call came to no answer";
+                        return Err(Refusal::new(Reason::Internal, none));
+                    }
+                },
+                Part::Other(waiter, ask, outgoing) => match waiter.told(progress).await {
+                    Told::Answer(reply) => return reply,
+                    Told::Alone => (ask, outgoing),
+                },
+                Part::Alone(ask, outgoing) => (ask, outgoing),
             };
             Box::pin(self.run(ask, outgoing, party, &record)).await
         }
