@@ -21,7 +21,7 @@ pub mod settings;
 pub mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::{HashMap, HashMapExt};
 use tidegate_callers::{
@@ -159,7 +159,7 @@ impl Callers {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        tidegate_runtime::lock(&self.state)
     }
 
     /// Changes something, and says what the buckets have to follow.

@@ -20,12 +20,12 @@ mod upstream;
 mod waiter;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use http::HeaderName;
 use tidegate_limits::{Class, Timestamp};
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::{Notify, oneshot, watch};
 
 pub use self::key::Key;
@@ -141,7 +141,7 @@ impl Coalescer {
     /// because the backend may be another one.
     pub fn apply(&self, settings: Settings) {
         let on = !settings.functions.is_empty();
-        self.shared.lock().apply(settings);
+        lock(&self.shared.store).apply(settings);
         self.shared.on.store(on, Ordering::Relaxed);
     }
 
@@ -162,7 +162,7 @@ impl Coalescer {
         message: &Message,
         of_table: bool,
     ) -> Option<Key> {
-        let settings = Arc::clone(&self.shared.lock().settings);
+        let settings = Arc::clone(&lock(&self.shared.store).settings);
         if !settings.functions.contains(function) {
             return None;
         }
@@ -191,7 +191,7 @@ impl Coalescer {
             record: Arc::clone(record),
             tell,
         };
-        let mut store = self.shared.lock();
+        let mut store = lock(&self.shared.store);
         let now = self.shared.clock.now();
         match store.find(key, now) {
             Found::Kept(answer, at) => {
@@ -246,15 +246,11 @@ impl Coalescer {
     #[must_use]
     pub fn snapshot(&self) -> CoalesceNow {
         let now = self.shared.clock.now();
-        self.shared.lock().now(now)
+        lock(&self.shared.store).now(now)
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, SharedCalls> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 /// The observer of a write under way.
 struct Write {
@@ -265,7 +261,7 @@ struct Write {
 
 impl Write {
     fn end_answers(&self) {
-        self.shared.lock().end_about(self.guest);
+        lock(&self.shared.store).end_about(self.guest);
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use tidegate_runtime::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -44,11 +45,7 @@ struct Now {
     closing: bool,
 }
 
-impl State {
-    fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl State {}
 
 impl Places {
     pub(super) fn new(max: usize) -> Arc<Self> {
@@ -74,12 +71,8 @@ impl Places {
         }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Vec<Arc<State>>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn try_take(self: &Arc<Self>) -> Option<Place> {
-        let mut taken = self.taken();
+        let mut taken = lock(&self.taken);
         if taken.len() >= self.max {
             return None;
         }
@@ -100,10 +93,10 @@ impl Places {
 
     /// Closes one, unless one is already closing.
     fn close_the_most_silent(&self) {
-        let taken = self.taken();
+        let taken = lock(&self.taken);
         let mut silent: Option<(&Arc<State>, Instant)> = None;
         for state in taken.iter() {
-            let now = *state.now();
+            let now = *lock(&state.now);
             if now.closing {
                 return;
             }
@@ -112,7 +105,7 @@ impl Places {
             }
         }
         if let Some((state, _)) = silent {
-            state.now().closing = true;
+            lock(&state.now).closing = true;
             state.close.notify_one();
         }
     }
@@ -123,7 +116,7 @@ impl Place {
     pub(super) async fn closed(&self) {
         loop {
             self.state.close.notified().await;
-            let mut now = self.state.now();
+            let mut now = lock(&self.state.now);
             if now.answering == 0 {
                 return;
             }
@@ -136,7 +129,7 @@ impl Place {
 
     /// A request is being answered until the returned value is dropped.
     pub(super) fn answering(&self) -> Answering {
-        self.state.now().answering += 1;
+        lock(&self.state.now).answering += 1;
         Answering {
             places: Arc::clone(&self.places),
             state: Arc::clone(&self.state),
@@ -154,9 +147,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places
-            .taken()
-            .retain(|state| !Arc::ptr_eq(state, &self.state));
+        lock(&self.places.taken).retain(|state| !Arc::ptr_eq(state, &self.state));
         self.places.changed.notify_one();
     }
 }
@@ -169,7 +160,7 @@ pub(super) struct Answering {
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        let mut now = self.state.now();
+        let mut now = lock(&self.state.now);
         now.answering -= 1;
         now.moved = Instant::now();
         drop(now);
@@ -186,7 +177,7 @@ pub(super) struct Watched<S> {
 impl<S> Watched<S> {
     fn moved<T>(&self, polled: Poll<T>) -> Poll<T> {
         if polled.is_ready() {
-            self.state.now().moved = Instant::now();
+            lock(&self.state.now).moved = Instant::now();
         }
         polled
     }

@@ -13,12 +13,13 @@ mod stored;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::{CallerId, Group, Kind, LastCall, Span, UsageNow};
 use tidegate_limits::scheduler::{BucketNow, Cause, PacerNow};
 use tidegate_limits::{Tokens, Weight};
+use tidegate_runtime::lock;
 
 pub(super) use self::keeper::Keeper;
 use super::lately::Ended;
@@ -60,7 +61,7 @@ impl Shared {
         &self,
         change: impl FnOnce(&Callers) -> Result<Changed<T>, Error>,
     ) -> Result<T, ApiRefusal> {
-        let mut keeper = self.keeper();
+        let mut keeper = lock(&self.keeper);
         keeper.reserve().map_err(|error| ApiRefusal::NotSaved {
             reason: error.to_string(),
         })?;
@@ -76,7 +77,7 @@ impl Shared {
 
     /// Also saves the counts since the last time.
     pub(super) fn save_callers(&self) {
-        let mut keeper = self.keeper();
+        let mut keeper = lock(&self.keeper);
         if keeper.is_on() {
             keeper.save_if_changed(self.saved());
         }
@@ -88,11 +89,7 @@ impl Shared {
     }
 
     pub(super) fn changes(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.changes)
     }
 
     /// When a caller was last called.

@@ -10,7 +10,7 @@
 //! never in one window.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_leases::client::{Allowance, Client, ClientMetrics, ClientOptions, Share, Use};
@@ -19,8 +19,8 @@ use tidegate_leases::supply::{RATE_OVER, rate, use_of, whole};
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{BucketNow, Supply};
 use tidegate_limits::{Fill, Timestamp};
-use tidegate_runtime::Clock;
 use tidegate_runtime::metric::Registry;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -84,7 +84,7 @@ impl Coordination {
     /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit that
     /// is no longer shared returns to its rule.
     pub(super) fn apply(&self, settings: Option<&Settings>, gate: &admit::Settings) {
-        let before = self.running().take();
+        let before = lock(&self.running).take();
         let kept = settings.filter(|settings| {
             let before = before.as_ref();
             before.is_some_and(|before| before.servers == settings.servers)
@@ -128,7 +128,7 @@ impl Coordination {
                 client,
             };
             running.carry(self);
-            *self.running() = Some(running);
+            *lock(&self.running) = Some(running);
         }
         self.changed.notify_one();
     }
@@ -149,7 +149,7 @@ impl Coordination {
     pub(super) async fn keep_carrying(self: Arc<Self>) {
         loop {
             self.gate.watch();
-            let (client, look_again) = match &mut *self.running() {
+            let (client, look_again) = match &mut *lock(&self.running) {
                 Some(running) => (Some(running.client.clone()), running.carry(self.as_ref())),
                 None => (None, false),
             };
@@ -170,7 +170,7 @@ impl Coordination {
 
     /// Releases the leases: no call leaves any more.
     pub(super) async fn close(&self) {
-        let running = self.running().take();
+        let running = lock(&self.running).take();
         if let Some(running) = running {
             running.client.close().await;
         }
@@ -179,7 +179,7 @@ impl Coordination {
     /// Every limit that is shared.
     pub(super) fn shares(&self) -> Vec<ShareNow> {
         let now = self.clock.now();
-        let running = self.running();
+        let running = lock(&self.running);
         let entries = running.iter().flat_map(|running| &running.entries);
         entries
             .map(|entry| ShareNow {
@@ -193,10 +193,6 @@ impl Coordination {
                     .map(|lease| (lease.capacity, lease.expires.since(now))),
             })
             .collect()
-    }
-
-    fn running(&self) -> MutexGuard<'_, Option<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

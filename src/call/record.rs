@@ -11,6 +11,7 @@ use tidegate_callers::Settled;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, QuotaSpent};
+use tidegate_runtime::lock;
 
 use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Rejection};
 
@@ -236,7 +237,7 @@ impl Record {
 
     /// Changes the facts.
     pub fn note<R>(&self, write: impl FnOnce(&mut Facts) -> R) -> R {
-        write(&mut self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+        write(&mut lock(&self.facts))
     }
 }
 

@@ -1,10 +1,11 @@
 //! A shared call, from the view of its task.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::lock;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 
@@ -85,7 +86,7 @@ impl SharedCall {
     /// What the waiting reads need of the call; `None` if no read waits.
     #[must_use]
     pub fn wanted(&self) -> Option<Wanted> {
-        self.shared.lock().wanted(self.id)
+        lock(&self.shared.store).wanted(self.id)
     }
 
     /// Sleeps until then; without a moment, for ever.
@@ -99,7 +100,7 @@ impl SharedCall {
     /// Refuses the reads whose deadline has passed; the others continue to wait.
     pub fn refuse_overdue(&self, refusal: &Refusal) {
         let overdue = {
-            let mut store = self.shared.lock();
+            let mut store = lock(&self.shared.store);
             let now = self.shared.clock.now();
             store.overdue(self.id, now)
         };
@@ -116,7 +117,7 @@ impl SharedCall {
             // A call that was sent runs to its end, as any call does; reads may still join it.
             let was_sent = self.record().note(|facts| facts.sent.is_some());
             if !was_sent {
-                let ended = self.shared.lock().end_if_unused(self.id);
+                let ended = lock(&self.shared.store).end_if_unused(self.id);
                 if let Some(left) = ended {
                     self.told_in.set(left);
                     return;
@@ -135,7 +136,7 @@ impl SharedCall {
             Given::Shared(Err(_)) | Given::Once(_) => None,
         };
         let now = self.shared.clock.now();
-        let Ended { mut seats, left } = self.shared.lock().end(self.id, now, good);
+        let Ended { mut seats, left } = lock(&self.shared.store).end(self.id, now, good);
         let mut alone = Vec::new();
         match &given {
             Given::Shared(Err(refusal)) if is_of_a_deadline(refusal.reason) => {
@@ -179,7 +180,7 @@ impl SharedCall {
 impl Drop for SharedCall {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
-        let ended = self.shared.lock().end(self.id, now, None);
+        let ended = lock(&self.shared.store).end(self.id, now, None);
         // Not under the lock, because records call their observers.
         drop(ended);
     }
@@ -217,11 +218,11 @@ struct ToldIn(Mutex<Option<Arc<Record>>>);
 
 impl ToldIn {
     fn set(&self, record: Option<Arc<Record>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = record;
+        *lock(&self.0) = record;
     }
 
     fn take(&self) -> Option<Arc<Record>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.0).take()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidegate_runtime::lock;
 use tokio::sync::{oneshot, watch};
 
 use super::Shared;
@@ -44,7 +45,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let left = self.shared.lock().leave(self.call, self.seat);
+        let left = lock(&self.shared.store).leave(self.call, self.seat);
         // Not under the lock, because its record may be reported.
         drop(left);
     }

@@ -10,12 +10,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, SockAddr, Socket, Type};
+use tidegate_runtime::lock;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -186,7 +187,7 @@ impl Connector {
     }
 
     fn join_lookup(&self, name: &str, port: u16) -> watch::Receiver<Option<Found>> {
-        let mut lookup = self.lookup.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lookup = lock(&self.lookup);
         if let Some(under_way) = &*lookup
             && under_way.borrow().is_none()
             && under_way.has_changed().is_ok()

@@ -6,8 +6,10 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
+
+use tidegate_runtime::lock;
 
 thread_local! {
     /// Whether this thread polls the request's side of an exchange. Wake-ups in this time are
@@ -26,7 +28,7 @@ pub(super) struct Doorbell {
 impl Doorbell {
     /// From now on it wakes this task.
     pub(super) fn belongs_to(&self, cx: &Context<'_>) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         match task.as_mut() {
             Some(task) => task.clone_from(cx.waker()),
             None => *task = Some(cx.waker().clone()),
@@ -50,7 +52,7 @@ impl Wake for Doorbell {
         }
         // Before the task runs and calls `has_rung`.
         self.rung.store(true, Ordering::Release);
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let task = lock(&self.task);
         if let Some(task) = task.as_ref() {
             task.wake_by_ref();
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
-use tidegate_runtime::Timer;
+use tidegate_runtime::{Timer, lock};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
@@ -106,7 +106,7 @@ impl Upstream {
         connecting: impl Connecting,
     ) -> Result<(), ConnectError> {
         let stream = for_many(connecting.await?);
-        self.signals.failed().instead = Some(stream);
+        lock(&self.signals.failed).instead = Some(stream);
         Ok(())
     }
 
@@ -151,14 +151,10 @@ struct Idle {
 }
 
 impl Pool {
-    fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the connection that was used last, unless it is too old. Whether it has ended shows
     /// before anything is written on it.
     pub(super) fn take(&self, now: Instant) -> Option<Box<Upstream>> {
-        let upstream = self.idle().upstreams.pop()?;
+        let upstream = lock(&self.idle).upstreams.pop()?;
         if upstream.cold_at <= now {
             // Those below it are even older; the sweep closes them.
             return None;
@@ -179,7 +175,7 @@ impl Pool {
         }
         upstream.idle_since = Instant::now();
         upstream.cold_at = upstream.idle_since + bounds.pool_idle_timeout;
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         if idle.closed || idle.upstreams.len() >= bounds.pool_max_idle {
             return;
         }
@@ -192,7 +188,7 @@ impl Pool {
 
     /// Closes all, and takes none back from now on.
     pub(super) fn close(&self) {
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         idle.closed = true;
         let upstreams = std::mem::take(&mut idle.upstreams);
         drop(idle);
@@ -206,7 +202,7 @@ async fn sweep(pool: Weak<Pool>) {
     loop {
         let due = {
             let Some(pool) = pool.upgrade() else { return };
-            let mut idle = pool.idle();
+            let mut idle = lock(&pool.idle);
             let now = Instant::now();
             let cold = idle.upstreams.iter().take_while(|it| it.cold_at <= now);
             let cold = cold.count();
@@ -277,13 +273,9 @@ impl Signals {
         self.read.set(false);
     }
 
-    fn failed(&self) -> MutexGuard<'_, FailedWrite> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The bytes of that write.
     pub(super) fn take_failed(&self) -> Vec<u8> {
-        std::mem::take(&mut self.failed().bytes)
+        std::mem::take(&mut lock(&self.failed).bytes)
     }
 
     /// Whether a byte was written: from then on the call counts as sent.
@@ -310,7 +302,7 @@ impl WatchedIo {
     /// Moves to the new stream after a failed write; pending until there is one.
     #[cold]
     fn poll_new_stream(&mut self) -> Poll<()> {
-        let mut failed = self.signals.failed();
+        let mut failed = lock(&self.signals.failed);
         let Some(stream) = failed.instead.take() else {
             return Poll::Pending;
         };
@@ -325,7 +317,7 @@ impl WatchedIo {
     /// Keeps the bytes of a first write that failed. The exchange handles the rest.
     #[cold]
     fn keep(&self, bytes: &[u8]) {
-        self.signals.failed().bytes = bytes.to_vec();
+        lock(&self.signals.failed).bytes = bytes.to_vec();
         self.signals.has_failed.set(true);
     }
 }

@@ -8,13 +8,14 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, SizeHint};
 use tidegate_limits::scheduler::Outcome;
+use tidegate_runtime::lock;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -117,10 +118,6 @@ impl<T: Source> State<T> {
         }
         Some(source)
     }
-}
-
-fn lock<T: Source>(shared: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Source> Streamed<T> {

@@ -1,7 +1,7 @@
 //! Calls that are handed over (`Prefer: respond-async`), and the requests about them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 use serde::Serialize;
 use tidegate_callers::CallerId;
+use tidegate_runtime::lock;
 
 use super::{Party, Pipeline, Way, write_down};
 use crate::admit::{Ask, Permit, Place, Waiting};
@@ -65,7 +66,7 @@ impl Party for Absent {
         &'a self,
         waiting: Waiting<'a>,
     ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = waiting.place();
+        *lock(&self.place) = waiting.place();
         waiting
     }
 }
@@ -76,7 +77,7 @@ impl Watch for Absent {
     }
 
     fn refusal_now(&self) -> Option<Refusal> {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = lock(&self.place);
         let place = place.clone();
         place?.refusal_now()
     }

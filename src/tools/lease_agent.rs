@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -33,6 +33,7 @@ use tidegate_leases::client::{
     ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
 };
 use tidegate_runtime::command::{executor, listen, parse_duration};
+use tidegate_runtime::lock;
 use tidegate_runtime::metric::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -225,10 +226,6 @@ impl Agent {
         })
     }
 
-    fn opened(&self) -> MutexGuard<'_, BTreeMap<String, Opened>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The resource with this id as a rate, opened if it is new.
     fn rate(&self, id: &str) -> Result<RateResource, NotOpened> {
         let open = || Ok(Opening::Rate(self.client.rate(id, self.defaults)?));
@@ -252,7 +249,7 @@ impl Agent {
         id: &str,
         open: impl FnOnce() -> Result<Opening, OpenError>,
     ) -> Result<Opening, NotOpened> {
-        let mut opened = self.opened();
+        let mut opened = lock(&self.opened);
         let used = Instant::now();
         if let Some(known) = opened.get_mut(id) {
             known.used = used;
@@ -285,7 +282,7 @@ impl Agent {
     async fn forget(&self) {
         loop {
             tokio::time::sleep((self.forget_after / 4).max(Duration::from_millis(100))).await;
-            self.forget_idle(&mut self.opened(), Instant::now());
+            self.forget_idle(&mut lock(&self.opened), Instant::now());
         }
     }
 }

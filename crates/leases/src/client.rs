@@ -20,11 +20,11 @@ mod share;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -162,7 +162,7 @@ impl Client {
     /// Its id.
     #[must_use]
     pub fn id(&self) -> String {
-        self.state.registry().leases.client_id().to_owned()
+        lock(&self.state.registry).leases.client_id().to_owned()
     }
 
     /// A handle to a resource whose capacity is operations a second. Several handles to one id
@@ -270,8 +270,7 @@ impl Client {
         };
         let now = self.state.clock.now();
         // It is already in use: this can only raise its priority and set the demand.
-        self.state
-            .registry()
+        lock(&self.state.registry)
             .leases
             .open(now, &resource.id, opening);
         self.state.wake.notify_one();
@@ -285,7 +284,7 @@ impl Client {
         } else if self.state.closing.is_cancelled() {
             Err(OpenError::Closed)
         } else {
-            Ok(self.state.registry())
+            Ok(lock(&self.state.registry))
         }
     }
 
@@ -336,7 +335,9 @@ impl Resource {
     /// The current demand; the task decides whether to request it.
     fn tell(&self, wants: f64) {
         let now = self.state.clock.now();
-        let is_sooner = self.state.registry().leases.set_wants(now, &self.id, wants);
+        let is_sooner = lock(&self.state.registry)
+            .leases
+            .set_wants(now, &self.id, wants);
         if is_sooner {
             self.state.wake.notify_one();
         }
@@ -345,7 +346,7 @@ impl Resource {
 
 impl Drop for Resource {
     fn drop(&mut self) {
-        let mut registry = self.state.registry();
+        let mut registry = lock(&self.state.registry);
         // The id may have been opened again since the last handle was dropped.
         let is_this = |other: &Weak<Self>| std::ptr::eq(other.as_ptr(), self);
         if registry.resources.get(&self.id).is_some_and(is_this) {
@@ -366,13 +367,9 @@ enum Step {
 }
 
 impl State {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Every resource in use. The registry must not be locked when they are dropped.
     fn in_use(&self) -> Vec<Arc<Resource>> {
-        let registry = self.registry();
+        let registry = lock(&self.registry);
         registry
             .resources
             .values()
@@ -384,14 +381,14 @@ impl State {
     fn measure(&self) {
         let resources = self.in_use();
         let shares: Vec<Arc<share::Shared>> = {
-            let registry = self.registry();
+            let registry = lock(&self.registry);
             registry.shares.values().filter_map(Weak::upgrade).collect()
         };
         let now = self.clock.now();
         let of_resources = resources.iter().map(|it| (&it.id, it.line.wants()));
         let of_shares = shares.iter().map(|it| (&it.id, it.state().wants(now)));
         let wants: Vec<(&Arc<str>, f64)> = of_resources.chain(of_shares).collect();
-        let mut registry = self.registry();
+        let mut registry = lock(&self.registry);
         for (id, wants) in wants {
             registry.leases.set_wants(now, id, wants);
         }
@@ -401,7 +398,7 @@ impl State {
 
     fn step(&self) -> Step {
         self.measure();
-        let mut registry = self.registry();
+        let mut registry = lock(&self.registry);
         let now = self.clock.now();
         if let Some(release) = registry.leases.release(now) {
             return Step::Release(release);
@@ -418,7 +415,7 @@ impl State {
     /// Passes on what may be used.
     fn entitle(&self, changed: Vec<(Arc<str>, Entitlement)>) {
         let users: Vec<_> = {
-            let registry = self.registry();
+            let registry = lock(&self.registry);
             let users = changed.into_iter().map(|(id, entitlement)| {
                 let share = registry.shares.get(&id).and_then(Weak::upgrade);
                 let resource = registry.resources.get(&id).and_then(Weak::upgrade);
@@ -439,7 +436,7 @@ impl State {
 
     fn heard(&self, request: RequestId, answered: &connect::Answered) {
         let Heard { changed, ignored } = {
-            let mut registry = self.registry();
+            let mut registry = lock(&self.registry);
             let now = self.clock.now();
             registry
                 .leases
@@ -451,7 +448,7 @@ impl State {
 
     fn not_heard(&self, request: RequestId, failure: Failure) {
         let now = self.clock.now();
-        self.registry()
+        lock(&self.registry)
             .leases
             .failed(now, request, failure, rand::random());
     }
@@ -463,7 +460,7 @@ async fn run(state: Arc<State>, mut servers: Servers) {
     while !state.closing.is_cancelled() {
         match state.step() {
             Step::Ask(request, message) => {
-                let sent = |at| state.registry().leases.sent_again(at, request);
+                let sent = |at| lock(&state.registry).leases.sent_again(at, request);
                 let outcome = tokio::select! {
                     outcome = servers.get_capacity(&message, sent) => outcome,
                     () = state.closing.cancelled() => break,
@@ -491,7 +488,7 @@ async fn run(state: Arc<State>, mut servers: Servers) {
     let all_released = async {
         loop {
             let message = {
-                let mut registry = state.registry();
+                let mut registry = lock(&state.registry);
                 let now = state.clock.now();
                 registry.leases.leave_all();
                 registry.leases.release(now)

@@ -19,7 +19,7 @@ mod keeper;
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
@@ -29,6 +29,7 @@ use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::{
     self, Change, Client, Compare, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
 };
+use tidegate_runtime::lock;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -112,7 +113,7 @@ impl Questions {
     const MAX: usize = 16;
 
     fn ask(&self, number: u64, now: Timestamp) {
-        let mut sent = self.lock();
+        let mut sent = lock(&self.sent);
         if sent.len() == Self::MAX {
             sent.pop_front();
         }
@@ -121,16 +122,12 @@ impl Questions {
 
     /// The time of the request that this answers, at its first answer.
     fn answer(&self, number: u64) -> Option<Timestamp> {
-        let mut sent = self.lock();
+        let mut sent = lock(&self.sent);
         let at = sent.iter().position(|(asked, _)| *asked == number)?;
         let (_, then) = sent[at];
         sent.drain(..=at);
         self.answered.notify_one();
         Some(then)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, Timestamp)>> {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,11 +7,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_runtime::lock;
 use tokio::sync::watch;
 
 use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
@@ -93,7 +94,7 @@ impl Memory {
 
     /// Sets any text at a key, or removes its value, as another program would.
     pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
-        let mut records = self.0.lock();
+        let mut records = lock(&self.0.records);
         match text {
             Some(text) => drop(records.put(key, text.to_vec())),
             None => drop(records.standing.remove(key)),
@@ -103,16 +104,12 @@ impl Memory {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 impl Node {
     /// The next calls of this node get these faults, one each; later calls get none.
     pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
-        self.faults_lock().extend(faults);
+        lock(&self.faults).extend(faults);
     }
 
     /// Sets this node's knowledge of the store's time.
@@ -122,15 +119,11 @@ impl Node {
     }
 
     async fn fault(&self) -> Option<Fault> {
-        let fault = self.faults_lock().pop_front();
+        let fault = lock(&self.faults).pop_front();
         if let Some(Fault::Slow(delay)) = fault {
             tokio::time::sleep(delay).await;
         }
         fault
-    }
-
-    fn faults_lock(&self) -> MutexGuard<'_, VecDeque<Fault>> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,7 +141,7 @@ impl Drop for Node {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.0.lock().standing.len();
+        let keys = lock(&self.0.records).standing.len();
         f.debug_struct("Memory").field("keys", &keys).finish()
     }
 }
@@ -184,7 +177,7 @@ impl QuotaStore for Node {
             if let Some(Fault::Away | Fault::RequestLost | Fault::ReplyLost) = fault {
                 return Err(away(fault));
             }
-            let records = self.shared.lock();
+            let records = lock(&self.shared.records);
             let stale = fault == Some(Fault::Stale);
             let found = keys.iter().map(|key| {
                 let record = records.standing.get(key)?;
@@ -208,7 +201,7 @@ impl QuotaStore for Node {
                 _ => {}
             }
             let swapped = {
-                let mut records = self.shared.lock();
+                let mut records = lock(&self.shared.records);
                 let stands = |write: &Write| records.get(&write.key);
                 let found: Vec<_> = writes.iter().map(stands).collect();
                 let expected = writes.iter().map(|write| write.expected);
@@ -255,7 +248,12 @@ impl QuotaStore for Node {
                 return Err(away(fault));
             }
             let mut writes = self.shared.writes.subscribe();
-            let other = |_: &u64| self.shared.lock().get(key).map(|entry| entry.version) != since;
+            let other = |_: &u64| {
+                lock(&self.shared.records)
+                    .get(key)
+                    .map(|entry| entry.version)
+                    != since
+            };
             let changed = writes.wait_for(other).await;
             changed.expect("this node holds the sender");
             Ok(())

@@ -1,11 +1,11 @@
 //! What each engine knows as one node of its store: the time, the members, and whether it answers.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -48,7 +48,7 @@ impl Node {
 
     /// A regular check failed. Logs the first failure.
     pub(super) fn failed(&self, cause: &str) {
-        let mut trouble = self.lock();
+        let mut trouble = lock(&self.trouble);
         if trouble.is_none() {
             warn!(cause, "quota: {} is unavailable", self.store);
         }
@@ -60,17 +60,13 @@ impl Node {
 
     /// A regular check was answered. Logs it after a failure.
     pub(super) fn answered(&self) {
-        if self.lock().take().is_some() {
+        if lock(&self.trouble).take().is_some() {
             info!("quota: {} is back", self.store);
         }
     }
 
     pub(super) fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(Timestamp, Arc<str>)>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.trouble).clone()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The tasks that wait for news of keys, for stores that report many keys over one connection.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
+use tidegate_runtime::lock;
 use tokio::sync::oneshot;
 
 use super::Key;
@@ -15,7 +16,7 @@ impl Waiters {
     /// Waits for the next news of a key after this call; misses none.
     pub(super) fn wait(&self, key: &Key) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let waiters = all.entry(key.clone()).or_default();
         waiters.retain(|waiter| !waiter.is_closed());
         waiters.push(tell);
@@ -24,7 +25,7 @@ impl Waiters {
 
     /// Reports news of a key.
     pub(super) fn tell(&self, key: &Key) {
-        for waiter in self.lock().remove(key).unwrap_or_default() {
+        for waiter in lock(&self.0).remove(key).unwrap_or_default() {
             // An error means that the task no longer waits.
             let _ = waiter.send(());
         }
@@ -32,23 +33,19 @@ impl Waiters {
 
     /// Reports possible news of every key.
     pub(super) fn tell_all(&self) {
-        for waiter in self.lock().drain().flat_map(|(_, waiters)| waiters) {
+        for waiter in lock(&self.0).drain().flat_map(|(_, waiters)| waiters) {
             let _ = waiter.send(());
         }
     }
 
     /// The keys for which tasks wait.
     pub(super) fn waited_for(&self) -> Vec<Key> {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         all.retain(|_, waiters| {
             waiters.retain(|waiter| !waiter.is_closed());
             !waiters.is_empty()
         });
         all.keys().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<oneshot::Sender<()>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -22,12 +22,14 @@
 //! ```
 
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{HistogramOpts, Opts, TextEncoder};
 use std::collections::HashMap;
+
+use crate::lock;
 
 /// Upper bounds of the buckets of a [`WaitHistogram`]: from the answer of an idle backend to the
 /// longest wait that a config allows.   seconds
@@ -91,10 +93,7 @@ impl Registry {
     /// Every metric by the module that defines it, with a value or without.
     #[must_use]
     pub fn definitions(&self) -> Vec<Defined> {
-        self.defined
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.defined).clone()
     }
 
     /// Everything in Prometheus's text format.
@@ -123,7 +122,7 @@ impl Registry {
         module: &'static str,
         definitions: &'static [Definition],
     ) -> Registering<'_> {
-        let mut defined = self.defined.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut defined = lock(&self.defined);
         defined.push((module, definitions));
         Registering {
             registry: self,

@@ -8,12 +8,12 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_runtime::{Clock, Timer};
+use tidegate_runtime::{Clock, Timer, lock};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -79,7 +79,7 @@ impl Phases {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// A head is here. Returns when its last byte arrived, and the refusal if the head is bad.

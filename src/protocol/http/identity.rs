@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{AUTHORIZATION, HeaderName, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
+use tidegate_runtime::lock;
 
 use super::super::Settings;
 use super::super::forwarded;
@@ -76,7 +77,7 @@ impl Identities {
             originator,
             unusable,
         };
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         if !said.is(&last) {
             *last = Arc::new(said.of(&self.connection));
         }

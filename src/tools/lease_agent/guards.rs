@@ -1,13 +1,14 @@
 //! Places of gauges that clients hold across requests: by token, and for a time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use tidegate_leases::client::Guard;
+use tidegate_runtime::lock;
 
 /// The most places of all clients together.
 const GUARDS_MAX: usize = 100_000;
@@ -39,7 +40,7 @@ impl Guards {
         // 128 bits of an unpredictable generator.
         let token = format!("{:032x}", rand::random::<u128>());
         let ends = Instant::now() + ttl;
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         if held.by_token.len() >= GUARDS_MAX {
             return None;
         }
@@ -57,7 +58,7 @@ impl Guards {
 
     /// Keeps it for this long from now. False if the place is not held.
     pub(super) fn renew(&self, id: &str, token: &str, ttl: Duration) -> bool {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         let held = &mut *held;
         let Some(place) = held.by_token.get_mut(token).filter(|place| place.id == id) else {
             return false;
@@ -71,7 +72,7 @@ impl Guards {
 
     /// Releases it. False if the place is not held.
     pub(super) fn give_back(&self, id: &str, token: &str) -> bool {
-        let mut held = self.held();
+        let mut held = lock(&self.held);
         if held.by_token.get(token).is_none_or(|place| place.id != id) {
             return false;
         }
@@ -84,7 +85,7 @@ impl Guards {
     pub(super) async fn expire(&self) {
         loop {
             let next = {
-                let mut held = self.held();
+                let mut held = lock(&self.held);
                 let now = Instant::now();
                 while let Some((ends, token)) = held.by_end.pop_first() {
                     if ends > now {
@@ -103,9 +104,5 @@ impl Guards {
                 None => self.changed.notified().await,
             }
         }
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
+use tidegate_runtime::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -120,17 +121,13 @@ impl Recorder {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn connected(&self) {
-        self.lock().report.connections += 1;
+        lock(&self.state).report.connections += 1;
         self.changed.notify_waiters();
     }
 
     pub(super) fn malformed(&self) {
-        self.lock().report.malformed += 1;
+        lock(&self.state).report.malformed += 1;
         self.changed.notify_waiters();
     }
 
@@ -138,7 +135,7 @@ impl Recorder {
     pub(super) fn begin(&self) -> Call<'_> {
         let options = &self.options;
         let call = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             // Read under the lock, so that starts are in order.
             let now = Instant::now();
             state.start(now.duration_since(self.epoch));
@@ -175,11 +172,11 @@ impl Recorder {
     }
 
     pub(super) fn report(&self) -> Report {
-        self.lock().report.clone()
+        lock(&self.state).report.clone()
     }
 
     pub(super) fn starts(&self) -> Vec<Duration> {
-        self.lock().starts.iter().copied().collect()
+        lock(&self.state).starts.iter().copied().collect()
     }
 
     pub(super) async fn wait_until(&self, is_so: impl Fn(&Report) -> bool) -> Report {
@@ -198,7 +195,7 @@ impl Recorder {
 
     pub(super) fn reset(&self) {
         {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             let in_flight = state.report.in_flight;
             state.report = Report {
                 in_flight,
@@ -255,7 +252,7 @@ impl Call<'_> {
     fn leave(&mut self, due: CallEnd) -> CallEnd {
         self.ended = true;
         let outcome = {
-            let mut state = self.recorder.lock();
+            let mut state = lock(&self.recorder.state);
             let fell = self.is_down || state.falls != self.falls_before;
             let outcome = if fell { CallEnd::Fallen } else { due };
             let report = &mut state.report;

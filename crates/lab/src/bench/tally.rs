@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use tidegate_runtime::lock;
 
 use super::client::{Answer, Failure};
 
@@ -168,19 +169,15 @@ impl Tally {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn started(&self, intended: Instant) {
         let lag = nanoseconds(intended.elapsed());
-        let mut counts = self.lock();
+        let mut counts = lock(&self.counts);
         counts.report.calls += 1;
         counts.lag.saturating_record(lag);
     }
 
     pub(super) fn ended(&self, call: u64, intended: Instant, outcome: Result<Answer, Failure>) {
-        let mut counts = self.lock();
+        let mut counts = lock(&self.counts);
         let now = Instant::now();
         counts.last_end = now;
         match outcome {
@@ -200,15 +197,15 @@ impl Tally {
     }
 
     pub(super) fn left(&self) {
-        self.lock().report.left += 1;
+        lock(&self.counts).report.left += 1;
     }
 
     pub(super) fn begun(&self) -> u64 {
-        self.lock().report.calls
+        lock(&self.counts).report.calls
     }
 
     pub(super) fn report(&self, unsent: u64) -> Report {
-        let counts = self.lock();
+        let counts = lock(&self.counts);
         let micros = |histogram: &Histogram<u64>, quantile| {
             // Tenths would be more than three digits.
             (histogram.value_at_quantile(quantile) as f64 / 100.0).round() / 10.0

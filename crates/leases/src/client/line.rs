@@ -5,13 +5,13 @@
 //! draws in the same poll in which it is admitted, so nothing can be lost.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tidegate_limits::bucket::TokenLimiter;
 use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
 use tidegate_limits::{Timestamp, Tokens};
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::sleep_until;
 
@@ -280,7 +280,7 @@ impl Line {
 
     /// Reads the clock inside the lock: time never goes backwards for the state.
     fn with<R>(&self, look: impl FnOnce(&mut State, Timestamp) -> R) -> R {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         let now = self.clock.now();
         look(&mut state, now)
     }

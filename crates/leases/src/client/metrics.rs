@@ -1,9 +1,10 @@
 //! The metrics of a lease client, with the names of Doorman's client, and some more.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate_runtime::lock;
 use tidegate_runtime::metric::Registry;
 
 use super::leases::Ignored;
@@ -100,11 +101,7 @@ impl ClientMetrics {
     }
 
     fn label<'a>(&self, server: &'a ServerAddress) -> &'a str {
-        let mut servers = self
-            .0
-            .servers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut servers = lock(&self.0.servers);
         if servers.contains(server) {
             return server.as_str();
         }

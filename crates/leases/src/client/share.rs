@@ -7,9 +7,10 @@
 //! amount in use. A smaller lease is confirmed only once the user keeps to it, and only then the
 //! difference is free for others.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_limits::Timestamp;
+use tidegate_runtime::lock;
 use tokio_util::sync::DropGuard;
 
 use super::State;
@@ -80,7 +81,7 @@ impl Share {
             state.wants(now)
         };
         let is_sooner = {
-            let mut registry = shared.client.registry();
+            let mut registry = lock(&shared.client.registry);
             registry.leases.set_in_use(&shared.id, used);
             registry.leases.set_wants(now, &shared.id, wants)
         };
@@ -123,7 +124,7 @@ impl Share {
 
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, ShareState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -139,7 +140,7 @@ impl ShareState {
 impl Drop for Share {
     fn drop(&mut self) {
         let Shared { id, client, .. } = &*self.0;
-        let mut registry = client.registry();
+        let mut registry = lock(&client.registry);
         let this = Arc::as_ptr(&self.0);
         let is_this = |other: &std::sync::Weak<Shared>| std::ptr::eq(other.as_ptr(), this);
         if registry.shares.get(id).is_some_and(is_this) {

@@ -4,10 +4,11 @@
 //! ours follow Prometheus's rules. A resource is a label only if the config names it literally, or
 //! while there are few: ids come from clients, and a label must not.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{Histogram, IntCounter};
+use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Figure, Reach, Registry, Show};
 use tonic::Code;
 
@@ -263,7 +264,7 @@ impl Metrics {
     /// Everything in Prometheus's text format.
     #[must_use]
     pub(super) fn text(&self, status: &Status, redirected: u64, wall: SystemTime) -> String {
-        let _one_at_a_time = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = lock(&self.scraping);
         let since_epoch = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.ours.time_seconds.show(since_epoch);
         self.mirror(status, redirected);

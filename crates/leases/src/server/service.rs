@@ -5,11 +5,12 @@
 //! store, answers that the master is unknown. It checks once more before the answer leaves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
 use tidegate_runtime::election::Mastership;
+use tidegate_runtime::lock;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
@@ -97,11 +98,7 @@ impl Service {
 
     /// The machine, the time, and whether it is the master and may answer as such.
     fn machine(&self) -> (MutexGuard<'_, Machine>, Timestamp, bool) {
-        let mut machine = self
-            .0
-            .machine
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut machine = lock(&self.0.machine);
         let now = self.0.clock.now();
         let mastership = self.0.mastership.borrow();
         let is_certain = match &*mastership {

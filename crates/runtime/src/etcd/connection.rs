@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use http::uri::PathAndQuery;
@@ -25,6 +25,7 @@ use tonic_prost::ProstCodec;
 
 use super::endpoint::{Endpoint, Tls};
 use super::failure::Failure;
+use crate::lock;
 
 /// One member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
@@ -103,7 +104,7 @@ impl Member {
             Some(kept) => kept,
             None => {
                 let connected = self.connect(end).await?;
-                *self.lock() = Some(connected.clone());
+                *lock(&self.connection) = Some(connected.clone());
                 connected
             }
         };
@@ -130,18 +131,12 @@ impl Member {
             }
             Err(_) => self.perhaps("no answer in time"),
         };
-        *self.lock() = None;
+        *lock(&self.connection) = None;
         Err(failure)
     }
 
     fn kept(&self) -> Option<SendRequest<Body>> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<SendRequest<Body>>> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connection).clone()
     }
 
     async fn connect(&self, end: Instant) -> Result<SendRequest<Body>, Failure> {
