@@ -62,6 +62,14 @@ pub struct Arguments {
     /// Apply each --limit to each sidecar separately
     #[arg(long)]
     pub per_sidecar: bool,
+    #[command(flatten)]
+    /// The assumptions.
+    pub assumptions: Assumptions,
+}
+
+/// What to assume about the logs.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Assumptions {
     /// Largest difference between the clock of a host and the true time, in either direction
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10ms")]
     pub clock_error: Duration,
@@ -70,19 +78,6 @@ pub struct Arguments {
     pub reorder: u32,
     /// Assume that calls without a line never left
     #[arg(long)]
-    pub ignore_missing: bool,
-}
-
-/// What to audit, and what to assume about the logs.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The limits. Quotas need none: a line that drew from a quota contains its total.
-    pub limits: Vec<Limit>,
-    /// Largest error of a host's clock.
-    pub clock_error: Duration,
-    /// Calls held back to put them in order.
-    pub reorder: usize,
-    /// Whether calls without a line are assumed never to have left.
     pub ignore_missing: bool,
 }
 
@@ -152,15 +147,9 @@ pub fn write_report(
     };
     let given = arguments.limits.iter().cloned();
     limits.extend(given.map(|limit| Limit { scope, ..limit }));
-    let settings = Settings {
-        limits,
-        clock_error: arguments.clock_error,
-        reorder: arguments.reorder as usize,
-        ignore_missing: arguments.ignore_missing,
-    };
     let logs = arguments.logs.iter().map(|path| Log::open(path));
     let report = match logs.collect() {
-        Ok(logs) => audit(logs, &settings),
+        Ok(logs) => audit(logs, limits, &arguments.assumptions),
         Err(error) => Err(AuditError::Log(error)),
     };
     match report {
@@ -171,10 +160,9 @@ pub fn write_report(
         }
         Err(error) => {
             write!(complaints, "tidegate: {error}")?;
-            let mut cause = std::error::Error::source(&error);
-            while let Some(error) = cause {
-                write!(complaints, ": {error}")?;
-                cause = error.source();
+            let cause = std::error::Error::source(&error);
+            for cause in std::iter::successors(cause, |error| error.source()) {
+                write!(complaints, ": {cause}")?;
             }
             writeln!(complaints)?;
             Ok(Verdict::Unknown)
@@ -187,18 +175,23 @@ pub fn write_report(
 /// # Errors
 ///
 /// A log that cannot be read, too many sidecars, or a clock error that is too large.
-pub fn audit(mut logs: Vec<Log>, settings: &Settings) -> Result<Report, AuditError> {
-    check_clock_error(settings)?;
+pub fn audit(
+    mut logs: Vec<Log>,
+    limits: Vec<Limit>,
+    assumptions: &Assumptions,
+) -> Result<Report, AuditError> {
+    let clock_error = assumptions.clock_error;
+    check_clock_error(clock_error, &limits)?;
     let names: Vec<String> = logs.iter().map(|log| log.name().to_owned()).collect();
     let mut audit = Audit {
-        judge: Judge::new(settings.limits.clone(), settings.clock_error),
-        order: Order::new(settings.reorder),
+        judge: Judge::new(limits, clock_error),
+        order: Order::new(assumptions.reorder as usize),
         sidecars: Vec::new(),
         numbers: HashMap::new(),
         recent: Recent::default(),
         report: Report {
             logs: names.len(),
-            ignored: settings.ignore_missing,
+            ignored: assumptions.ignore_missing,
             ..Report::default()
         },
         crowded: None,
@@ -210,14 +203,14 @@ pub fn audit(mut logs: Vec<Log>, settings: &Settings) -> Result<Report, AuditErr
     Ok(audit.finish())
 }
 
-fn check_clock_error(settings: &Settings) -> Result<(), AuditError> {
-    for limit in &settings.limits {
+fn check_clock_error(clock_error: Duration, limits: &[Limit]) -> Result<(), AuditError> {
+    for limit in limits {
         let window = match limit.span {
             Span::Any(length) | Span::Aligned(length) => length,
             Span::AtOnce => 2 * CLOCK_ERROR_MAX,
         };
-        if limit.scope == Scope::Together && 2 * settings.clock_error >= window
-            || settings.clock_error > CLOCK_ERROR_MAX
+        if limit.scope == Scope::Together && 2 * clock_error >= window
+            || clock_error > CLOCK_ERROR_MAX
         {
             return Err(AuditError::ClockError {
                 limit: limit.name.clone(),
@@ -295,10 +288,8 @@ impl Audit {
             return None;
         }
         self.recent.first(number, &call);
-        self.report.calls += 1;
         sidecar.calls += 1;
         let sent = call.sent?;
-        self.report.sent += 1;
         sidecar.sent += 1;
         self.report.quotaless += u64::from(sent.limited && sent.quota.is_empty());
         let event = self.judge.event(number, call.started, call.id, sent);
@@ -326,12 +317,9 @@ impl Audit {
         }
         let mut report = self.report;
         for (sidecar, seen) in self.sidecars {
-            let (missing, far) = (seen.missing(), seen.far());
-            report.missing += missing;
-            report.far += far;
             report.sidecars.push(Sidecar {
-                missing,
-                far,
+                missing: seen.missing(),
+                far: seen.far(),
                 ..sidecar
             });
         }
@@ -340,7 +328,7 @@ impl Audit {
             // A lost line leaves a gap in the ids, except at the end of a log.
             anywhere: report
                 .lost
-                .saturating_sub(report.missing)
+                .saturating_sub(report.missing())
                 .saturating_add(report.broken),
             late: report.late,
             ignored: report.ignored,
@@ -349,7 +337,7 @@ impl Audit {
             in_doubt: report
                 .differ
                 .saturating_add(report.not_compared)
-                .saturating_add(report.far),
+                .saturating_add(report.far()),
         };
         (report.rows, report.verdict) = self.judge.verdict(&report.sidecars, unread);
         report

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
-use tidegate::tools::audit::{self, Limit, Log, Meets, Report, Scope, Settings, Span, Verdict};
+use tidegate::tools::audit::{self, Assumptions, Limit, Log, Meets, Report, Scope, Span, Verdict};
 use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -193,17 +193,16 @@ impl World {
     }
 }
 
-fn audited(logs: &[Vec<String>], settings: &Settings) -> Report {
+fn audited(logs: &[Vec<String>], limits: Vec<Limit>, assumptions: &Assumptions) -> Report {
     let logs = logs.iter().enumerate().map(|(number, lines)| {
         let text = lines.join("\n");
         Log::new(format!("{number}.log"), Cursor::new(text)).expect("it is in memory")
     });
-    audit::audit(logs.collect(), settings).expect("it can be audited")
+    audit::audit(logs.collect(), limits, assumptions).expect("it can be audited")
 }
 
-fn settings(limits: Vec<Limit>, clock_error: u64) -> Settings {
-    Settings {
-        limits,
+fn assumptions(clock_error: u64) -> Assumptions {
+    Assumptions {
         clock_error: Duration::from_nanos(clock_error),
         reorder: 1000,
         ignore_missing: false,
@@ -314,8 +313,8 @@ fn agree(processes: usize, error: u64, scope: Scope) {
             }
         }
         let limits = asked.iter().map(|(limit, _)| limit.clone()).collect();
-        let report = audited(&logs, &settings(limits, error));
-        assert_eq!((report.missing, report.late, report.twice), (0, 0, 0));
+        let report = audited(&logs, limits, &assumptions(error));
+        assert_eq!((report.missing(), report.late, report.twice), (0, 0, 0));
         for (row, (limit, truth)) in asked.iter().enumerate() {
             check(seed, &report, row, limit.max, truth);
             told[report.rows[row].verdict as usize] += 1;
@@ -359,7 +358,7 @@ fn one_sidecar_needs_no_clock_but_its_own() {
         };
         let max = truth.now - u64::from(seed % 2 == 0 && truth.now > 1);
         let limit = limit(Span::Any(LENGTH), max, Scope::Together);
-        let report = audited(&logs, &settings(vec![limit], 40 * MILLI));
+        let report = audited(&logs, vec![limit], &assumptions(40 * MILLI));
         check(seed, &report, 0, max, &truth);
     }
 }
@@ -381,7 +380,7 @@ fn costs_are_summed_as_calls_are_counted() {
                 meets: Meets::RateLimit("nova".into()),
                 ..limit(Span::Any(LENGTH), max, Scope::Together)
             };
-            let report = audited(&logs, &settings(vec![limit], 0));
+            let report = audited(&logs, vec![limit], &assumptions(0));
             check(seed, &report, 0, max, &truth);
         }
     }
@@ -414,11 +413,11 @@ fn whatever_lines_are_missing_or_out_of_order_nothing_is_kept_that_was_not() {
         let max = truth.saturating_sub(random.random_range(0..3)).max(1) - 1;
         let scope = Scope::Together;
         let limit = limit(Span::Any(LENGTH), max + 1, scope);
-        let mut settings = settings(vec![limit], MILLI);
-        settings.reorder = random.random_range(1..30);
-        let report = audited(&logs, &settings);
+        let mut assumptions = assumptions(MILLI);
+        assumptions.reorder = random.random_range(1..30);
+        let report = audited(&logs, vec![limit], &assumptions);
         let lines = dropped.iter().filter(|it| **it).count() as u64;
-        assert_eq!(report.missing, lines, "seed {seed}\n{}", report.render());
+        assert_eq!(report.missing(), lines, "seed {seed}\n{}", report.render());
         match report.verdict {
             Verdict::Kept => assert!(truth <= max + 1, "seed {seed}\n{}", report.render()),
             Verdict::Exceeded => assert!(truth > max + 1, "seed {seed}\n{}", report.render()),
@@ -453,7 +452,7 @@ fn a_quota_is_summed_by_key_and_window_over_all_logs() {
             ));
         }
         let most = spent.values().max().copied().unwrap_or(0);
-        let report = audited(&logs, &settings(Vec::new(), 0));
+        let report = audited(&logs, Vec::new(), &assumptions(0));
         let Some(row) = report.rows.first() else {
             assert_eq!(most, 0, "seed {seed}");
             continue;

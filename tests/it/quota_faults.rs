@@ -123,14 +123,14 @@ async fn run(plan: &Plan, mut store: Store) -> Outcome {
     let logs = logs
         .iter()
         .map(|path| Log::open(path).expect("it is there"));
-    let settings = audit::Settings {
-        limits: Vec::new(),
+    let assumptions = audit::Assumptions {
         clock_error: Duration::from_millis(10),
         reorder: 1_000_000,
         // They are looked for at the backend.
         ignore_missing: true,
     };
-    let report = audit::audit(logs.collect(), &settings).expect("the logs are of few sidecars");
+    let report = audit::audit(logs.collect(), Vec::new(), &assumptions);
+    let report = report.expect("the logs are of few sidecars");
     eprintln!(
         "{}: {} calls answered, {} refused, {} failed; {} arrived, {} of them without a line",
         plan.name,

@@ -1,19 +1,20 @@
 //! Counts each call in the limits that it met, and decides for each limit whether it was kept.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::limit::{Limit, Meets, Scope, Span, tokens};
+use super::limit::{Limit, Scope, Span, tokens};
 use super::line::{Draw, Sent};
-use super::quota::{Fullest, Quotas};
+use super::quota::{Fullest, Quota, Quotas};
 use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
 use super::sweep::{Bounds, Found, Mark, Sweep};
 
-/// Most distinct names of functions, classes, rate limits and quotas.
-const NAMES_MAX: usize = 65_536;
+/// Most kinds of calls whose limits are stored once.
+const KINDS_MAX: usize = 65_536;
 
-/// The index of a name. Names beyond [`NAMES_MAX`] share the first index.
-type Name = u32;
+/// What decides in which limits a call counts: its function, class and rate limit.
+type Kind = (Box<str>, Box<str>, Option<Box<str>>);
 
 /// Calls that could not be counted, besides those missing from each sidecar.
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +48,10 @@ impl Unread {
 pub(super) struct Event {
     mark: Mark,
     sidecar: u32,
-    function: Name,
-    class: Name,
-    rate_limit: Option<Name>,
     /// Millionths.
     tokens: u64,
-    limited: bool,
+    /// The limits in which it counts, by index.
+    limits: Arc<[usize]>,
     quota: Box<[Draw]>,
 }
 
@@ -66,8 +65,9 @@ impl Event {
 /// All limits, and what they have counted.
 #[derive(Debug)]
 pub(super) struct Judge {
-    names: Names,
     limits: Vec<Judged>,
+    /// The limits in which each kind of call counts.
+    kinds: HashMap<Kind, Arc<[usize]>>,
     error: u64,
     quotas: Quotas,
 }
@@ -75,7 +75,6 @@ pub(super) struct Judge {
 #[derive(Debug)]
 struct Judged {
     limit: Limit,
-    meets: Meets<Name>,
     /// By sidecar; `None` where the sidecar sent nothing that counts.
     each: Vec<Option<Sweep>>,
     /// Over all sidecars, if the limit has that scope.
@@ -84,10 +83,8 @@ struct Judged {
 
 impl Judge {
     pub(super) fn new(limits: Vec<Limit>, clock_error: Duration) -> Self {
-        let mut names = Names::default();
         let error = u64::try_from(clock_error.as_micros()).expect("it is an hour at most");
         let limits = limits.into_iter().map(|limit| Judged {
-            meets: limit.meets.map(|name| names.of(name)),
             each: Vec::new(),
             together: match limit.scope {
                 Scope::Sidecar => None,
@@ -97,7 +94,7 @@ impl Judge {
         });
         Self {
             limits: limits.collect(),
-            names,
+            kinds: HashMap::new(),
             error,
             quotas: Quotas::default(),
         }
@@ -114,26 +111,43 @@ impl Judge {
                 id,
             },
             sidecar: u32::try_from(sidecar).expect("sidecars are bounded"),
-            function: self.names.of(&sent.function),
-            class: self.names.of(&sent.class),
-            rate_limit: sent.rate_limit.map(|name| self.names.of(&name)),
             tokens: sent.tokens,
-            limited: sent.limited,
+            limits: match sent.limited {
+                true => self.limits_of(&sent),
+                false => Arc::default(),
+            },
             quota: sent.quota,
         }
+    }
+
+    fn limits_of(&mut self, sent: &Sent) -> Arc<[usize]> {
+        let kind = (
+            sent.function.clone(),
+            sent.class.clone(),
+            sent.rate_limit.clone(),
+        );
+        if let Some(known) = self.kinds.get(&kind) {
+            return Arc::clone(known);
+        }
+        let counts = |it: &usize| self.limits[*it].limit.meets.counts(sent);
+        let limits: Arc<[usize]> = (0..self.limits.len()).filter(counts).collect();
+        if self.kinds.len() < KINDS_MAX {
+            self.kinds.insert(kind, Arc::clone(&limits));
+        }
+        limits
     }
 
     /// Counts one call. Calls come in the order in which they left.
     pub(super) fn judge(&mut self, event: &Event) {
         for draw in &event.quota {
-            let name = self.names.of(&draw.limit);
-            self.quotas.draw(name, draw, event.mark.id);
+            self.quotas.draw(draw, event.mark.id);
         }
-        if !event.limited {
-            return;
-        }
-        for judged in &mut self.limits {
-            let amount = judged.counts(event);
+        for limit in event.limits.iter() {
+            let judged = &mut self.limits[*limit];
+            let amount = match judged.limit.counts_tokens() {
+                true => event.tokens,
+                false => 1,
+            };
             if amount == 0 {
                 continue;
             }
@@ -174,7 +188,8 @@ impl Judge {
     fn quota_rows(&self, sidecars: &[Sidecar], unread: Unread) -> Vec<Row> {
         let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
         let unknown = unread.beside(missing).saturating_add(self.quotas.uncounted);
-        let row = |(name, found): (&Name, &Fullest)| {
+        let row = |(name, quota): (&Box<str>, &Quota)| {
+            let found = &quota.found;
             let Fullest {
                 window,
                 unplaced,
@@ -189,7 +204,7 @@ impl Judge {
                 (Verdict::Unknown, differ)
             } else if unknown > 0 {
                 (Verdict::Unknown, calls_unread(unknown))
-            } else if self.quotas.unplaced_matters(*name) {
+            } else if quota.unplaced_matters() {
                 (Verdict::Unknown, format!("{unplaced} draws name no window"))
             } else {
                 let fit = format!("{unplaced} draws name no window, and fit into any");
@@ -199,7 +214,7 @@ impl Judge {
                 (Verdict::Kept, notes.join("; "))
             };
             Row {
-                limit: format!("quota:{}", self.names.names[*name as usize]),
+                limit: format!("quota:{name}"),
                 allowed: format!("{} in a window", tokens(window.total)),
                 densest: tokens(window.spent),
                 when: format!("{:?} in window {}", found.key, window.number),
@@ -209,26 +224,11 @@ impl Judge {
                 why,
             }
         };
-        let mut rows: Vec<Row> = self.quotas.found.iter().map(row).collect();
-        rows.sort_by(|a, b| a.limit.cmp(&b.limit));
-        rows
+        self.quotas.quotas.iter().map(row).collect()
     }
 }
 
 impl Judged {
-    /// The amount that a call adds to this limit.
-    fn counts(&self, event: &Event) -> u64 {
-        let meets = match &self.meets {
-            Meets::Every => true,
-            Meets::Function(name) => event.function == *name,
-            Meets::Class(name) => event.class == *name,
-            Meets::EveryExcept(classes) => !classes.contains(&event.class),
-            Meets::RateLimit(name) if event.rate_limit == Some(*name) => return event.tokens,
-            Meets::RateLimit(_) => false,
-        };
-        u64::from(meets)
-    }
-
     fn row(&self, sidecars: &[Sidecar], unread: Unread, error: u64) -> Row {
         let each: Vec<Found> = (0..sidecars.len()).map(|it| self.found(it)).collect();
         let look = |sidecar: String, found: Found, bounds, missing, error| {
@@ -364,37 +364,6 @@ fn calls_unread(calls: u64) -> String {
     match calls {
         u64::MAX => "the logs contradict themselves".to_owned(),
         calls => format!("{calls} calls are unknown"),
-    }
-}
-
-/// Every name, stored once.
-#[derive(Debug)]
-struct Names {
-    numbers: HashMap<Box<str>, Name>,
-    names: Vec<Box<str>>,
-}
-
-impl Default for Names {
-    fn default() -> Self {
-        Self {
-            numbers: HashMap::new(),
-            names: vec!["(too many names)".into()],
-        }
-    }
-}
-
-impl Names {
-    fn of(&mut self, name: &str) -> Name {
-        if let Some(number) = self.numbers.get(name) {
-            return *number;
-        }
-        if self.names.len() == NAMES_MAX {
-            return 0;
-        }
-        let number = Name::try_from(self.names.len()).expect("names are bounded");
-        self.names.push(name.into());
-        self.numbers.insert(name.into(), number);
-        number
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tidegate_runtime::command::parse_duration;
 
+use super::line::Sent;
 use crate::admit::{self, Pool};
 use crate::config::Config;
 
@@ -30,30 +31,30 @@ pub struct Limit {
     pub scope: Scope,
 }
 
-/// Which of the calls that meet limits count in this one. `N` is a name.
+/// Which of the calls that meet limits count in this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meets<N = Box<str>> {
+pub enum Meets {
     /// All calls.
     Every,
     /// The calls of a function.
-    Function(N),
+    Function(Box<str>),
     /// The calls of a class.
-    Class(N),
+    Class(Box<str>),
     /// The calls of all classes except these.
-    EveryExcept(Vec<N>),
+    EveryExcept(Vec<Box<str>>),
     /// The calls that a rate limit was charged for, each with its tokens.
-    RateLimit(N),
+    RateLimit(Box<str>),
 }
 
-impl<N> Meets<N> {
-    /// The same, with other names.
-    pub(super) fn map<M>(&self, mut name: impl FnMut(&N) -> M) -> Meets<M> {
+impl Meets {
+    /// Whether a call counts.
+    pub(super) fn counts(&self, call: &Sent) -> bool {
         match self {
-            Self::Every => Meets::Every,
-            Self::Function(function) => Meets::Function(name(function)),
-            Self::Class(class) => Meets::Class(name(class)),
-            Self::EveryExcept(classes) => Meets::EveryExcept(classes.iter().map(name).collect()),
-            Self::RateLimit(limit) => Meets::RateLimit(name(limit)),
+            Self::Every => true,
+            Self::Function(name) => call.function == *name,
+            Self::Class(name) => call.class == *name,
+            Self::EveryExcept(classes) => !classes.contains(&call.class),
+            Self::RateLimit(name) => call.rate_limit.as_ref() == Some(name),
         }
     }
 }

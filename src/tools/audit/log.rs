@@ -109,24 +109,10 @@ impl Log {
         if self.buffer.last() == Some(&b'\n') {
             self.buffer.pop();
         } else if self.buffer.len() > LINE_MAX {
-            self.skip_line()?;
+            self.reader.skip_until(b'\n')?;
             return Ok(Some(Length::TooLong));
         }
         Ok(Some(Length::Fits))
-    }
-
-    fn skip_line(&mut self) -> io::Result<()> {
-        loop {
-            let chunk = self.reader.fill_buf()?;
-            let (used, ended) = match memchr::memchr(b'\n', chunk) {
-                Some(at) => (at + 1, true),
-                None => (chunk.len(), chunk.is_empty()),
-            };
-            self.reader.consume(used);
-            if ended {
-                return Ok(());
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! matter. A call late in a window may be logged after calls of the next, so two windows of a key
 //! are kept.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem;
 
 use super::line::Draw;
@@ -15,11 +15,19 @@ const KEYS_MAX: usize = 1 << 20;
 /// The sums of all quotas.
 #[derive(Debug, Default)]
 pub(super) struct Quotas {
-    keys: HashMap<(u32, Box<str>), Windows>,
-    /// The result of each quota, by its name.
-    pub(super) found: HashMap<u32, Fullest>,
+    /// By name.
+    pub(super) quotas: BTreeMap<Box<str>, Quota>,
+    /// The keys of all of them.
+    keys: usize,
     /// Draws that are in no sum: of keys beyond the bound, or of windows that ended long ago.
     pub(super) uncounted: u64,
+}
+
+/// One quota.
+#[derive(Debug, Default)]
+pub(super) struct Quota {
+    keys: HashMap<Box<str>, Windows>,
+    pub(super) found: Fullest,
 }
 
 /// The result of one quota, with its fullest window.
@@ -64,8 +72,8 @@ struct Windows {
 }
 
 impl Quotas {
-    /// Adds one draw of a call. `quota` stands for the quota's name.
-    pub(super) fn draw(&mut self, quota: u32, draw: &Draw, id: u64) {
+    /// Adds one draw of a call.
+    pub(super) fn draw(&mut self, draw: &Draw, id: u64) {
         let fresh = Window {
             number: draw.window.unwrap_or(0),
             total: draw.total,
@@ -73,12 +81,16 @@ impl Quotas {
             first: id,
             ..Window::default()
         };
-        let key = (quota, draw.key.clone());
-        if !self.keys.contains_key(&key) && self.keys.len() == KEYS_MAX {
-            self.uncounted += 1;
-            return;
+        let known = self.quotas.get(&draw.limit);
+        if known.is_none_or(|quota| !quota.keys.contains_key(&draw.key)) {
+            if self.keys == KEYS_MAX {
+                self.uncounted += 1;
+                return;
+            }
+            self.keys += 1;
         }
-        let windows = self.keys.entry(key).or_insert(Windows {
+        let Quota { keys, found } = self.quotas.entry(draw.limit.clone()).or_default();
+        let windows = keys.entry(draw.key.clone()).or_insert(Windows {
             newest: fresh,
             before: None,
             most: 0,
@@ -86,7 +98,6 @@ impl Quotas {
             unplaced: 0,
         });
         windows.least_total = windows.least_total.min(draw.total);
-        let found = self.found.entry(quota).or_default();
         if draw.window.is_none() {
             windows.unplaced = windows.unplaced.saturating_add(draw.cost);
             found.unplaced += 1;
@@ -100,8 +111,12 @@ impl Quotas {
         window.total = window.total.min(draw.total);
         window.total_most = window.total_most.max(draw.total);
         window.last = id;
-        let Window { spent, total, .. } = *window;
-        let total_most = window.total_most;
+        let Window {
+            spent,
+            total,
+            total_most,
+            ..
+        } = *window;
         let first = |noted: &mut bool, is_so: bool| u64::from(is_so && !mem::replace(noted, is_so));
         found.disputed += first(&mut window.is_disputed, total != total_most);
         found.exceeded += first(&mut window.is_exceeded, spent > total_most);
@@ -112,14 +127,14 @@ impl Quotas {
                 found.key = draw.key.clone();
             }
         }
-        let spent = window.spent;
         windows.most = windows.most.max(spent);
     }
+}
 
+impl Quota {
     /// Whether the draws without a window could make a window of this quota exceed its total.
-    pub(super) fn unplaced_matters(&self, quota: u32) -> bool {
-        let keys = self.keys.iter().filter(|((of, _), _)| *of == quota);
-        keys.map(|(_, windows)| windows).any(|windows| {
+    pub(super) fn unplaced_matters(&self) -> bool {
+        self.keys.values().any(|windows| {
             let most = windows.most.saturating_add(windows.unplaced);
             windows.unplaced > 0 && most > windows.least_total
         })
@@ -176,9 +191,9 @@ mod tests {
             ("a", 2, 51),
             ("b", 2, 100),
         ]) {
-            quotas.draw(0, &draw(key, window, 100, cost), id);
+            quotas.draw(&draw(key, window, 100, cost), id);
         }
-        let found = &quotas.found[&0];
+        let found = &quotas.quotas["per_user"].found;
         assert_eq!((&*found.key, found.window.number), ("a", 2));
         assert_eq!((found.window.spent, found.exceeded), (101, 1));
         assert_eq!((found.window.first, found.window.last), (2, 4));
@@ -189,31 +204,34 @@ mod tests {
     fn draws_that_come_two_windows_late_are_reported_as_uncounted() {
         let mut quotas = Quotas::default();
         for window in [1, 2, 3, 1] {
-            quotas.draw(0, &draw("a", window, 100, 100), 0);
+            quotas.draw(&draw("a", window, 100, 100), 0);
         }
-        assert_eq!((quotas.found[&0].exceeded, quotas.uncounted), (0, 1));
+        assert_eq!(
+            (quotas.quotas["per_user"].found.exceeded, quotas.uncounted),
+            (0, 1)
+        );
     }
 
     #[test]
     fn one_line_with_a_larger_total_does_not_raise_the_limit() {
         let mut quotas = Quotas::default();
-        quotas.draw(0, &draw("a", 1, 100, 100), 0);
-        quotas.draw(0, &draw("a", 1, 200, 100), 1);
-        let found = &quotas.found[&0];
+        quotas.draw(&draw("a", 1, 100, 100), 0);
+        quotas.draw(&draw("a", 1, 200, 100), 1);
+        let found = &quotas.quotas["per_user"].found;
         assert_eq!((found.exceeded, found.doubtful, found.disputed), (0, 1, 1));
-        quotas.draw(0, &draw("a", 1, 100, 1), 2);
-        let found = &quotas.found[&0];
+        quotas.draw(&draw("a", 1, 100, 1), 2);
+        let found = &quotas.quotas["per_user"].found;
         assert_eq!((found.exceeded, found.doubtful, found.disputed), (1, 1, 1));
     }
 
     #[test]
     fn draws_without_a_window_matter_if_some_window_has_no_room_for_them() {
         let mut quotas = Quotas::default();
-        quotas.draw(0, &draw("a", 1, 100, 60), 0);
-        quotas.draw(0, &draw("a", None, 100, 40), 1);
-        assert!(!quotas.unplaced_matters(0));
-        quotas.draw(0, &draw("a", 2, 100, 61), 2);
-        assert!(quotas.unplaced_matters(0) && !quotas.unplaced_matters(1));
-        assert_eq!(quotas.found[&0].unplaced, 1);
+        quotas.draw(&draw("a", 1, 100, 60), 0);
+        quotas.draw(&draw("a", None, 100, 40), 1);
+        assert!(!quotas.quotas["per_user"].unplaced_matters());
+        quotas.draw(&draw("a", 2, 100, 61), 2);
+        assert!(quotas.quotas["per_user"].unplaced_matters());
+        assert_eq!(quotas.quotas["per_user"].found.unplaced, 1);
     }
 }

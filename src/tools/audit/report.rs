@@ -47,10 +47,6 @@ impl From<Verdict> for ExitCode {
 pub struct Report {
     /// Logs that were read.
     pub logs: usize,
-    /// Calls that have a line.
-    pub calls: u64,
-    /// Of these, calls that left for the backend.
-    pub sent: u64,
     /// Further lines of calls that have a line already.
     pub twice: u64,
     /// Of these, lines whose first line was too long ago to compare with.
@@ -61,10 +57,6 @@ pub struct Report {
     pub others: u64,
     /// Calls that left and met limits, and drew from no quota.
     pub quotaless: u64,
-    /// Ids that are too far from the others to count the ids between as calls.
-    pub far: u64,
-    /// Calls without a line, by the gaps in the ids.
-    pub missing: u64,
     /// Lines that the sidecars reported as lost.
     pub lost: u64,
     /// Lines that cannot be read.
@@ -105,9 +97,9 @@ pub struct Sidecar {
     pub calls: u64,
     /// Of these, calls that left.
     pub sent: u64,
-    /// Its calls that have no line.
+    /// Its calls that have no line, by the gaps in the ids.
     pub missing: u64,
-    /// Its ids that are far from all others.
+    /// Its ids that are too far from the others to count the ids between as calls.
     pub far: u64,
 }
 
@@ -159,12 +151,26 @@ impl Report {
         out
     }
 
+    /// Calls without a line, of all sidecars.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.sum(|sidecar| sidecar.missing)
+    }
+
+    /// Ids that are far from all others of their sidecar.
+    pub(super) fn far(&self) -> u64 {
+        self.sum(|sidecar| sidecar.far)
+    }
+
+    fn sum(&self, of: impl Fn(&Sidecar) -> u64) -> u64 {
+        self.sidecars.iter().map(of).sum()
+    }
+
     /// The lines about the logs: what they contain, and what is wrong with them.
     fn logs_in_words(&self) -> String {
         let mut out = String::new();
-        let Self {
-            calls, logs, sent, ..
-        } = self;
+        let logs = self.logs;
+        let (calls, sent) = (self.sum(|it| it.calls), self.sum(|it| it.sent));
         let unsent = calls - sent;
         let text =
             format!("{calls} in {logs} logs: {sent} left for the backend, {unsent} never did");
@@ -206,7 +212,7 @@ impl Report {
         let no_quota = "calls left without drawing from a quota";
         let late = "calls could not be put in order: give a larger --reorder";
         let counts = [
-            ("missing", self.missing, "calls have no line", ignored),
+            ("missing", self.missing(), "calls have no line", ignored),
             (
                 "lost",
                 self.lost,
@@ -214,7 +220,7 @@ impl Report {
                 ignored,
             ),
             ("broken", self.broken, "lines cannot be read", ignored),
-            ("far", self.far, far, ""),
+            ("far", self.far(), far, ""),
             ("differ", self.differ, differ, ""),
             (
                 "twice",

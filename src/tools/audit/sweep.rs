@@ -10,7 +10,7 @@
 //! less than `2 + 2e` in two.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::limit::Span;
 
@@ -67,9 +67,8 @@ pub(super) struct Found {
 /// The sweep of one limit over one kind of span.
 #[derive(Debug)]
 pub(super) enum Sweep {
-    Any(Any),
+    Held(Held),
     Aligned(Aligned),
-    AtOnce(AtOnce),
 }
 
 impl Sweep {
@@ -79,144 +78,147 @@ impl Sweep {
             u64::try_from(length.as_micros()).expect("a window has 31 days at most")
         };
         match span {
-            Span::Any(length) => Self::Any(Any::new(micros(length), error)),
+            Span::Any(length) => Self::Held(Held::for_length(micros(length), error)),
             Span::Aligned(length) => Self::Aligned(Aligned::new(micros(length), error)),
-            Span::AtOnce => Self::AtOnce(AtOnce::new(error)),
+            Span::AtOnce => Self::Held(Held::to_their_ends(error)),
         }
     }
 
     /// Takes the next call. Calls come in the order of their stamps.
     pub(super) fn push(&mut self, mark: Mark) {
         match self {
-            Self::Any(sweep) => sweep.push(mark),
+            Self::Held(sweep) => sweep.push(mark),
             Self::Aligned(sweep) => sweep.push(mark),
-            Self::AtOnce(sweep) => sweep.push(mark),
         }
     }
 
     /// The result so far.
     pub(super) fn found(&self) -> Found {
         match self {
-            Self::Any(sweep) => sweep.found(),
+            Self::Held(sweep) => sweep.found,
             Self::Aligned(sweep) => sweep.found(),
-            Self::AtOnce(sweep) => sweep.found(),
         }
     }
 }
 
-/// Every span of one length, half open. It is enough to look at spans that begin at a call.
+/// Calls that are held at once. A call is held until the backend finished it, or for a fixed
+/// length: then those held at once are those of one span of that length, half open. It is enough
+/// to look at spans that begin at a call.
 #[derive(Debug)]
-pub(super) struct Any {
-    marks: VecDeque<Mark>,
-    /// How many marks were removed.
-    dropped: u64,
-    /// By the stamps; the most of one process; the least and the most of several. The least of one
-    /// process is what the stamps say: within one process, stamps less than the length apart are
-    /// less than the length apart in truth.
-    reaches: [Reach; 4],
-    overflowed: bool,
+pub(super) struct Held {
+    /// How long a call is held, unless the backend decides.   µs
+    length: Option<u64>,
+    by_stamps: Reach,
+    one_clock: [Reach; 2],
+    clocks: [Reach; 2],
+    found: Found,
 }
 
-/// The span that ends at the newest mark, and the densest so far.
+/// The calls held now, if each begins and ends this much later than its stamps.
 #[derive(Debug)]
 struct Reach {
-    /// Stamps less than this apart lie in one span.   µs
-    length: u64,
-    /// The number of the oldest mark in it, counted from the first ever.
-    from: u64,
+    begins: i64,
+    ends: i64,
+    /// By their ends.
+    now: BinaryHeap<Reverse<(u64, Mark)>>,
     sum: u64,
-    densest: Densest,
+    most: u64,
 }
 
-impl Any {
-    fn new(length: u64, error: u64) -> Self {
-        let slack = 2 + 2 * error;
-        let lengths = [
-            length,
-            length + 1,
-            (length + 1).saturating_sub(slack),
-            length + slack,
-        ];
+impl Held {
+    /// All calls are held for the same length, so only the distance of their stamps matters.
+    fn for_length(length: u64, error: u64) -> Self {
+        let slack = 2 + 2 * signed(error);
+        // Within one process, stamps less than the length apart are less than the length apart in
+        // truth.
+        let one_clock = [(0, 0), (0, 1)];
+        Self::new(Some(length), one_clock, [(0, 1 - slack), (0, slack)])
+    }
+
+    fn to_their_ends(error: u64) -> Self {
+        let error = signed(error);
+        // The end is a sum of two values that were cut, and of three as a time of day.
+        let clocks = [(2 + error, -error), (-error, 3 + error)];
+        Self::new(None, [(1, 0), (0, 2)], clocks)
+    }
+
+    /// The pairs are how much later calls begin and end, for the least and the most.
+    fn new(length: Option<u64>, one_clock: [(i64, i64); 2], clocks: [(i64, i64); 2]) -> Self {
+        let reach = |(begins, ends)| Reach {
+            begins,
+            ends,
+            now: BinaryHeap::new(),
+            sum: 0,
+            most: 0,
+        };
         Self {
-            marks: VecDeque::new(),
-            dropped: 0,
-            reaches: lengths.map(|length| Reach {
-                length,
-                from: 0,
-                sum: 0,
-                densest: Densest::default(),
-            }),
-            overflowed: false,
+            length,
+            by_stamps: reach((0, 0)),
+            one_clock: one_clock.map(reach),
+            clocks: clocks.map(reach),
+            found: Found::default(),
         }
     }
 
-    fn push(&mut self, mark: Mark) {
-        if self.marks.len() == MARKS_MAX
-            && let Some(oldest) = self.marks.pop_front()
-        {
-            for reach in &mut self.reaches {
-                if reach.from == self.dropped {
-                    reach.sum -= oldest.amount;
-                    reach.from += 1;
-                }
-            }
-            self.dropped += 1;
-            self.overflowed = true;
+    fn push(&mut self, mut mark: Mark) {
+        if let Some(length) = self.length {
+            mark.end = mark.at.saturating_add(length);
         }
-        self.marks.push_back(mark);
-        for reach in &mut self.reaches {
-            reach.push(mark, &self.marks, self.dropped);
-        }
-        let kept = self.reaches.iter().map(|reach| reach.from).min();
-        while self.dropped < kept.expect("there are four") {
-            self.marks.pop_front();
-            self.dropped += 1;
-        }
-    }
-
-    fn found(&self) -> Found {
-        let [stamps, one_clock_most, least, most] = self.reaches.each_ref().map(|it| it.densest);
-        Found {
-            densest: stamps,
-            one_clock: Bounds {
-                least: stamps.amount,
-                most: one_clock_most.amount,
-            },
-            clocks: Bounds {
-                least: least.amount,
-                most: most.amount,
-            },
-            overflowed: self.overflowed,
+        let found = &mut self.found;
+        let mut bounds = |reaches: &mut [Reach; 2]| {
+            let [least, most] = reaches.each_mut().map(|reach| {
+                found.overflowed |= !reach.push(mark);
+                reach.most
+            });
+            Bounds { least, most }
+        };
+        let (one_clock, clocks) = (bounds(&mut self.one_clock), bounds(&mut self.clocks));
+        (found.one_clock, found.clocks) = (one_clock, clocks);
+        found.overflowed |= !self.by_stamps.push(mark);
+        if self.by_stamps.most > found.densest.amount {
+            // Without a length, the moment at which the last of them left is meant.
+            let first = match (self.length, self.by_stamps.now.peek()) {
+                (Some(_), Some(Reverse((_, oldest)))) => *oldest,
+                _ => mark,
+            };
+            found.densest = Densest {
+                amount: self.by_stamps.most,
+                from: first.at,
+                to: mark.at,
+                first: first.id,
+                last: mark.id,
+            };
         }
     }
 }
 
 impl Reach {
-    /// Takes the newest mark, which is in `marks` already. `dropped` older ones were removed.
-    fn push(&mut self, newest: Mark, marks: &VecDeque<Mark>, dropped: u64) {
-        let mark = |number: u64| {
-            let index = usize::try_from(number - dropped).expect("there are MARKS_MAX at most");
-            &marks[index]
-        };
-        self.sum = self.sum.saturating_add(newest.amount);
-        let newest_number = dropped + marks.len() as u64 - 1;
-        while self.from <= newest_number
-            && mark(self.from).at.saturating_add(self.length) <= newest.at
+    /// Returns false if there are more calls than can be counted.
+    fn push(&mut self, mark: Mark) -> bool {
+        let begin = mark.at.saturating_add_signed(self.begins);
+        let end = mark.end.saturating_add_signed(self.ends);
+        while let Some(Reverse((first, over))) = self.now.peek()
+            && *first <= begin
         {
-            self.sum -= mark(self.from).amount;
-            self.from += 1;
+            self.sum -= over.amount;
+            self.now.pop();
         }
-        if self.sum > self.densest.amount {
-            let oldest = mark(self.from);
-            self.densest = Densest {
-                amount: self.sum,
-                from: oldest.at,
-                to: newest.at,
-                first: oldest.id,
-                last: newest.id,
-            };
+        if end <= begin {
+            return true;
         }
+        let fits = self.now.len() < MARKS_MAX;
+        if !fits && let Some(Reverse((_, first))) = self.now.pop() {
+            self.sum -= first.amount;
+        }
+        self.now.push(Reverse((end, mark)));
+        self.sum = self.sum.saturating_add(mark.amount);
+        self.most = self.most.max(self.sum);
+        fits
     }
+}
+
+fn signed(error: u64) -> i64 {
+    i64::try_from(error).expect("clocks err by less than a window")
 }
 
 /// Spans of one length. Each begins where the last one ends, the first at the epoch.
@@ -293,98 +295,5 @@ fn close(found: &mut Found, window: &Found) {
     ] {
         found.least = found.least.max(of.least);
         found.most = found.most.max(of.most);
-    }
-}
-
-/// Calls between their last byte and the end of the backend's work.
-#[derive(Debug)]
-pub(super) struct AtOnce {
-    stamps: Held,
-    one_clock: [Held; 2],
-    clocks: [Held; 2],
-    densest: Densest,
-    overflowed: bool,
-}
-
-/// Calls held at once, if each begins and ends this much later than its stamps.
-#[derive(Debug)]
-struct Held {
-    begins: i64,
-    ends: i64,
-    now: BinaryHeap<Reverse<u64>>,
-    most: u64,
-}
-
-impl AtOnce {
-    fn new(error: u64) -> Self {
-        let error = i64::try_from(error).expect("clocks err by less than a window");
-        let held = |begins, ends| Held {
-            begins,
-            ends,
-            now: BinaryHeap::new(),
-            most: 0,
-        };
-        // The end is a sum of two values that were cut, and of three as a time of day.
-        Self {
-            stamps: held(0, 0),
-            one_clock: [held(1, 0), held(0, 2)],
-            clocks: [held(2 + error, -error), held(-error, 3 + error)],
-            densest: Densest::default(),
-            overflowed: false,
-        }
-    }
-
-    fn push(&mut self, mark: Mark) {
-        let [one_least, one_most] = &mut self.one_clock;
-        let [least, most] = &mut self.clocks;
-        for held in [one_least, one_most, least, most] {
-            self.overflowed |= !held.push(mark);
-        }
-        let before = self.stamps.most;
-        self.overflowed |= !self.stamps.push(mark);
-        if self.stamps.most > before {
-            self.densest = Densest {
-                amount: self.stamps.most,
-                from: mark.at,
-                to: mark.at,
-                first: mark.id,
-                last: mark.id,
-            };
-        }
-    }
-
-    fn found(&self) -> Found {
-        let bounds = |[least, most]: &[Held; 2]| Bounds {
-            least: least.most,
-            most: most.most,
-        };
-        Found {
-            densest: self.densest,
-            one_clock: bounds(&self.one_clock),
-            clocks: bounds(&self.clocks),
-            overflowed: self.overflowed,
-        }
-    }
-}
-
-impl Held {
-    /// Returns false if there are more calls than can be counted.
-    fn push(&mut self, mark: Mark) -> bool {
-        let begin = mark.at.saturating_add_signed(self.begins);
-        let end = mark.end.saturating_add_signed(self.ends);
-        while let Some(Reverse(first)) = self.now.peek()
-            && *first <= begin
-        {
-            self.now.pop();
-        }
-        if end <= begin {
-            return true;
-        }
-        if self.now.len() == MARKS_MAX {
-            return false;
-        }
-        self.now.push(Reverse(end));
-        self.most = self.most.max(self.now.len() as u64);
-        true
     }
 }
