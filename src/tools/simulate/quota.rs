@@ -8,13 +8,15 @@ mod model;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::process::ExitCode;
 
 use serde::Serialize;
 
 use crate::tools::table::Column;
 
-pub use model::{Arguments, Half, Outcome, run};
+pub use model::Arguments;
+use model::{Run, run};
 
 /// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if the quota is invalid.
 #[must_use]
@@ -50,7 +52,7 @@ pub struct Report {
     pub skewed: Row,
 }
 
-/// The result of half a run.
+/// The result of half a run, without its first window, in which the demand is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// The number of windows.
@@ -76,15 +78,14 @@ pub struct Row {
 }
 
 impl Report {
-    /// The result of a run.
-    #[must_use]
-    pub fn new(arguments: &Arguments, outcome: &Outcome) -> Self {
+    fn new(arguments: &Arguments, run: &Run) -> Self {
+        let half = run.windows.len() / 2;
         Self {
             seed: arguments.seed,
             nodes: arguments.nodes,
             total: arguments.total,
-            even: Row::new(arguments, &outcome.even),
-            skewed: Row::new(arguments, &outcome.skewed),
+            even: Row::new(arguments, run, 1..half),
+            skewed: Row::new(arguments, run, half + 1..run.windows.len()),
         }
     }
 
@@ -104,23 +105,28 @@ impl Report {
 }
 
 impl Row {
-    fn new(arguments: &Arguments, half: &Half) -> Self {
+    fn new(arguments: &Arguments, run: &Run, part: Range<usize>) -> Self {
         let total = arguments.total;
-        let count = half.windows.len().max(1) as f64;
+        let (before, after) = (run.marks[part.start], run.marks[part.end]);
+        let draws = after.draws - before.draws;
+        let windows = &run.windows[part];
+        let count = windows.len().max(1) as f64;
         let mut row = Self {
-            windows: half.windows.len(),
+            windows: windows.len(),
             exceeded: 0,
             used: 0.0,
             used_least: f64::INFINITY,
             share_least: f64::INFINITY,
             first: 0.0,
-            draws: half.counts.draws as f64 / count,
-            conflicts: half.counts.conflicts as f64 / half.counts.draws.max(1) as f64,
-            relinquished: half.counts.relinquished as f64 / count,
-            local: 1.0 - half.waited as f64 / half.decided.max(1) as f64,
+            draws: draws as f64 / count,
+            conflicts: (after.conflicts - before.conflicts) as f64 / draws.max(1) as f64,
+            relinquished: (after.relinquished - before.relinquished) as f64 / count,
+            local: 1.0
+                - (after.waited - before.waited) as f64
+                    / (after.decided - before.decided).max(1) as f64,
         };
         let share = total as f64 / f64::from(arguments.nodes);
-        for window in &half.windows {
+        for window in windows {
             let spent: u64 = window.spent.iter().sum();
             let used = spent as f64 / total.min(window.asked).max(1) as f64;
             let least = window.spent.iter().min().copied().unwrap_or(0);

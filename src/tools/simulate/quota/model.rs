@@ -1,13 +1,12 @@
 //! The model: nodes, a store and the network between them.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Action, Answer, Away, Counts, Ledger, Question, Record, Rule, RuleError, RuleSettings,
-    Standing, StoreReply, StoreTime, Version, Waiting, Write,
+    Action, Answer, Away, Ledger, Question, Record, Rule, RuleError, RuleSettings, Standing,
+    StoreReply, StoreTime, Version, Waiting, Write,
 };
 
 use super::super::random::Random;
@@ -83,48 +82,46 @@ impl Arguments {
     }
 }
 
-/// The result. Of each half, the first window is left out, because the demand is unknown in it.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// The half with even demand.
-    pub even: Half,
-    /// The half in which most demand came to the first node.
-    pub skewed: Half,
+/// The result.
+pub(super) struct Run {
+    /// Window by window.
+    pub(super) windows: Vec<Window>,
+    /// The counts at each window's beginning, and at the end of the last.
+    pub(super) marks: Vec<Counted>,
 }
 
-/// Half of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Half {
-    /// Window by window.
-    pub windows: Vec<Window>,
-    /// The counts of all ledgers.
-    pub counts: Counts,
+/// Counts since the start of the run, of all nodes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counted {
+    pub(super) draws: u64,
+    pub(super) conflicts: u64,
+    pub(super) relinquished: u64,
     /// Calls that were decided.
-    pub decided: u64,
+    pub(super) decided: u64,
     /// Those of them that waited for the store.
-    pub waited: u64,
+    pub(super) waited: u64,
 }
 
 /// A window by the store's clock.
-#[derive(Clone, Debug, Default)]
-pub struct Window {
+#[derive(Clone)]
+pub(super) struct Window {
     /// The demand.
-    pub asked: u64,
+    pub(super) asked: u64,
     /// What each node spent.
-    pub spent: Vec<u64>,
+    pub(super) spent: Vec<u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrive(usize),
-    /// A request is at the store, or its answer is back.
-    Reach(usize),
-    Return(usize),
+    /// A request is at the store.
+    Reach(Trip),
+    /// The store's answer is back, with the store's time.
+    Return(Trip, StoreReply, Duration),
     Wake(usize),
     /// The key was written since a node asked to be notified.
     Told(usize),
     /// A window begins.
-    Window(u64),
+    Window,
 }
 
 struct Trip {
@@ -132,10 +129,8 @@ struct Trip {
     question: Question,
     asked: Asked,
     sent: Timestamp,
-    came: Option<(StoreReply, Duration)>,
 }
 
-#[derive(Clone, Copy)]
 enum Asked {
     Time,
     Read,
@@ -146,8 +141,8 @@ struct Node {
     ledger: Ledger,
     time: StoreTime,
     /// The cost of waiting calls, and since when they wait.
-    queue: VecDeque<(u64, u64)>,
-    wakes_at: u64,
+    queue: VecDeque<(u64, Timestamp)>,
+    wakes_at: Timestamp,
     watches: bool,
 }
 
@@ -155,34 +150,28 @@ struct World<'a> {
     arguments: &'a Arguments,
     rule: Rule,
     random: Random,
-    /// Nanoseconds since the start. Nodes and store count alike, but do not know it.
-    now: u64,
-    order: u64,
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    /// Nodes and store count alike, but do not know it.
+    now: Timestamp,
+    /// By their time, then in the order in which they were planned.
+    events: BTreeMap<(Timestamp, u64), Event>,
+    planned: u64,
     nodes: Vec<Node>,
-    trips: Vec<Trip>,
     store: Option<(Version, Record)>,
-    windows: Vec<Window>,
-    /// The sums at each window's beginning: counts, decided, waited.
-    marks: Vec<(Counts, u64, u64)>,
-    decided: u64,
-    waited: u64,
+    counted: Counted,
+    run: Run,
 }
 
 /// Runs it.
-#[must_use]
-pub fn run(arguments: &Arguments, rule: Rule) -> Outcome {
+pub(super) fn run(arguments: &Arguments, rule: Rule) -> Run {
     let mut world = World::new(arguments, rule);
-    let length = world.length();
-    let end = length * u64::from(arguments.windows);
-    while let Some(Reverse((at, _, event))) = world.events.pop() {
-        if at > end {
-            break;
-        }
+    let end = world.beginning(arguments.windows);
+    while let Some(((at, _), event)) = world.events.pop_first()
+        && at <= end
+    {
         world.now = at;
         world.happen(event);
     }
-    world.outcome()
+    world.run
 }
 
 impl<'a> World<'a> {
@@ -192,7 +181,7 @@ impl<'a> World<'a> {
             ledger: Ledger::new(rule, Timestamp::ZERO),
             time: StoreTime::unknown(Timestamp::ZERO),
             queue: VecDeque::new(),
-            wakes_at: u64::MAX,
+            wakes_at: Timestamp::MAX,
             watches: false,
         };
         let window = Window {
@@ -203,90 +192,93 @@ impl<'a> World<'a> {
             arguments,
             rule,
             random: Random::new(arguments.seed, 0),
-            now: 0,
-            order: 0,
-            events: BinaryHeap::new(),
+            now: Timestamp::ZERO,
+            events: BTreeMap::new(),
+            planned: 0,
             nodes: (0..nodes).map(|_| node()).collect(),
-            trips: Vec::new(),
             store: None,
-            windows: vec![window; arguments.windows as usize],
-            marks: Vec::new(),
-            decided: 0,
-            waited: 0,
+            counted: Counted::default(),
+            run: Run {
+                windows: vec![window; arguments.windows as usize],
+                marks: Vec::new(),
+            },
         };
-        for window in 0..=u64::from(arguments.windows) {
-            world.push(world.length() * window, Event::Window(window));
+        for window in 0..=arguments.windows {
+            world.plan(world.beginning(window), Event::Window);
         }
         for node in 0..nodes {
-            world.arrives(node);
+            world.plan_arrival(node);
         }
         world
     }
 
-    fn length(&self) -> u64 {
-        u64::try_from(self.rule.settings().length.as_nanos()).expect("a window is short")
+    fn beginning(&self, window: u32) -> Timestamp {
+        Timestamp::ZERO + self.rule.settings().length * window
     }
 
-    fn push(&mut self, at: u64, event: Event) {
-        self.order += 1;
-        self.events.push(Reverse((at, self.order, event)));
+    /// When the demand shifts to the first node.
+    fn half(&self) -> Timestamp {
+        self.beginning(self.arguments.windows / 2)
     }
 
-    fn local(&self) -> Timestamp {
-        Timestamp::from_nanos(self.now)
+    fn plan(&mut self, at: Timestamp, event: Event) {
+        self.planned += 1;
+        self.events.insert((at, self.planned), event);
+    }
+
+    /// Plans something for the end of a way between a node and the store.
+    fn plan_after_way(&mut self, event: Event) {
+        let at = self.now + self.random.between(WAY);
+        self.plan(at, event);
     }
 
     fn time(&self, node: usize) -> StoreTime {
-        self.nodes[node].time.at(self.local())
+        self.nodes[node].time.at(self.now)
     }
 
-    /// The number of the window; the last one at the very end.
-    fn window(&self) -> usize {
-        let window = usize::try_from(self.now / self.length()).expect("there are few windows");
-        window.min(self.windows.len() - 1)
+    /// The current window; the last one at the very end.
+    fn window(&mut self) -> &mut Window {
+        let passed = self.now.since(Timestamp::ZERO).as_nanos();
+        let number = passed / self.rule.settings().length.as_nanos();
+        let number = usize::try_from(number).expect("there are few windows");
+        let last = self.run.windows.len() - 1;
+        &mut self.run.windows[number.min(last)]
     }
 
-    fn is_skewed(&self) -> bool {
-        self.now >= self.length() * u64::from(self.arguments.windows / 2)
-    }
-
-    /// When the next call arrives at a node.
-    fn arrives(&mut self, node: usize) {
+    /// Plans the next call at a node.
+    fn plan_arrival(&mut self, node: usize) {
         let settings = self.rule.settings();
         let mean = (self.arguments.cost_max + 1) as f64 / 2.0;
         let asked = settings.total as f64 * self.arguments.load as f64 / 100.0;
         let calls_per_second = asked / mean / settings.length.as_secs_f64();
         let nodes = self.nodes.len() as f64;
         let first = self.arguments.skew as f64 / 100.0;
-        let part = match (self.is_skewed() && self.nodes.len() > 1, node) {
+        let is_skewed = self.now >= self.half();
+        let part = match (is_skewed && self.nodes.len() > 1, node) {
             (false, _) => 1.0 / nodes,
             (true, 0) => first,
             (true, _) => (1.0 - first) / (nodes - 1.0),
         };
         // A node that gets nothing checks later whether that is still so.
-        let gap = if part > 0.0 {
-            self.random.gap(calls_per_second * part)
-        } else {
-            settings.length
+        let gap = match part > 0.0 {
+            true => self.random.gap(calls_per_second * part),
+            false => settings.length,
         };
-        let half = self.length() * u64::from(self.arguments.windows / 2);
-        let next = self.now + u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX / 2);
-        // The shift is immediate, not after the last gap.
-        let next = if self.now < half {
-            next.min(half)
-        } else {
-            next
+        let next = match is_skewed {
+            true => self.now + gap,
+            // The shift is immediate, not after the last gap.
+            false => (self.now + gap).min(self.half()),
         };
-        self.push(next, Event::Arrive(node));
+        self.plan(next, Event::Arrive(node));
     }
 
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive(node) => self.arrive(node),
             Event::Reach(trip) => self.reach(trip),
-            Event::Return(trip) => self.answer(trip),
+            Event::Return(trip, reply, stamp) => self.answer(&trip, reply, stamp),
             Event::Wake(node) => {
-                self.nodes[node].wakes_at = u64::MAX;
+                self.nodes[node].wakes_at = Timestamp::MAX;
                 self.serve(node);
                 self.drive(node);
             }
@@ -295,33 +287,32 @@ impl<'a> World<'a> {
                 self.nodes[node].ledger.told();
                 self.drive(node);
             }
-            Event::Window(_) => {
-                let mut sum = Counts::default();
-                for node in 0..self.nodes.len() {
-                    let counts = self.nodes[node].ledger.now(&self.time(node)).counts;
-                    sum.draws += counts.draws;
-                    sum.conflicts += counts.conflicts;
-                    sum.relinquished += counts.relinquished;
+            Event::Window => {
+                let mut mark = self.counted;
+                for node in &self.nodes {
+                    let counts = node.ledger.now(&node.time.at(self.now)).counts;
+                    mark.draws += counts.draws;
+                    mark.conflicts += counts.conflicts;
+                    mark.relinquished += counts.relinquished;
                 }
-                self.marks.push((sum, self.decided, self.waited));
+                self.run.marks.push(mark);
             }
         }
     }
 
     fn arrive(&mut self, node: usize) {
-        let part = self.is_skewed() && node > 0 && self.arguments.skew == 100;
-        self.arrives(node);
-        if part {
+        let is_skewed = self.now >= self.half();
+        self.plan_arrival(node);
+        if is_skewed && node > 0 && self.arguments.skew == 100 {
             return;
         }
         let cost = 1 + self.random.below(self.arguments.cost_max);
-        let window = self.window();
-        self.windows[window].asked += cost;
-        self.decided += 1;
+        self.window().asked += cost;
+        self.counted.decided += 1;
         self.serve(node);
         let waits = !self.nodes[node].queue.is_empty();
         if (waits || !self.take(node, cost)) && self.nodes[node].queue.len() < QUEUE {
-            self.waited += 1;
+            self.counted.waited += 1;
             self.nodes[node].queue.push_back((cost, self.now));
         }
         self.drive(node);
@@ -332,8 +323,7 @@ impl<'a> World<'a> {
         let time = self.time(node);
         match self.nodes[node].ledger.take(cost, &time) {
             Ok(_) => {
-                let window = self.window();
-                self.windows[window].spent[node] += cost;
+                self.window().spent[node] += cost;
                 true
             }
             Err(Answer::Draw | Answer::Between { .. }) => false,
@@ -342,10 +332,9 @@ impl<'a> World<'a> {
     }
 
     fn serve(&mut self, node: usize) {
-        let timeout = self.rule.settings().draw_timeout.as_nanos();
+        let timeout = self.rule.settings().draw_timeout;
         while let Some((cost, since)) = self.nodes[node].queue.front().copied() {
-            let is_over = u128::from(self.now - since) > timeout;
-            if !is_over && !self.take(node, cost) {
+            if self.now.since(since) <= timeout && !self.take(node, cost) {
                 return;
             }
             self.nodes[node].queue.pop_front();
@@ -354,7 +343,6 @@ impl<'a> World<'a> {
 
     fn drive(&mut self, node: usize) {
         let time = self.time(node);
-        let now = self.local();
         let who = &mut self.nodes[node];
         let waiting = Waiting {
             next: who.queue.front().map_or(0, |(cost, _)| *cost),
@@ -363,10 +351,10 @@ impl<'a> World<'a> {
         let (question, asked) = match who.ledger.next(waiting, &time) {
             Action::Sleep(until) => {
                 who.watches |= who.ledger.watches(&time);
-                let until = until.as_nanos().max(self.now + 1);
+                let until = until.max(self.now + Duration::from_nanos(1));
                 if until < who.wakes_at {
                     who.wakes_at = until;
-                    self.push(until, Event::Wake(node));
+                    self.plan(until, Event::Wake(node));
                 }
                 return;
             }
@@ -374,91 +362,49 @@ impl<'a> World<'a> {
             Action::Read(question) => (question, Asked::Read),
             Action::Write(question, write) => (question, Asked::Write(write)),
         };
-        let trip = self.trips.len();
-        self.trips.push(Trip {
+        let sent = self.now;
+        self.plan_after_way(Event::Reach(Trip {
             node,
             question,
             asked,
-            sent: now,
-            came: None,
-        });
-        let at = self.arrival();
-        self.push(at, Event::Reach(trip));
+            sent,
+        }));
     }
 
-    fn arrival(&mut self) -> u64 {
-        let way = self.random.between(WAY);
-        self.now + u64::try_from(way.as_nanos()).expect("the way is short")
-    }
-
-    fn reach(&mut self, trip: usize) {
-        let standing = match self.store {
-            None => Standing::Absent,
-            Some((version, record)) => Standing::Record { version, record },
-        };
-        let came = match self.trips[trip].asked {
-            Asked::Time => StoreReply::Time,
-            Asked::Write(write) if write.replaces == self.store.map(|(version, _)| version) => {
+    fn reach(&mut self, trip: Trip) {
+        let reply = match (&trip.asked, self.store) {
+            (Asked::Time, _) => StoreReply::Time,
+            (Asked::Write(write), store) if write.replaces == store.map(|(version, _)| version) => {
                 let version = Version(write.replaces.map_or(0, |version| version.0) + 1);
                 self.store = Some((version, write.record));
                 for node in 0..self.nodes.len() {
-                    if self.nodes[node].watches && node != self.trips[trip].node {
-                        let at = self.arrival();
-                        self.push(at, Event::Told(node));
+                    if self.nodes[node].watches && node != trip.node {
+                        self.plan_after_way(Event::Told(node));
                     }
                 }
                 StoreReply::Written(version)
             }
-            Asked::Read | Asked::Write(_) => StoreReply::Stands(standing),
+            (_, None) => StoreReply::Stands(Standing::Absent),
+            (_, Some((version, record))) => {
+                StoreReply::Stands(Standing::Record { version, record })
+            }
         };
-        let stamp = Duration::from_millis(self.now / 1_000_000);
-        self.trips[trip].came = Some((came, stamp));
-        let at = self.arrival();
-        self.push(at, Event::Return(trip));
+        let stamp = Duration::from_millis(self.now.as_nanos() / 1_000_000);
+        self.plan_after_way(Event::Return(trip, reply, stamp));
     }
 
-    fn answer(&mut self, trip: usize) {
-        let now = self.local();
-        let Trip {
-            node,
-            question,
-            sent,
-            came,
-            ..
-        } = self.trips[trip];
-        let (came, stamp) = came.expect("it was at the store");
+    fn answer(&mut self, trip: &Trip, reply: StoreReply, stamp: Duration) {
+        let node = trip.node;
         let who = &mut self.nodes[node];
-        if matches!(came, StoreReply::Time | StoreReply::Written(_)) {
-            let told = StoreTime::from_reply(sent, now, stamp, RESOLUTION);
+        if matches!(reply, StoreReply::Time | StoreReply::Written(_)) {
+            let told = StoreTime::from_reply(trip.sent, self.now, stamp, RESOLUTION);
             who.time = who.time.and(&told);
         }
         let time = self.time(node);
         let entropy = self.random.next();
-        self.nodes[node].ledger.done(question, came, &time, entropy);
+        let ledger = &mut self.nodes[node].ledger;
+        ledger.done(trip.question, reply, &time, entropy);
         self.serve(node);
         self.drive(node);
-    }
-
-    fn outcome(self) -> Outcome {
-        let half = self.windows.len() / 2;
-        let part = |from: usize, to: usize| {
-            let (first, last) = (&self.marks[from], &self.marks[to]);
-            let counts = Counts {
-                draws: last.0.draws - first.0.draws,
-                conflicts: last.0.conflicts - first.0.conflicts,
-                relinquished: last.0.relinquished - first.0.relinquished,
-                ..Counts::default()
-            };
-            Half {
-                windows: self.windows[from..to].to_vec(),
-                counts,
-                decided: last.1 - first.1,
-                waited: last.2 - first.2,
-            }
-        };
-        Outcome {
-            even: part(1, half),
-            skewed: part(half + 1, self.windows.len()),
-        }
     }
 }
