@@ -8,12 +8,14 @@
 //! docs/leases-simulation.md explains the columns.
 
 mod model;
+mod scenario;
 mod table;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-pub use model::{Outcome, Rule, Scenario, run};
+pub use model::{Outcome, Rule, run};
+pub use scenario::Scenario;
 pub use table::Summary;
 
 /// The arguments of `tidegate simulate leases`.
@@ -56,12 +58,10 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 ///
 /// A write that fails.
 pub fn write_summaries(arguments: &Arguments, out: &mut impl Write) -> io::Result<bool> {
-    let chosen: Vec<Scenario> = Scenario::ALL
-        .into_iter()
-        .filter(|one| arguments.scenario.is_empty() || arguments.scenario.contains(&one.number()))
-        .collect();
+    let is_chosen =
+        |one: &Scenario| arguments.scenario.is_empty() || arguments.scenario.contains(&one.number);
     let mut summaries = Vec::new();
-    for scenario in chosen {
+    for scenario in Scenario::ALL.iter().filter(|one| is_chosen(one)) {
         let outcomes: Vec<Outcome> = (0..u64::from(arguments.runs))
             .map(|at| {
                 let seed = arguments.seed.wrapping_add(at);

@@ -11,6 +11,7 @@ use tidegate_leases::wire::{Epoch, GetCapacityRequest, Lease, ResourceRequest};
 use tidegate_limits::Timestamp;
 
 use super::super::random::Random;
+use super::scenario::{CLIENTS_EACH, Event, Scenario};
 use crate::config::lease_server;
 
 /// The capacity.
@@ -31,19 +32,6 @@ const TASKS: u64 = 3;
 /// The start of the simulation, since 1970.
 const BEGIN: Duration = Duration::from_secs(1_000_000_000);
 
-/// One of the seven scenarios.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they are called what they are called")]
-pub enum Scenario {
-    One,
-    Two,
-    Three,
-    Four,
-    Five,
-    Six,
-    Seven,
-}
-
 /// When a lowered lease is free for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rule {
@@ -51,43 +39,6 @@ pub enum Rule {
     Confirmed,
     /// As soon as it is lowered, as in the original.
     AtOnce,
-}
-
-impl Scenario {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::One,
-        Self::Two,
-        Self::Three,
-        Self::Four,
-        Self::Five,
-        Self::Six,
-        Self::Seven,
-    ];
-
-    /// Its number.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self as u8 + 1
-    }
-
-    fn seconds(self) -> u64 {
-        if self == Self::Seven { 3_600 } else { 300 }
-    }
-
-    /// For each job the one above it; clients of each job of the lowest level, and the initial
-    /// demand of each.
-    fn tree(self) -> (Vec<Option<usize>>, usize, f64) {
-        match self {
-            Self::One | Self::Two | Self::Three => (vec![None], 5, 110.0),
-            Self::Four => (vec![None, Some(0)], 5, 100.0),
-            Self::Five | Self::Six | Self::Seven => {
-                let mut above = vec![None, Some(0), Some(0), Some(0)];
-                above.extend((0..9).map(|at| Some(1 + at / 3)));
-                (above, 5, 15.0)
-            }
-        }
-    }
 }
 
 /// The result of a run.
@@ -140,15 +91,6 @@ struct Client {
     next_at: u64,
 }
 
-#[derive(Clone, Copy)]
-enum Event {
-    Lose(usize),
-    Elect(usize),
-    /// Two clients want a thousand.
-    Six,
-    Mishap,
-}
-
 struct World {
     random: Random,
     jobs: Vec<Job>,
@@ -163,10 +105,10 @@ struct World {
 
 /// Runs a scenario.
 #[must_use]
-pub fn run(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Outcome {
+pub fn run(scenario: &Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Outcome {
     let mut world = World::new(scenario, seed, rule, reserved_clients);
     let mut samples = Vec::new();
-    for second in 0..=scenario.seconds() {
+    for second in 0..=scenario.seconds {
         world.ticks = 0;
         world.happen(second);
         if second > 0 && second.is_multiple_of(SAMPLE_EVERY) {
@@ -208,11 +150,11 @@ resources:
 }
 
 impl World {
-    fn new(scenario: Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Self {
+    fn new(scenario: &Scenario, seed: u64, rule: Rule, reserved_clients: u64) -> Self {
         let epoch = Epoch::new(Timestamp::ZERO, BEGIN);
-        let (above, clients_each, wants) = scenario.tree();
         let mut random = Random::new(seed, 0);
-        let jobs: Vec<Job> = above
+        let jobs: Vec<Job> = scenario
+            .above
             .iter()
             .enumerate()
             .map(|(at, above)| {
@@ -240,33 +182,25 @@ impl World {
             })
             .collect();
         let leaves: Vec<usize> = (0..jobs.len())
-            .filter(|job| !above.contains(&Some(*job)))
+            .filter(|job| !scenario.above.contains(&Some(*job)))
             .collect();
         let clients = leaves
             .iter()
-            .flat_map(|job| (0..clients_each).map(move |at| (*job, at)))
+            .flat_map(|job| (0..CLIENTS_EACH).map(move |at| (*job, at)))
             .map(|(job, at)| Client {
                 id: format!("client-{job}-{at}"),
                 job,
-                wants,
+                wants: scenario.wants,
                 lease: None,
                 next_at: 0,
             })
             .collect();
-        let events = match scenario {
-            Scenario::Two => vec![(120, Event::Lose(0)), (140, Event::Elect(0))],
-            Scenario::Three => vec![(120, Event::Lose(0)), (190, Event::Elect(0))],
-            Scenario::Six => vec![(150, Event::Six)],
-            Scenario::Seven => (1..=60)
-                .map(|minute| (minute * 60, Event::Mishap))
-                .collect(),
-            _ => Vec::new(),
-        };
+        let mishaps = (1..=scenario.mishaps).map(|minute| (minute * 60, Event::Mishap));
         Self {
             random,
             jobs,
             clients,
-            events,
+            events: scenario.events.iter().copied().chain(mishaps).collect(),
             epoch,
             ticks: 0,
             mishaps: [0; 3],
@@ -297,7 +231,7 @@ impl World {
         match event {
             Event::Lose(job) => self.lose(job),
             Event::Elect(job) => self.elect(second, job),
-            Event::Six => {
+            Event::Spike => {
                 let clients = self.clients.len() as u64;
                 let first = self.random.below(clients) as usize;
                 let mut second = first;

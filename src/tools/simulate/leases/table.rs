@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::model::{CAPACITY, Outcome, SAMPLE_EVERY, Scenario};
+use super::model::{CAPACITY, Outcome, SAMPLE_EVERY};
+use super::scenario::{Results, Scenario};
 
 /// Above the capacity, by more than the rounding of a sum.
 const EXCEEDS: f64 = CAPACITY * (1.0 + 1e-9);
@@ -63,15 +64,12 @@ pub struct Summary {
     /// Elections, spikes and losses of a master, in all runs together.
     pub mishaps: [u32; 3],
     /// Expectations that failed.
-    pub disappointments: Vec<String>,
+    pub disappointments: Vec<&'static str>,
 }
-
-/// Results from elsewhere: handed out, samples above, highest, mean above, longest dip.
-type Row = [&'static str; 5];
 
 impl Summary {
     pub(super) fn new(
-        scenario: Scenario,
+        scenario: &Scenario,
         seed: u64,
         reserved_clients: u64,
         outcomes: &[Outcome],
@@ -97,7 +95,7 @@ impl Summary {
             }
         }
         let mut summary = Self {
-            scenario: scenario.number(),
+            scenario: scenario.number,
             runs: outcomes.len(),
             seed,
             handed_out_percent: each(&|outcome| {
@@ -116,7 +114,7 @@ impl Summary {
             mishaps,
             disappointments: Vec::new(),
         };
-        summary.disappointments = summary.check(scenario, reserved_clients > 0);
+        summary.disappointments = summary.check(reserved_clients > 0);
         summary
     }
 
@@ -128,42 +126,36 @@ impl Summary {
 
     /// Expectations that failed. What is set aside for clients is not handed out to others, so with
     /// a reserve only the capacity itself is expected to hold.
-    fn check(&self, scenario: Scenario, has_reserve: bool) -> Vec<String> {
-        let mut missed = Vec::new();
-        let mut expect = |holds: bool, what: &str| {
-            if !holds {
-                missed.push(what.to_owned());
-            }
-        };
+    fn check(&self, has_reserve: bool) -> Vec<&'static str> {
         let handed_out = self.handed_out_percent.median;
-        if has_reserve || scenario != Scenario::Seven {
-            expect(
-                self.samples_above.max == 0.0,
-                "no sample above the capacity in any run",
-            );
-        }
-        if has_reserve {
-            return missed;
-        }
-        if scenario == Scenario::Seven {
-            expect(
-                self.samples_above.median < 14.0,
-                "fewer than 14 samples above the capacity (median)",
-            );
-            expect(
-                self.highest.is_none_or(|highest| highest.max < 530.24),
-                "no sample as high as 530.24",
-            );
-            expect(handed_out >= 96.6, "at least 96.6 % handed out (median)");
-            expect(
-                self.longest_dip_seconds.median < 75.0,
-                "no dip of 75 s (median)",
-            );
-        }
-        if scenario == Scenario::Five {
-            expect(handed_out >= 97.2, "at least 97.2 % handed out (median)");
-        }
-        missed
+        let never_above = (
+            self.samples_above.max == 0.0,
+            "no sample above the capacity in any run",
+        );
+        let expected = match self.scenario {
+            5 if !has_reserve => vec![
+                never_above,
+                (handed_out >= 97.2, "at least 97.2 % handed out (median)"),
+            ],
+            7 if !has_reserve => vec![
+                (
+                    self.samples_above.median < 14.0,
+                    "fewer than 14 samples above the capacity (median)",
+                ),
+                (
+                    self.highest.is_none_or(|highest| highest.max < 530.24),
+                    "no sample as high as 530.24",
+                ),
+                (handed_out >= 96.6, "at least 96.6 % handed out (median)"),
+                (
+                    self.longest_dip_seconds.median < 75.0,
+                    "no dip of 75 s (median)",
+                ),
+            ],
+            _ => vec![never_above],
+        };
+        let missed = expected.into_iter().filter(|(holds, _)| !holds);
+        missed.map(|(_, what)| what).collect()
     }
 }
 
@@ -180,40 +172,6 @@ fn longest_dip(outcome: &Outcome) -> f64 {
         longest = longest.max(now);
     }
     longest as f64
-}
-
-/// The original's rules, run again over many seeds, and the figures that its authors published.
-fn elsewhere(scenario: u8) -> (Row, Option<Row>) {
-    match scenario {
-        1 => (["89.9 / 99.3 / 99.5", "0", "-", "-", "0 / 0 / 5"], None),
-        2 => (["92.0 / 99.0 / 99.7", "0", "-", "-", "0 / 0 / 10"], None),
-        3 => (["58.2 / 62.0 / 65.2", "0", "-", "-", "90 / 95 / 95"], None),
-        4 => (["76.8 / 95.8 / 99.6", "0", "-", "-", "0 / 0 / 20"], None),
-        5 => (
-            ["96.0 / 97.2 / 98.4", "0 / 0 / 3", "501.1", "500.3", "0"],
-            Some(["96.8", "-", "-", "-", "-"]),
-        ),
-        6 => (
-            [
-                "94.5 / 95.8 / 97.9",
-                "0 / 0 / 3",
-                "504.9",
-                "500.4",
-                "5 / 10 / 20",
-            ],
-            None,
-        ),
-        _ => (
-            [
-                "92.6 / 96.2 / 97.6",
-                "5 / 15 / 42",
-                "502.9 / 514.6 / 729.5",
-                "501.1 / 504.9 / 513.5",
-                "55 / 75 / 175",
-            ],
-            Some(["96.6", "14", "530.24", "509.99", "at most 120"]),
-        ),
-    }
 }
 
 impl fmt::Display for Summary {
@@ -245,7 +203,7 @@ impl fmt::Display for Summary {
                 cells[0], cells[1], cells[2], cells[3], cells[4]
             )
         };
-        let heads: Row = [
+        let heads: Results = [
             "handed out %",
             "samples above",
             "highest",
@@ -254,9 +212,9 @@ impl fmt::Display for Summary {
         ];
         line("", &heads.map(str::to_owned))?;
         line("tidegate", &ours)?;
-        let (measured, published) = elsewhere(self.scenario);
-        line("re-measured", &measured.map(str::to_owned))?;
-        if let Some(published) = published {
+        let scenario = &Scenario::ALL[usize::from(self.scenario) - 1];
+        line("re-measured", &scenario.measured.map(str::to_owned))?;
+        if let Some(published) = scenario.published {
             line("published", &published.map(str::to_owned))?;
         }
         writeln!(
