@@ -188,7 +188,7 @@ impl Judge {
     fn quota_rows(&self, sidecars: &[Sidecar], unread: Unread) -> Vec<Row> {
         let missing = sidecars.iter().map(|sidecar| sidecar.missing).sum();
         let unknown = unread.beside(missing).saturating_add(self.quotas.uncounted);
-        let row = |(name, quota): (&Box<str>, &Quota)| {
+        let row = |name: &str, quota: &Quota| {
             let found = &quota.found;
             let Fullest {
                 window,
@@ -224,7 +224,8 @@ impl Judge {
                 why,
             }
         };
-        self.quotas.quotas.iter().map(row).collect()
+        let quotas = self.quotas.quotas.iter();
+        quotas.map(|(name, quota)| row(name, quota)).collect()
     }
 }
 

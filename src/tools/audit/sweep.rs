@@ -67,7 +67,7 @@ pub(super) struct Found {
 /// The sweep of one limit over one kind of span.
 #[derive(Debug)]
 pub(super) enum Sweep {
-    Held(Held),
+    Held(Box<Held>),
     Aligned(Aligned),
 }
 
@@ -78,9 +78,9 @@ impl Sweep {
             u64::try_from(length.as_micros()).expect("a window has 31 days at most")
         };
         match span {
-            Span::Any(length) => Self::Held(Held::for_length(micros(length), error)),
+            Span::Any(length) => Self::Held(Box::new(Held::for_length(micros(length), error))),
             Span::Aligned(length) => Self::Aligned(Aligned::new(micros(length), error)),
-            Span::AtOnce => Self::Held(Held::to_their_ends(error)),
+            Span::AtOnce => Self::Held(Box::new(Held::to_their_ends(error))),
         }
     }
 
