@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -33,6 +34,10 @@ pub(super) struct Member {
     tls: Option<Tls>,
     connection: Mutex<Option<SendRequest<Body>>>,
 }
+
+/// What carries a connection. One type for TCP and TLS: each type has an HTTP/2 of its own in the program, 150 KB.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Messages of a stream, in order.
 pub(super) type Messages<T> = tonic::Streaming<T>;
@@ -147,7 +152,7 @@ impl Member {
             // Small requests, each answered before the next.
             let _ = stream.set_nodelay(true);
             if !self.endpoint.https {
-                return self.handshake(stream).await;
+                return self.handshake(Box::new(stream)).await;
             }
             let Some(Tls(tls)) = &self.tls else {
                 return Err(self.never("https, but no authority to trust is configured"));
@@ -159,17 +164,14 @@ impl Member {
                 .connect(name, stream)
                 .await
                 .map_err(|error| self.never(error))?;
-            self.handshake(stream).await
+            self.handshake(Box::new(stream)).await
         };
         timeout_at(end, connecting)
             .await
             .unwrap_or_else(|_| Err(self.never("not connected in time")))
     }
 
-    async fn handshake<S>(&self, stream: S) -> Result<SendRequest<Body>, Failure>
-    where
-        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn handshake(&self, stream: Box<dyn Stream>) -> Result<SendRequest<Body>, Failure> {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .map_err(|error| self.never(error))?;
