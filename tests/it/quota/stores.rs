@@ -4,6 +4,7 @@ use tidegate_runtime::zookeeper::{Client, Settings};
 
 use super::*;
 
+use crate::child::Process;
 use crate::sidecar;
 use crate::stores::{Etcd, Redis, ZooKeeper};
 
@@ -33,6 +34,10 @@ fn on_zookeeper(zookeeper: &ZooKeeper) -> String {
     format!("engine = \"zookeeper\"\nservers = [\"{addr}\"]\nsession_timeout = \"2s\"")
 }
 
+fn on_etcd(etcd: &Etcd) -> String {
+    format!("engine = \"etcd\"\nservers = [\"{}\"]", etcd.url(0))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_sidecars_share_a_budget_in_zookeeper() {
     let zookeeper = ZooKeeper::start(1).await;
@@ -42,11 +47,7 @@ async fn two_sidecars_share_a_budget_in_zookeeper() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_sidecars_share_a_budget_in_etcd() {
     let etcd = Etcd::start(1);
-    shares_exactly(&format!(
-        "engine = \"etcd\"\nservers = [\"{}\"]",
-        etcd.url(0)
-    ))
-    .await;
+    shares_exactly(&on_etcd(&etcd)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,17 +127,15 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
     assert!(Record::parse(&record.data).is_ok());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_zookeeper_that_stalls_is_reported_and_recovery_is_automatic() {
-    let mut zookeeper = ZooKeeper::start(1).await;
+/// A store whose one member stands still for longer than a session lasts, and goes on.
+async fn stalls(quota: &str, member: &Process) {
     let backend = Scripted::in_both_dialects().await;
     let deny = "on_excess = \"reject\"\nwhen_store_away = \"deny\"";
     let limits = limit("per_user", "user", 1000, LONG, deny);
-    let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
-    let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
+    let sidecar = Sidecar::with_store(&text(backend.addr, &format!("{quota}\n{ALONE}"), &limits));
     eventually(async || (sidecar.call("alice").await.status == 200).then_some(())).await;
-    zookeeper.member(0).signal("STOP");
-    // Longer than its session lasts: its knowledge of us is gone when it comes back.
+    member.signal("STOP");
+    // Its knowledge of the sidecar is gone when it comes back.
     let stopped = Instant::now();
     let mut users = 0;
     eventually(async || (sidecar.quotas().await["store"]["up"] == false).then_some(())).await;
@@ -144,13 +143,27 @@ async fn a_zookeeper_that_stalls_is_reported_and_recovery_is_automatic() {
         users += 1;
         assert_eq!(sidecar.call(&format!("u{users}")).await.status, 503);
     }
-    zookeeper.member(0).signal("CONT");
+    member.signal("CONT");
     eventually(async || (sidecar.call("carol").await.status == 200).then_some(())).await;
     eventually(async || {
         let store = sidecar.quotas().await["store"].clone();
         (store["up"] == true && store["members"] == 1).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zookeeper_that_stalls_is_reported_and_recovery_is_automatic() {
+    let mut zookeeper = ZooKeeper::start(1).await;
+    let quota = on_zookeeper(&zookeeper);
+    stalls(&quota, zookeeper.member(0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_that_stalls_is_reported_and_recovery_is_automatic() {
+    let mut etcd = Etcd::start(1);
+    let quota = format!("{}\nsession_timeout = \"2s\"", on_etcd(&etcd));
+    stalls(&quota, etcd.member(0)).await;
 }
 
 /// Calls of N users, one each, over 32 connections; returns how many got each status.
