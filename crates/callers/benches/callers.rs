@@ -19,8 +19,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use tidegate_callers::{
-    AutoRegister, Charge, Field, FieldSet, Identity, IdentityBuf, Label, Matches, NewCaller, Notes,
-    Pattern, Registration, Table, TableSettings,
+    AutoRegister, Charge, Field, FieldSet, Identity, Label, Matches, NewCaller, Notes, Pattern,
+    Registration, Table, TableSettings,
 };
 use tidegate_limits::Timestamp;
 
@@ -36,7 +36,7 @@ struct Mix {
 }
 
 /// User, originator, ip, user agent, listener of the nth pattern.
-const MIXES: [Mix; 6] = [
+const MIXES: [Mix; 7] = [
     Mix {
         name: "registered",
         about: "address, agent and listener exact, each address its own",
@@ -62,6 +62,14 @@ const MIXES: [Mix; 6] = [
         name: "prefixes",
         about: "prefixes of the agent",
         pattern: |n| fields("", "", "", &format!("{}*", agent(n)), ""),
+    },
+    Mix {
+        name: "lengths",
+        about: "prefixes of the agent, of thirty lengths",
+        pattern: |n| {
+            let more = "+".repeat(n as usize % 30);
+            fields("", "", "", &format!("{}{more}*", agent(n)), "")
+        },
     },
     Mix {
         name: "mixed",
@@ -127,8 +135,28 @@ fn filled(mix: Mix, patterns: u32) -> Table {
     table
 }
 
+/// An identity that owns its texts: user, originator, user agent, listener.
+#[derive(Clone)]
+struct Client {
+    texts: [String; 4],
+    ip: Option<IpAddr>,
+}
+
+impl Client {
+    fn as_identity(&self) -> Identity<'_> {
+        let [user, originator, user_agent, listener] = &self.texts;
+        Identity {
+            user,
+            originator,
+            ip: self.ip,
+            user_agent,
+            listener,
+        }
+    }
+}
+
 /// A client that matches the nth pattern: the demanded values, and others for the rest.
-fn who_matches(mix: Mix, n: u32) -> IdentityBuf {
+fn who_matches(mix: Mix, n: u32) -> Client {
     let [user, originator, ip, user_agent, listener] = (mix.pattern)(n);
     let seen = |pattern: &str, otherwise: &str| match pattern.strip_suffix('*') {
         _ if pattern.is_empty() => otherwise.to_owned(),
@@ -139,28 +167,27 @@ fn who_matches(mix: Mix, n: u32) -> IdentityBuf {
     let (user_agent, listener) = (seen(&user_agent, &agent(n)), seen(&listener, "nova"));
     let ip = ip.split('/').next().expect("a part before the slash");
     let ip: IpAddr = ip.parse().unwrap_or(Ipv4Addr::new(10, 0, 0, 1).into());
-    Identity::default()
-        .with_user(&user)
-        .with_originator(&originator)
-        .with_ip(ip)
-        .with_user_agent(&user_agent)
-        .with_listener(&listener)
-        .into()
+    Client {
+        texts: [user, originator, user_agent, listener],
+        ip: Some(ip),
+    }
 }
 
 /// A client that matches nothing, but looks like those that do.
-fn who_misses(n: u32) -> IdentityBuf {
-    Identity::default()
-        .with_user(&format!("visitor-{n}"))
-        .with_originator(&format!("elsewhere-{n}"))
-        .with_ip(Ipv4Addr::from(0x0b00_0000 + n).into())
-        .with_user_agent(&format!("python-requests/2.32.0 worker-{n:05}"))
-        .with_listener("poll")
-        .into()
+fn who_misses(n: u32) -> Client {
+    Client {
+        texts: [
+            format!("visitor-{n}"),
+            format!("elsewhere-{n}"),
+            format!("python-requests/2.32.0 worker-{n:05}"),
+            "poll".to_owned(),
+        ],
+        ip: Some(Ipv4Addr::from(0x0b00_0000 + n).into()),
+    }
 }
 
 /// A thousand different clients, in an order that is no order.
-fn clients(patterns: u32, client: impl Fn(u32) -> IdentityBuf) -> Vec<IdentityBuf> {
+fn clients(patterns: u32, client: impl Fn(u32) -> Client) -> Vec<Client> {
     (0..ROUNDS as u32)
         .map(|nth| client(nth.wrapping_mul(2_654_435_761) % patterns))
         .collect()
@@ -181,7 +208,7 @@ fn measure(what: &str, stretches: usize, rounds: usize, mut stretch: impl FnMut(
     println!("{what:<72} {median:>10.0} ns, at least {least:>10.0} ns");
 }
 
-fn look_up_all(table: &Table, clients: &[IdentityBuf], matches: &mut Matches) {
+fn look_up_all(table: &Table, clients: &[Client], matches: &mut Matches) {
     for client in clients {
         table.classify(black_box(&client.as_identity()), matches);
         black_box(matches.charged());
@@ -243,10 +270,12 @@ fn measure_rotation() {
             agent.clear();
             agent.push_str(prefix);
             agent.push_str(&n.to_string());
-            let identity = Identity::default()
-                .with_ip(Ipv4Addr::new(10, 0, 0, 1).into())
-                .with_user_agent(&agent)
-                .with_listener("nova");
+            let identity = Identity {
+                ip: Some(Ipv4Addr::new(10, 0, 0, 1).into()),
+                user_agent: &agent,
+                listener: "nova",
+                ..Identity::default()
+            };
             let now = Timestamp::ZERO + pace * n;
             black_box(table.classify_and_touch(now, &identity, &mut matches));
             spent = start.elapsed();
@@ -333,8 +362,11 @@ fn main() {
                 },
             );
             if mix.name == "nested" {
-                let worst = Identity::default().with_user(WORST).with_originator(WORST);
-                let worst = vec![IdentityBuf::from(worst.with_user_agent("someone")); rounds];
+                let worst = Client {
+                    texts: [WORST, WORST, "someone", ""].map(str::to_owned),
+                    ip: None,
+                };
+                let worst = vec![worst; rounds];
                 measure(
                     &format!("  {patterns:>6} patterns, all but the last field"),
                     stretches,

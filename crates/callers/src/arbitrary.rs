@@ -4,9 +4,29 @@
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::identity::{Field, FieldSet, Identity, IdentityBuf};
+use crate::identity::{Field, FieldSet, Identity};
 use crate::pattern::Pattern;
 use crate::random::Random;
+
+/// An identity that owns its texts.
+#[derive(Debug)]
+pub(super) struct Seen {
+    texts: [String; 4],
+    ip: Option<IpAddr>,
+}
+
+impl Seen {
+    pub(super) fn as_identity(&self) -> Identity<'_> {
+        let [user, originator, user_agent, listener] = &self.texts;
+        Identity {
+            user,
+            originator,
+            ip: self.ip,
+            user_agent,
+            listener,
+        }
+    }
+}
 
 impl Random {
     /// Up to `max` of the letters that mean something, and of two that don't.
@@ -68,20 +88,10 @@ impl Random {
         }
     }
 
-    pub(super) fn identity(&mut self) -> IdentityBuf {
+    pub(super) fn identity(&mut self) -> Seen {
         let texts = [0; 4].map(|_| self.text(6));
-        let [user, originator, user_agent, listener] = &texts;
-        let identity = Identity::default()
-            .with_user(user)
-            .with_originator(originator)
-            .with_user_agent(user_agent)
-            .with_listener(listener);
-        let identity = if self.one_in(5) {
-            identity
-        } else {
-            identity.with_ip(self.address())
-        };
-        identity.into()
+        let ip = (!self.one_in(5)).then(|| self.address());
+        Seen { texts, ip }
     }
 
     pub(super) fn fields(&mut self) -> FieldSet {

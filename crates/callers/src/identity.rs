@@ -3,7 +3,6 @@
 //! Values that were seen are always exact: a client that calls itself `foo*` is the client
 //! `foo*`, and no pattern. Only a [`Pattern`](crate::Pattern) has patterns.
 
-use alloc::boxed::Box;
 use core::fmt;
 use core::net::IpAddr;
 
@@ -111,118 +110,49 @@ impl fmt::Debug for FieldSet {
     }
 }
 
-/// What the wire shows of a call's client. Any field may be absent, and an empty one is absent.
+/// What the wire shows of a call's client. Any field may be absent, and an empty text is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
-    user: Option<&'a str>,
-    originator: Option<&'a str>,
-    ip: Option<IpAddr>,
-    user_agent: Option<&'a str>,
-    listener: Option<&'a str>,
+    /// See [`Field::User`].
+    pub user: &'a str,
+    /// See [`Field::Originator`].
+    pub originator: &'a str,
+    /// See [`Field::Ip`].
+    pub ip: Option<IpAddr>,
+    /// See [`Field::UserAgent`].
+    pub user_agent: &'a str,
+    /// See [`Field::Listener`].
+    pub listener: &'a str,
 }
 
 impl<'a> Identity<'a> {
-    /// The same with this user.
+    /// The client's address. An IPv4 address in IPv6 dress is taken as the IPv4 address.
     #[must_use]
-    pub fn with_user(self, user: &'a str) -> Self {
-        let user = present(user);
-        Self { user, ..self }
-    }
-
-    /// The same with this originator.
-    #[must_use]
-    pub fn with_originator(self, originator: &'a str) -> Self {
-        let originator = present(originator);
-        Self { originator, ..self }
-    }
-
-    /// The same with this address. An IPv4 address in IPv6 dress is taken as the IPv4 address.
-    #[must_use]
-    pub const fn with_ip(self, ip: IpAddr) -> Self {
-        let ip = Some(ip.to_canonical());
-        Self { ip, ..self }
-    }
-
-    /// The same with this user agent.
-    #[must_use]
-    pub fn with_user_agent(self, user_agent: &'a str) -> Self {
-        let user_agent = present(user_agent);
-        Self { user_agent, ..self }
-    }
-
-    /// The same with this listener.
-    #[must_use]
-    pub fn with_listener(self, listener: &'a str) -> Self {
-        let listener = present(listener);
-        Self { listener, ..self }
-    }
-
-    /// The client's address.
-    #[must_use]
-    pub const fn ip(&self) -> Option<IpAddr> {
-        self.ip
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.ip.as_ref().map(IpAddr::to_canonical)
     }
 
     /// The text of a field; the address has none, see [`Self::ip`].
     #[must_use]
-    pub const fn text(&self, field: Field) -> Option<&'a str> {
-        match field {
+    pub fn text(&self, field: Field) -> Option<&'a str> {
+        let text = match field {
             Field::User => self.user,
             Field::Originator => self.originator,
-            Field::Ip => None,
+            Field::Ip => return None,
             Field::UserAgent => self.user_agent,
             Field::Listener => self.listener,
-        }
+        };
+        (!text.is_empty()).then_some(text)
     }
 
     /// The fields that are not absent.
     #[must_use]
     pub fn fields(&self) -> FieldSet {
-        let is_present = |field| match field {
+        let is_present = |field: &Field| match field {
             Field::Ip => self.ip.is_some(),
-            text => self.text(text).is_some(),
+            text => self.text(*text).is_some(),
         };
-        Field::ALL.into_iter().filter(|f| is_present(*f)).collect()
-    }
-}
-
-fn present(text: &str) -> Option<&str> {
-    (!text.is_empty()).then_some(text)
-}
-
-/// An [`Identity`] that owns its text.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct IdentityBuf {
-    user: Option<Box<str>>,
-    originator: Option<Box<str>>,
-    ip: Option<IpAddr>,
-    user_agent: Option<Box<str>>,
-    listener: Option<Box<str>>,
-}
-
-impl IdentityBuf {
-    /// The same, borrowed.
-    #[must_use]
-    pub fn as_identity(&self) -> Identity<'_> {
-        Identity {
-            user: self.user.as_deref(),
-            originator: self.originator.as_deref(),
-            ip: self.ip,
-            user_agent: self.user_agent.as_deref(),
-            listener: self.listener.as_deref(),
-        }
-    }
-}
-
-impl From<Identity<'_>> for IdentityBuf {
-    fn from(identity: Identity<'_>) -> Self {
-        Self {
-            user: identity.user.map(Box::from),
-            originator: identity.originator.map(Box::from),
-            ip: identity.ip,
-            user_agent: identity.user_agent.map(Box::from),
-            listener: identity.listener.map(Box::from),
-        }
+        Field::ALL.into_iter().filter(is_present).collect()
     }
 }
 
@@ -232,27 +162,33 @@ mod tests {
 
     #[test]
     fn an_empty_text_is_absent() {
-        let identity = Identity::default().with_user("").with_user_agent("curl");
+        let identity = Identity {
+            user: "",
+            user_agent: "curl",
+            ..Identity::default()
+        };
         assert_eq!(identity.text(Field::User), None);
         assert_eq!(identity.fields(), [Field::UserAgent].into_iter().collect());
     }
 
     #[test]
     fn an_ipv4_address_in_ipv6_dress_is_the_ipv4_address() {
-        let dressed = "::ffff:10.1.2.3".parse().expect("an address");
-        let plain: IpAddr = "10.1.2.3".parse().expect("an address");
-        assert_eq!(Identity::default().with_ip(dressed).ip(), Some(plain));
+        let dressed = Identity {
+            ip: "::ffff:10.1.2.3".parse().ok(),
+            ..Identity::default()
+        };
+        assert_eq!(dressed.ip(), "10.1.2.3".parse().ok());
     }
 
     #[test]
-    fn an_owned_identity_is_the_same_identity() {
-        let identity = Identity::default()
-            .with_user("u")
-            .with_originator("o")
-            .with_ip("::1".parse().expect("an address"))
-            .with_user_agent("a")
-            .with_listener("l");
-        assert_eq!(IdentityBuf::from(identity).as_identity(), identity);
+    fn every_field_can_be_present() {
+        let identity = Identity {
+            user: "u",
+            originator: "o",
+            ip: "::1".parse().ok(),
+            user_agent: "a",
+            listener: "l",
+        };
         assert_eq!(identity.fields(), Field::ALL.into_iter().collect());
     }
 

@@ -21,7 +21,6 @@ extern crate std;
 
 #[cfg(test)]
 mod arbitrary;
-mod arena;
 mod bounds;
 mod churn;
 mod costs;
@@ -38,12 +37,11 @@ mod random;
 mod ring;
 mod row;
 mod table;
-mod trie;
 mod usage;
 
 pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
 pub use error::TableError;
-pub use identity::{Field, FieldSet, Identity, IdentityBuf};
+pub use identity::{Field, FieldSet, Identity};
 pub use matches::{Match, Matches};
 pub use names::{Group, Label, NameError, Notes};
 pub use network::{Network, NetworkError};

@@ -7,20 +7,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
 use crate::identity::Field;
-use crate::pattern::error::PatternError;
-use crate::pattern::literal::{Family, Literal, Space};
+use crate::pattern::{Demand, PatternError};
 
 /// The longest way to write an address or a network.   bytes
 const LENGTH_MAX: usize = 64;
-
-impl Family {
-    const fn bits(self) -> u8 {
-        match self {
-            Self::V4 => 32,
-            Self::V6 => 128,
-        }
-    }
-}
 
 /// Addresses with the same leading bits. What is not in the prefix is zero.
 ///
@@ -28,9 +18,7 @@ impl Family {
 /// addresses only, and `::ffff:0:0/96` is `0.0.0.0/0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
-    family: Family,
-    /// An IPv4 address stands in the first four.
-    octets: [u8; 16],
+    address: IpAddr,
     bits: u8,
 }
 
@@ -52,32 +40,15 @@ impl Network {
     /// One address.
     #[must_use]
     pub fn single(address: IpAddr) -> Self {
-        let (family, octets) = octets(address.to_canonical());
-        Self {
-            family,
-            octets,
-            bits: family.bits(),
-        }
-    }
-
-    fn masked(mut self) -> Self {
-        for (octet, first) in self.octets.iter_mut().zip((0_u8..).step_by(8)) {
-            let kept = self.bits.saturating_sub(first).min(8);
-            *octet &= !(0xff_u16 >> kept) as u8;
-        }
-        self
+        let address = address.to_canonical();
+        let bits = width(address);
+        Self { address, bits }
     }
 
     /// The lowest address in it.
     #[must_use]
-    pub fn address(&self) -> IpAddr {
-        match self.family {
-            Family::V4 => {
-                let [a, b, c, d, ..] = self.octets;
-                IpAddr::V4(Ipv4Addr::new(a, b, c, d))
-            }
-            Family::V6 => IpAddr::V6(Ipv6Addr::from(self.octets)),
-        }
+    pub const fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// The length of its prefix, at most 32 or 128.   bits
@@ -89,25 +60,38 @@ impl Network {
     /// Whether it is one address.
     #[must_use]
     pub const fn is_exact(&self) -> bool {
-        self.bits == self.family.bits()
+        self.bits == width(self.address)
     }
 
     /// Whether `address` is in it.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let single = Self::single(address);
-        let bits = self.bits;
-        single.family == self.family && Self { bits, ..single }.masked() == *self
+        masked(address.to_canonical(), self.bits) == self.address
     }
 
-    pub(super) fn demands(&self) -> Literal<'_> {
-        let width = usize::from(self.family.bits() / 8);
-        Literal {
-            space: Space::Address(self.family),
-            key: &self.octets[..width],
-            bits: u16::from(self.bits),
-            is_exact: self.is_exact(),
+    pub(super) fn demand(&self) -> Demand {
+        let bits = self.bits.into();
+        match self.is_exact() {
+            true => Demand::Exact(bits),
+            false => Demand::Prefix(bits),
         }
+    }
+}
+
+/// The bits of an address.
+const fn width(address: IpAddr) -> u8 {
+    match address {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// The leading bits of an address, and zeros; all of it if it has no more.
+pub(crate) fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    let bits = bits.into();
+    match address {
+        IpAddr::V4(it) => Ipv4Addr::from_bits(it.to_bits() & !u32::MAX.unbounded_shr(bits)).into(),
+        IpAddr::V6(it) => Ipv6Addr::from_bits(it.to_bits() & !u128::MAX.unbounded_shr(bits)).into(),
     }
 }
 
@@ -121,7 +105,7 @@ impl FromStr for Network {
             return address(text).map(Self::single);
         };
         let address: IpAddr = address(text)?;
-        let max = if address.is_ipv4() { 32 } else { 128 };
+        let max = width(address);
         let bits = digits(bits)
             .filter(|bits| *bits <= max)
             .ok_or(NetworkError::PrefixLength { max })?;
@@ -132,24 +116,12 @@ impl FromStr for Network {
 /// The address if it is one, else the network: `10.1.2.0/24`.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.address())?;
+        write!(f, "{}", self.address)?;
         if self.is_exact() {
             Ok(())
         } else {
             write!(f, "/{}", self.bits)
         }
-    }
-}
-
-/// The octets of an address, those of an IPv4 address in front.
-pub(crate) fn octets(address: IpAddr) -> (Family, [u8; 16]) {
-    match address {
-        IpAddr::V4(address) => {
-            let mut octets = [0; 16];
-            octets[..4].copy_from_slice(&address.octets());
-            (Family::V4, octets)
-        }
-        IpAddr::V6(address) => (Family::V6, address.octets()),
     }
 }
 
@@ -193,17 +165,14 @@ fn network(address: IpAddr, bits: u8) -> Result<Network, Network> {
     } else {
         (address, bits)
     };
-    let (family, octets) = octets(address);
-    let given = Network {
-        family,
-        octets,
+    let network = Network {
+        address: masked(address, bits),
         bits,
     };
-    let masked = given.masked();
-    if given == masked {
-        Ok(given)
+    if network.address == address {
+        Ok(network)
     } else {
-        Err(masked)
+        Err(network)
     }
 }
 

@@ -3,8 +3,7 @@
 //!
 //! [`Pattern`] has the syntax, [`Specificity`] the order.
 
-pub(crate) mod error;
-pub(crate) mod literal;
+mod error;
 mod specificity;
 mod text;
 
@@ -13,12 +12,14 @@ use alloc::vec::Vec;
 use core::fmt;
 
 pub use self::error::PatternError;
-pub use self::literal::LITERAL_MAX;
-use self::literal::Literal;
 pub use self::specificity::Specificity;
+pub(crate) use self::specificity::{Demand, Shape};
 pub use self::text::TextPattern;
 use crate::identity::{Field, FieldSet, Identity};
 use crate::network::{self, Network};
+
+/// The longest literal of one field. A longer value matches no pattern exactly.   bytes
+pub const LITERAL_MAX: usize = 256;
 
 /// Which identities belong to a caller: all that match in every field. At least one field is
 /// not "any".
@@ -187,25 +188,32 @@ impl Pattern {
     /// The fields that are not "any".
     #[must_use]
     pub fn fields(&self) -> FieldSet {
-        let is_set = |field| match self.text(field) {
-            Some(pattern) => !pattern.is_any(),
-            None => self.ip.is_some(),
-        };
-        Field::ALL.into_iter().filter(|f| is_set(*f)).collect()
+        let is_set = |field: &Field| self.demand(*field) != Demand::Nothing;
+        Field::ALL.into_iter().filter(is_set).collect()
     }
 
     /// Its specificity.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
-        Specificity::of(self.literals())
+        Specificity::of(Field::ALL.map(|field| self.demand(field)))
     }
 
-    /// The literal of each field, in the order of [`Field::ALL`]; `None` is any.
-    pub(crate) fn literals(&self) -> [Option<Literal<'_>>; Field::ALL.len()] {
-        Field::ALL.map(|field| match self.text(field) {
-            Some(pattern) => pattern.demands(field),
-            None => self.ip.as_ref().map(Network::demands),
-        })
+    fn demand(&self, field: Field) -> Demand {
+        match self.text(field) {
+            Some(pattern) => pattern.demand(),
+            None => self.ip.as_ref().map_or(Demand::Nothing, Network::demand),
+        }
+    }
+
+    /// The identity that matches with no more than what is demanded.
+    pub(crate) fn least_match(&self) -> Identity<'_> {
+        Identity {
+            user: self.user.literal(),
+            originator: self.originator.literal(),
+            ip: self.ip.as_ref().map(Network::address),
+            user_agent: self.user_agent.literal(),
+            listener: self.listener.literal(),
+        }
     }
 }
 
@@ -227,6 +235,13 @@ mod tests {
     use crate::random::Random;
     use alloc::format;
     use alloc::vec;
+
+    fn of_agent(user_agent: &str) -> Identity<'_> {
+        Identity {
+            user_agent,
+            ..Identity::default()
+        }
+    }
 
     fn agent(text: &str) -> Result<Pattern, Vec<PatternError>> {
         let user_agent = text;
@@ -394,12 +409,12 @@ mod tests {
     #[test]
     fn a_pattern_made_from_an_identity_is_exact() {
         for seen in ["foo*", "*", r"a\", r"a\*", r"\\*"] {
-            let identity = Identity::default().with_user_agent(seen);
+            let identity = of_agent(seen);
             let fields = [Field::UserAgent, Field::Ip].into_iter().collect();
             let pattern = Pattern::exact(&identity, fields).expect("it is seen");
             assert!(pattern.matches(&identity));
             let longer = format!("{seen}x");
-            assert!(!pattern.matches(&Identity::default().with_user_agent(&longer)));
+            assert!(!pattern.matches(&of_agent(&longer)));
             assert_eq!(
                 agent(&pattern.written(Field::UserAgent)),
                 Ok(pattern),
@@ -407,7 +422,11 @@ mod tests {
             );
         }
         let long = "a".repeat(257);
-        let identity = Identity::default().with_user(&long).with_listener("nova");
+        let identity = Identity {
+            user: &long,
+            listener: "nova",
+            ..Identity::default()
+        };
         let both = [Field::User, Field::Listener].into_iter().collect();
         let mistake = Pattern::exact(&identity, both).expect_err("too long");
         assert_eq!(mistake.field(), "user");

@@ -1,7 +1,23 @@
-//! Which of two patterns is more specific.
+//! What a pattern demands of each field, and which of two patterns is more specific.
 
-use super::literal::{LITERAL_MAX, Literal};
+use super::LITERAL_MAX;
 use crate::identity::{Field, FieldSet};
+
+/// What a pattern demands of one field. The more specific is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Demand {
+    Nothing,
+    /// That it begins with some bits: how many.
+    Prefix(u16),
+    /// That it has some bits and no more: how many.
+    Exact(u16),
+}
+
+/// What the patterns of one shape demand of each field. Whole values may have any length.
+pub(crate) type Shape = [Demand; Field::ALL.len()];
+
+/// The longest literal has a length.
+const _: () = assert!(8 * LITERAL_MAX <= u16::MAX as usize);
 
 /// How specific a pattern is; a greater value is more specific.
 ///
@@ -17,31 +33,32 @@ use crate::identity::{Field, FieldSet};
 pub struct Specificity {
     exact_fields: u8,
     literal_bits: u16,
-    /// For each field [`EXACT`] or [`PREFIX`] with its literal bits, or 0 for any.
-    fields: [u16; Field::ALL.len()],
+    fields: [Demand; Field::ALL.len()],
 }
-
-const PREFIX: u16 = 1 << 12;
-const EXACT: u16 = 2 << 12;
-/// The bits of a literal stay below the kind of the field.
-const _: () = assert!(8 * LITERAL_MAX < PREFIX as usize);
 
 impl Specificity {
     /// No field is required: only the row for unknown callers.
     pub(crate) const NONE: Self = Self {
         exact_fields: 0,
         literal_bits: 0,
-        fields: [0; Field::ALL.len()],
+        fields: [Demand::Nothing; Field::ALL.len()],
     };
 
-    /// The specificity of these fields.
-    pub(super) fn of(literals: [Option<Literal<'_>>; Field::ALL.len()]) -> Self {
-        let mut specificity = Self::NONE;
-        for (place, literal) in specificity.fields.iter_mut().zip(literals) {
-            let Some(literal) = literal else { continue };
-            specificity.exact_fields += u8::from(literal.is_exact);
-            specificity.literal_bits += literal.bits;
-            *place = if literal.is_exact { EXACT } else { PREFIX } | literal.bits;
+    /// The specificity of a pattern that demands this of each field.
+    pub(super) fn of(fields: [Demand; Field::ALL.len()]) -> Self {
+        let mut specificity = Self {
+            fields,
+            ..Self::NONE
+        };
+        for demand in fields {
+            match demand {
+                Demand::Nothing => {}
+                Demand::Prefix(bits) => specificity.literal_bits += bits,
+                Demand::Exact(bits) => {
+                    specificity.literal_bits += bits;
+                    specificity.exact_fields += 1;
+                }
+            }
         }
         specificity
     }
@@ -60,11 +77,15 @@ impl Specificity {
 
     /// The fields that must match exactly.
     pub(crate) fn exact_set(&self) -> FieldSet {
-        Field::ALL
-            .into_iter()
-            .zip(self.fields)
-            .filter(|(_, demanded)| *demanded >= EXACT)
-            .map(|(field, _)| field)
-            .collect()
+        let fields = Field::ALL.into_iter().zip(self.fields);
+        let exact = fields.filter(|(_, demand)| matches!(demand, Demand::Exact(_)));
+        exact.map(|(field, _)| field).collect()
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.fields.map(|demand| match demand {
+            Demand::Exact(_) => Demand::Exact(0),
+            Demand::Nothing | Demand::Prefix(_) => demand,
+        })
     }
 }

@@ -5,7 +5,7 @@ use alloc::string::String;
 use core::fmt::{self, Write as _};
 
 use super::error::PatternError;
-use super::literal::{LITERAL_MAX, Literal, Space};
+use super::{Demand, LITERAL_MAX};
 use crate::identity::Field;
 
 /// The pattern of a field of text.
@@ -86,13 +86,13 @@ impl TextPattern {
         }
     }
 
-    pub(super) fn demands(&self, field: Field) -> Option<Literal<'_>> {
-        (!self.is_any()).then(|| Literal {
-            space: Space::Text(field),
-            key: self.literal.as_bytes(),
-            bits: self.literal.len() as u16 * 8,
-            is_exact: self.is_exact,
-        })
+    pub(super) const fn demand(&self) -> Demand {
+        let bits = self.literal.len() as u16 * 8;
+        match (self.is_any(), self.is_exact) {
+            (true, _) => Demand::Nothing,
+            (false, true) => Demand::Exact(bits),
+            (false, false) => Demand::Prefix(bits),
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::random::Random;
 use tidegate_callers::{
-    AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, IdentityBuf, Kind,
-    Label, LastCall, LimitRef, Matches, NewCaller, Notes, Patch, Pattern, PatternText,
-    Registration, Row, Specificity, Table, TableError, TableSettings,
+    AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, Kind, Label, LastCall,
+    LimitRef, Matches, NewCaller, Notes, Patch, Pattern, PatternText, Registration, Row,
+    Specificity, Table, TableError, TableSettings,
 };
 use tidegate_limits::Timestamp;
 use vectors::{AUTO_REGISTRATION, CALLER_TABLE, Op, PATTERN_PARSE};
@@ -41,11 +41,10 @@ fn pattern(agent: &str, ip: &str) -> Pattern {
 }
 
 fn seen<'a>(agent: &'a str, ip: &str) -> Identity<'a> {
-    let identity = Identity::default().with_user_agent(agent);
-    if ip.is_empty() {
-        identity
-    } else {
-        identity.with_ip(ip.parse().expect("an address"))
+    Identity {
+        user_agent: agent,
+        ip: (!ip.is_empty()).then(|| ip.parse().expect("an address")),
+        ..Identity::default()
     }
 }
 
@@ -468,7 +467,10 @@ fn only_the_fields_named_tell_callers_apart() {
     });
     let mut matches = Matches::new();
     let mut registers = |agent: &str, listener: &str| {
-        let identity = seen(agent, "10.0.0.1").with_listener(listener);
+        let identity = Identity {
+            listener,
+            ..seen(agent, "10.0.0.1")
+        };
         let registration = table.classify_and_touch(at_millis(0), &identity, &mut matches);
         matches!(registration, Registration::Registered { .. })
     };
@@ -1094,15 +1096,14 @@ impl Random {
         }
     }
 
-    fn identity(&mut self) -> IdentityBuf {
-        let identity = Identity::default()
-            .with_user(self.pick(&["", "ann", "abe"]))
-            .with_user_agent(self.pick(&["", "a", "aa", "aab", "ab", "a*"]))
-            .with_listener(self.pick(&["", "nova", "poll"]));
+    fn identity(&mut self) -> Identity<'static> {
         let ip = self.pick(&["", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "::1"]);
-        match ip.parse() {
-            Ok(ip) => identity.with_ip(ip).into(),
-            Err(_) => identity.into(),
+        Identity {
+            user: self.pick(&["", "ann", "abe"]),
+            user_agent: self.pick(&["", "a", "aa", "aab", "ab", "a*"]),
+            listener: self.pick(&["", "nova", "poll"]),
+            ip: ip.parse().ok(),
+            ..Identity::default()
         }
     }
 
@@ -1222,7 +1223,6 @@ fn run(seed: u64) {
             }
             _ => {
                 let identity = random.identity();
-                let identity = identity.as_identity();
                 let known = scan(&table, &identity);
                 table.classify(&identity, &mut matches);
                 let found: Vec<_> = matches.as_slice().iter().collect();
