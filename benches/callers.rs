@@ -9,7 +9,7 @@ use tidegate::call::{Facts, Identity, Observe, Origin, Peer, Record, Rejection, 
 use tidegate::callers::rate_limit::{Allowance, Rule};
 use tidegate::callers::settings::{Settings, StaticCaller, StaticRateLimit};
 use tidegate::callers::{Callers, Meets};
-use tidegate_callers::{Group, Label, Pattern, PatternText};
+use tidegate_callers::{Charge, Group, Label, NewCaller, Notes, Pattern, PatternText};
 use tidegate_limits::{Burst, Fill, Timestamp};
 
 const CALLS: u32 = 5_000;
@@ -68,14 +68,18 @@ fn settings(patterns: usize) -> Settings {
             ..PatternText::default()
         });
         StaticCaller {
-            label: Label::new(&user_agent).expect("a label"),
-            patterns: vec![pattern.expect("a pattern")],
-            groups: match number % 10 {
-                0 => vec![Group::new("tenth").expect("a group")],
-                _ => Vec::new(),
+            caller: NewCaller {
+                label: Label::new(&user_agent).expect("a label"),
+                patterns: vec![pattern.expect("a pattern")],
+                groups: match number % 10 {
+                    0 => vec![Group::new("tenth").expect("a group")],
+                    _ => Vec::new(),
+                },
+                notes: Notes::default(),
+                charge: Charge::None,
+                weight: None,
             },
             rate_limit: Some(Arc::clone(&name)),
-            weight: None,
         }
     });
     Settings {

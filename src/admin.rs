@@ -37,7 +37,7 @@ pub use callers::{
     ApiRefusal, Basis, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment,
     Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState, RequestRow,
-    RequestState, Spans, Suggested, SuggestedCost, Top, UsageTable, Used, What, milliseconds,
+    RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
 };
 pub(crate) use callers::{without_name, written};
 pub use guard::Token;

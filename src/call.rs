@@ -23,8 +23,8 @@ macro_rules! labels {
     };
 }
 
-pub mod caller;
 pub mod claim;
+pub mod costs;
 pub mod identity;
 pub mod listener;
 pub mod pace;

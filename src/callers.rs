@@ -25,10 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::{HashMap, HashMapExt};
 use tidegate_callers::{
-    CallerId, Fold, Group, LimitRef, Matches, NewCaller as NewRow, Notes, Table, TableError,
+    CallerId, Charge, CostModel, Fold, FunctionId, Group, Matches, NewCaller, RateLimitId,
+    ServiceTimes, Table, TableError, Usage,
 };
-use tidegate_callers::{CostModel, FunctionId, ServiceTimes, Usage};
-use tidegate_limits::Weight;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::BucketRule;
@@ -39,11 +38,9 @@ use self::quotas::Quotas;
 pub use self::rate_limit::{BucketChange, NewRateLimit, RateLimitPatch};
 use self::rate_limit::{MadeBy, Profile, RateLimit};
 pub use self::saved::{Saved, SavedRow};
-use self::settings::Costs;
 pub use self::settings::Settings;
 use crate::call::Identity;
-pub use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
-use crate::call::claim::RateLimitId;
+use crate::call::costs::Costs;
 
 /// Whether a call meets limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +95,6 @@ struct Account {
     /// None until a call is counted: most of what is kept of a caller is this, and a config may
     /// have thousands of callers that never call.
     usage: Option<Box<Usage>>,
-    weight: Option<Weight>,
     /// Who made its latest call: what a call that waits is classified by when its rate limit
     /// is removed.
     seen: Option<Arc<Identity>>,
@@ -234,14 +230,11 @@ impl State {
         let charge = |name: &Arc<str>| {
             let limit = limits.iter().find(|limit| limit.label == *name);
             let limit = limit.expect("the config's check lets only names of rate limits through");
-            tidegate_callers::Charge::Limit(limit.reference())
+            Charge::Limit(limit.id)
         };
-        let rows = settings.callers.iter().map(|row| NewRow {
-            label: row.label.clone(),
-            groups: row.groups.clone(),
-            notes: Notes::default(),
-            patterns: row.patterns.clone(),
+        let rows = settings.callers.iter().map(|row| NewCaller {
             charge: row.rate_limit.as_ref().map(charge).unwrap_or_default(),
+            ..row.caller.clone()
         });
         // At the start no group has anything yet, and its callers bring what was kept of them.
         let before = match when {
@@ -257,9 +250,6 @@ impl State {
         }
         for id in reloaded.removed {
             self.accounts.remove(&id);
-        }
-        for (id, row) in reloaded.ids.into_iter().zip(&settings.callers) {
-            self.accounts.entry(id).or_default().weight = row.weight;
         }
         self.rate_limits_made = made;
         self.replace_rate_limits(limits);
@@ -302,7 +292,7 @@ impl State {
             .collect();
         for id in gone {
             self.rate_limits.remove(&id);
-            self.table.detach(LimitRef(id.0));
+            self.table.detach(id);
         }
         for limit in limits {
             self.take_label(&limit.label);
@@ -340,12 +330,10 @@ impl State {
         for (name, cost) in &costs.functions {
             // Only where thousands of names have been given over the time does one not have a
             // number of its own.
-            functions
-                .entry(self.functions.add(name))
-                .or_insert(cost.tokens());
+            functions.entry(self.functions.add(name)).or_insert(*cost);
         }
-        let model = CostModel::new(costs.default.tokens(), functions, costs.unit);
-        self.cost_model = Arc::new(model.expect("costs are checked before they get here"));
+        let model = CostModel::new(costs.default, functions, costs.unit);
+        self.cost_model = Arc::new(model);
         self.costs = costs;
     }
 

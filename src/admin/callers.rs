@@ -23,7 +23,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_callers::{CallerId, Group, Span};
+use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, Span};
 
 pub use self::asked::{Merge, Question};
 pub(super) use self::extract::Parameters;
@@ -35,13 +35,12 @@ pub use self::refused::{ApiRefusal, What};
 pub use self::state::{
     Basis, CallId, CallerState, CallerUsage, CallerUsed, Classified, CommonCall, CostsState,
     Delayed, Explained, Figures, Held, HeldBy, MatchState, Moment, Origin, PaceState, Profile,
-    QueueRow, RateLimitKind, RateLimitState, RequestRow, RequestState, Spans, Suggested,
-    SuggestedCost, Top, UsageTable, Used, milliseconds,
+    QueueRow, RateLimitKind, RateLimitState, RequestRow, RequestState, Spans, Suggested, Top,
+    UsageTable, Used, milliseconds,
 };
 use super::api;
 use super::routes::Routes;
-use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
-use crate::call::claim::RateLimitId;
+use crate::call::costs::{Costs, SuggestedCost};
 use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
 
 /// Callers and rate limits, for reading and changing.
@@ -61,7 +60,7 @@ pub trait CallersSource: Send + Sync + 'static {
     /// Makes a caller.
     fn create_caller(&self, new: NewCaller) -> Result<CallerState, ApiRefusal>;
     /// Changes a caller.
-    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, ApiRefusal>;
+    fn patch_caller(&self, id: CallerId, patch: Patch) -> Result<CallerState, ApiRefusal>;
     /// Removes a caller.
     fn delete_caller(&self, id: CallerId) -> Result<(), ApiRefusal>;
     /// Merges callers into one.
@@ -97,7 +96,7 @@ pub trait CallersSource: Send + Sync + 'static {
     /// The costs of calls.
     fn costs(&self) -> CostsState;
     /// Replaces the costs of calls.
-    fn put_costs(&self, costs: NewCosts) -> Result<CostsState, ApiRefusal>;
+    fn put_costs(&self, costs: Costs) -> Result<CostsState, ApiRefusal>;
     /// Suggested costs, from the backend's time for each function.
     fn suggested_costs(&self) -> Vec<SuggestedCost>;
     /// A dry run of a call, which is neither counted nor charged.

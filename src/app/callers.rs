@@ -12,13 +12,12 @@ mod keeper;
 mod stored;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_callers::{CallerId, Group, Kind, LastCall, Span, UsageNow};
+use tidegate_callers::{CallerId, Group, LastCall, NewCaller, Patch, RateLimitId, Span, UsageNow};
+use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::{BucketNow, Cause, PacerNow};
-use tidegate_limits::{Tokens, Weight};
 use tidegate_runtime::lock;
 
 pub(super) use self::keeper::Keeper;
@@ -27,14 +26,14 @@ use super::{Shared, follow, with_costs};
 use crate::admin::{
     ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CostsState, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment, Origin, PaceState,
-    Profile, Question, QueueRow, RateLimitState, RequestRow, RequestState, Spans, Suggested,
-    SuggestedCost, UsageTable, Used, What, milliseconds, without_name,
+    Profile, Question, QueueRow, RateLimitState, RequestRow, RequestState, Suggested, UsageTable,
+    Used, What, milliseconds, without_name,
 };
-use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
-use crate::call::claim::{Charged, RateLimitId, drawn};
+use crate::call::claim::{Charged, drawn};
+use crate::call::costs::{Costs, SuggestedCost};
 use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
 use crate::callers::rate_limit::MadeBy;
-use crate::callers::shown::{CallerNow, RateLimitNow, rate_limit_of};
+use crate::callers::shown::{CallerNow, RateLimitNow};
 use crate::callers::{self, Callers, Changed, Error};
 
 impl Shared {
@@ -102,26 +101,9 @@ impl Shared {
     }
 
     fn caller_state(&self, caller: CallerNow) -> CallerState {
-        let CallerNow { row, weight, usage } = caller;
-        CallerState {
-            id: row.id,
-            label: row.label,
-            patterns: row.patterns.into(),
-            groups: row.groups.into(),
-            notes: row.notes,
-            weight: weight.map(Weight::get),
-            origin: match row.kind {
-                Kind::Static => Origin::Config,
-                Kind::Made => Origin::Api,
-                Kind::Auto => Origin::Auto,
-                Kind::Unknown => Origin::Unknown,
-            },
-            auto: row.kind == Kind::Auto,
-            rate_limit: rate_limit_of(row.charge),
-            last_access: self.last_access(row.last_call).map(Moment),
-            calls: Spans::of(&usage, |it| it.calls),
-            tokens: Spans::of(&usage, |it| it.tokens.tokens()),
-        }
+        let CallerNow { row, usage } = caller;
+        let last_access = self.last_access(row.last_call);
+        CallerState::new(row, last_access, &usage)
     }
 
     fn rate_limit_state(&self, limit: RateLimitNow) -> RateLimitState {
@@ -171,7 +153,7 @@ impl CallersSource for Shared {
         self.caller(id)
     }
 
-    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, ApiRefusal> {
+    fn patch_caller(&self, id: CallerId, patch: Patch) -> Result<CallerState, ApiRefusal> {
         self.change_and_save(|callers| callers.patch(id, patch))?;
         self.caller(id)
     }
@@ -224,9 +206,8 @@ impl CallersSource for Shared {
 
     fn suggest(&self, derive: Derive) -> Result<Suggested, ApiRefusal> {
         let suggested = self.callers.suggest(self.clock.now(), derive);
-        let suggested = suggested.map_err(refused)?;
-        let nearest = suggested.nearest_profile.map(|name| name.to_string());
-        Ok(Suggested::new(suggested.suggestion, nearest))
+        let (suggestion, nearest) = suggested.map_err(refused)?;
+        Ok(Suggested::new(suggestion, nearest.as_deref()))
     }
 
     fn rate_limits(&self) -> Vec<RateLimitState> {
@@ -282,23 +263,11 @@ impl CallersSource for Shared {
     }
 
     fn costs(&self) -> CostsState {
-        let costs = self.callers.costs();
-        let functions = costs.functions.iter();
-        CostsState {
-            default: costs.default.tokens(),
-            unit_seconds: costs.unit.as_secs_f64(),
-            settle: costs.settle,
-            functions: functions
-                .map(|(name, cost)| (name.to_string(), cost.tokens()))
-                .collect::<BTreeMap<_, _>>(),
-        }
+        self.callers.costs().into()
     }
 
-    fn put_costs(&self, costs: NewCosts) -> Result<CostsState, ApiRefusal> {
-        self.change_and_save(|callers| {
-            let put = callers.put_costs(&costs);
-            put.map_err(|mistakes| mistakes.into_iter().next().expect("a mistake at least"))
-        })?;
+    fn put_costs(&self, costs: Costs) -> Result<CostsState, ApiRefusal> {
+        self.change_and_save(|callers| callers.put_costs(costs))?;
         // The costs of calls decide the size of a pool and of a debt.
         let _one_at_a_time = self.changes();
         let config = self.config.get();
@@ -309,25 +278,13 @@ impl CallersSource for Shared {
     }
 
     fn suggested_costs(&self) -> Vec<SuggestedCost> {
-        let suggested = self.callers.suggested_costs(self.clock.now()).into_iter();
-        let shown = suggested.map(|it| SuggestedCost {
-            call: it.function.to_string(),
-            samples: it.samples,
-            mean_seconds: it.mean.as_secs_f64(),
-            cost: it.cost.tokens(),
-            suggested: it.suggested,
-        });
-        shown.collect()
+        self.callers.suggested_costs(self.clock.now())
     }
 
     fn classify(&self, question: &Question) -> Classified {
-        let identity = question.identity.as_identity();
         let function = question.function.as_deref().unwrap_or_default();
-        let found = self.callers.classify(&identity, function);
-        let bucket = match &found.charged {
-            Charged::RateLimit { id, .. } => Some(id.bucket()),
-            Charged::Nothing | Charged::Exempt(_) => None,
-        };
+        let found = self.callers.classify(&question.identity(), function);
+        let bucket = found.charged.bucket();
         let tokens: Tokens = drawn(found.cost);
         let wait = bucket.and_then(|bucket| self.gate.bucket_wait(bucket, tokens));
         let label = |id| self.callers.get(self.clock.now(), id).ok()?.row.label;
@@ -340,13 +297,10 @@ impl CallersSource for Shared {
                     label: label(matched.caller()),
                     exact_fields: matched.specificity().exact_fields(),
                     literal_bits: matched.specificity().literal_bits(),
-                    limited: rate_limit_of(matched.charge()).is_some(),
+                    limited: matched.charge().limit().is_some(),
                 })
                 .collect(),
-            charged: match found.charged {
-                Charged::RateLimit { id, .. } | Charged::Exempt(id) => Some(id),
-                Charged::Nothing => None,
-            },
+            charged: found.charged.rate_limit(),
             exempt: matches!(found.charged, Charged::Exempt(_)),
             cost: found.cost.tokens(),
             tokens: bucket
@@ -463,11 +417,7 @@ fn refused(error: Error) -> ApiRefusal {
         | Error::SizeMissing(_)
         | Error::LabelInConfig(_)
         | Error::NothingUsed(_) => ApiRefusal::Conflict { field, reason },
-        Error::LabelIsAnId(_)
-        | Error::FunctionRepeated(_)
-        | Error::FunctionName(_)
-        | Error::Cost { .. }
-        | Error::Unit => ApiRefusal::Invalid { field, reason },
+        Error::LabelIsAnId(_) => ApiRefusal::Invalid { field, reason },
     }
 }
 

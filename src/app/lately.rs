@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use foldhash::HashMap;
-use tidegate_callers::CallerId;
+use tidegate_callers::{CallerId, RateLimitId};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::Delays;
 use tidegate_runtime::lock;
 
-use crate::call::claim::{Charged, RateLimitId};
 use crate::call::{Claim, Facts, Reason, Record, Verdict};
 
 /// The most remembered calls. Each takes about 200 bytes, and 40 for each limit that held it.
@@ -129,14 +128,6 @@ fn under_way(facts: &Facts) -> UnderWay {
         class: Arc::clone(&facts.class),
         listener: Arc::clone(&facts.origin.identity.listener),
         caller: claim.map(|claim| claim.caller),
-        rate_limit: claim.and_then(rate_limit_of),
-    }
-}
-
-/// The rate limit that a call is charged to, or that exempts it.
-fn rate_limit_of(claim: &Claim) -> Option<RateLimitId> {
-    match &claim.charged {
-        Charged::RateLimit { id, .. } | Charged::Exempt(id) => Some(*id),
-        Charged::Nothing => None,
+        rate_limit: claim.and_then(|claim| claim.charged.rate_limit()),
     }
 }

@@ -16,7 +16,7 @@ use crate::admin::{
     SharedState, Source,
 };
 use crate::call::Destination;
-use crate::callers::metrics::{LimiterNow, PaceNow};
+use crate::callers::metrics::LimiterNow;
 use crate::callers::rate_limit::RateLimit;
 use crate::config;
 use crate::telemetry::access::Utc;
@@ -185,7 +185,7 @@ impl Shared {
                 tokens: seconds * rate(paced),
                 queued: state.waiting,
                 would_have_delayed: 0,
-                pace: Some(pace_now(paced)),
+                pace: Some(*paced),
             })
         });
         let of_callers = self.callers.limits().into_iter();
@@ -196,7 +196,7 @@ impl Shared {
                 tokens: bucket.tokens,
                 queued: bucket.waiting,
                 would_have_delayed: bucket.counts.would_have_delayed,
-                pace: bucket.paced.as_ref().map(pace_now),
+                pace: bucket.paced,
             })
         };
         of_callers.filter_map(level).chain(over_all).collect()
@@ -214,15 +214,6 @@ fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
         leased: share.lease.map(|(capacity, _)| capacity),
         expires_in_seconds: share.lease.map(|(_, left)| left.as_secs_f64()),
     })
-}
-
-fn pace_now(paced: &PacerNow) -> PaceNow {
-    PaceNow {
-        rate: rate(paced),
-        achieved: paced.achieved,
-        wait: paced.pools.wait_time(),
-        burst: paced.pools.burst,
-    }
 }
 
 fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState {

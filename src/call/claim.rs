@@ -1,13 +1,11 @@
 //! What is known of a call once its caller is known: the caller for which it takes turns, its
 //! cost, and the rate limit that is charged.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_callers::CallerId;
-use tidegate_callers::{CostModel, FunctionId, Settled};
+use tidegate_callers::{CallerId, CostModel, FunctionId, RateLimitId, Settled};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::{Timestamp, Tokens, Weight};
@@ -16,25 +14,6 @@ use super::identity::TEXT_BYTES_MAX;
 
 /// Longest key of a quota.   bytes
 pub const QUOTA_KEY_BYTES_MAX: usize = TEXT_BYTES_MAX;
-
-/// A rate limit, by a number that is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RateLimitId(pub u32);
-
-impl RateLimitId {
-    /// The number of its bucket in the scheduler.
-    #[must_use]
-    pub fn bucket(self) -> BucketId {
-        BucketId(self.0.into())
-    }
-}
-
-/// Its form in the API: `r3`.
-impl fmt::Display for RateLimitId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "r{}", self.0)
-    }
-}
 
 /// How long a call may wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,6 +85,15 @@ pub struct Claim {
 }
 
 impl Charged {
+    /// The rate limit that is charged, or that exempts the call.
+    #[must_use]
+    pub fn rate_limit(&self) -> Option<RateLimitId> {
+        match self {
+            Self::RateLimit { id, .. } | Self::Exempt(id) => Some(*id),
+            Self::Nothing => None,
+        }
+    }
+
     /// The bucket that is charged.
     #[must_use]
     pub fn bucket(&self) -> Option<BucketId> {

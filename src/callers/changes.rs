@@ -1,12 +1,10 @@
 //! What operators change while the proxy runs. Whatever is refused has changed nothing.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate_callers::CostModel;
-use tidegate_callers::{CallerId, Charge, Label, LimitRef, NewCaller as NewRow, Patch, TableError};
-use tidegate_limits::bucket::TokenCount;
+use tidegate_callers::{
+    CallerId, Charge, FunctionId, Label, NewCaller, Patch, RateLimitId, TableError,
+};
 use tidegate_limits::{Burst, Fill, Timestamp};
 
 use super::functions::FUNCTIONS_MAX;
@@ -14,14 +12,9 @@ use super::rate_limit::{
     Allowance, MadeBy, NewRateLimit, RATE_LIMITS_MAX, RateLimit, RateLimitPatch, Rule, Size,
     SizePatch,
 };
-use super::settings::Costs;
 use super::shown::suggestion;
 use super::{Callers, Changed, Error, State};
-use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
-use crate::call::claim::RateLimitId;
-use crate::call::sdk::NAME_MAX;
-
-const UNIT_MAX: Duration = Duration::from_secs(3600);
+use crate::call::costs::Costs;
 
 impl Callers {
     /// Makes a caller. Rows that had registered themselves by one of its patterns become part
@@ -32,19 +25,12 @@ impl Callers {
     /// rate limit.
     pub fn create(&self, new: NewCaller) -> Result<Changed<CallerId>, Error> {
         self.recharge(|state| {
-            let charge = state.charge(new.rate_limit)?;
+            state.check_charge(new.charge)?;
             let before = state.members();
-            let inserted = state.table.insert(NewRow {
-                label: new.label,
-                groups: new.groups,
-                notes: new.notes,
-                patterns: new.patterns,
-                charge,
-            })?;
+            let inserted = state.table.insert(new)?;
             for fold in inserted.folded {
                 state.fold(fold.from, fold.into);
             }
-            state.accounts.entry(inserted.id).or_default().weight = new.weight;
             state.follow_groups(&before, &[]);
             Ok(inserted.id)
         })
@@ -55,30 +41,11 @@ impl Callers {
     /// # Errors
     /// If there is none of that id, if it stands in the config, or if there is no such rate
     /// limit.
-    pub fn patch(&self, id: CallerId, patch: CallerPatch) -> Result<Changed<()>, Error> {
+    pub fn patch(&self, id: CallerId, patch: Patch) -> Result<Changed<()>, Error> {
         self.recharge(|state| {
             let before = state.members();
-            let charge = match patch.rate_limit {
-                Some(rate_limit) => Some(state.charge(rate_limit)?),
-                None => None,
-            };
-            let mut groups = patch.groups;
-            if patch.weight.is_some() && groups.is_none() {
-                // So that the table sees a change, and keeps the row from now on.
-                groups = state.table.get(id).map(|row| row.groups.to_vec());
-            }
-            state.table.patch(
-                id,
-                Patch {
-                    label: patch.label,
-                    groups,
-                    notes: patch.notes,
-                    charge,
-                },
-            )?;
-            if let Some(weight) = patch.weight {
-                state.accounts.entry(id).or_default().weight = weight;
-            }
+            state.check_charge(patch.charge.unwrap_or_default())?;
+            state.table.patch(id, patch)?;
             state.follow_groups(&before, &[]);
             Ok(())
         })
@@ -166,7 +133,7 @@ impl Callers {
                     handling: new.handling,
                 },
             };
-            state.attach_all(callers, limit.reference())?;
+            state.attach_all(callers, id)?;
             state.rate_limits_made += 1;
             state.rate_limits.insert(id, limit);
             Ok(id)
@@ -209,9 +176,9 @@ impl Callers {
     /// If there is none of that id, or if it stands in the config.
     pub fn delete_rate_limit(&self, id: RateLimitId) -> Result<Changed<()>, Error> {
         self.change(|state| {
-            let reference = state.changeable(id)?.reference();
+            state.changeable(id)?;
             state.rate_limits.remove(&id);
-            state.table.detach(reference);
+            state.table.detach(id);
             Ok(())
         })
     }
@@ -222,7 +189,8 @@ impl Callers {
     /// If there is no such caller or rate limit, or if the caller stands in the config.
     pub fn attach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
         self.recharge(|state| {
-            let charge = state.charge(Some(id))?;
+            let charge = Charge::Limit(id);
+            state.check_charge(charge)?;
             state.set_charge(caller, charge)
         })
     }
@@ -234,7 +202,8 @@ impl Callers {
     /// config.
     pub fn detach(&self, id: RateLimitId, caller: CallerId) -> Result<Changed<()>, Error> {
         self.recharge(|state| {
-            let charge = state.charge(Some(id))?;
+            let charge = Charge::Limit(id);
+            state.check_charge(charge)?;
             let row = state.table.get(caller).ok_or(TableError::Unknown(caller))?;
             if row.charge != charge {
                 let rate_limit = id;
@@ -247,10 +216,13 @@ impl Callers {
     /// Changes what calls cost, from the next one on.
     ///
     /// # Errors
-    /// Every mistake in them.
-    pub fn put_costs(&self, new: &NewCosts) -> Result<Changed<()>, Vec<Error>> {
+    /// If there would be too many functions with names.
+    pub fn put_costs(&self, costs: Costs) -> Result<Changed<()>, Error> {
         self.change(|state| {
-            let costs = state.checked_costs(new)?;
+            let is_new = |name: &&Arc<str>| state.functions.find(name) == FunctionId::OTHER;
+            if costs.functions.keys().filter(is_new).count() > state.functions.room() {
+                return Err(Error::TooManyFunctions(FUNCTIONS_MAX));
+            }
             state.set_costs(costs);
             Ok(())
         })
@@ -258,14 +230,12 @@ impl Callers {
 }
 
 impl State {
-    /// How a row is charged that has this rate limit.
-    fn charge(&self, rate_limit: Option<RateLimitId>) -> Result<Charge, Error> {
-        let Some(id) = rate_limit else {
-            return Ok(Charge::None);
-        };
-        let limit = self.rate_limits.get(&id);
-        let limit = limit.ok_or(Error::UnknownRateLimit(id))?;
-        Ok(Charge::Limit(limit.reference()))
+    /// Whether the rate limit that a row is to be charged to exists.
+    fn check_charge(&self, charge: Charge) -> Result<(), Error> {
+        match charge.limit() {
+            Some(id) if !self.rate_limits.contains_key(&id) => Err(Error::UnknownRateLimit(id)),
+            _ => Ok(()),
+        }
     }
 
     fn set_charge(&mut self, caller: CallerId, charge: Charge) -> Result<(), Error> {
@@ -287,7 +257,7 @@ impl State {
         Ok(())
     }
 
-    fn attach_all(&mut self, callers: &[CallerId], limit: LimitRef) -> Result<(), Error> {
+    fn attach_all(&mut self, callers: &[CallerId], limit: RateLimitId) -> Result<(), Error> {
         let before: Vec<_> = callers
             .iter()
             .filter_map(|&id| Some((id, self.table.get(id)?.charge)))
@@ -382,53 +352,6 @@ impl State {
                 };
                 Ok((allowance, None))
             }
-        }
-    }
-
-    fn checked_costs(&self, new: &NewCosts) -> Result<Costs, Vec<Error>> {
-        let mut mistakes = Vec::new();
-        let mut cost = |field: &str, given: f64| {
-            let cost = TokenCount::new(given).filter(|_| given <= CostModel::COST_MAX);
-            if cost.is_none() {
-                let field = field.into();
-                mistakes.push(Error::Cost { field, given });
-            }
-            cost.unwrap_or_default()
-        };
-        let default = cost("default", new.default);
-        let functions: Vec<_> = new
-            .functions
-            .iter()
-            .map(|(name, given)| (Arc::clone(name), cost(&format!("functions.{name}"), *given)))
-            .collect();
-        let mut names = BTreeSet::new();
-        for (name, _) in &functions {
-            let is_visible = name.bytes().all(|byte| byte.is_ascii_graphic());
-            if name.is_empty() || name.len() > NAME_MAX || !is_visible {
-                mistakes.push(Error::FunctionName((**name).into()));
-            }
-            if !names.insert(name) {
-                mistakes.push(Error::FunctionRepeated(Arc::clone(name)));
-            }
-        }
-        let is_new =
-            |name: &&&Arc<str>| self.functions.find(name) == tidegate_callers::FunctionId::OTHER;
-        if names.iter().filter(is_new).count() > self.functions.room() {
-            mistakes.push(Error::TooManyFunctions(FUNCTIONS_MAX));
-        }
-        let unit = Duration::try_from_secs_f64(new.unit_seconds).ok();
-        let unit = unit.filter(|unit| !unit.is_zero() && *unit <= UNIT_MAX);
-        if unit.is_none() {
-            mistakes.push(Error::Unit);
-        }
-        match unit {
-            Some(unit) if mistakes.is_empty() => Ok(Costs {
-                default,
-                functions,
-                unit,
-                settle: new.settle,
-            }),
-            _ => Err(mistakes),
         }
     }
 }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use tidegate_callers::{
-    CallerId, FunctionId, Group, LimitRef, Match, Matches, Registration, Settled, Table, Usage,
+    CallerId, Charge, FunctionId, Group, Match, Matches, RateLimitId, Registration, Settled, Table,
+    Usage,
 };
+use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::Settlement;
-use tidegate_limits::{Timestamp, Weight};
 
 use super::quotas::Asking;
 use super::rate_limit::{self, RateLimit};
 use super::{Account, Callers, GroupUse, Meets, State};
-use crate::call::claim::{Charged, Claim, Counted, RateLimitId, Settling};
+use crate::call::claim::{Charged, Claim, Counted, Settling};
 use crate::call::identity::fitting;
 use crate::call::{Dialect, Facts, Identity, Verdict};
 
@@ -36,7 +37,7 @@ impl Callers {
             Meets::Limits => state.cost_model.cost(function),
             Meets::NoLimits => TokenCount::ZERO,
         };
-        let (counted, weight) = state.count(now, identity, function, cost);
+        let counted = state.count(now, identity, function, cost);
         let State {
             table,
             matches,
@@ -72,7 +73,7 @@ impl Callers {
         Claim {
             at: now,
             caller: matches.caller(),
-            weight,
+            weight: matches.weight().unwrap_or_default(),
             function,
             cost,
             charged,
@@ -170,10 +171,7 @@ impl Callers {
         } = &mut *state;
         let identity = accounts.get(&caller)?.seen.as_ref()?;
         table.classify(&seen(identity), matches);
-        match charge(charged_to(rate_limits, matches)?) {
-            Charged::RateLimit { id, .. } => Some(id.bucket()),
-            Charged::Nothing | Charged::Exempt(_) => None,
-        }
+        charge(charged_to(rate_limits, matches)?).bucket()
     }
 }
 
@@ -193,15 +191,14 @@ impl State {
         }
     }
 
-    /// Counts a call for every caller that was found, and for their groups. Returns them, and the
-    /// weight of the most specific that has one.
+    /// Counts a call for every caller that was found, and for their groups. Returns the callers.
     fn count(
         &mut self,
         now: Timestamp,
         identity: &Arc<Identity>,
         function: FunctionId,
         cost: TokenCount,
-    ) -> (Counted, Weight) {
+    ) -> Counted {
         let Self {
             table,
             matches,
@@ -209,11 +206,9 @@ impl State {
             groups,
             ..
         } = self;
-        let mut weight = None;
         for found in matches.as_slice() {
             let account = accounts.entry(found.caller()).or_default();
             account.usage().count(now, function, cost);
-            weight = weight.or(account.weight);
         }
         if let Some(account) = accounts.get_mut(&matches.caller())
             && !account
@@ -233,7 +228,7 @@ impl State {
                 group.usage.count(now, function, cost);
             }
         });
-        (counted, weight.unwrap_or_default())
+        counted
     }
 }
 
@@ -242,13 +237,9 @@ pub(super) fn charged_to<'a>(
     rate_limits: &'a BTreeMap<RateLimitId, RateLimit>,
     matches: &Matches,
 ) -> Option<&'a RateLimit> {
-    match matches.charged()?.charge() {
-        tidegate_callers::Charge::Limit(LimitRef(id)) => {
-            let limit = rate_limits.get(&RateLimitId(id));
-            Some(limit.expect("a rate limit that goes is detached from every caller"))
-        }
-        tidegate_callers::Charge::None | tidegate_callers::Charge::Exempt => None,
-    }
+    let id = matches.charged()?.charge().limit()?;
+    let limit = rate_limits.get(&id);
+    Some(limit.expect("a rate limit that goes is detached from every caller"))
 }
 
 pub(super) fn charge(limit: &RateLimit) -> Charged {
@@ -266,7 +257,7 @@ pub(super) fn charge(limit: &RateLimit) -> Charged {
 
 /// Whether no rate limit is asked about its calls.
 fn is_exempt(charged: &Charged, matches: &Matches) -> bool {
-    let of_its_own = |found: &Match| found.charge() == tidegate_callers::Charge::Exempt;
+    let of_its_own = |found: &Match| found.charge() == Charge::Exempt;
     matches!(charged, Charged::Exempt(_)) || matches.charged().is_some_and(of_its_own)
 }
 
@@ -310,18 +301,11 @@ fn each_group(table: &Table, callers: &[CallerId], mut tell: impl FnMut(&Group))
 
 /// An identity as the table of callers takes it.
 fn seen(identity: &Identity) -> tidegate_callers::Identity<'_> {
-    let mut seen = tidegate_callers::Identity::default().with_listener(&identity.listener);
-    if let Some(address) = identity.address {
-        seen = seen.with_ip(address);
+    tidegate_callers::Identity {
+        user: identity.user.as_deref().unwrap_or_default(),
+        originator: identity.originator.as_deref().unwrap_or_default(),
+        ip: identity.address,
+        user_agent: identity.user_agent.as_deref().unwrap_or_default(),
+        listener: &identity.listener,
     }
-    if let Some(user) = &identity.user {
-        seen = seen.with_user(user);
-    }
-    if let Some(user_agent) = &identity.user_agent {
-        seen = seen.with_user_agent(user_agent);
-    }
-    if let Some(originator) = &identity.originator {
-        seen = seen.with_originator(originator);
-    }
-    seen
 }

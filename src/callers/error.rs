@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate_callers::{CallerId, TableError};
+use tidegate_callers::{CallerId, RateLimitId, TableError};
 
 use super::rate_limit::RATE_LIMITS_MAX;
-use crate::call::claim::RateLimitId;
 
 /// Why a change was refused. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -53,32 +52,15 @@ pub enum Error {
     /// Nothing can be derived from nothing.
     #[error("caller: {0} used no token in that time; wait, or give burst and fill")]
     NothingUsed(CallerId),
-    /// The same function twice.
-    #[error("functions.{0} is given twice; leave one out")]
-    FunctionRepeated(Arc<str>),
-    /// Not the name of a function.
-    #[error("functions: {0:?} is not the name of a function; up to 128 visible characters are")]
-    FunctionName(Box<str>),
     /// More functions than can be told apart.
     #[error("functions: there would be more than {0} functions with names")]
     TooManyFunctions(usize),
-    /// A cost is no number of tokens that a call may cost.
-    #[error("{field} must be from 0 to 1000000 tokens, not {given}")]
-    Cost {
-        /// `default`, or the function.
-        field: Arc<str>,
-        /// What was given.
-        given: f64,
-    },
-    /// A token stands for no time at all, or for more than an hour.
-    #[error("unit_seconds must be more than 0 and at most 3600")]
-    Unit,
 }
 
 impl Error {
     /// The name of the field that is wrong.
     #[must_use]
-    pub fn field(&self) -> &str {
+    pub const fn field(&self) -> &'static str {
         match self {
             Self::Table(mistake) => mistake.field(),
             Self::UnknownRateLimit(_) | Self::RateLimitIsStatic(_) => "id",
@@ -90,11 +72,7 @@ impl Error {
             Self::SizeMissing(field) => field,
             Self::NotAttached { .. } => "callers",
             Self::NothingUsed(_) => "caller",
-            Self::FunctionRepeated(_) | Self::FunctionName(_) | Self::TooManyFunctions(_) => {
-                "functions"
-            }
-            Self::Cost { field, .. } => field,
-            Self::Unit => "unit_seconds",
+            Self::TooManyFunctions(_) => "functions",
         }
     }
 }

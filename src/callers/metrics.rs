@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::shown::{GroupNow, Registered};
+use tidegate_limits::scheduler::PacerNow;
 use tidegate_runtime::metric::{self, Reach, Show};
+
+use super::shown::{GroupNow, Registered};
 
 tidegate_runtime::metrics! {
     /// Rate limits and callers.
@@ -71,20 +73,7 @@ pub struct LimiterNow {
     /// Calls so far that it would have delayed, if it did not only observe.
     pub would_have_delayed: u64,
     /// Its pace, if it is a paced one.
-    pub pace: Option<PaceNow>,
-}
-
-/// A snapshot of one pace.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PaceNow {
-    /// What it allows.   tokens a second
-    pub rate: f64,
-    /// How fast it lately went.   tokens a second
-    pub achieved: f64,
-    /// How far behind schedule the demand is.
-    pub wait: Duration,
-    /// What late callers may take at once beyond the regular pool.
-    pub burst: Duration,
+    pub pace: Option<PacerNow>,
 }
 
 impl CallerMetrics {
@@ -130,11 +119,13 @@ impl CallerMetrics {
             let would_have = self.limiter_would_have_delayed_total(limiter);
             would_have.reach(now.would_have_delayed);
             if let Some(pace) = &now.pace {
-                self.limiter_pace_rate(limiter).show(pace.rate);
+                self.limiter_pace_rate(limiter).show(pace.pace.rate().get());
                 let achieved = self.limiter_pace_achieved_rate(limiter);
                 achieved.show(pace.achieved);
-                self.limiter_pace_wait_seconds(limiter).show(pace.wait);
-                self.limiter_pace_burst_seconds(limiter).show(pace.burst);
+                self.limiter_pace_wait_seconds(limiter)
+                    .show(pace.pools.wait_time());
+                self.limiter_pace_burst_seconds(limiter)
+                    .show(pace.pools.burst);
             }
         }
     }

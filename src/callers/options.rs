@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    AutoRegister, CostModel, Field, FieldSet, Group, Label, Pattern, PatternError, TableSettings,
+    AutoRegister, Charge, CostModel, CostUnit, Field, FieldSet, Group, Label, NewCaller, Notes,
+    Pattern, PatternError, TableSettings,
 };
 use tidegate_limits::Weight;
 use tidegate_limits::bucket::TokenCount;
 
-use super::settings::{Costs, StaticCaller};
+use super::settings::StaticCaller;
+use crate::call::costs::Costs;
 use crate::options::kind::{
     all, choice, flag, function_name, integer, list, name, number, path, table, text,
 };
@@ -87,7 +89,7 @@ options! {
 
         /// Seconds of the backend's time that one token stands for. It is used for suggestions and
         /// settlement, and for nothing else.
-        unit_seconds: Duration = unit().of("seconds").or(CostModel::UNIT);
+        unit_seconds: CostUnit = unit().of("seconds").or(CostUnit::default());
 
         /// Whether calls are charged in the end by the time that they took, at most five times their
         /// estimated cost. Turn it on where the time of one function differs much.
@@ -123,11 +125,15 @@ impl CallerSection {
     /// The caller, of a config without an error.
     pub(crate) fn caller(&self) -> StaticCaller {
         StaticCaller {
-            label: self.label.required(),
-            patterns: self.patterns.value.clone(),
-            groups: self.groups.value.clone(),
+            caller: NewCaller {
+                label: self.label.required(),
+                groups: self.groups.value.clone(),
+                notes: Notes::default(),
+                patterns: self.patterns.value.clone(),
+                charge: Charge::None,
+                weight: self.weight.value.and_then(Weight::new),
+            },
             rate_limit: self.rate_limit.value.clone(),
-            weight: self.weight.value.and_then(Weight::new),
         }
     }
 }
@@ -290,14 +296,14 @@ fn field_cure(key: &str) -> String {
 }
 
 fn cost() -> Kind<TokenCount> {
-    let within = |given: f64| TokenCount::new(given).filter(|_| given <= CostModel::COST_MAX);
+    let within = |given| CostModel::rounded(given).ok();
     number("0 to 1000000", within, |cost| cost.tokens())
 }
 
-fn unit() -> Kind<Duration> {
+fn unit() -> Kind<CostUnit> {
     let within = |given: f64| {
         let is_within = (0.001..=3600.0).contains(&given);
-        is_within.then(|| Duration::from_secs_f64(given))
+        CostUnit::new(is_within.then(|| Duration::from_secs_f64(given))?)
     };
-    number("0.001 to 3600", within, Duration::as_secs_f64)
+    number("0.001 to 3600", within, |unit| unit.get().as_secs_f64())
 }

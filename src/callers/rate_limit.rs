@@ -6,11 +6,10 @@ pub(crate) mod profiles;
 
 use std::sync::Arc;
 
-use tidegate_callers::LimitRef;
+use tidegate_callers::RateLimitId;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{BucketLimit, BucketRule, Settlement};
 
-use crate::call::claim::RateLimitId;
 use crate::call::pace::{CostRange, pace};
 pub use crate::call::rate_limit::{
     Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
@@ -92,11 +91,6 @@ impl RateLimit {
     #[must_use]
     pub fn name(&self) -> Arc<str> {
         format!("{RATE_LIMIT_PREFIX}{}", self.label).into()
-    }
-
-    /// How the table of callers refers to it.
-    pub(super) fn reference(&self) -> LimitRef {
-        LimitRef(self.id.0)
     }
 
     /// How a call charged to it is charged in the end. `settles` is what holds for limits that

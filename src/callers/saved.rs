@@ -1,12 +1,11 @@
 //! What survives a restart: callers, rate limits and costs; of what was counted, the totals.
 
-use tidegate_callers::{CallerId, Charge, LastCall, LimitRef, Row, Tally, Usage};
-use tidegate_limits::{Timestamp, Weight};
+use tidegate_callers::{CallerId, LastCall, Row, Tally, Usage};
+use tidegate_limits::Timestamp;
 
 use super::rate_limit::RateLimit;
-use super::settings::Costs;
 use super::{Account, Callers, State};
-use crate::call::claim::RateLimitId;
+use crate::call::costs::Costs;
 
 /// What is kept from one run to the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,8 +27,6 @@ pub struct Saved {
 pub struct SavedRow {
     /// The row.
     pub caller: Row,
-    /// How many turns it has.
-    pub weight: Option<Weight>,
     /// What it has used in all.
     pub total: Tally,
 }
@@ -51,7 +48,6 @@ impl Callers {
                     },
                     ..row.clone()
                 },
-                weight: account.and_then(|account| account.weight),
                 total: account
                     .and_then(|account| account.usage.as_ref())
                     .map(|usage| usage.snapshot(now).total)
@@ -78,9 +74,9 @@ impl State {
             self.rate_limits.insert(limit.id, limit);
         }
         self.table.count_ids_as_given(saved.caller_ids_given);
-        let mut accounts = Vec::new();
+        let mut totals = Vec::new();
         let rows = saved.callers.into_iter().map(|row| {
-            accounts.push((row.caller.id, row.weight, row.total));
+            totals.push((row.caller.id, row.total));
             row.caller
         });
         let restored = self.table.restore(rows.collect());
@@ -90,12 +86,10 @@ impl State {
                 tracing::warn!(%id, error = %mistake, "a caller of the state file is left out");
             }
         }
-        for (id, weight, total) in accounts {
-            if self.table.get(id).is_some() {
-                let used = total != Tally::default();
+        for (id, total) in totals {
+            if self.table.get(id).is_some() && total != Tally::default() {
                 let account = Account {
-                    usage: used.then(|| Box::new(Usage::with_total(total))),
-                    weight,
+                    usage: Some(Box::new(Usage::with_total(total))),
                     ..Account::default()
                 };
                 self.accounts.insert(id, account);
@@ -103,12 +97,9 @@ impl State {
         }
         // A row of the config whose rate limit is not kept any more gets its own from there;
         // any other loses it.
-        let charged = self.table.rows().filter_map(|row| match row.charge {
-            Charge::Limit(limit) => Some(limit),
-            Charge::None | Charge::Exempt => None,
-        });
-        let is_known = |id: &LimitRef| self.rate_limits.contains_key(&RateLimitId(id.0));
-        let dangling: Vec<_> = charged.filter(|limit| !is_known(limit)).collect();
+        let charged = self.table.rows().filter_map(|row| row.charge.limit());
+        let is_unknown = |id: &_| !self.rate_limits.contains_key(id);
+        let dangling: Vec<_> = charged.filter(is_unknown).collect();
         for limit in dangling {
             self.table.detach(limit);
         }

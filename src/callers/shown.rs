@@ -3,28 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate_callers::{
-    CallerId, Charge, Group, Identity, Kind, LimitRef, Match, Matches, Row, ServiceTime,
-    Suggestion, TableError, Usage, UsageNow,
+    CallerId, Group, Identity, Kind, Match, Matches, RateLimitId, Row, ServiceTime, Suggestion,
+    TableError, Usage, UsageNow,
 };
+use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::{Timestamp, Weight};
 
 use super::claims::{charge, charged_to};
 use super::rate_limit::{Derive, Profile, RateLimit};
-use super::settings::Costs;
 use super::{Callers, Error, State};
-use crate::call::claim::{Charged, RateLimitId};
+use crate::call::claim::Charged;
+use crate::call::costs::{Costs, SuggestedCost};
 
 /// A caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallerNow {
     /// Its row.
     pub row: Row,
-    /// How many turns it has, if that is said of it.
-    pub weight: Option<Weight>,
     /// What it has used.
     pub usage: UsageNow,
 }
@@ -75,30 +72,6 @@ pub struct Classified {
     pub cost: TokenCount,
 }
 
-/// A size derived from what a caller used.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Suggested {
-    /// The size, rounded up to figures that are easily read.
-    pub suggestion: Suggestion,
-    /// The profile that comes nearest.
-    pub nearest_profile: Option<Arc<str>>,
-}
-
-/// What a function should cost, by the time that the backend took for it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SuggestedCost {
-    /// The function.
-    pub function: Arc<str>,
-    /// Replies over the latest day.
-    pub samples: u64,
-    /// How long the backend took, on average.
-    pub mean: Duration,
-    /// What a call of it costs now.
-    pub cost: TokenCount,
-    /// What it should cost, in tokens.
-    pub suggested: f64,
-}
-
 impl Callers {
     /// The ids of all callers, in order; the unknown row first.
     #[must_use]
@@ -120,12 +93,9 @@ impl Callers {
     pub fn get(&self, now: Timestamp, id: CallerId) -> Result<CallerNow, Error> {
         let state = self.lock();
         let row = state.table.get(id).ok_or(TableError::Unknown(id))?;
-        let account = state.accounts.get(&id);
-        let usage = account.and_then(|account| account.usage.as_ref());
-        let usage = usage.map(|usage| usage.snapshot(now));
+        let usage = state.usage_of(id)?.map(|usage| usage.snapshot(now));
         Ok(CallerNow {
             row: row.clone(),
-            weight: account.and_then(|account| account.weight),
             usage: usage.unwrap_or_else(|| Usage::new().snapshot(now)),
         })
     }
@@ -186,7 +156,7 @@ impl Callers {
         let state = self.lock();
         let mut callers: BTreeMap<RateLimitId, Vec<CallerId>> = BTreeMap::new();
         for row in state.table.rows() {
-            if let Some(id) = rate_limit_of(row.charge) {
+            if let Some(id) = row.charge.limit() {
                 callers.entry(id).or_default().push(row.id);
             }
         }
@@ -205,7 +175,7 @@ impl Callers {
         let state = self.lock();
         let limit = state.rate_limits.get(&id);
         let rate_limit = limit.ok_or(Error::UnknownRateLimit(id))?.clone();
-        let has_it = |row: &&Row| rate_limit_of(row.charge) == Some(id);
+        let has_it = |row: &&Row| row.charge.limit() == Some(id);
         let callers = state
             .table
             .rows()
@@ -235,20 +205,24 @@ impl Callers {
     pub fn suggested_costs(&self, now: Timestamp) -> Vec<SuggestedCost> {
         let state = self.lock();
         let suggest = |it: ServiceTime| SuggestedCost {
-            function: Arc::clone(state.functions.name(it.function)),
+            call: state.functions.name(it.function).to_string(),
             samples: it.samples,
-            mean: it.mean,
-            cost: state.cost_model.cost(it.function),
+            mean_seconds: it.mean.as_secs_f64(),
+            cost: state.cost_model.cost(it.function).tokens(),
             suggested: state.cost_model.suggest(it.mean),
         };
         state.service_times.at(now).map(suggest).collect()
     }
 
-    /// The rate limit that would have admitted the usage of a caller.
+    /// The rate limit that would have admitted the usage of a caller, and the nearest profile.
     ///
     /// # Errors
     /// If no caller has the id, or it used nothing.
-    pub fn suggest(&self, now: Timestamp, derive: Derive) -> Result<Suggested, Error> {
+    pub fn suggest(
+        &self,
+        now: Timestamp,
+        derive: Derive,
+    ) -> Result<(Suggestion, Option<Arc<str>>), Error> {
         // Over a day that takes a while: from a copy, without the lock.
         let (usage, profiles) = {
             let state = self.lock();
@@ -260,10 +234,7 @@ impl Callers {
             let (burst, fill) = it.allowance.bucket()?;
             Some((&it.name, fill.get(), burst.get()))
         });
-        Ok(Suggested {
-            nearest_profile: suggestion.nearest(buckets).cloned(),
-            suggestion,
-        })
+        Ok((suggestion, suggestion.nearest(buckets).cloned()))
     }
 
     /// Says who would be counted and charged, without counting or charging anybody.
@@ -296,13 +267,4 @@ pub(super) fn suggestion(
     let suggestion = usage.and_then(|usage| usage.suggest(now, derive.span, derive.headroom));
     let suggestion = suggestion.ok_or(Error::NothingUsed(derive.caller))?;
     Ok(suggestion.rounded_up())
-}
-
-/// The rate limit that a row is charged to.
-#[must_use]
-pub fn rate_limit_of(charge: Charge) -> Option<RateLimitId> {
-    match charge {
-        Charge::Limit(LimitRef(id)) => Some(RateLimitId(id)),
-        Charge::None | Charge::Exempt => None,
-    }
 }

@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::app;
-use tidegate::call::claim::{Charged, RateLimitId};
+use tidegate::call::claim::Charged;
+use tidegate::call::costs::Costs;
 use tidegate::call::{
     Destination, Dialect, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection,
     Slot, Verdict,
 };
 use tidegate::callers::rate_limit::{Allowance, Derive, HandlingPatch, Size, SizePatch};
-use tidegate::callers::shown::rate_limit_of;
 use tidegate::callers::{
-    BucketChange, CallerPatch, Callers, Changed, Error, Meets, NewCaller, NewRateLimit,
-    RateLimitPatch,
+    BucketChange, Callers, Changed, Error, Meets, NewRateLimit, RateLimitPatch,
 };
 use tidegate::config::Config;
-use tidegate_callers::Span;
-use tidegate_callers::{CallerId, Group, Label, Notes, Pattern, PatternText};
+use tidegate_callers::{
+    CallerId, Charge, CostUnit, Group, Label, NewCaller, Notes, Patch, Pattern, PatternText,
+    RateLimitId, Span,
+};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{BucketMode, OnExcess, Outcome};
 use tidegate_limits::{Burst, Fill};
@@ -197,7 +198,7 @@ pub(crate) fn named(label: &str, pattern: &str, rate_limit: Option<RateLimitId>)
         patterns: vec![agent(pattern)],
         groups: Vec::new(),
         notes: Notes::default(),
-        rate_limit,
+        charge: rate_limit.map(Charge::Limit).unwrap_or_default(),
         weight: None,
     }
 }
@@ -617,7 +618,7 @@ async fn a_deletion_with_a_thousand_waiting_loses_no_call() {
         assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
         let caller = door.callers.all(door.clock.now());
         let poller = caller.iter().find(|it| it.row.name() == "poller");
-        assert_eq!(rate_limit_of(poller.expect("it stays").row.charge), None);
+        assert_eq!(poller.expect("it stays").row.charge.limit(), None);
     }
     let least = took.iter().min().expect("there are five");
     assert!(*least < Duration::from_millis(10), "{took:?}");
@@ -704,9 +705,9 @@ async fn a_change_of_who_is_charged_holds_for_calls_that_wait_as_for_new_ones() 
     });
     assert_eq!(deleted.await, 0.0, "the caller is deleted");
     let patched = left_to_wait(|door, poller| {
-        let patch = CallerPatch {
-            rate_limit: Some(None),
-            ..CallerPatch::default()
+        let patch = Patch {
+            charge: Some(Charge::None),
+            ..Patch::default()
         };
         door.change(door.callers.patch(poller, patch));
     });
@@ -975,8 +976,8 @@ async fn a_call_is_settled_by_the_time_it_took_within_bounds() {
         let total = caller.expect("it is there").usage.total;
         assert_eq!(total.tokens.tokens(), charged);
         let costs = door.callers.suggested_costs(door.clock.now());
-        assert_eq!(&*costs[0].function, "guest_start");
-        assert_eq!(costs[0].mean, Duration::from_secs_f64(seconds));
+        assert_eq!(costs[0].call, "guest_start");
+        assert_eq!(costs[0].mean_seconds, seconds);
     }
 }
 
@@ -1014,10 +1015,7 @@ async fn a_reload_keeps_ids_tokens_statistics_and_what_the_api_made() {
     assert_eq!(*poller.row.patterns, [agent("poll/*")]);
     assert_eq!(poller.usage.total.calls, 8);
     let mine = door.callers.get(door.clock.now(), caller);
-    assert_eq!(
-        rate_limit_of(mine.expect("it is there").row.charge),
-        Some(made)
-    );
+    assert_eq!(mine.expect("it is there").row.charge.limit(), Some(made));
 
     door.change(door.callers.apply(&config("").callers));
     assert_eq!(door.gate.bucket_now(RateLimitId(1).bucket()), None);
@@ -1077,9 +1075,9 @@ async fn a_caller_that_joins_or_leaves_a_group_brings_or_takes_what_it_used() {
         used.map(|used| (used.total.calls, used.over(Span::Hour).tally.calls))
     };
     let regroup = |groups: &[&Group]| {
-        let patch = CallerPatch {
+        let patch = Patch {
             groups: Some(groups.iter().copied().cloned().collect()),
-            ..CallerPatch::default()
+            ..Patch::default()
         };
         door.change(door.callers.patch(joins, patch));
     };
@@ -1158,7 +1156,7 @@ fn saved_callers_are_restored_and_the_config_wins() {
     // The first one is new, and gets an unused number.
     assert_eq!(names, [(1, "poller"), (2, "mine"), (3, "first")]);
     let kept = again.get(now, caller).expect("it is there");
-    assert_eq!(rate_limit_of(kept.row.charge), Some(limit.value));
+    assert_eq!(kept.row.charge.limit(), Some(limit.value));
     assert_eq!(kept.usage.total.calls, 1);
     let same = start(POLLER, Some(saved.clone()));
     assert_eq!(same.saved(|_| 1).callers.len(), saved.callers.len());
@@ -1197,18 +1195,15 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
     let field = |result: Result<Changed<RateLimitId>, Error>| result.map(drop).map_err(nothing);
     let unit = |result: Result<Changed<()>, Error>| result.map(drop).map_err(nothing);
     let new = |result: Result<Changed<CallerId>, Error>| result.map(drop).map_err(nothing);
-    let attached = CallerPatch {
-        rate_limit: Some(Some(no_limit)),
-        ..CallerPatch::default()
+    let attached = Patch {
+        charge: Some(Charge::Limit(no_limit)),
+        ..Patch::default()
     };
     for (result, wrong) in [
         (new(callers.create(named("x", "x", Some(no_limit)))), "id"),
         (new(callers.create(named("x", "mine", None))), "match"),
         (unit(callers.patch(mine, attached)), "id"),
-        (
-            unit(callers.patch(CallerId(99), CallerPatch::default())),
-            "id",
-        ),
+        (unit(callers.patch(CallerId(99), Patch::default())), "id"),
         (unit(callers.delete(CallerId(1))), "id"),
         (unit(callers.merge(mine, &[mine], None)), "from"),
         (
@@ -1252,39 +1247,21 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
 }
 
 #[test]
-fn every_mistake_in_costs_is_reported_and_nothing_changes() {
+fn costs_of_more_functions_than_have_names_are_refused_and_nothing_changes() {
     let callers = Callers::start(&config("").callers, None)
         .expect("there is no room")
         .value;
-    let costs = tidegate::callers::NewCosts {
-        default: f64::NAN,
-        functions: vec![
-            ("a".into(), -1.0),
-            ("a".into(), f64::INFINITY),
-            ("b c".into(), 1.0),
-            ("d".into(), 1e6 + 1.0),
-        ],
-        unit_seconds: -0.1,
-        settle: true,
+    let costs = |functions: u32| Costs {
+        functions: (0..functions)
+            .map(|number| (format!("f{number}").into(), TokenCount::ONE))
+            .collect(),
+        ..Costs::default()
     };
-    let mistakes = callers.put_costs(&costs).expect_err("it is wrong");
-    let fields: Vec<_> = mistakes.iter().map(Error::field).collect();
-    assert_eq!(
-        fields,
-        [
-            "default",
-            "functions.a",
-            "functions.a",
-            "functions.d",
-            "functions",
-            "functions",
-            "unit_seconds"
-        ]
-    );
-    assert_eq!(
-        callers.costs(),
-        tidegate::callers::settings::Costs::default()
-    );
+    let wrong = callers.put_costs(costs(4097)).expect_err("too many");
+    assert_eq!(wrong.field(), "functions");
+    assert_eq!(callers.costs(), Costs::default());
+    // The names of the config's functions take some of the room.
+    assert!(callers.put_costs(costs(3500)).is_ok());
 }
 
 #[test]
@@ -1298,13 +1275,13 @@ fn costs_of_the_api_stay_until_the_config_says_others() {
     };
     let token = |tokens| TokenCount::new(tokens).expect("a count");
     assert_eq!(cost(), token(2.0));
-    let given = tidegate::callers::NewCosts {
-        default: 5.0,
-        functions: vec![("new_one".into(), 7.5)],
-        unit_seconds: 0.1,
+    let given = Costs {
+        default: token(5.0),
+        functions: [("new_one".into(), token(7.5))].into(),
+        unit: CostUnit::default(),
         settle: false,
     };
-    let _ = callers.put_costs(&given).expect("it is right");
+    let _ = callers.put_costs(given).expect("it is right");
     assert_eq!(cost(), token(7.5));
     let _ = callers.apply(&with(2)).expect("there is room");
     assert_eq!(cost(), token(7.5));

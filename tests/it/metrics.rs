@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tidegate::admin::QuotaStoreState;
 use tidegate::admit::metrics::{GateNow, WindowNow};
 use tidegate::app::metrics::{Metrics, QuotaLevel, ShareNow};
-use tidegate::callers::metrics::{Charge, LimiterNow, PaceNow};
+use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{GroupNow, Registered};
 use tidegate::coalesce::CoalesceNow;
 use tidegate::protocol::metrics::connections_rejected_total;
@@ -19,7 +19,9 @@ use tidegate_callers::Group;
 use tidegate_leases::client::ClientMetrics;
 use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
 use tidegate_limits::quota::Counts;
+use tidegate_limits::scheduler::PacerNow;
 use tidegate_limits::scheduler::{QueueNow, QuotaCounts};
 use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
 
@@ -76,11 +78,16 @@ fn exercised() -> Metrics {
         tokens: -2.5,
         queued: 4,
         would_have_delayed: 6,
-        pace: Some(PaceNow {
-            rate: 12.5,
+        pace: Some(PacerNow {
+            pace: Pace::new(Rate::new(12.5).expect("a rate"), BurstRatio::default()),
+            pools: PoolsNow {
+                active: Duration::from_millis(4),
+                burst: Duration::from_millis(16),
+                waiting: Duration::from_millis(2490),
+                debt: Duration::from_millis(10),
+            },
             achieved: 13.75,
-            wait: Duration::from_millis(2500),
-            burst: Duration::from_millis(16),
+            drawn: 0.0,
         }),
     }]);
     metrics

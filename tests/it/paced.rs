@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tidegate::admit::PacedLimit;
 use tidegate::app;
-use tidegate::call::claim::RateLimitId;
+use tidegate::call::costs::Costs;
 use tidegate::callers::rate_limit::{Allowance, Size, SizePatch};
-use tidegate::callers::{Error, NewCosts, NewRateLimit, RateLimitPatch};
+use tidegate::callers::{Error, NewRateLimit, RateLimitPatch};
 use tidegate::config::{self, Severity};
-use tidegate_callers::Label;
+use tidegate_callers::{CostUnit, Label, RateLimitId};
+use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::scheduler::PacerNow;
 use tokio::task::JoinSet;
@@ -452,12 +453,18 @@ async fn costs_that_are_changed_later_make_the_debts_larger_and_the_pools_smalle
         let text = paced(form, 100.0, 1.1);
         let door = door(&text);
         assert_eq!(now(&door).pace.largest().get(), 1, "{form}");
-        door.change(door.callers.put_costs(&NewCosts {
-            default: 0.5,
-            functions: vec![("guest_list".into(), 2.5), ("guest_start".into(), 20.0)],
-            unit_seconds: 0.1,
-            settle: false,
-        }));
+        let tokens = |tokens| TokenCount::new(tokens).expect("a count");
+        let functions = [("guest_list", 2.5), ("guest_start", 20.0)];
+        door.change(
+            door.callers.put_costs(Costs {
+                default: tokens(0.5),
+                functions: functions
+                    .map(|(name, cost)| (name.into(), tokens(cost)))
+                    .into(),
+                unit: CostUnit::default(),
+                settle: false,
+            }),
+        );
         let admit = config_in_turn(&text).admit;
         door.gate.apply(&app::with_costs(&admit, &door.callers));
         let (largest, pool) = match form {

@@ -7,8 +7,8 @@ use tidegate::call::claim::{Claim, QUOTA_KEY_BYTES_MAX};
 use tidegate::call::{Destination, Identity};
 use tidegate::callers::rate_limit::Size;
 use tidegate::callers::settings::{Quota, QuotaBy, Settings};
-use tidegate::callers::{CallerPatch, Callers, Meets, NewRateLimit};
-use tidegate_callers::Label;
+use tidegate::callers::{Callers, Meets, NewRateLimit};
+use tidegate_callers::{Label, Patch};
 use tidegate_limits::Timestamp;
 
 use crate::support;
@@ -305,9 +305,9 @@ fn a_caller_that_is_renamed_draws_from_the_quota_of_its_new_name() {
         "guest_list",
         &[("rate_limit:q", "user=bob")],
     );
-    let patch = CallerPatch {
+    let patch = Patch {
         label: Some(Label::new("robert").expect("a label")),
-        ..CallerPatch::default()
+        ..Patch::default()
     };
     let caller = claim(&callers, &bob, "guest_list").caller;
     drop(callers.patch(caller, patch).expect("it is right"));

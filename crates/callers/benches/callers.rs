@@ -112,6 +112,7 @@ fn caller(n: u32, texts: &[String; 5]) -> NewCaller {
         notes: Notes::default(),
         patterns: vec![Pattern::parse(&text).expect("a pattern")],
         charge: Charge::None,
+        weight: None,
     }
 }
 

@@ -14,7 +14,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tidegate_callers::{CostModel, FunctionId, Headroom, ServiceTimes, Span, Usage};
+use tidegate_callers::{CostModel, CostUnit, FunctionId, Headroom, ServiceTimes, Span, Usage};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 
@@ -147,8 +147,9 @@ fn main() {
             })
         },
     );
-    let costs = (0..80).map(|function| (FunctionId(function), f64::from(function)));
-    let costs = CostModel::new(1.0, costs, CostModel::UNIT).expect("a cost model");
+    let cost = |function| TokenCount::from_micros(u64::from(function) * 1_000_000);
+    let costs = (0..80).map(|function| (FunctionId(function), cost(function)));
+    let costs = CostModel::new(TokenCount::ONE, costs.collect(), CostUnit::default());
     let mut function = 0;
     measure("what a call costs, 80 functions", STRETCHES, 10_000, || {
         timed(10_000, || {

@@ -4,154 +4,96 @@
 //! says otherwise. A call is charged what is configured for its function. Once its reply is
 //! here, it can be settled by the time it took.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
 use crate::ring::{Ring, Slot};
 use crate::usage::FunctionId;
-use tidegate_limits::Timestamp;
-use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::bucket::{OutOfRange, TokenCount};
+use tidegate_limits::{Timestamp, Tokens};
 
-/// A cost that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum CostError {
-    /// A cost is not a number from 0 to 1,000,000.
-    OutOfRange {
-        /// The function whose cost it is; `None` for the default.
-        function: Option<FunctionId>,
-        /// What was given.
-        given: f64,
-    },
-    /// Two costs are given for one function.
-    Duplicate(FunctionId),
-    /// A token stands for no time at all, or for more than an hour.
-    UnitOutOfRange {
-        /// What was given.
-        given: Duration,
-    },
-}
+/// The backend's time that one token stands for: more than none, and at most an hour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostUnit(Duration);
 
-impl fmt::Display for CostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfRange { given, .. } => {
-                write!(f, "a cost must be from 0 to 1000000 tokens, not {given}")
-            }
-            Self::Duplicate(_) => f.write_str("a function must have one cost, not two"),
-            Self::UnitOutOfRange { given } => {
-                write!(
-                    f,
-                    "a token must stand for more than no time and at most an hour, not {given:?}"
-                )
-            }
-        }
+impl CostUnit {
+    const MAX: Duration = Duration::from_secs(60 * 60);
+
+    /// A unit of this time; `None` if it is none at all, or more than an hour.
+    #[must_use]
+    pub fn new(time: Duration) -> Option<Self> {
+        (!time.is_zero() && time <= Self::MAX).then_some(Self(time))
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn get(self) -> Duration {
+        self.0
     }
 }
 
-impl core::error::Error for CostError {}
+/// A tenth of a second.
+impl Default for CostUnit {
+    fn default() -> Self {
+        Self(Duration::from_millis(100))
+    }
+}
 
 /// What the calls of each function cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     default: TokenCount,
-    /// Sorted by function.
-    functions: Vec<(FunctionId, TokenCount)>,
-    unit: Duration,
+    functions: BTreeMap<FunctionId, TokenCount>,
+    unit: CostUnit,
 }
 
+/// Every call costs one token.
 impl Default for CostModel {
-    /// Every call costs one token.
     fn default() -> Self {
-        Self {
-            default: TokenCount::ONE,
-            functions: Vec::new(),
-            unit: Self::UNIT,
-        }
+        Self::new(TokenCount::ONE, BTreeMap::new(), CostUnit::default())
     }
 }
 
 impl CostModel {
-    /// The backend's time that a token stands for unless the config says otherwise: a tenth of
-    /// a second.
-    pub const UNIT: Duration = Duration::from_millis(100);
-    /// The most that a call may cost, in tokens.
-    pub const COST_MAX: f64 = 1e6;
     /// Below this many units of the backend's time, the suggested cost of a call is one token.
     const CHEAP_UNITS: f64 = 2.6;
-    const UNIT_MAX: Duration = Duration::from_secs(60 * 60);
 
-    /// Costs in tokens: of the functions given, and of all others.
-    ///
-    /// # Errors
-    ///
-    /// Every mistake, not the first one only.
-    pub fn new(
-        default: f64,
-        functions: impl IntoIterator<Item = (FunctionId, f64)>,
-        unit: Duration,
-    ) -> Result<Self, Vec<CostError>> {
-        let mut mistakes = Vec::new();
-        let mut checked = |function, given| {
-            let cost = Self::cost_of(given);
-            if cost.is_none() {
-                mistakes.push(CostError::OutOfRange { function, given });
-            }
-            cost.unwrap_or_default()
-        };
-        let default = checked(None, default);
-        let functions = functions.into_iter();
-        let mut functions: Vec<_> = functions
-            .map(|(function, cost)| (function, checked(Some(function), cost)))
-            .collect();
-        functions.sort_by_key(|&(function, _)| function);
-        for pair in functions.windows(2) {
-            if pair[0].0 == pair[1].0 {
-                mistakes.push(CostError::Duplicate(pair[0].0));
-            }
-        }
-        if unit.is_zero() || unit > Self::UNIT_MAX {
-            mistakes.push(CostError::UnitOutOfRange { given: unit });
-        }
-        if !mistakes.is_empty() {
-            return Err(mistakes);
-        }
-        Ok(Self {
+    /// The costs of some functions, and that of all others.
+    #[must_use]
+    pub const fn new(
+        default: TokenCount,
+        functions: BTreeMap<FunctionId, TokenCount>,
+        unit: CostUnit,
+    ) -> Self {
+        Self {
             default,
             functions,
             unit,
-        })
+        }
     }
 
-    fn cost_of(given: f64) -> Option<TokenCount> {
-        TokenCount::new(given).filter(|_| given <= Self::COST_MAX)
+    /// What a call may cost: 0 to 1,000,000 tokens, rounded to millionths.
+    ///
+    /// # Errors
+    ///
+    /// If it is out of this range.
+    pub fn rounded(tokens: f64) -> Result<TokenCount, OutOfRange> {
+        let tokens = Tokens::new(tokens)?.get();
+        Ok(TokenCount::new(tokens).expect("a cost is a count"))
     }
 
     /// What a call of this function costs.
     #[must_use]
     pub fn cost(&self, function: FunctionId) -> TokenCount {
-        self.functions
-            .binary_search_by_key(&function, |&(function, _)| function)
-            .map_or(self.default, |index| self.functions[index].1)
-    }
-
-    /// What a call of a function without a cost of its own costs.
-    #[must_use]
-    pub const fn default_cost(&self) -> TokenCount {
-        self.default
-    }
-
-    /// The backend's time that one token stands for.
-    #[must_use]
-    pub const fn unit(&self) -> Duration {
-        self.unit
+        *self.functions.get(&function).unwrap_or(&self.default)
     }
 
     /// The tokens that this much of the backend's time stands for, rounded down to millionths.
     #[must_use]
     pub fn tokens_of(&self, service: Duration) -> TokenCount {
         // At most 2^64 seconds, in nanoseconds, a million times: 2^114.
-        let micros = service.as_nanos() * 1_000_000 / self.unit.as_nanos();
+        let micros = service.as_nanos() * 1_000_000 / self.unit.get().as_nanos();
         TokenCount::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
@@ -170,14 +112,14 @@ impl CostModel {
 
     /// The cost that a mean service time suggests, in tokens: one for each unit, rounded to one
     /// digit, or to 1.2, 1.5 or 2.5 times a power of ten; 1 below 2.6 units, as most calls are
-    /// not worth a line in the config; at most [`CostModel::COST_MAX`].
+    /// not worth a line in the config; at most the 1,000,000 that a call may cost.
     #[must_use]
     pub fn suggest(&self, mean: Duration) -> f64 {
-        let units = mean.as_nanos() as f64 / self.unit.as_nanos() as f64;
+        let units = mean.as_nanos() as f64 / self.unit.get().as_nanos() as f64;
         if units < Self::CHEAP_UNITS {
             return 1.0;
         }
-        round_to_step(units.min(Self::COST_MAX))
+        round_to_step(units.min(Tokens::MAX.get()))
     }
 }
 

@@ -39,14 +39,14 @@ mod row;
 mod table;
 mod usage;
 
-pub use costs::{CostError, CostModel, ServiceTime, ServiceTimes, Settled};
+pub use costs::{CostModel, CostUnit, ServiceTime, ServiceTimes, Settled};
 pub use error::TableError;
 pub use identity::{Field, FieldSet, Identity};
 pub use matches::{Match, Matches};
 pub use names::{Group, Label, NameError, Notes};
 pub use network::{Network, NetworkError};
 pub use pattern::{LITERAL_MAX, Pattern, PatternError, PatternText, Specificity, TextPattern};
-pub use row::{CallerId, Charge, Kind, LastCall, LimitRef, NewCaller, Patch, Row};
+pub use row::{CallerId, Charge, Kind, LastCall, NewCaller, Patch, RateLimitId, Row};
 pub use table::{
     AutoRegister, Fold, Inserted, Registration, Reloaded, Restored, Table, TableSettings,
 };

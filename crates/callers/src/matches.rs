@@ -6,6 +6,7 @@ use core::cmp::Reverse;
 use crate::index::Found;
 use crate::pattern::Specificity;
 use crate::row::{CallerId, Charge, Entry, Row};
+use tidegate_limits::Weight;
 use tidegate_limits::slab::{Key, Slab};
 
 /// A caller that a call belongs to.
@@ -14,6 +15,7 @@ pub struct Match {
     caller: CallerId,
     specificity: Specificity,
     charge: Charge,
+    weight: Option<Weight>,
     pub(super) row: Key,
 }
 
@@ -23,6 +25,7 @@ impl Match {
             caller: row.id,
             specificity,
             charge: row.charge,
+            weight: row.weight,
             row: key,
         }
     }
@@ -83,6 +86,12 @@ impl Matches {
         self.matches
             .iter()
             .find(|found| found.charge != Charge::None)
+    }
+
+    /// The weight of the most specific caller that has one.
+    #[must_use]
+    pub fn weight(&self) -> Option<Weight> {
+        self.matches.iter().find_map(|found| found.weight)
     }
 
     /// Puts what was found into order.

@@ -8,8 +8,9 @@ use core::fmt;
 
 use crate::names::{Group, Label, Notes};
 use crate::pattern::Pattern;
-use tidegate_limits::Timestamp;
+use tidegate_limits::call::BucketId;
 use tidegate_limits::recency::{Linked, Links};
+use tidegate_limits::{Timestamp, Weight};
 
 /// A caller, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,9 +28,24 @@ impl fmt::Display for CallerId {
     }
 }
 
-/// The limit of a caller, by a number of the table's user; nothing is known of it here.
+/// A rate limit, by a number that is never given to another one; nothing else is known of it here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LimitRef(pub u32);
+pub struct RateLimitId(pub u32);
+
+impl RateLimitId {
+    /// The number of its bucket.
+    #[must_use]
+    pub fn bucket(self) -> BucketId {
+        BucketId(self.0.into())
+    }
+}
+
+/// As the API writes it: `r7`.
+impl fmt::Display for RateLimitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "r{}", self.0)
+    }
+}
 
 /// What a caller's calls are charged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -38,9 +54,20 @@ pub enum Charge {
     #[default]
     None,
     /// A limit, which other callers may share.
-    Limit(LimitRef),
+    Limit(RateLimitId),
     /// Nothing at all: no other match is asked.
     Exempt,
+}
+
+impl Charge {
+    /// The limit, if it is one.
+    #[must_use]
+    pub const fn limit(self) -> Option<RateLimitId> {
+        match self {
+            Self::Limit(id) => Some(id),
+            Self::None | Self::Exempt => None,
+        }
+    }
 }
 
 /// Where a row comes from.
@@ -90,6 +117,9 @@ pub struct Row {
     pub charge: Charge,
     /// When it was last called.
     pub last_call: LastCall,
+    /// Its turns for one turn of an ordinary caller; `None` takes the weight of less specific
+    /// callers.
+    pub weight: Option<Weight>,
 }
 
 impl Row {
@@ -135,6 +165,8 @@ pub struct NewCaller {
     pub patterns: Vec<Pattern>,
     /// What its calls are charged to.
     pub charge: Charge,
+    /// Its turns for one turn of an ordinary caller, if it has a weight of its own.
+    pub weight: Option<Weight>,
 }
 
 /// What to change of a caller; `None` leaves it as it is.
@@ -148,4 +180,6 @@ pub struct Patch {
     pub notes: Option<Notes>,
     /// What its calls are charged to.
     pub charge: Option<Charge>,
+    /// Its turns for one turn of an ordinary caller, if it has a weight of its own.
+    pub weight: Option<Option<Weight>>,
 }

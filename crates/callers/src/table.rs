@@ -18,7 +18,7 @@ use crate::index::Index;
 use crate::matches::Matches;
 use crate::names::{Group, Notes};
 use crate::pattern::{Pattern, PatternError};
-use crate::row::{CallerId, Charge, Entry, Kind, LastCall, LimitRef, NewCaller, Patch, Row};
+use crate::row::{CallerId, Charge, Entry, Kind, LastCall, NewCaller, Patch, RateLimitId, Row};
 use tidegate_limits::Timestamp;
 use tidegate_limits::recency::{Links, Recency};
 use tidegate_limits::slab::{Key, Slab};
@@ -192,6 +192,7 @@ impl Table {
             patterns: Box::default(),
             charge: Charge::None,
             last_call: LastCall::Never,
+            weight: None,
         };
         let unknown = rows.insert(Entry {
             row: unknown,
@@ -287,6 +288,7 @@ impl Table {
             patterns: new.patterns.into(),
             charge: new.charge,
             last_call: last_call.unwrap_or_default(),
+            weight: new.weight,
         });
         let folded = absorbed.into_iter().map(|from| Fold { from, into: id });
         Ok(Inserted {
@@ -329,6 +331,9 @@ impl Table {
         }
         if let Some(charge) = patch.charge {
             row.charge = charge;
+        }
+        if let Some(weight) = patch.weight {
+            row.weight = weight;
         }
         Ok(())
     }
@@ -409,7 +414,7 @@ impl Table {
 
     /// Removes a deleted limit from every row that has it, also from rows of the config, and
     /// returns those rows. Visits every row.
-    pub fn detach(&mut self, limit: LimitRef) -> Vec<CallerId> {
+    pub fn detach(&mut self, limit: RateLimitId) -> Vec<CallerId> {
         let mut detached = Vec::new();
         for key in self.by_id.values() {
             let row = &mut self.rows.get_mut(*key).expect("an id names a row").row;
@@ -494,6 +499,7 @@ impl Table {
             patterns: Box::new([pattern]),
             charge: Charge::None,
             last_call: LastCall::At(now),
+            weight: None,
         });
         matches.found.entries.push((specificity, key));
         Registration::Registered { id, forgotten }

@@ -1,20 +1,23 @@
 //! Bodies of requests as read and checked: each value from this module is valid on its own, and only
 //! the current state can be an obstacle.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_callers::{
-    CallerId, Group, Headroom, Identity, IdentityBuf, Label, NameError, Notes, Pattern, Span,
+    CallerId, Charge, CostModel, CostUnit, Group, Headroom, Identity, Label, NameError, NewCaller,
+    Notes, Patch, Pattern, Span,
 };
-use tidegate_limits::bucket::OutOfRange;
+use tidegate_limits::bucket::{OutOfRange, TokenCount};
 use tidegate_limits::pace::{BurstRatio, Rate};
-use tidegate_limits::{Burst, Fill, Tokens, Weight};
+use tidegate_limits::{Burst, Fill, Weight};
 
 use super::json::{Fields, Value};
 use super::refused::ApiRefusal;
 use super::state::RateLimitKind;
-use crate::call::caller::{CallerPatch, NewCaller, NewCosts};
+use crate::call::costs::Costs;
 use crate::call::rate_limit::{
     Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
@@ -56,14 +59,14 @@ impl Asked for NewCaller {
             notes: fields
                 .optional("notes", named(Notes::new))?
                 .unwrap_or_default(),
-            rate_limit: None,
+            charge: Charge::None,
             weight: fields.optional("weight", weight)?.flatten(),
         })
     }
 }
 
 /// `PATCH /v1/callers/{id}`
-impl Asked for CallerPatch {
+impl Asked for Patch {
     const FIELDS: &[&[&str]] = &[&["label", "groups", "notes", "weight"]];
 
     fn read(fields: &mut Fields) -> Read<Self> {
@@ -71,7 +74,7 @@ impl Asked for CallerPatch {
             label: fields.optional("label", named(Label::new))?,
             groups: fields.optional("groups", groups)?,
             notes: fields.optional("notes", named(Notes::new))?,
-            rate_limit: None,
+            charge: None,
             weight: fields.optional("weight", weight)?,
         })
     }
@@ -147,13 +150,13 @@ impl Asked for RateLimitPatch {
 }
 
 /// `PUT /v1/costs`
-impl Asked for NewCosts {
+impl Asked for Costs {
     const FIELDS: &[&[&str]] = &[&["default", "unit_seconds", "settle", "functions"]];
 
     fn read(fields: &mut Fields) -> Read<Self> {
         Ok(Self {
             default: fields.need("default", tokens)?,
-            unit_seconds: fields.need("unit_seconds", unit)?,
+            unit: fields.need("unit_seconds", unit)?,
             settle: fields.need("settle", flag)?,
             functions: fields.need("functions", function_costs)?,
         })
@@ -163,10 +166,32 @@ impl Asked for NewCosts {
 /// A possible call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The identity of such a client's call.
-    pub identity: IdentityBuf,
+    /// The user of its client; empty for none.
+    pub user: String,
+    /// The originator; empty for none.
+    pub originator: String,
+    /// The address.
+    pub ip: Option<IpAddr>,
+    /// The agent; empty for none.
+    pub user_agent: String,
+    /// The listener; empty for none.
+    pub listener: String,
     /// Its function; without one it has the default cost.
     pub function: Option<String>,
+}
+
+impl Question {
+    /// What the table of callers sees of the client.
+    #[must_use]
+    pub fn identity(&self) -> Identity<'_> {
+        Identity {
+            user: &self.user,
+            originator: &self.originator,
+            ip: self.ip,
+            user_agent: &self.user_agent,
+            listener: &self.listener,
+        }
+    }
 }
 
 /// `POST /v1/classify`
@@ -177,16 +202,12 @@ impl Asked for Question {
         let ip = fields.optional("ip", address)?.flatten();
         let names = ["user", "originator", "user_agent", "listener"];
         let [user, originator, user_agent, listener] = texts(fields, names, seen)?;
-        let mut identity = Identity::default()
-            .with_user(&user)
-            .with_originator(&originator)
-            .with_user_agent(&user_agent)
-            .with_listener(&listener);
-        if let Some(ip) = ip {
-            identity = identity.with_ip(ip);
-        }
         Ok(Self {
-            identity: identity.into(),
+            user,
+            originator,
+            ip,
+            user_agent,
+            listener,
             function: fields.optional("call", |it| it.text(function))?,
         })
     }
@@ -419,8 +440,8 @@ fn flag(value: Value) -> Read<bool> {
     value.read(json::flag)
 }
 
-fn tokens(value: Value) -> Read<f64> {
-    in_range(Tokens::new)(value).map(Tokens::get)
+fn tokens(value: Value) -> Read<TokenCount> {
+    in_range(CostModel::rounded)(value)
 }
 
 /// Reads a number in the range of `new`.
@@ -437,16 +458,17 @@ fn in_range<T>(new: fn(f64) -> Result<T, OutOfRange>) -> impl Fn(Value) -> Read<
     }
 }
 
-fn unit(value: Value) -> Read<f64> {
-    value.number(|seconds| match seconds {
-        1e-6..=3600.0 => Ok(seconds),
-        _ => Err(format!(
-            "must be a number of seconds from 0.000001 to 3600, not {seconds:?}"
-        )),
+fn unit(value: Value) -> Read<CostUnit> {
+    value.number(|seconds| {
+        let is_within = (1e-6..=3600.0).contains(&seconds);
+        let time = is_within.then(|| Duration::from_secs_f64(seconds));
+        time.and_then(CostUnit::new).ok_or_else(|| {
+            format!("must be a number of seconds from 0.000001 to 3600, not {seconds:?}")
+        })
     })
 }
 
-fn function_costs(value: Value) -> Read<Vec<(Arc<str>, f64)>> {
+fn function_costs(value: Value) -> Read<BTreeMap<Arc<str>, TokenCount>> {
     let path = value.path().to_owned();
     let functions = value.entries()?;
     let given = functions.len();

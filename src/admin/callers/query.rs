@@ -1,12 +1,11 @@
 //! Queries and ids in paths, as read and checked.
 
-use tidegate_callers::{CallerId, Group, Headroom, Span};
+use tidegate_callers::{CallerId, Group, Headroom, RateLimitId, Span};
 
 use super::asked::{Asked, Read, headroom, named, numbered, window, word};
 use super::json::{Fields, Value, cut};
 use super::refused::{ApiRefusal, What};
 use super::state::{CallId, Spans};
-use crate::call::claim::RateLimitId;
 use crate::options::Words;
 
 /// The maximum number of rows in one answer, and the default.

@@ -6,10 +6,9 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_callers::{CallerId, PatternError, TableError};
+use tidegate_callers::{CallerId, PatternError, RateLimitId, TableError};
 
 use super::written::text;
-use crate::call::claim::RateLimitId;
 
 /// Why a request was not done, or not completely. It is also the body of the answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

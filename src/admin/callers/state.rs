@@ -9,11 +9,14 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 use tidegate_callers::{
-    CallerId, FunctionId, Group, Label, Notes, Pattern, Span, SpanUse, Suggestion, Tally, UsageNow,
+    CallerId, FunctionId, Group, Kind, Label, Notes, Pattern, RateLimitId, Row, Span, SpanUse,
+    Suggestion, Tally, UsageNow,
 };
 
+use tidegate_limits::Weight;
+
 use super::written::{patterns, some_text, text, texts};
-use crate::call::claim::RateLimitId;
+use crate::call::costs::Costs;
 use crate::call::rate_limit::{Allowance, Handling};
 use crate::options::{Words, words};
 use crate::telemetry::access::Utc;
@@ -86,10 +89,10 @@ pub struct CallerState {
     pub label: Option<Label>,
     /// Its patterns: calls that match one of these belong to it.
     #[serde(rename = "match", serialize_with = "patterns")]
-    pub patterns: Vec<Pattern>,
+    pub patterns: Box<[Pattern]>,
     /// The groups that it is in.
     #[serde(serialize_with = "texts")]
-    pub groups: Vec<Group>,
+    pub groups: Box<[Group]>,
     /// Notes of operators.
     #[serde(serialize_with = "text")]
     pub notes: Notes,
@@ -109,6 +112,32 @@ pub struct CallerState {
     pub calls: Spans<u64>,
     /// Their cost in tokens, by span.
     pub tokens: Spans<f64>,
+}
+
+impl CallerState {
+    /// The shown state of a row.
+    #[must_use]
+    pub fn new(row: Row, last_access: Option<SystemTime>, usage: &UsageNow) -> Self {
+        Self {
+            id: row.id,
+            label: row.label,
+            patterns: row.patterns,
+            groups: row.groups,
+            notes: row.notes,
+            weight: row.weight.map(Weight::get),
+            origin: match row.kind {
+                Kind::Static => Origin::Config,
+                Kind::Made => Origin::Api,
+                Kind::Auto => Origin::Auto,
+                Kind::Unknown => Origin::Unknown,
+            },
+            auto: row.kind == Kind::Auto,
+            rate_limit: row.charge.limit(),
+            last_access: last_access.map(Moment),
+            calls: Spans::of(usage, |it| it.calls),
+            tokens: Spans::of(usage, |it| it.tokens.tokens()),
+        }
+    }
 }
 
 /// A figure over each span, and since counting began.
@@ -416,10 +445,10 @@ pub struct Basis {
 }
 
 impl Suggested {
-    /// A shown suggestion, in rounded figures.
+    /// A shown suggestion.
     #[must_use]
-    pub fn new(suggestion: Suggestion, nearest_profile: Option<String>) -> Self {
-        let Suggestion { fill, burst, basis } = suggestion.rounded_up();
+    pub fn new(suggestion: Suggestion, nearest_profile: Option<&str>) -> Self {
+        let Suggestion { fill, burst, basis } = suggestion;
         Self {
             fill,
             burst,
@@ -430,7 +459,7 @@ impl Suggested {
                 would_have_delayed_slots: basis.short_slots,
                 exact: basis.every_slot_known,
             },
-            nearest_profile,
+            nearest_profile: nearest_profile.map(ToOwned::to_owned),
         }
     }
 }
@@ -461,19 +490,18 @@ pub struct CostsState {
     pub functions: BTreeMap<String, f64>,
 }
 
-/// The suggested cost of a function, from the backend's time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct SuggestedCost {
-    /// The function.
-    pub call: String,
-    /// Replies over the last 24 hours.
-    pub samples: u64,
-    /// The mean time of the backend for them, in seconds.
-    pub mean_seconds: f64,
-    /// The current cost, in tokens.
-    pub cost: f64,
-    /// The suggested cost, in tokens.
-    pub suggested: f64,
+impl From<Costs> for CostsState {
+    fn from(costs: Costs) -> Self {
+        let functions = costs.functions.iter();
+        Self {
+            default: costs.default.tokens(),
+            unit_seconds: costs.unit.get().as_secs_f64(),
+            settle: costs.settle,
+            functions: functions
+                .map(|(name, cost)| (name.to_string(), cost.tokens()))
+                .collect(),
+        }
+    }
 }
 
 /// The result of a call that arrived now.

@@ -1,6 +1,7 @@
 //! The content of the state file. Every value is checked where it is read, so that a mistake is
 //! reported with its place in the file.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +9,17 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tidegate_callers::{
-    CallerId, Charge, CostModel, Group, Kind, Label, LastCall, LimitRef, Notes, Pattern,
-    PatternText, Row, Tally,
+    CallerId, Charge, CostUnit, Group, Kind, Label, LastCall, Notes, Pattern, PatternText,
+    RateLimitId, Row, Tally,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Rate};
-use tidegate_limits::{Burst, Fill, Weight};
+use tidegate_limits::{Burst, Fill, Tokens, Weight};
 
 use crate::admin::written::{patterns, some_text, text, texts};
-use crate::call::claim::RateLimitId;
+use crate::call::costs::Costs;
 use crate::call::rate_limit::{Allowance, Handling};
 use crate::callers::rate_limit::{MadeBy, RateLimit, Rule};
-use crate::callers::settings::Costs;
 use crate::callers::{Saved, SavedRow};
 
 /// The version of the format below.
@@ -43,8 +43,6 @@ struct StoredState {
 struct StoredRow {
     #[serde(flatten, with = "Caller")]
     caller: Row,
-    #[serde(serialize_with = "turns", deserialize_with = "weight")]
-    weight: Option<Weight>,
     #[serde(flatten, with = "Counted")]
     total: Tally,
 }
@@ -69,6 +67,8 @@ struct Caller {
     charge: Charge,
     #[serde(serialize_with = "moment", deserialize_with = "earlier")]
     last_call: LastCall,
+    #[serde(serialize_with = "turns", deserialize_with = "weight")]
+    weight: Option<Weight>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -89,12 +89,12 @@ enum RowKind {
 #[serde(remote = "Charge", rename_all = "snake_case")]
 enum RowCharge {
     None,
-    Limit(#[serde(with = "Reference")] LimitRef),
+    Limit(#[serde(with = "Reference")] RateLimitId),
     Exempt,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "LimitRef")]
+#[serde(remote = "RateLimitId")]
 struct Reference(u32);
 
 #[derive(Serialize, Deserialize)]
@@ -156,10 +156,10 @@ struct StoredCosts {
     #[serde(deserialize_with = "cost")]
     default: TokenCount,
     #[serde(serialize_with = "function_costs", deserialize_with = "costs")]
-    functions: Vec<(Arc<str>, TokenCount)>,
+    functions: BTreeMap<Arc<str>, TokenCount>,
     #[serde(rename = "unit_nanos", serialize_with = "nanos")]
     #[serde(deserialize_with = "unit")]
-    unit: Duration,
+    unit: CostUnit,
     settle: bool,
 }
 
@@ -263,13 +263,13 @@ fn micros<S: Serializer>(tokens: &TokenCount, to: S) -> Result<S::Ok, S::Error> 
     tokens.micros().serialize(to)
 }
 
-fn nanos<S: Serializer>(unit: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    let nanos = u64::try_from(unit.as_nanos());
+fn nanos<S: Serializer>(unit: &CostUnit, to: S) -> Result<S::Ok, S::Error> {
+    let nanos = u64::try_from(unit.get().as_nanos());
     nanos.expect("a unit is at most an hour").serialize(to)
 }
 
 fn function_costs<S: Serializer>(
-    costs: &[(Arc<str>, TokenCount)],
+    costs: &BTreeMap<Arc<str>, TokenCount>,
     to: S,
 ) -> Result<S::Ok, S::Error> {
     to.collect_seq(costs.iter().map(|(function, cost)| FunctionCost {
@@ -332,21 +332,18 @@ fn tokens<'de, D: Deserializer<'de>>(from: D) -> Result<TokenCount, D::Error> {
 
 fn cost<'de, D: Deserializer<'de>>(from: D) -> Result<TokenCount, D::Error> {
     let cost = tokens(from)?;
-    if cost.tokens() > CostModel::COST_MAX {
+    if cost.tokens() > Tokens::MAX.get() {
         return Err(D::Error::custom("a cost must be at most 1000000 tokens"));
     }
     Ok(cost)
 }
 
-fn costs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(Arc<str>, TokenCount)>, D::Error> {
+fn costs<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<Arc<str>, TokenCount>, D::Error> {
     let costs = Vec::<FunctionCost>::deserialize(from)?.into_iter();
     Ok(costs.map(|it| (it.function.into(), it.cost)).collect())
 }
 
-fn unit<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let unit = Duration::from_nanos(u64::deserialize(from)?);
-    if unit.is_zero() || unit > Duration::from_secs(3600) {
-        return Err(D::Error::custom("a unit must be at most an hour"));
-    }
-    Ok(unit)
+fn unit<'de, D: Deserializer<'de>>(from: D) -> Result<CostUnit, D::Error> {
+    let unit = CostUnit::new(Duration::from_nanos(u64::deserialize(from)?));
+    unit.ok_or_else(|| D::Error::custom("a unit must be at most an hour"))
 }

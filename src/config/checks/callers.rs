@@ -66,6 +66,7 @@ fn are_apart(callers: &[CallerSection], notes: &Notes) {
             notes: CallerNotes::default(),
             patterns: patterns.clone(),
             charge: Charge::None,
+            weight: None,
         })
     };
     let rows = callers

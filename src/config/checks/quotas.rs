@@ -3,8 +3,9 @@
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::quota::Away;
 
+use crate::call::costs::Costs;
 use crate::callers::rate_limit::options::{QuotaSection, WhenAway};
-use crate::callers::settings::{Costs, QUOTAS_MAX, QuotaBy};
+use crate::callers::settings::{QUOTAS_MAX, QuotaBy};
 use crate::options::shown::quoted;
 use crate::options::{At, Notes};
 
@@ -175,7 +176,7 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
 /// What the most expensive call costs that meets limits.
 fn most_expensive(costs: &Costs, exempt: &[&str]) -> TokenCount {
     let functions = costs.functions.iter();
-    let functions = functions.filter(|(name, _)| !exempt.contains(&&**name));
+    let functions = functions.filter(|(name, _)| !exempt.contains(&&***name));
     functions.fold(costs.default, |most_expensive, (_, cost)| {
         most_expensive.max(*cost)
     })

@@ -8,11 +8,11 @@ use tidegate_limits::bucket::DEBT_MAX_FILL;
 use tidegate_limits::pace::Pace;
 
 use crate::admit::options::PostponeBy;
+use crate::call::costs::Costs;
 use crate::callers::rate_limit::options::{
     AppliesTo, Excess, Form, Mode, OF_CALLERS, RateLimitSection,
 };
 use crate::callers::rate_limit::profiles::Profiles;
-use crate::callers::settings::Costs;
 use crate::options::shown::quoted;
 use crate::options::{At, Notes, Options, Setting, did_you_mean};
 

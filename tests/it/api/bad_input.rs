@@ -330,6 +330,14 @@ async fn every_field_of_costs_merges_and_dry_runs_is_checked_by_name() {
     let nan = r#"{"default": 1, "unit_seconds": 0.1, "settle": false,
                     "functions": {"guest_start": NaN}}"#;
     refused(&served, "PUT", "/v1/costs", nan, "functions.guest_start").await;
+    let twice = r#"{"default": 1, "unit_seconds": 0.1, "settle": false,
+                    "functions": {"a": 1, "a": 2}}"#;
+    refused(&served, "PUT", "/v1/costs", twice, "functions.a").await;
+    for name in ["b c", ""] {
+        let body = with(&costs, "functions", json!({ name: 1 }));
+        let field = format!("functions.{name}");
+        refused(&served, "PUT", "/v1/costs", &body, &field).await;
+    }
     for wrong in [json!([]), json!(1), json!(null)] {
         let body = with(&costs, "functions", wrong);
         refused(&served, "PUT", "/v1/costs", &body, "functions").await;

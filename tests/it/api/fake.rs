@@ -8,18 +8,17 @@ use tidegate::admin::{
     ApiRefusal, BucketState, CallId, CallerState, CallerUsage, CallerUsed, CallersSource,
     Classified, CostsState, Explained, Figures, Held, HeldBy, LimitState, MatchState, Merge,
     Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState, QuotasState,
-    RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Spans, Suggested,
-    SuggestedCost, UsageTable, Used, What,
+    RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Suggested, UsageTable, Used,
+    What,
 };
-use tidegate::call::caller::{CallerPatch, NewCaller, NewCosts};
-use tidegate::call::claim::RateLimitId;
+use tidegate::call::costs::{Costs, SuggestedCost};
 use tidegate::call::rate_limit::{
     Allowance, Derive, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
 use tidegate_callers::{
-    CallerId, Charge, Field, FunctionId, Group, Identity, Kind, Label, LastCall, LimitRef, Matches,
-    NewCaller as NewRow, Notes, Patch, Pattern, PatternText, Row, Span, Table, TableSettings,
-    Usage, UsageNow,
+    CallerId, Charge, Field, FunctionId, Group, Identity, Label, LastCall, Matches, NewCaller,
+    Notes, Patch, Pattern, PatternText, RateLimitId, Row, Span, Table, TableSettings, Usage,
+    UsageNow,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -53,17 +52,20 @@ struct State {
 impl Fake {
     pub(crate) fn new() -> Self {
         let mut table = Table::new(TableSettings::default());
-        let poller = NewRow {
+        let poller = NewCaller {
             label: Label::new("poller").expect("a label"),
             groups: vec![Group::new("polling").expect("a group")],
             notes: Notes::default(),
             patterns: vec![pattern("", "nova-poll")],
             charge: Charge::None,
+            weight: None,
         };
         table.replace_static(vec![poller]).expect("it is right");
-        let curl = Identity::default()
-            .with_user_agent("curl/8.5")
-            .with_ip([10, 9, 9, 9].into());
+        let curl = Identity {
+            user_agent: "curl/8.5",
+            ip: Some([10, 9, 9, 9].into()),
+            ..Identity::default()
+        };
         let at = Timestamp::ZERO + Duration::from_secs(3600);
         table.classify_and_touch(at, &curl, &mut Matches::new());
         Self {
@@ -131,36 +133,11 @@ fn used() -> UsageNow {
 }
 
 fn shown(row: &Row) -> CallerState {
-    let used = used();
-    CallerState {
-        id: row.id,
-        label: row.label.clone(),
-        patterns: row.patterns.to_vec(),
-        groups: row.groups.to_vec(),
-        notes: row.notes.clone(),
-        weight: None,
-        origin: match row.kind {
-            Kind::Static => Origin::Config,
-            Kind::Made => Origin::Api,
-            Kind::Auto => Origin::Auto,
-            Kind::Unknown => Origin::Unknown,
-        },
-        auto: row.kind == Kind::Auto,
-        rate_limit: match row.charge {
-            Charge::Limit(LimitRef(id)) => Some(RateLimitId(id)),
-            Charge::None | Charge::Exempt => None,
-        },
-        last_access: match row.last_call {
-            LastCall::At(at) => Some(Moment(wall(at))),
-            LastCall::Never | LastCall::Earlier(_) => None,
-        },
-        calls: Spans::of(&used, |it| it.calls),
-        tokens: Spans::of(&used, |it| it.tokens.tokens()),
-    }
-}
-
-fn limited(id: RateLimitId) -> Charge {
-    Charge::Limit(LimitRef(id.0))
+    let last_access = match row.last_call {
+        LastCall::At(at) => Some(wall(at)),
+        LastCall::Never | LastCall::Earlier(_) => None,
+    };
+    CallerState::new(row.clone(), last_access, &used())
 }
 
 impl State {
@@ -187,7 +164,7 @@ impl State {
 
     fn attached(&self, id: RateLimitId) -> impl Iterator<Item = CallerId> {
         let rows = self.table.rows();
-        rows.filter(move |row| row.charge == limited(id))
+        rows.filter(move |row| row.charge.limit() == Some(id))
             .map(|row| row.id)
     }
 
@@ -229,26 +206,13 @@ impl CallersSource for Fake {
     fn create_caller(&self, new: NewCaller) -> Result<CallerState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
-        let row = NewRow {
-            label: new.label,
-            groups: new.groups,
-            notes: new.notes,
-            patterns: new.patterns,
-            charge: Charge::None,
-        };
-        let id = state.table.insert(row)?.id;
+        let id = state.table.insert(new)?.id;
         state.row(id).map(shown)
     }
 
-    fn patch_caller(&self, id: CallerId, patch: CallerPatch) -> Result<CallerState, ApiRefusal> {
+    fn patch_caller(&self, id: CallerId, patch: Patch) -> Result<CallerState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
-        let patch = Patch {
-            label: patch.label,
-            groups: patch.groups,
-            notes: patch.notes,
-            charge: None,
-        };
         state.table.patch(id, patch)?;
         state.row(id).map(shown)
     }
@@ -312,8 +276,8 @@ impl CallersSource for Fake {
         let suggestion = usage().suggest(now, derive.span, derive.headroom);
         let suggestion = suggestion.expect("tokens were used");
         let profiles = PROFILES.map(|(name, burst, fill)| (name, fill, burst));
-        let nearest = suggestion.nearest(profiles).map(ToOwned::to_owned);
-        Ok(Suggested::new(suggestion, nearest))
+        let nearest = suggestion.nearest(profiles);
+        Ok(Suggested::new(suggestion.rounded_up(), nearest))
     }
 
     fn rate_limits(&self) -> Vec<RateLimitState> {
@@ -383,7 +347,7 @@ impl CallersSource for Fake {
         let pace = figures.rate.map(|_| AT_REST);
         let id = RateLimitId(state.next_limit);
         for caller in &new.callers {
-            state.charge(*caller, limited(id))?;
+            state.charge(*caller, Charge::Limit(id))?;
         }
         state.next_limit += 1;
         let limit = RateLimitState {
@@ -481,7 +445,7 @@ impl CallersSource for Fake {
         state.may_save()?;
         state.limit(id)?;
         state.limits.remove(&id);
-        state.table.detach(LimitRef(id.0));
+        state.table.detach(id);
         Ok(())
     }
 
@@ -489,7 +453,7 @@ impl CallersSource for Fake {
         let mut state = self.lock();
         state.may_save()?;
         state.limit(id)?;
-        state.charge(caller, limited(id))?;
+        state.charge(caller, Charge::Limit(id))?;
         state.limit(id)
     }
 
@@ -517,18 +481,10 @@ impl CallersSource for Fake {
         self.lock().costs.clone()
     }
 
-    fn put_costs(&self, costs: NewCosts) -> Result<CostsState, ApiRefusal> {
+    fn put_costs(&self, costs: Costs) -> Result<CostsState, ApiRefusal> {
         let mut state = self.lock();
         state.may_save()?;
-        let functions = costs.functions.iter();
-        state.costs = CostsState {
-            default: costs.default,
-            unit_seconds: costs.unit_seconds,
-            settle: costs.settle,
-            functions: functions
-                .map(|(name, cost)| (name.to_string(), *cost))
-                .collect(),
-        };
+        state.costs = costs.into();
         Ok(state.costs.clone())
     }
 
@@ -545,12 +501,9 @@ impl CallersSource for Fake {
     fn classify(&self, question: &Question) -> Classified {
         let state = self.lock();
         let mut matches = Matches::new();
-        let identity = question.identity.as_identity();
-        state.table.classify(&identity, &mut matches);
-        let charged = match matches.charged().map(|found| found.charge()) {
-            Some(Charge::Limit(LimitRef(id))) => state.limits.get(&RateLimitId(id)),
-            _ => None,
-        };
+        state.table.classify(&question.identity(), &mut matches);
+        let charged = matches.charged().and_then(|found| found.charge().limit());
+        let charged = charged.and_then(|id| state.limits.get(&id));
         let cost = |name: &String| state.costs.functions.get(name).copied();
         let cost = question.function.as_ref().and_then(cost);
         Classified {

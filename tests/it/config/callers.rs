@@ -1,6 +1,7 @@
 //! Callers, rate limits and costs in the config: accepted values and reported mistakes.
 
 use tidegate::callers::rate_limit::Allowance;
+use tidegate::callers::settings::StaticCaller;
 use tidegate::config::{self, Config, Severity};
 use tidegate_callers::{Field, Label};
 use tidegate_limits::Weight;
@@ -104,7 +105,7 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!(settings.table.auto_register.rows(), 10_000);
     assert_eq!(settings.table.auto_register_per_second, 7);
     assert_eq!(settings.costs.default.tokens(), 0.5);
-    assert_eq!(settings.costs.unit.as_millis(), 250);
+    assert_eq!(settings.costs.unit.get().as_millis(), 250);
     let costs: Vec<_> = settings
         .costs
         .functions
@@ -128,12 +129,15 @@ fn everything_that_can_be_said_is_understood() {
     assert_eq!(size(polls.rule.allowance), Some((31.0, 3.5)));
     assert_eq!(polls.rule.profile.as_deref(), Some("poller"));
     assert_eq!(size(free.rule.allowance), None);
-    let poller = &settings.callers[0];
+    let StaticCaller {
+        caller: poller,
+        rate_limit,
+    } = &settings.callers[0];
     assert_eq!(Ok(poller.label.clone()), Label::new("nova's \"poller\""));
     let written = poller.patterns[0].written(Field::UserAgent);
     assert_eq!((poller.patterns.len(), &*written), (2, r"foo\*"));
     assert_eq!(poller.groups.len(), 2);
-    assert_eq!(poller.rate_limit.as_deref(), Some("polls"));
+    assert_eq!(rate_limit.as_deref(), Some("polls"));
     assert_eq!(poller.weight, Weight::new(4));
     let names = settings.profiles.iter().map(|profile| &*profile.name);
     assert_eq!(

@@ -69,6 +69,7 @@ impl Table {
                 patterns: new.patterns.into(),
                 charge: new.charge,
                 last_call,
+                weight: new.weight,
             });
             reloaded.ids.push(id);
         }

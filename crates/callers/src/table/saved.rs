@@ -61,6 +61,7 @@ impl Table {
                 groups: Some(saved.groups.into()),
                 notes: Some(saved.notes),
                 charge: Some(saved.charge),
+                weight: Some(saved.weight),
             };
             return self.patch(CallerId::UNKNOWN, patch);
         }
@@ -103,5 +104,6 @@ fn is_forgettable(saved: &Row) -> bool {
         && saved.groups.is_empty()
         && saved.notes == Notes::default()
         && saved.charge == Charge::None
+        && saved.weight.is_none()
         && saved.patterns.len() == 1
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::random::Random;
 use tidegate_callers::{
     AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, Kind, Label, LastCall,
-    LimitRef, Matches, NewCaller, Notes, Patch, Pattern, PatternText, Registration, Row,
+    Matches, NewCaller, Notes, Patch, Pattern, PatternText, RateLimitId, Registration, Row,
     Specificity, Table, TableError, TableSettings,
 };
 use tidegate_limits::Timestamp;
@@ -55,6 +55,7 @@ fn new_caller(name: &str, patterns: &[(&str, &str)], charge: Charge) -> NewCalle
         notes: Notes::default(),
         patterns: patterns.iter().map(|(a, ip)| pattern(a, ip)).collect(),
         charge,
+        weight: None,
     }
 }
 
@@ -328,7 +329,7 @@ fn a_client_that_calls_itself_a_pattern_is_none() {
 #[test]
 fn the_most_specific_caller_with_a_limit_is_charged_and_all_are_counted() {
     let mut table = table(10, 10);
-    let net = make(&mut table, "", "10.0.0.0/8", Charge::Limit(LimitRef(1)));
+    let net = make(&mut table, "", "10.0.0.0/8", Charge::Limit(RateLimitId(1)));
     let agent = make(&mut table, "curl*", "10.0.0.0/8", Charge::None);
     let (registration, matches) = call(&mut table, at_millis(5), "curl/8", "10.0.0.1");
     let Registration::Registered { id: own, .. } = registration else {
@@ -336,7 +337,10 @@ fn the_most_specific_caller_with_a_limit_is_charged_and_all_are_counted() {
     };
     assert_eq!(ids(&matches), [own, agent, net]);
     assert_eq!(matches.caller(), own);
-    assert_eq!(charged(&matches), Some((net, Charge::Limit(LimitRef(1)))));
+    assert_eq!(
+        charged(&matches),
+        Some((net, Charge::Limit(RateLimitId(1))))
+    );
     for id in [own, agent, net] {
         let row = table.get(id).expect("it is there");
         assert_eq!(row.last_call, LastCall::At(at_millis(5)));
@@ -352,7 +356,7 @@ fn the_most_specific_caller_with_a_limit_is_charged_and_all_are_counted() {
 #[test]
 fn an_exempt_caller_ends_the_search_for_a_limit() {
     let mut table = table(0, 0);
-    make(&mut table, "", "10.0.0.0/8", Charge::Limit(LimitRef(1)));
+    make(&mut table, "", "10.0.0.0/8", Charge::Limit(RateLimitId(1)));
     let exempt = make(&mut table, "", "10.1.0.0/16", Charge::Exempt);
     let inner = make(&mut table, "", "10.1.1.0/24", Charge::None);
     let (_, matches) = call(&mut table, at_millis(0), "", "10.1.1.1");
@@ -364,7 +368,7 @@ fn an_exempt_caller_ends_the_search_for_a_limit() {
 fn an_unknown_caller_is_charged_to_the_unknown_row() {
     let mut table = table(0, 0);
     let limited = Patch {
-        charge: Some(Charge::Limit(LimitRef(9))),
+        charge: Some(Charge::Limit(RateLimitId(9))),
         ..Default::default()
     };
     table
@@ -376,7 +380,7 @@ fn an_unknown_caller_is_charged_to_the_unknown_row() {
     assert_eq!(ids(&matches), [CallerId::UNKNOWN]);
     assert_eq!(
         charged(&matches),
-        Some((CallerId::UNKNOWN, Charge::Limit(LimitRef(9))))
+        Some((CallerId::UNKNOWN, Charge::Limit(RateLimitId(9))))
     );
     let (_, matches) = call(&mut table, at_millis(0), "known", "10.0.0.1");
     assert_eq!(charged(&matches), None);
@@ -388,14 +392,14 @@ fn an_unknown_caller_is_charged_to_the_unknown_row() {
 #[test]
 fn a_limit_that_is_gone_is_gone_from_every_row() {
     let mut table = table(0, 0);
-    let first = make(&mut table, "a", "", Charge::Limit(LimitRef(1)));
-    let second = make(&mut table, "b", "", Charge::Limit(LimitRef(2)));
-    let third = make(&mut table, "c", "", Charge::Limit(LimitRef(1)));
-    assert_eq!(table.detach(LimitRef(1)), [first, third]);
-    assert_eq!(table.detach(LimitRef(1)), []);
+    let first = make(&mut table, "a", "", Charge::Limit(RateLimitId(1)));
+    let second = make(&mut table, "b", "", Charge::Limit(RateLimitId(2)));
+    let third = make(&mut table, "c", "", Charge::Limit(RateLimitId(1)));
+    assert_eq!(table.detach(RateLimitId(1)), [first, third]);
+    assert_eq!(table.detach(RateLimitId(1)), []);
     let charge = |id| table.get(id).map(|row| row.charge);
     assert_eq!(charge(first), Some(Charge::None));
-    assert_eq!(charge(second), Some(Charge::Limit(LimitRef(2))));
+    assert_eq!(charge(second), Some(Charge::Limit(RateLimitId(2))));
 }
 
 // ---- Registering.
@@ -403,7 +407,7 @@ fn a_limit_that_is_gone_is_gone_from_every_row() {
 #[test]
 fn a_thousand_rotating_agents_a_second_stay_at_the_bound_and_touch_no_other() {
     let mut table = table(100, 10);
-    let made = make(&mut table, "", "192.168.0.1", Charge::Limit(LimitRef(1)));
+    let made = make(&mut table, "", "192.168.0.1", Charge::Limit(RateLimitId(1)));
     let regular = register(&mut table, at_millis(0), "regular", "192.168.0.2");
     let (mut forgotten, mut surplus) = (0, 0);
     let mut matches = Matches::new();
@@ -441,21 +445,24 @@ fn a_thousand_rotating_agents_a_second_stay_at_the_bound_and_touch_no_other() {
 fn the_surplus_is_charged_to_a_limit_that_it_matches_before_the_unknown_rows() {
     let mut table = table(100, 0);
     let limited = Patch {
-        charge: Some(Charge::Limit(LimitRef(9))),
+        charge: Some(Charge::Limit(RateLimitId(9))),
         ..Default::default()
     };
     table
         .patch(CallerId::UNKNOWN, limited)
         .expect("it takes a limit");
-    let net = make(&mut table, "", "10.0.0.0/8", Charge::Limit(LimitRef(1)));
+    let net = make(&mut table, "", "10.0.0.0/8", Charge::Limit(RateLimitId(1)));
     let (registration, matches) = call(&mut table, at_millis(0), "x", "10.0.0.1");
     assert_eq!(registration, Registration::Surplus);
     assert_eq!(ids(&matches), [net, CallerId::UNKNOWN]);
-    assert_eq!(charged(&matches), Some((net, Charge::Limit(LimitRef(1)))));
+    assert_eq!(
+        charged(&matches),
+        Some((net, Charge::Limit(RateLimitId(1))))
+    );
     let (_, matches) = call(&mut table, at_millis(0), "x", "11.0.0.1");
     assert_eq!(
         charged(&matches),
-        Some((CallerId::UNKNOWN, Charge::Limit(LimitRef(9))))
+        Some((CallerId::UNKNOWN, Charge::Limit(RateLimitId(9))))
     );
 }
 
@@ -699,10 +706,10 @@ fn merged_callers_are_alternatives_of_one() {
 #[test]
 fn a_merge_that_cannot_be_changes_nothing() {
     let mut table = table(10, 10);
-    let into = make(&mut table, "into", "", Charge::Limit(LimitRef(1)));
-    let same = make(&mut table, "same", "", Charge::Limit(LimitRef(1)));
+    let into = make(&mut table, "into", "", Charge::Limit(RateLimitId(1)));
+    let same = make(&mut table, "same", "", Charge::Limit(RateLimitId(1)));
     let free = make(&mut table, "free", "", Charge::None);
-    let new = new_caller("poller", &[("static", "")], Charge::Limit(LimitRef(1)));
+    let new = new_caller("poller", &[("static", "")], Charge::Limit(RateLimitId(1)));
     let fixed = table.replace_static(vec![new]).expect("a good config").ids[0];
     let before = names(&table);
     let gone = CallerId(99);
@@ -834,7 +841,11 @@ fn everything_has_a_bound() {
 fn a_reload_keeps_the_ids_of_labels_and_says_who_is_gone() {
     let mut table = table(10, 10);
     let first = vec![
-        new_caller("poller", &[("", "10.0.0.0/8")], Charge::Limit(LimitRef(1))),
+        new_caller(
+            "poller",
+            &[("", "10.0.0.0/8")],
+            Charge::Limit(RateLimitId(1)),
+        ),
         new_caller("deploy", &[("deploy*", "")], Charge::None),
     ];
     let reloaded = table.replace_static(first).expect("a good config");
@@ -948,9 +959,9 @@ fn a_table_comes_back_as_it_was() {
     before
         .replace_static(config.clone())
         .expect("a good config");
-    let made = make(&mut before, "made*", "", Charge::Limit(LimitRef(3)));
+    let made = make(&mut before, "made*", "", Charge::Limit(RateLimitId(3)));
     let auto = register(&mut before, at_millis(1), "auto", "10.0.0.1");
-    let charge = Some(Charge::Limit(LimitRef(9)));
+    let charge = Some(Charge::Limit(RateLimitId(9)));
     let limited = Patch {
         charge,
         ..Default::default()
@@ -992,6 +1003,7 @@ fn a_smaller_table_keeps_the_most_recently_seen() {
             0 => LastCall::Never,
             moment => LastCall::Earlier(moment),
         },
+        weight: None,
     };
     let mut table = table(3, 10);
     let rows = vec![
@@ -1022,6 +1034,7 @@ fn a_saved_row_that_cannot_be_restored_is_reported_and_the_others_are_restored()
         patterns: [pattern(agent, "")].into(),
         charge: Charge::None,
         last_call: LastCall::Never,
+        weight: None,
     };
     let mut table = table(3, 10);
     let bare = Row {
@@ -1112,7 +1125,7 @@ impl Random {
             Charge::None,
             Charge::None,
             Charge::Exempt,
-            Charge::Limit(LimitRef(1)),
+            Charge::Limit(RateLimitId(1)),
         ])
     }
 
@@ -1210,6 +1223,7 @@ fn run(seed: u64) {
                         .then(|| groups(&[random.pick(&["g", "h"])])),
                     notes: None,
                     charge: random.one_in(2).then(|| random.charge()),
+                    weight: None,
                 };
                 let _ = table.patch(random.id(&table), patch);
             }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidegate_callers::{CostError, CostModel, FunctionId, ServiceTime, ServiceTimes, Settled};
+use tidegate_callers::{CostModel, CostUnit, FunctionId, ServiceTime, ServiceTimes, Settled};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 
@@ -107,9 +107,14 @@ fn tokens(tokens: f64) -> TokenCount {
     TokenCount::new(tokens).expect("the tests' counts are numbers from 0 up")
 }
 
+fn unit(time: Duration) -> CostUnit {
+    CostUnit::new(time).expect("the tests' units are more than none and at most an hour")
+}
+
 fn xapi() -> CostModel {
     let costs = (0..).map(FunctionId).zip(XAPI.map(|(_, cost, _)| cost));
-    CostModel::new(1.0, costs, CostModel::UNIT).expect("a cost model")
+    let costs = costs.map(|(function, cost)| (function, tokens(cost)));
+    CostModel::new(TokenCount::ONE, costs.collect(), CostUnit::default())
 }
 
 #[test]
@@ -177,12 +182,12 @@ fn calls_shorter_than_260_ms_cost_one_token() {
     check(1_830, 20.0);
     check(99_000, 1000.0);
     check(257_910, 2500.0);
-    assert_eq!(model.suggest(Duration::MAX), CostModel::COST_MAX);
+    assert_eq!(model.suggest(Duration::MAX), 1e6);
 }
 
 #[test]
 fn a_longer_unit_makes_tokens_dearer() {
-    let model = CostModel::new(1.0, [], Duration::from_secs(1)).expect("a cost model");
+    let model = CostModel::new(TokenCount::ONE, [].into(), unit(Duration::from_secs(1)));
     assert_eq!(model.suggest(Duration::from_millis(2599)), 1.0);
     assert_eq!(model.suggest(Duration::from_secs(30)), 30.0);
     assert_eq!(model.tokens_of(Duration::from_millis(2500)), tokens(2.5));
@@ -244,23 +249,16 @@ fn a_call_is_settled_between_nothing_and_five_times_its_estimate() {
 }
 
 #[test]
-fn every_invalid_cost_is_reported() {
-    let wrong = [-1.0, f64::INFINITY, f64::NEG_INFINITY, 1_000_000.1];
-    let functions = (0..).map(FunctionId).zip(wrong);
-    let functions: Vec<_> = functions
-        .chain([(FunctionId(9), 1.0), (FunctionId(9), 2.0)])
-        .collect();
-    let mistakes = CostModel::new(-0.5, functions, Duration::ZERO).expect_err("all is wrong");
-    let out_of_range = |function, given| CostError::OutOfRange { function, given };
-    let mut expected = vec![out_of_range(None, -0.5)];
-    let of_functions = (0..).map(FunctionId).zip(wrong);
-    expected.extend(of_functions.map(|(function, given)| out_of_range(Some(function), given)));
-    expected.push(CostError::Duplicate(FunctionId(9)));
-    expected.push(CostError::UnitOutOfRange {
-        given: Duration::ZERO,
-    });
-    assert_eq!(mistakes, expected);
-    assert!(CostModel::new(f64::NAN, [], CostModel::UNIT).is_err());
-    assert!(CostModel::new(0.0, [], Duration::from_secs(3601)).is_err());
-    assert!(CostModel::new(0.0, [(FunctionId(0), 1e6)], CostModel::UNIT).is_ok());
+fn an_invalid_cost_or_unit_cannot_be_made() {
+    let infinite = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    for wrong in [-0.5, -1.0, 1_000_000.1].into_iter().chain(infinite) {
+        assert!(CostModel::rounded(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(CostModel::rounded(0.0), Ok(TokenCount::ZERO));
+    assert_eq!(CostModel::rounded(1e6), Ok(tokens(1e6)));
+    assert_eq!(CostUnit::new(Duration::ZERO), None);
+    assert_eq!(CostUnit::new(Duration::from_secs(3601)), None);
+    for right in [Duration::from_nanos(1), Duration::from_secs(3600)] {
+        assert_eq!(unit(right).get(), right);
+    }
 }
