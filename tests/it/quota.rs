@@ -15,10 +15,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::app::App;
-use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Record, StoreTime, Version};
 use tidegate_quota::memory::{self, Memory};
-use tidegate_quota::{self as store, Entry, Error, Key, QuotaStore, Swapped, Write};
+use tidegate_quota::{self as store, Entry, Error, Key, QuotaStore, Swapped};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -43,9 +42,9 @@ enum Mode {
 }
 
 /// One sidecar's way to a store in memory.
-#[derive(Debug)]
 struct Switch {
     node: memory::Node,
+    time: watch::Sender<StoreTime>,
     clock: Clock,
     epoch: Instant,
     /// What the store's clock is ahead of the time since then.
@@ -68,8 +67,8 @@ impl Switch {
     fn tell_time(&self) {
         let ahead = *self.ahead.lock().expect("no test panics with it");
         let now = self.epoch.elapsed() + ahead;
-        self.node
-            .set_time(StoreTime::between(self.clock.now(), now, now));
+        let time = StoreTime::between(self.clock.now(), now, now);
+        self.time.send_replace(time);
     }
 
     async fn answers(&self) -> Result<(), Error> {
@@ -89,26 +88,27 @@ impl Switch {
 }
 
 impl QuotaStore for Switch {
-    fn get<'a>(&'a self, keys: &'a [Key]) -> store::Answer<'a, Vec<Option<Entry>>> {
+    fn get<'a>(&'a self, key: &'a Key) -> store::Answer<'a, Option<Entry>> {
         Box::pin(async move {
             self.answers().await?;
-            self.node.get(keys).await
+            self.node.get(key).await
         })
     }
 
-    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> store::Answer<'a, Swapped> {
+    fn compare_and_set<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: Option<Version>,
+        text: &'a [u8],
+    ) -> store::Answer<'a, Swapped> {
         Box::pin(async move {
             self.answers().await?;
-            self.node.compare_and_set(writes).await
+            self.node.compare_and_set(key, expected, text).await
         })
     }
 
     fn time(&self) -> watch::Receiver<StoreTime> {
-        self.node.time()
-    }
-
-    fn now(&self, at: Timestamp) -> StoreTime {
-        self.node.now(at)
+        self.time.subscribe()
     }
 
     fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> store::Answer<'a, ()> {
@@ -131,7 +131,7 @@ struct Rig {
 impl Rig {
     async fn start() -> Self {
         Self {
-            memory: Memory::new(),
+            memory: Memory::default(),
             epoch: Instant::now(),
             ahead: Arc::default(),
             backend: Scripted::in_both_dialects().await,
@@ -163,6 +163,7 @@ impl Rig {
             let node = memory.node();
             let switch = Arc::new(Switch {
                 node,
+                time: watch::Sender::default(),
                 clock,
                 epoch,
                 ahead: Arc::clone(&ahead),
@@ -184,9 +185,9 @@ impl Rig {
 
     /// The record of a key, by its name in the store.
     async fn record(&self, namespace: Option<&str>, id: &str) -> Option<Record> {
-        let key = [Key::within(namespace, id).expect("it is a key")];
+        let key = Key::within(namespace, id).expect("it is a key");
         let found = self.memory.node().get(&key).await;
-        let entry = found.expect("it is up").remove(0)?;
+        let entry = found.expect("it is up")?;
         Some(Record::parse(&entry.text).expect("it is a record"))
     }
 }

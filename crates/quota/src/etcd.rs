@@ -17,28 +17,27 @@
 mod keeper;
 
 use std::collections::{HashSet, VecDeque};
-use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{StoreTime, Version};
-use tidegate_runtime::Clock;
+use tidegate_limits::quota::Version;
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::{
     self, Change, Client, Compare, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
 };
-use tidegate_runtime::lock;
-use tokio::sync::{Notify, mpsc, watch};
+use tidegate_runtime::{Clock, lock};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use self::keeper::{Keeper, Told};
 use super::node::{Node, sleep_about};
+use super::remote::{Member, Remote};
 use super::waiters::Waiters;
-use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
+use super::{Entry, Error, Key, QuotaStore, Swapped};
 
 /// The place of the records, and the count of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,18 +86,42 @@ const RETRY: Duration = Duration::from_millis(250);
 /// The pause after etcd did not know the user. The check is expensive for etcd.
 const RETRY_STRANGER: Duration = Duration::from_secs(5);
 
-/// A store of quota records in etcd. See the [module](self).
-pub struct Etcd {
-    shared: Arc<Shared>,
-    follow: mpsc::Sender<u64>,
-    _stop: DropGuard,
+/// Connects to etcd, becomes a member and a candidate for keeping the time, in the background;
+/// needs a tokio runtime.
+#[must_use]
+pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
+    let (follow, follows) = mpsc::channel(1);
+    let etcd = Etcd {
+        client: Client::new(settings.store.clone()),
+        settings,
+        node: Node::new("etcd", clock),
+        waiters: Waiters::default(),
+        follow,
+    };
+    Member::start(etcd, |etcd, stopped| async move {
+        let keeper = Keeper {
+            client: etcd.client.clone(),
+            settings: etcd.settings.clone(),
+            clock,
+            node: etcd.node.id.clone(),
+            known: etcd.node.time.subscribe(),
+        };
+        let reads = async { tokio::join!(etcd.count_members(), etcd.follow(follows)) };
+        tokio::join!(
+            etcd.live(&stopped),
+            stopped.run_until_cancelled(reads),
+            keeper.run(stopped.clone()),
+        );
+    })
 }
 
-struct Shared {
+struct Etcd {
     client: Client,
     settings: Settings,
     node: Node,
     waiters: Waiters,
+    /// Has the records followed, from the given revision on, unless they are followed already.
+    follow: mpsc::Sender<u64>,
 }
 
 /// The last requests for the time, and when each was sent. Several can be in progress: a late
@@ -131,75 +154,31 @@ impl Questions {
     }
 }
 
-impl fmt::Debug for Etcd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Etcd").field(&self.shared.settings).finish()
+const RECORDS: &str = "records/";
+const MEMBERS: &str = "members/";
+const ASKED: &str = "asked/";
+const TIME: &str = "time";
+const MASTER: &str = "master";
+
+impl Settings {
+    /// The key of this name, below the prefix.
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 }
 
 impl Etcd {
-    /// Connects, becomes a member and a candidate for keeping the time, in the background; needs
-    /// a tokio runtime.
-    #[must_use]
-    pub fn start(settings: Settings, clock: Clock) -> Self {
-        let shared = Arc::new(Shared {
-            client: Client::new(settings.store.clone()),
-            settings,
-            node: Node::new("etcd", clock),
-            waiters: Waiters::default(),
-        });
-        let (follow, follows) = mpsc::channel(1);
-        let stopped = CancellationToken::new();
-        tokio::spawn(Arc::clone(&shared).live(stopped.clone()));
-        let counts = Arc::clone(&shared).count_members();
-        tokio::spawn(stopped.clone().run_until_cancelled_owned(counts));
-        let news = Arc::clone(&shared).follow(follows);
-        tokio::spawn(stopped.clone().run_until_cancelled_owned(news));
-        let keeper = Keeper {
-            client: shared.client.clone(),
-            settings: shared.settings.clone(),
-            clock,
-            node: shared.node.id.clone(),
-            known: shared.node.time.subscribe(),
-        };
-        tokio::spawn(keeper.run(stopped.clone()));
-        Self {
-            shared,
-            follow,
-            _stop: stopped.drop_guard(),
-        }
-    }
-}
-
-impl Settings {
-    fn records(&self) -> String {
-        format!("{}records/", self.prefix)
-    }
-
     fn record(&self, key: &Key) -> Vec<u8> {
-        format!("{}records/{}", self.prefix, key.encoded()).into_bytes()
+        format!("{}{RECORDS}{}", self.settings.prefix, key.encoded()).into_bytes()
     }
 
-    fn members(&self) -> String {
-        format!("{}members/", self.prefix)
+    /// This node's own key below this name.
+    fn own(&self, name: &str) -> String {
+        format!("{}{name}{}", self.settings.prefix, self.node.id)
     }
 
-    fn asked(&self) -> String {
-        format!("{}asked/", self.prefix)
-    }
-
-    fn time(&self) -> String {
-        format!("{}time", self.prefix)
-    }
-
-    fn master(&self) -> String {
-        format!("{}master", self.prefix)
-    }
-}
-
-impl Shared {
     /// Is a member and asks for the time, until it is stopped. Then it leaves.
-    async fn live(self: Arc<Self>, stopped: CancellationToken) {
+    async fn live(&self, stopped: &CancellationToken) {
         let mut lease = None;
         let lives = async {
             loop {
@@ -223,7 +202,7 @@ impl Shared {
         let ttl = self.settings.time_to_live.get();
         let granted = self.client.lease_grant(ttl).await?;
         *lease = Some(granted.id);
-        let member = format!("{}{}", self.settings.members(), self.node.id);
+        let member = self.own(MEMBERS);
         let put = self.client.put(member.as_bytes(), b"", *lease);
         put.await?;
         let knows = async {
@@ -256,7 +235,7 @@ impl Shared {
 
     /// Asks for the time regularly, sooner after an unanswered request.
     async fn ask(&self, lease: i64, questions: &Questions) -> Result<(), etcd::Error> {
-        let key = format!("{}{}", self.settings.asked(), self.node.id);
+        let key = self.own(ASKED);
         let mut number: u64 = rand::random::<u32>().into();
         loop {
             number += 1;
@@ -274,7 +253,7 @@ impl Shared {
 
     /// Receives the time, and the requests that it answers.
     async fn hear(&self, questions: &Questions) -> Result<(), etcd::Error> {
-        let key = Range::key(self.settings.time().as_bytes());
+        let key = Range::key(self.settings.key(TIME).as_bytes());
         let from = self.client.range(&key).await?.revision + 1;
         let mut watch = self.client.watch(key, from);
         loop {
@@ -293,7 +272,7 @@ impl Shared {
         }
     }
 
-    async fn count_members(self: Arc<Self>) {
+    async fn count_members(&self) {
         loop {
             if let Err(error) = self.counted().await {
                 debug!(%error, "quota: etcd does not tell its members");
@@ -304,7 +283,7 @@ impl Shared {
 
     /// Counts until changes were missed.
     async fn counted(&self) -> Result<(), etcd::Error> {
-        let range = Range::prefix(self.settings.members().as_bytes());
+        let range = Range::prefix(self.settings.key(MEMBERS).as_bytes());
         let found = self.client.range(&range).await?;
         let mut watch = self.client.watch(range, found.revision + 1);
         let keys = found.entries.into_iter().map(|entry| entry.key);
@@ -324,8 +303,8 @@ impl Shared {
     }
 
     /// Follows the records while a task waits for one of them, from the given revision on.
-    async fn follow(self: Arc<Self>, mut follows: mpsc::Receiver<u64>) {
-        let records = self.settings.records();
+    async fn follow(&self, mut follows: mpsc::Receiver<u64>) {
+        let records = self.settings.key(RECORDS);
         while let Some(from) = follows.recv().await {
             let range = Range::prefix(records.as_bytes());
             let mut watch = self.client.watch(range, from);
@@ -356,48 +335,45 @@ impl Shared {
             }
         }
     }
+}
 
-    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Entry>>, Error> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut txn = Txn::new();
-        for key in keys {
-            txn = txn.then(Operation::Get(Range::key(&self.settings.record(key))));
-        }
-        let reply = self.client.txn(&txn).await.map_err(told)?;
-        found(reply.outcomes)
+impl Remote for Etcd {
+    fn node(&self) -> &Node {
+        &self.node
     }
 
-    async fn compare_and_set(&self, writes: &[Write]) -> Result<Swapped, Error> {
-        if writes.is_empty() {
-            return Ok(Swapped::Done(Vec::new()));
-        }
-        let mut txn = Txn::new();
-        for write in writes {
-            let key = self.settings.record(&write.key);
-            // 0 is the revision of a missing key.
-            let expected = write.expected.map_or(0, |version| version.0);
-            txn = txn
-                .when(Compare::ModRevision(key.clone(), expected))
-                .then(Operation::put(&key, &write.text, None))
-                .otherwise(Operation::Get(Range::key(&key)));
-        }
-        let reply = self.client.txn(&txn).await.map_err(told)?;
-        if reply.succeeded {
-            Ok(Swapped::Done(vec![Version(reply.revision); writes.len()]))
-        } else {
-            Ok(Swapped::Conflict(found(reply.outcomes)?))
-        }
+    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        let found = self.client.get(&self.record(key)).await.map_err(told)?;
+        Ok(found.map(entry))
     }
 
-    async fn changed(
+    async fn compare_and_set(
         &self,
         key: &Key,
-        since: Option<Version>,
-        follow: &mpsc::Sender<u64>,
-    ) -> Result<(), Error> {
-        let range = Range::key(&self.settings.record(key));
+        expected: Option<Version>,
+        text: &[u8],
+    ) -> Result<Swapped, Error> {
+        let key = self.record(key);
+        // 0 is the revision of a missing key.
+        let revision = expected.map_or(0, |version| version.0);
+        let swap = Txn::new()
+            .when(Compare::ModRevision(key.clone(), revision))
+            .then(Operation::put(&key, text, None))
+            .otherwise(Operation::Get(Range::key(&key)));
+        let mut reply = self.client.txn(&swap).await.map_err(told)?;
+        if reply.succeeded {
+            return Ok(Swapped::Done(Version(reply.revision)));
+        }
+        match reply.outcomes.pop() {
+            Some(Outcome::Found(mut found)) => {
+                Ok(Swapped::Conflict(found.entries.pop().map(entry)))
+            }
+            _ => Err(Error::Garbage("a read that is none".into())),
+        }
+    }
+
+    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+        let range = Range::key(&self.record(key));
         loop {
             // In this order no change is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
@@ -407,44 +383,16 @@ impl Shared {
                 return Ok(());
             }
             // If this is full, an earlier start revision is already waiting, and that is enough.
-            let _ = follow.try_send(found.revision + 1);
+            let _ = self.follow.try_send(found.revision + 1);
             // An error means that no task waits.
             let _ = told.await;
         }
-    }
-}
-
-impl QuotaStore for Etcd {
-    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
-        assert_bounded(keys.iter());
-        Box::pin(self.shared.get(keys))
-    }
-
-    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
-        assert_bounded(writes.iter().map(|write| &write.key));
-        Box::pin(self.shared.compare_and_set(writes))
-    }
-
-    fn time(&self) -> watch::Receiver<StoreTime> {
-        self.shared.node.time.subscribe()
-    }
-
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
-        Box::pin(self.shared.changed(key, since, &self.follow))
-    }
-
-    fn members(&self) -> watch::Receiver<usize> {
-        self.shared.node.members.subscribe()
     }
 
     fn member_lifetime(&self) -> Duration {
         // The lease is renewed every third of its time, and etcd checks for expired leases every
         // half second.
-        2 * self.shared.settings.time_to_live.get()
-    }
-
-    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.shared.node.trouble()
+        2 * self.settings.time_to_live.get()
     }
 }
 
@@ -461,16 +409,11 @@ fn puts(news: Watched) -> impl Iterator<Item = KeyValue> {
     })
 }
 
-/// The results of several reads of one key.
-fn found(outcomes: Vec<Outcome>) -> Result<Vec<Option<Entry>>, Error> {
-    let entry = |outcome| match outcome {
-        Outcome::Found(mut found) => Ok(found.entries.pop().map(|entry| Entry {
-            version: Version(entry.mod_revision),
-            text: entry.value,
-        })),
-        _ => Err(Error::Garbage("a read that is none".into())),
-    };
-    outcomes.into_iter().map(entry).collect()
+fn entry(found: KeyValue) -> Entry {
+    Entry {
+        version: Version(found.mod_revision),
+        text: found.value,
+    }
 }
 
 /// How long to wait after an error before trying again.

@@ -1,9 +1,8 @@
 //! The stores of shared quotas' records: one small trait, four engines.
 //!
-//! A store keeps a text per key. It writes several at once or none, and replaces only the
-//! versions that were read. It knows no algorithm: [`tidegate_limits::quota`] decides what the
-//! texts say and what can be spent. An engine adds its clock, the number of live nodes, and the
-//! news of changed keys.
+//! A store keeps a text per key, and replaces only the version that was read. It knows no
+//! algorithm: [`tidegate_limits::quota`] decides what the texts say and what can be spent. An
+//! engine adds its clock, the number of live nodes, and the news of changed keys.
 //!
 //! | engine | promise | clock |
 //! |---|---|---|
@@ -30,13 +29,14 @@ pub mod memory;
 mod node;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod remote;
 mod settings;
 #[cfg(any(feature = "etcd", feature = "redis"))]
 mod waiters;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,9 +52,6 @@ use tidegate_runtime::Clock;
 /// The result of a call to a store. Draws are rare, so a box for each costs almost nothing, and
 /// the config can choose the engine.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
-
-/// The maximum number of keys in one call.
-pub const KEYS_MAX: usize = 64;
 
 /// The store of the records, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,43 +76,37 @@ impl Engine {
     #[must_use]
     pub fn open(&self, clock: Clock) -> Arc<dyn QuotaStore> {
         match self {
-            Self::Memory => Arc::new(memory::Memory::new().node()),
+            Self::Memory => Arc::new(memory::Memory::default().node()),
             #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper(settings) => {
-                Arc::new(zookeeper::ZooKeeper::start(settings.clone(), clock))
-            }
+            Self::ZooKeeper(settings) => Arc::new(zookeeper::start(settings.clone(), clock)),
             #[cfg(feature = "etcd")]
-            Self::Etcd(settings) => Arc::new(etcd::Etcd::start(settings.clone(), clock)),
+            Self::Etcd(settings) => Arc::new(etcd::start(settings.clone(), clock)),
             #[cfg(feature = "redis")]
-            Self::Redis(settings) => Arc::new(redis::Redis::start(settings.clone(), clock)),
+            Self::Redis(settings) => Arc::new(redis::start(settings.clone(), clock)),
         }
     }
 
     /// The word for it in configs and metrics.
     #[must_use]
     pub fn word(&self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper(_) => "zookeeper",
-            #[cfg(feature = "etcd")]
-            Self::Etcd(_) => "etcd",
-            #[cfg(feature = "redis")]
-            Self::Redis(_) => "redis",
-        }
+        self.names().0
     }
 
     /// Its name for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
+        self.names().1
+    }
+
+    fn names(&self) -> (&'static str, &'static str) {
         match self {
-            Self::Memory => "memory",
+            Self::Memory => ("memory", "memory"),
             #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper(_) => "ZooKeeper",
+            Self::ZooKeeper(_) => ("zookeeper", "ZooKeeper"),
             #[cfg(feature = "etcd")]
-            Self::Etcd(_) => "etcd",
+            Self::Etcd(_) => ("etcd", "etcd"),
             #[cfg(feature = "redis")]
-            Self::Redis(_) => "Redis",
+            Self::Redis(_) => ("redis", "Redis"),
         }
     }
 }
@@ -123,21 +114,25 @@ impl Engine {
 /// A store of quota records, as one node sees it. The node is a member while the value exists.
 ///
 /// Every future can be dropped at any time; a dropped write may be done, or may still be.
-pub trait QuotaStore: Send + Sync + fmt::Debug {
-    /// The value at each key, in their order, possibly slightly old: another node's last write may
-    /// be missing.
+pub trait QuotaStore: Send + Sync {
+    /// The value at a key, possibly slightly old: another node's last write may be missing.
     ///
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>>;
+    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Entry>>;
 
-    /// Writes all keys or none: each over its expected version.
+    /// Writes a key over the expected version; `None` for a key that must not exist.
     ///
     /// # Errors
     ///
     /// Any. If [`Error::is_open`], it may have been written, or may still be.
-    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped>;
+    fn compare_and_set<'a>(
+        &'a self,
+        key: &'a Key,
+        expected: Option<Version>,
+        text: &'a [u8],
+    ) -> Answer<'a, Swapped>;
 
     /// The last known time of the store, in a channel that gets each reply's time.
     fn time(&self) -> watch::Receiver<StoreTime>;
@@ -206,25 +201,13 @@ impl Entry {
     }
 }
 
-/// One key of a [`QuotaStore::compare_and_set`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
-    /// The key; unique within the call.
-    pub key: Key,
-    /// The expected version; `None` for a key that must not exist.
-    pub expected: Option<Version>,
-    /// The new text.
-    pub text: Vec<u8>,
-}
-
 /// The result of a [`QuotaStore::compare_and_set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swapped {
-    /// All are written, as these versions, in the order of the writes.
-    Done(Vec<Version>),
-    /// None is written, and none will be. The values at all keys a moment later, in the order of
-    /// the writes.
-    Conflict(Vec<Option<Entry>>),
+    /// It is written, as this version.
+    Done(Version),
+    /// It is not written, and will not be. The value at the key a moment later.
+    Conflict(Option<Entry>),
 }
 
 /// A store's settings for a key's quota. A value that it does not set is absent.
@@ -296,14 +279,4 @@ impl Error {
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unknown(_) | Self::Garbage(_))
     }
-}
-
-/// Whether a call is within the limits of every engine.
-fn assert_bounded<'a>(keys: impl Iterator<Item = &'a Key>) {
-    let mut seen = Vec::new();
-    for key in keys {
-        assert!(!seen.contains(&key), "{key} is named twice in one call");
-        seen.push(key);
-    }
-    assert!(seen.len() <= KEYS_MAX, "{} keys in one call", seen.len());
 }

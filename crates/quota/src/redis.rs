@@ -7,8 +7,7 @@
 //! | `tidegate:quota:changed:<key>` | channel: told with each write |
 //!
 //! Every script answers with the server's `TIME`, which is the store's time. One server, or a
-//! primary with replicas, from Redis 6 or Valkey on; no cluster, since a call can name several
-//! keys.
+//! primary with replicas, from Redis 6 or Valkey on; no cluster, since no redirection is followed.
 //!
 //! **The cost of a fail-over.** Replicas lag behind: a dead primary loses the draws that it
 //! confirmed but did not replicate yet, and they are granted again. A window is then exceeded by
@@ -25,18 +24,19 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisError, Script, ScriptInvocation, ServerErrorKind,
+    PushInfo, PushKind, RedisError, Script, ScriptInvocation,
 };
-use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{StoreTime, Version};
-use tidegate_runtime::Clock;
-use tokio::sync::{Mutex, watch};
+use tidegate_limits::quota::Version;
+use tidegate_runtime::{BackOff, Clock};
+use tokio::sync::Mutex;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::node::{Node, sleep_about};
+use super::remote::{Member, Remote};
 use super::waiters::Waiters;
-use super::{Answer, Entry, Error, Key, QuotaStore, Swapped, Write, assert_bounded};
+use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
 
 /// The address of Redis, the user, and the time limit of an answer.
 #[derive(Clone)]
@@ -144,44 +144,29 @@ const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Redis's time is rounded down to this.
 const RESOLUTION: Duration = Duration::from_micros(1);
 
-/// The value at each of `KEYS`, after the time.
+/// Answers with the time, and the version and the record at the key; both are empty if there are
+/// none.
 const READ: &str = r"
-local told = redis.call('TIME')
-for _, key in ipairs(KEYS) do
-  local entry = redis.call('HMGET', key, 'version', 'record')
-  told[#told + 1] = entry[1] or ''
-  told[#told + 1] = entry[2] or ''
-end
-return told
+local time = redis.call('TIME')
+local found = redis.call('HMGET', KEYS[1], 'version', 'record')
+return {time[1], time[2], found[1] or '', found[2] or ''}
 ";
 
-/// Writes all of `KEYS` if each has the version in `ARGV` (none: an empty text), or none. Answers
-/// with the time, whether it wrote, and the new versions or the current values.
+/// Writes the record `ARGV[2]` over the version `ARGV[1]` (none: an empty text), and tells the
+/// channel `ARGV[3]`. Answers with the time and the new version, or else as a read.
 ///
-/// The versions of a key that is made again begin with the time, so that each is unique. The
-/// script reads all before it writes. A later failure, such as a publish without permission, does
-/// not end it: all are written or none.
+/// The versions of a key that is made again begin with the time, so that each is unique. A
+/// publish without permission changes nothing of the write.
 const SWAP: &str = r"
 local time = redis.call('TIME')
-local same, found = true, {}
-for at, key in ipairs(KEYS) do
-  found[at] = redis.call('HMGET', key, 'version', 'record')
-  if (found[at][1] or '') ~= ARGV[3 * at - 2] then same = false end
-end
-local told = {time[1], time[2], same and '1' or '0'}
-for at, key in ipairs(KEYS) do
-  local version, record = found[at][1] or '', found[at][2] or ''
-  if same then
-    local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-    version = string.format('%.0f', math.max(now, (tonumber(version) or 0) + 1))
-    record = ''
-    redis.call('HSET', key, 'version', version, 'record', ARGV[3 * at - 1])
-    redis.pcall('PUBLISH', ARGV[3 * at], '')
-  end
-  told[#told + 1] = version
-  told[#told + 1] = record
-end
-return told
+local found = redis.call('HMGET', KEYS[1], 'version', 'record')
+local version = found[1] or ''
+if version ~= ARGV[1] then return {time[1], time[2], version, found[2] or ''} end
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+version = string.format('%.0f', math.max(now, (tonumber(version) or 0) + 1))
+redis.call('HSET', KEYS[1], 'version', version, 'record', ARGV[2])
+redis.pcall('PUBLISH', ARGV[3], '')
+return {time[1], time[2], version}
 ";
 
 /// Counts the member `ARGV[1]` as live for another `ARGV[2]` microseconds. Answers with the time
@@ -198,13 +183,28 @@ static READ_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(READ));
 static SWAP_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SWAP));
 static BEAT_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(BEAT));
 
-/// A store of quota records in Redis. See the [module](self).
-pub struct Redis {
-    shared: Arc<Shared>,
-    _stop: DropGuard,
+/// Connects to Redis and becomes a member, in the background; needs a tokio runtime.
+#[must_use]
+pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
+    let redis = Redis {
+        settings,
+        node: Node::new("Redis", clock),
+        link: Mutex::new(Link {
+            connection: None,
+            number: 0,
+            back_off: BackOff::doubling(BREAK.0, BREAK.1),
+            broken: None,
+        }),
+        subscriptions: Mutex::default(),
+        waiters: Arc::default(),
+    };
+    Member::start(
+        redis,
+        |redis, stopped| async move { redis.live(&stopped).await },
+    )
 }
 
-struct Shared {
+struct Redis {
     settings: Settings,
     node: Node,
     link: Mutex<Link>,
@@ -214,40 +214,19 @@ struct Shared {
 }
 
 /// The one connection, and the bound on its attempts.
-#[derive(Default)]
 struct Link {
     connection: Option<MultiplexedConnection>,
     /// Numbers the connections, so that only a user of one drops it.
     number: u64,
-    failures: u32,
-    not_before: Option<Instant>,
-    /// The reason, for earlier calls.
-    why: Option<Why>,
+    back_off: BackOff,
+    broken: Option<Broken>,
 }
 
-/// The failure of the last connection.
-struct Why {
-    /// It refused the user.
-    is_stranger: bool,
-    text: String,
-}
-
-impl Why {
-    fn of(error: &Error) -> Self {
-        let cause = std::error::Error::source(error);
-        Self {
-            is_stranger: matches!(error, Error::Unauthenticated(_)),
-            text: cause.map_or_else(|| error.to_string(), ToString::to_string),
-        }
-    }
-
-    fn error(&self) -> Error {
-        let text = format!("{}, a moment ago", self.text).into();
-        match self.is_stranger {
-            true => Error::Unauthenticated(text),
-            false => Error::Unavailable(text),
-        }
-    }
+/// The failure of the last connection. Calls fail with it until the next attempt.
+struct Broken {
+    until: Instant,
+    error: fn(Cause) -> Error,
+    cause: String,
 }
 
 /// The keys whose channels a connection listens to.
@@ -258,13 +237,6 @@ struct Subscriptions {
     keys: HashSet<Key>,
 }
 
-impl fmt::Debug for Redis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = &self.shared.settings;
-        f.debug_tuple("Redis").field(settings).finish()
-    }
-}
-
 /// Whether a call without an answer may have had an effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -272,27 +244,17 @@ enum Kind {
     Write,
 }
 
-impl Redis {
-    /// Connects and becomes a member, in the background; needs a tokio runtime.
-    #[must_use]
-    pub fn start(settings: Settings, clock: Clock) -> Self {
-        let shared = Arc::new(Shared {
-            settings,
-            node: Node::new("Redis", clock),
-            link: Mutex::default(),
-            subscriptions: Mutex::default(),
-            waiters: Arc::default(),
-        });
-        let stopped = CancellationToken::new();
-        tokio::spawn(Arc::clone(&shared).beat(stopped.clone()));
-        Self {
-            shared,
-            _stop: stopped.drop_guard(),
+impl Kind {
+    /// A call without an answer.
+    fn unanswered(self, cause: Cause) -> Error {
+        match self {
+            Self::Read => Error::Unavailable(cause),
+            Self::Write => Error::Unknown(cause),
         }
     }
 }
 
-impl Shared {
+impl Redis {
     fn record(&self, key: &Key) -> String {
         format!("{}record:{}", self.settings.prefix, key.encoded())
     }
@@ -306,7 +268,7 @@ impl Shared {
     }
 
     /// Reports regularly that it is alive, and leaves at the end.
-    async fn beat(self: Arc<Self>, stopped: CancellationToken) {
+    async fn live(&self, stopped: &CancellationToken) {
         let node = &self.node.id;
         let ttl = self.settings.member_ttl;
         let mut beat = BEAT_SCRIPT.key(self.members());
@@ -345,53 +307,41 @@ impl Shared {
     /// Calls a script once. Takes the time from the answer and returns the rest.
     async fn call(&self, script: &ScriptInvocation<'_>, kind: Kind) -> Result<Vec<Vec<u8>>, Error> {
         let deadline = Instant::now() + self.settings.deadline;
-        let late = |_| Error::Unavailable("no connection in time".into());
-        let connected = timeout_at(deadline, self.connection(deadline)).await;
-        let (mut connection, number) = connected.map_err(late)??;
+        let (mut connection, number) = self.connection(deadline).await?;
         let sent = self.node.clock.now();
         let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection);
-        let answer = match timeout_at(deadline, called).await {
-            Ok(Ok(answer)) => answer,
+        let (error, answered) = match timeout_at(deadline, called).await {
+            Ok(Ok(mut answer)) => {
+                let stamp = take_time(&mut answer)?;
+                self.node.learn(sent, stamp, RESOLUTION);
+                self.link.lock().await.back_off.reset();
+                return Ok(answer);
+            }
             Ok(Err(error)) => {
                 // A server with this answer is running, and the next call may succeed.
                 let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
-                let told = told(error, kind);
-                if !answered || matches!(told, Error::Unauthenticated(_)) {
-                    self.failed(number, &told).await;
-                }
-                return Err(told);
+                (told(error, kind), answered)
             }
-            Err(_) => {
-                let late = match kind {
-                    Kind::Read => Error::Unavailable("no answer in time".into()),
-                    Kind::Write => Error::Unknown("no answer in time".into()),
-                };
-                self.failed(number, &late).await;
-                return Err(late);
-            }
+            Err(_) => (kind.unanswered("no answer in time".into()), false),
         };
-        let (seconds, micros) = match &answer[..] {
-            [seconds, micros, ..] => (parse(seconds), parse(micros)),
-            _ => (None, None),
-        };
-        let (Some(seconds), Some(micros)) = (seconds, micros) else {
-            return Err(Error::Garbage("a time that is none".into()));
-        };
-        let stamp = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-        self.node.learn(sent, stamp, RESOLUTION);
-        self.link.lock().await.failures = 0;
-        Ok(answer.into_iter().skip(2).collect())
+        if !answered || matches!(error, Error::Unauthenticated(_)) {
+            self.failed(number, &error).await;
+        }
+        Err(error)
     }
 
     /// The current connection or a new one, and its number.
     async fn connection(&self, deadline: Instant) -> Result<(MultiplexedConnection, u64), Error> {
-        let mut link = self.link.lock().await;
+        let link = timeout_at(deadline, self.link.lock()).await;
+        let mut link = link.map_err(not_connected)?;
         if let Some(connection) = &link.connection {
             return Ok((connection.clone(), link.number));
         }
-        if link.not_before.is_some_and(|then| Instant::now() < then) {
-            let why = link.why.as_ref();
-            return Err(why.expect("it was told with the moment").error());
+        if let Some(broken) = &link.broken
+            && Instant::now() < broken.until
+        {
+            let cause = format!("{}, a moment ago", broken.cause);
+            return Err((broken.error)(cause.into()));
         }
         let client = redis::Client::open(self.settings.server.clone());
         let client = client.map_err(|error| Error::Refused(error.into()))?;
@@ -405,19 +355,11 @@ impl Shared {
                 Ok::<_, redis::aio::SendError>(())
             });
         let connected = client.get_multiplexed_async_connection_with_config(&config);
-        let connection = match timeout_at(deadline, connected).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => {
-                let error = told(error, Kind::Read);
-                link.trip(Why::of(&error));
-                return Err(error);
-            }
-            Err(_) => {
-                let late = Error::Unavailable("no connection in time".into());
-                link.trip(Why::of(&late));
-                return Err(late);
-            }
+        let connected = match timeout_at(deadline, connected).await {
+            Ok(connected) => connected.map_err(|error| told(error, Kind::Read)),
+            Err(elapsed) => Err(not_connected(elapsed)),
         };
+        let connection = connected.inspect_err(|error| link.trip(error))?;
         link.number += 1;
         link.connection = Some(connection.clone());
         let number = link.number;
@@ -431,72 +373,17 @@ impl Shared {
     async fn failed(&self, number: u64, error: &Error) {
         let mut link = self.link.lock().await;
         if link.number == number && link.connection.take().is_some() {
-            link.trip(Why::of(error));
+            link.trip(error);
             drop(link);
             self.waiters.tell_all();
         }
     }
 
-    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Entry>>, Error> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut read = READ_SCRIPT.prepare_invoke();
-        for key in keys {
-            read.key(self.record(key));
-        }
-        entries(&self.call(&read, Kind::Read).await?, keys.len())
-    }
-
-    async fn compare_and_set(&self, writes: &[Write]) -> Result<Swapped, Error> {
-        if writes.is_empty() {
-            return Ok(Swapped::Done(Vec::new()));
-        }
-        let mut swap = SWAP_SCRIPT.prepare_invoke();
-        for write in writes {
-            let expected = write.expected.map(|version| version.0.to_string());
-            swap.key(self.record(&write.key))
-                .arg(expected.unwrap_or_default())
-                .arg(&write.text[..])
-                .arg(self.channel(&write.key));
-        }
-        let answer = self.call(&swap, Kind::Write).await?;
-        let garbage = || Error::Garbage("a script that was not asked for".into());
-        let (done, rest) = answer.split_first().ok_or_else(garbage)?;
-        let found = entries(rest, writes.len())?;
-        match &done[..] {
-            b"0" => Ok(Swapped::Conflict(found)),
-            b"1" => {
-                let versions = found.into_iter().map(|entry| Some(entry?.version));
-                let versions: Option<_> = versions.collect();
-                Ok(Swapped::Done(versions.ok_or_else(garbage)?))
-            }
-            _ => Err(garbage()),
-        }
-    }
-
-    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
-        loop {
-            // In this order no change is missed: every change after the read is reported.
-            let told = self.waiters.wait(key);
-            self.subscribe(key).await?;
-            let stands = self.get(std::slice::from_ref(key)).await?;
-            let stands = stands.into_iter().flatten().next();
-            if stands.map(|entry| entry.version) != since {
-                return Ok(());
-            }
-            // An error means that no task waits.
-            let _ = told.await;
-        }
-    }
-
     async fn subscribe(&self, key: &Key) -> Result<(), Error> {
         let deadline = Instant::now() + self.settings.deadline;
-        let late = |_| Error::Unavailable("no connection in time".into());
         let subscriptions = timeout_at(deadline, self.subscriptions.lock()).await;
-        let mut subscriptions = subscriptions.map_err(late)?;
-        let connected = timeout_at(deadline, self.connection(deadline)).await;
-        let (mut connection, number) = connected.map_err(late)??;
+        let mut subscriptions = subscriptions.map_err(not_connected)?;
+        let (mut connection, number) = self.connection(deadline).await?;
         if subscriptions.number != number {
             subscriptions.number = number;
             subscriptions.keys.clear();
@@ -546,74 +433,107 @@ impl Shared {
     }
 }
 
-impl Link {
-    /// Refuses all calls for a while, longer each time.
-    fn trip(&mut self, why: Why) {
-        let (first, longest) = BREAK;
-        let pause = first
-            .saturating_mul(1 << self.failures.min(10))
-            .min(longest);
-        self.failures = self.failures.saturating_add(1);
-        let pause = pause.mul_f64(0.5 + rand::random::<f64>() / 2.0);
-        self.not_before = Some(Instant::now() + pause);
-        self.why = Some(why);
-    }
-}
-
-impl QuotaStore for Redis {
-    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
-        assert_bounded(keys.iter());
-        Box::pin(self.shared.get(keys))
+impl Remote for Redis {
+    fn node(&self) -> &Node {
+        &self.node
     }
 
-    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
-        assert_bounded(writes.iter().map(|write| &write.key));
-        Box::pin(self.shared.compare_and_set(writes))
+    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        let read = READ_SCRIPT.key(self.record(key));
+        match &self.call(&read, Kind::Read).await?[..] {
+            [version, text] => entry(version, text),
+            _ => Err(garbage()),
+        }
     }
 
-    fn time(&self) -> watch::Receiver<StoreTime> {
-        self.shared.node.time.subscribe()
+    async fn compare_and_set(
+        &self,
+        key: &Key,
+        expected: Option<Version>,
+        text: &[u8],
+    ) -> Result<Swapped, Error> {
+        let expected = expected.map(|version| version.0.to_string());
+        let mut swap = SWAP_SCRIPT.key(self.record(key));
+        swap.arg(expected.unwrap_or_default())
+            .arg(text)
+            .arg(self.channel(key));
+        match &self.call(&swap, Kind::Write).await?[..] {
+            [version] => {
+                let version = parse(version).ok_or_else(garbage)?;
+                Ok(Swapped::Done(Version(version)))
+            }
+            [version, text] => Ok(Swapped::Conflict(entry(version, text)?)),
+            _ => Err(garbage()),
+        }
     }
 
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
-        Box::pin(self.shared.changed(key, since))
-    }
-
-    fn members(&self) -> watch::Receiver<usize> {
-        self.shared.node.members.subscribe()
+    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+        loop {
+            // In this order no change is missed: every change after the read is reported.
+            let told = self.waiters.wait(key);
+            self.subscribe(key).await?;
+            if self.get(key).await?.map(|entry| entry.version) != since {
+                return Ok(());
+            }
+            // An error means that no task waits.
+            let _ = told.await;
+        }
     }
 
     fn member_lifetime(&self) -> Duration {
         // It is checked with each regular report.
-        self.shared.settings.member_ttl + self.shared.settings.member_ttl / 2
-    }
-
-    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.shared.node.trouble()
+        self.settings.member_ttl + self.settings.member_ttl / 2
     }
 }
 
-/// Pairs of a version and a text, none for an empty version.
-fn entries(told: &[Vec<u8>], count: usize) -> Result<Vec<Option<Entry>>, Error> {
-    if told.len() != 2 * count {
-        return Err(Error::Garbage("another number of keys".into()));
+impl Link {
+    /// Refuses all calls for a while, longer each time.
+    fn trip(&mut self, error: &Error) {
+        let cause = std::error::Error::source(error).expect("every error has a cause");
+        self.broken = Some(Broken {
+            until: Instant::now() + self.back_off.pause_with_jitter(rand::random()),
+            error: match error {
+                Error::Unauthenticated(_) => Error::Unauthenticated,
+                _ => Error::Unavailable,
+            },
+            cause: cause.to_string(),
+        });
     }
-    let entry = |pair: &[Vec<u8>]| {
-        let [version, text] = pair else {
-            unreachable!("they come in pairs");
-        };
-        if version.is_empty() && text.is_empty() {
-            return Ok(None);
-        }
-        // A foreign hash: it has no version to compare.
-        let version = parse(version).ok_or_else(|| {
-            let text = "a hash without a version of ours stands at the key";
-            Error::Refused(text.into())
-        })?;
-        let (version, text) = (Version(version), text.clone());
-        Ok(Some(Entry { version, text }))
-    };
-    told.chunks_exact(2).map(entry).collect()
+}
+
+fn not_connected(_: Elapsed) -> Error {
+    Error::Unavailable("no connection in time".into())
+}
+
+fn garbage() -> Error {
+    Error::Garbage("a script that was not asked for".into())
+}
+
+/// Takes the server's time from the beginning of an answer.
+fn take_time(answer: &mut Vec<Vec<u8>>) -> Result<Duration, Error> {
+    let time = answer.get(..2).and_then(|time| {
+        let seconds = Duration::from_secs(parse(&time[0])?);
+        Some(seconds.saturating_add(Duration::from_micros(parse(&time[1])?)))
+    });
+    let time = time.ok_or_else(|| Error::Garbage("a time that is none".into()))?;
+    answer.drain(..2);
+    Ok(time)
+}
+
+/// The value at a key with this version and text; an empty version for none.
+fn entry(version: &[u8], text: &[u8]) -> Result<Option<Entry>, Error> {
+    if version.is_empty() && text.is_empty() {
+        return Ok(None);
+    }
+    // A foreign hash: it has no version to compare.
+    let version = parse(version).ok_or_else(|| {
+        let text = "a hash without a version of ours stands at the key";
+        Error::Refused(text.into())
+    })?;
+    Ok(Some(Entry {
+        version: Version(version),
+        text: text.to_vec(),
+    }))
 }
 
 fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
@@ -644,38 +564,24 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
 
 /// The meaning of the library's error for a call.
 fn told(error: RedisError, kind: Kind) -> Error {
-    let wants_credentials = matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
-    match error.kind() {
-        _ if error.code() == Some("NOPERM") => Error::Denied(error.into()),
-        _ if wants_credentials => Error::Unauthenticated(error.into()),
-        ErrorKind::Server(ServerErrorKind::NoPerm) => Error::Denied(error.into()),
-        ErrorKind::AuthenticationFailed => Error::Unauthenticated(error.into()),
-        // It runs, but cannot serve: it loads its records, or has lost its primary.
-        ErrorKind::Server(
-            ServerErrorKind::BusyLoading
-            | ServerErrorKind::ClusterDown
-            | ServerErrorKind::MasterDown
-            | ServerErrorKind::NotBusy
-            | ServerErrorKind::ReadOnly
-            | ServerErrorKind::TryAgain,
-        ) => Error::Unavailable(error.into()),
-        ErrorKind::Server(_) | ErrorKind::Extension if is_unavailable(&error) => {
-            Error::Unavailable(error.into())
+    match (error.code(), error.kind()) {
+        (Some("NOPERM"), _) => Error::Denied(error.into()),
+        (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
+            Error::Unauthenticated(error.into())
         }
-        ErrorKind::Server(_) | ErrorKind::Extension => Error::Refused(error.into()),
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
+        // It runs, but cannot serve now: it loads its records, has lost its primary or too many
+        // replicas, has no memory, or is busy with a foreign script that does not end.
+        (
+            Some(
+                "BUSY" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "MISCONF" | "NOREPLICAS"
+                | "NOTBUSY" | "OOM" | "READONLY" | "TRYAGAIN",
+            ),
+            _,
+        ) => Error::Unavailable(error.into()),
+        (_, ErrorKind::Server(_) | ErrorKind::Extension) => Error::Refused(error.into()),
+        (_, ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported) => {
             Error::Garbage(error.into())
         }
-        _ if kind == Kind::Write => Error::Unknown(error.into()),
-        _ => Error::Unavailable(error.into()),
+        _ => kind.unanswered(error.into()),
     }
-}
-
-/// Errors of a server that runs but does not serve now, and that the library does not name: too
-/// few replicas, no memory, a foreign script that does not end.
-fn is_unavailable(error: &RedisError) -> bool {
-    matches!(
-        error.code(),
-        Some("NOREPLICAS" | "OOM" | "BUSY" | "MISCONF" | "READONLY")
-    )
 }

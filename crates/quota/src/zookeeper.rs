@@ -13,24 +13,19 @@
 //! A deleted record loses the count of its writes. A node that read the old one can then replace
 //! a new one that happens to have the same count: do not delete records.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{StoreTime, TOTAL_MAX, Version};
+use tidegate_limits::quota::{TOTAL_MAX, Version};
 use tidegate_runtime::Clock;
 use tidegate_runtime::zookeeper::{self, Client};
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::debug;
 use zookeeper_client as zk;
 
 use super::node::{Node, sleep_about};
-use super::{
-    Answer, Configured, Entry, Error, Key, Mark, QuotaStore, Swapped, Write, assert_bounded,
-};
+use super::remote::{Member, Remote};
+use super::{Configured, Entry, Error, Key, Mark, QuotaStore, Swapped};
 
 /// The place of records and members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,47 +64,27 @@ const REREAD: Duration = Duration::from_secs(30);
 /// ZooKeeper's stamps are rounded down to this.
 const RESOLUTION: Duration = Duration::from_millis(1);
 
-/// A store of quota records in ZooKeeper. See the [module](self).
-pub struct ZooKeeper {
-    shared: Arc<Shared>,
-    _stop: DropGuard,
+/// Connects to ZooKeeper and becomes a member, in the background; needs a tokio runtime.
+#[must_use]
+pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
+    let zookeeper = ZooKeeper {
+        client: Client::new(settings.store.clone()),
+        settings,
+        node: Node::new("ZooKeeper", clock),
+    };
+    Member::start(zookeeper, |zookeeper, stopped| async move {
+        let lives = async { tokio::join!(zookeeper.beat(), zookeeper.count_members()) };
+        stopped.run_until_cancelled(lives).await;
+    })
 }
 
-struct Shared {
+struct ZooKeeper {
     client: Client,
     settings: Settings,
     node: Node,
 }
 
-impl fmt::Debug for ZooKeeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let settings = &self.shared.settings;
-        f.debug_tuple("ZooKeeper").field(settings).finish()
-    }
-}
-
 impl ZooKeeper {
-    /// Connects and becomes a member, in the background; needs a tokio runtime.
-    #[must_use]
-    pub fn start(settings: Settings, clock: Clock) -> Self {
-        let shared = Arc::new(Shared {
-            client: Client::new(settings.store.clone()),
-            settings,
-            node: Node::new("ZooKeeper", clock),
-        });
-        let stopped = CancellationToken::new();
-        let beats = Arc::clone(&shared).beat();
-        tokio::spawn(stopped.clone().run_until_cancelled_owned(beats));
-        let counts = Arc::clone(&shared).count_members();
-        tokio::spawn(stopped.clone().run_until_cancelled_owned(counts));
-        Self {
-            shared,
-            _stop: stopped.drop_guard(),
-        }
-    }
-}
-
-impl Shared {
     fn path(&self, key: &Key, name: &str) -> String {
         format!("{}/{}/{name}", self.settings.records, key.encoded())
     }
@@ -125,7 +100,7 @@ impl Shared {
     }
 
     /// Reports regularly that it is alive.
-    async fn beat(self: Arc<Self>) {
+    async fn beat(&self) {
         let node = format!("{}/{}", self.settings.members, self.node.id);
         loop {
             let sent = self.node.clock.now();
@@ -144,7 +119,7 @@ impl Shared {
         }
     }
 
-    async fn count_members(self: Arc<Self>) {
+    async fn count_members(&self) {
         loop {
             match self.client.children_and_watch(&self.settings.members).await {
                 Ok((members, changed)) => {
@@ -160,60 +135,65 @@ impl Shared {
         }
     }
 
-    async fn get(&self, keys: &[Key]) -> Result<Vec<Option<Entry>>, Error> {
-        if keys.is_empty() {
-            return Ok(Vec::new());
+    /// One node's value. A missing read permission affects only its key.
+    async fn word(&self, path: &str) -> Result<Word, Error> {
+        match self.client.get(path).await {
+            Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
+            Ok(None) => Ok(Word::Absent),
+            Err(error @ zookeeper::Error::Unauthenticated(zk::Error::NoAuth)) => {
+                let error = told(error);
+                Ok(Word::Unreadable(error.with_cause()))
+            }
+            Err(error) => Err(told(error)),
         }
-        let paths: Vec<_> = keys.iter().map(|key| self.path(key, "window")).collect();
-        let found = self.client.get_all(&paths).await.map_err(told)?;
-        let entry = |node: zookeeper::Node| Entry {
-            version: version(&node.stat),
-            text: node.data,
-        };
-        Ok(found.into_iter().map(|node| node.map(entry)).collect())
+    }
+}
+
+impl Remote for ZooKeeper {
+    const CONFIGURES: bool = true;
+
+    fn node(&self) -> &Node {
+        &self.node
     }
 
-    async fn compare_and_set(&self, writes: &[Write]) -> Result<Swapped, Error> {
-        if writes.is_empty() {
-            return Ok(Swapped::Done(Vec::new()));
-        }
+    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        let found = self.client.get(&self.path(key, "window")).await;
+        Ok(found.map_err(told)?.map(|node| Entry {
+            version: version(&node.stat),
+            text: node.data,
+        }))
+    }
+
+    async fn compare_and_set(
+        &self,
+        key: &Key,
+        expected: Option<Version>,
+        text: &[u8],
+    ) -> Result<Swapped, Error> {
         let deadline = Instant::now() + self.settings.store.deadline;
-        let paths: Vec<_> = writes
-            .iter()
-            .map(|write| self.path(&write.key, "window"))
-            .collect();
-        let over = |version: Version| {
-            let count = u32::try_from(version.0).map_err(|_| {
-                let text = format!("{version:?} is none that ZooKeeper gave");
-                Error::Refused(text.into())
-            })?;
-            Ok::<_, Error>(count.cast_signed())
-        };
-        let all = writes
-            .iter()
-            .zip(&paths)
-            .map(|(write, path)| {
-                Ok(zookeeper::Write {
-                    path,
-                    data: &write.text,
-                    version: write.expected.map(over).transpose()?,
-                })
-            })
-            .collect::<Result<Vec<_>, Error>>()?;
+        let path = self.path(key, "window");
         let sent = self.node.clock.now();
-        if let Some(stats) = self.client.write_all(&all).await.map_err(told)? {
-            if let Some(stat) = stats.last() {
-                self.stamped(sent, stat);
+        let written = match expected {
+            None => self.client.create(&path, text).await,
+            Some(version) => {
+                let count = u32::try_from(version.0).map_err(|_| {
+                    let text = format!("{version:?} is none that ZooKeeper gave");
+                    Error::Refused(text.into())
+                })?;
+                self.client.set(&path, text, count.cast_signed()).await
             }
-            let done = stats.iter().zip(writes).map(|(stat, write)| {
-                // Some ZooKeepers do not return the state of a new node.
-                let made = write.expected.is_none();
-                if made { Version(0) } else { version(stat) }
-            });
-            return Ok(Swapped::Done(done.collect()));
+        };
+        if let Some(stat) = written.map_err(told)? {
+            self.stamped(sent, &stat);
+            // Some ZooKeepers do not return the state of a new node.
+            let made = expected.is_none();
+            return Ok(Swapped::Done(if made {
+                Version(0)
+            } else {
+                version(&stat)
+            }));
         }
-        let keys: Vec<_> = writes.iter().map(|write| write.key.clone()).collect();
-        let found = timeout_at(deadline, self.get(&keys)).await;
+        let found = timeout_at(deadline, self.get(key)).await;
         let late = |_| Error::Unavailable("what stands there was not told in time".into());
         Ok(Swapped::Conflict(found.map_err(late)??))
     }
@@ -228,6 +208,11 @@ impl Shared {
             }
             let _ = timeout(REREAD, changed).await;
         }
+    }
+
+    fn member_lifetime(&self) -> Duration {
+        // Also, a session that moves to another server gets some extra time.
+        2 * self.settings.store.session_timeout + BEAT
     }
 
     /// The values of a key's configuration nodes. All are read at once, and none is watched: each
@@ -255,19 +240,6 @@ impl Shared {
             }
         }
         Ok(says)
-    }
-
-    /// One node's value. A missing read permission affects only its key.
-    async fn word(&self, path: &str) -> Result<Word, Error> {
-        match self.client.get(path).await {
-            Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
-            Ok(None) => Ok(Word::Absent),
-            Err(error @ zookeeper::Error::Unauthenticated(zk::Error::NoAuth)) => {
-                let error = told(error);
-                Ok(Word::Unreadable(error.with_cause()))
-            }
-            Err(error) => Err(told(error)),
-        }
     }
 }
 
@@ -341,47 +313,6 @@ fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
     }
     if matches!(found, Mark::Written(_)) && found != says.marks[at] {
         says.foreign_writer = Some(path.into());
-    }
-}
-
-impl QuotaStore for ZooKeeper {
-    fn get<'a>(&'a self, keys: &'a [Key]) -> Answer<'a, Vec<Option<Entry>>> {
-        assert_bounded(keys.iter());
-        Box::pin(self.shared.get(keys))
-    }
-
-    fn compare_and_set<'a>(&'a self, writes: &'a [Write]) -> Answer<'a, Swapped> {
-        assert_bounded(writes.iter().map(|write| &write.key));
-        Box::pin(self.shared.compare_and_set(writes))
-    }
-
-    fn time(&self) -> watch::Receiver<StoreTime> {
-        self.shared.node.time.subscribe()
-    }
-
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
-        Box::pin(self.shared.changed(key, since))
-    }
-
-    fn members(&self) -> watch::Receiver<usize> {
-        self.shared.node.members.subscribe()
-    }
-
-    fn member_lifetime(&self) -> Duration {
-        // Also, a session that moves to another server gets some extra time.
-        2 * self.shared.settings.store.session_timeout + BEAT
-    }
-
-    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        self.shared.node.trouble()
-    }
-
-    fn configures(&self) -> bool {
-        true
-    }
-
-    fn configured<'a>(&'a self, key: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
-        Box::pin(self.shared.configured(key, known))
     }
 }
 

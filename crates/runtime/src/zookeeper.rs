@@ -83,17 +83,6 @@ pub struct Node {
     pub stat: zk::Stat,
 }
 
-/// One of the writes of [`Client::write_all`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write<'a> {
-    /// The node.
-    pub path: &'a str,
-    /// Its new value.
-    pub data: &'a [u8],
-    /// The expected number of writes before; `None` to make it.
-    pub version: Option<i32>,
-}
-
 /// Ready when the node has changed since it was read, or its session has ended.
 pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -214,100 +203,6 @@ impl Client {
             Err(Error::Refused(zk::Error::BadVersion | zk::Error::NoNode)) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    /// The values of several nodes at one moment, in their order; `None` for missing ones. Needs
-    /// ZooKeeper 3.6 or later, except for a single node.
-    ///
-    /// # Errors
-    ///
-    /// Any except [`Error::Unknown`].
-    pub async fn get_all(&self, paths: &[String]) -> Result<Vec<Option<Node>>, Error> {
-        if let [path] = paths {
-            return Ok(vec![self.get(path).await?]);
-        }
-        self.call(Kind::Read, async |session| {
-            let mut reader = session.new_multi_reader();
-            for path in paths {
-                reader.add_get_data(path)?;
-            }
-            let results = reader.commit().await?;
-            if results.len() != paths.len() {
-                return Err(zk::Error::UnexpectedError("other reads than asked".into()));
-            }
-            let node = |result| match result {
-                zk::MultiReadResult::Data { data, stat } => Ok(Some(Node { data, stat })),
-                zk::MultiReadResult::Error {
-                    err: zk::Error::NoNode,
-                } => Ok(None),
-                zk::MultiReadResult::Error { err } => Err(err),
-                _ => Err(zk::Error::UnexpectedError("another kind of read".into())),
-            };
-            results.into_iter().map(node).collect()
-        })
-        .await
-    }
-
-    /// Makes and writes several nodes, all or none. Returns their new states in order, or `None` if
-    /// one of them was made or written meanwhile, or does not exist. Missing ancestors are made,
-    /// and stay.
-    ///
-    /// The state of a new node may be [invalid](zk::Stat::is_invalid): not every ZooKeeper reports
-    /// it (ZOOKEEPER-4026, ZOOKEEPER-4667). Its version is 0.
-    ///
-    /// # Errors
-    ///
-    /// Any.
-    pub async fn write_all(&self, writes: &[Write<'_>]) -> Result<Option<Vec<zk::Stat>>, Error> {
-        let options = zk::CreateMode::Persistent.with_acls(self.acls());
-        self.call(Kind::Write, async |session| {
-            let mut made_ancestors = false;
-            loop {
-                let mut writer = session.new_multi_writer();
-                for Write {
-                    path,
-                    data,
-                    version,
-                } in writes
-                {
-                    match version {
-                        None => writer.add_create(path, data, &options)?,
-                        Some(version) => writer.add_set_data(path, data, Some(*version))?,
-                    }
-                }
-                let (index, error) = match writer.commit().await {
-                    Ok(results) => {
-                        let stat = |result| match result {
-                            zk::MultiWriteResult::Create { stat, .. }
-                            | zk::MultiWriteResult::SetData { stat } => Ok(stat),
-                            // It is done nevertheless.
-                            _ => Err(zk::Error::UnexpectedError("another kind of write".into())),
-                        };
-                        let stats: Result<Vec<_>, _> = results.into_iter().map(stat).collect();
-                        return stats.map(Some);
-                    }
-                    Err(zk::MultiWriteError::RequestFailed { source }) => return Err(source),
-                    Err(zk::MultiWriteError::OperationFailed { index, source }) => (index, source),
-                };
-                let failed = writes.get(index);
-                match error {
-                    zk::Error::BadVersion | zk::Error::NodeExists => return Ok(None),
-                    // It was not made because its ancestor is missing.
-                    zk::Error::NoNode
-                        if !made_ancestors
-                            && failed.is_some_and(|write| write.version.is_none()) =>
-                    {
-                        made_ancestors = true;
-                        for write in writes.iter().filter(|write| write.version.is_none()) {
-                            make_above(session, write.path, &options).await?;
-                        }
-                    }
-                    zk::Error::NoNode => return Ok(None),
-                    error => return Err(error),
-                }
-            }
-        })
-        .await
     }
 
     /// Writes a node that ends with this client's session at the latest, over any earlier value.

@@ -34,7 +34,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{RETRY, Settings, puts};
+use super::{ASKED, MASTER, MEMBERS, RETRY, Settings, TIME, puts};
 
 /// The longest interval between writes of the time, so that the next master is not far behind.
 const WRITE: Duration = Duration::from_secs(1);
@@ -128,7 +128,7 @@ impl Keeper {
             time_to_live: self.settings.time_to_live,
             place: Place::Etcd {
                 store: self.settings.store.clone(),
-                key: self.settings.master(),
+                key: self.settings.key(MASTER),
             },
         };
         stopped.run_until_cancelled(self.may_stand()).await;
@@ -156,11 +156,11 @@ impl Keeper {
     /// has known it for as long as a silent member counts: after an outage of etcd, all members
     /// must come back first.
     async fn may_stand(&self) {
-        let members = self.settings.members();
+        let members = self.settings.key(MEMBERS);
         let members = Range::prefix(members.as_bytes());
         let mut vacant_since = None;
         while !is_known(&self.known.borrow().at(self.clock.now())) {
-            let found = match self.client.get(self.settings.time().as_bytes()).await {
+            let found = match self.client.get(self.settings.key(TIME).as_bytes()).await {
                 Ok(None) => return,
                 Ok(Some(_)) => self.client.range(&members).await,
                 Err(error) => Err(error),
@@ -184,8 +184,8 @@ impl Keeper {
 
     /// Keeps the time while this is the master and no other node writes it.
     async fn keep(&self, mastership: &watch::Receiver<Mastership>) -> Result<(), Error> {
-        let key = self.settings.time().into_bytes();
-        let asked = self.settings.asked();
+        let key = self.settings.key(TIME).into_bytes();
+        let asked = self.settings.key(ASKED);
         let sooner = Txn::new()
             .then(Operation::Get(Range::key(&key)))
             .then(Operation::Get(Range::prefix(asked.as_bytes())));
@@ -237,7 +237,7 @@ impl Keeper {
         let Ok(news) = timeout_at(due, watch.next()).await else {
             return Ok(());
         };
-        let asked = self.settings.asked();
+        let asked = self.settings.key(ASKED);
         for question in puts(news?) {
             term.asked(&asked, &question);
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_limits::quota::{Record, Standing, StoreTime, Version};
-use tidegate_quota::{Entry, Error, Key, QuotaStore, Swapped, Write};
+use tidegate_quota::{Entry, Error, Key, QuotaStore, Swapped};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -32,28 +32,30 @@ impl Node {
     }
 
     async fn get(&self, key: &Key) -> Option<Entry> {
-        let found = self.store.get(std::slice::from_ref(key)).await;
-        let [entry] = found
-            .expect("the store is up")
-            .try_into()
-            .expect("one was asked for");
-        entry
+        self.store.get(key).await.expect("the store is up")
     }
 
-    async fn try_swap(&self, writes: &[Write]) -> Result<Swapped, Error> {
-        self.store.compare_and_set(writes).await
+    async fn try_swap(
+        &self,
+        key: &Key,
+        expected: Option<Version>,
+        text: &str,
+    ) -> Result<Swapped, Error> {
+        let text = text.as_bytes();
+        self.store.compare_and_set(key, expected, text).await
     }
 
-    async fn swap(&self, writes: &[Write]) -> Swapped {
-        self.try_swap(writes).await.expect("the store is up")
+    async fn swap(&self, key: &Key, expected: Option<Version>, text: &str) -> Swapped {
+        let swapped = self.try_swap(key, expected, text).await;
+        swapped.expect("the store is up")
     }
 
     /// Writes one key, which must be done.
     async fn put(&self, key: &Key, expected: Option<Version>, text: &str) -> Version {
-        let Swapped::Done(versions) = self.swap(&[write(key, expected, text)]).await else {
+        let Swapped::Done(version) = self.swap(key, expected, text).await else {
             panic!("{key} holds something else than {expected:?}");
         };
-        versions[0]
+        version
     }
 
     /// Waits until the store's clock is known.
@@ -86,14 +88,6 @@ fn key(id: &str) -> Key {
     Key::new(id).expect("it is a key")
 }
 
-fn write(key: &Key, expected: Option<Version>, text: &str) -> Write {
-    Write {
-        key: key.clone(),
-        expected,
-        text: text.as_bytes().to_vec(),
-    }
-}
-
 fn entry(version: Version, text: &str) -> Option<Entry> {
     let text = text.as_bytes().to_vec();
     Some(Entry { version, text })
@@ -104,7 +98,6 @@ async fn conforms(name: &str, start: impl Fn() -> Node) {
     let node = start();
     node.in_time().await;
     a_record_is_written_only_over_the_version_that_is_named(&node).await;
-    several_records_are_written_all_or_none(&node).await;
     a_foreign_record_is_returned_unchanged(&node).await;
     any_id_has_a_record_of_its_own(&node).await;
     a_change_wakes_those_that_wait_for_it(&start).await;
@@ -117,57 +110,20 @@ async fn conforms(name: &str, start: impl Fn() -> Node) {
 async fn a_record_is_written_only_over_the_version_that_is_named(node: &Node) {
     let key = key("laws");
     assert_eq!(node.get(&key).await, None);
-    let nothing = Swapped::Conflict(vec![None]);
-    let over_nothing = node.swap(&[write(&key, Some(Version(7)), "a")]).await;
-    assert_eq!(over_nothing, nothing);
+    let over_nothing = node.swap(&key, Some(Version(7)), "a").await;
+    assert_eq!(over_nothing, Swapped::Conflict(None));
     let first = node.put(&key, None, "a").await;
     assert_eq!(node.get(&key).await, entry(first, "a"));
     // The refusal contains the current record.
-    let made_twice = node.swap(&[write(&key, None, "b")]).await;
-    assert_eq!(made_twice, Swapped::Conflict(vec![entry(first, "a")]));
+    let made_twice = node.swap(&key, None, "b").await;
+    assert_eq!(made_twice, Swapped::Conflict(entry(first, "a")));
     let second = node.put(&key, Some(first), "").await;
     assert_ne!(second, first);
-    let stale = node.swap(&[write(&key, Some(first), "c")]).await;
-    assert_eq!(stale, Swapped::Conflict(vec![entry(second, "")]));
+    let stale = node.swap(&key, Some(first), "c").await;
+    assert_eq!(stale, Swapped::Conflict(entry(second, "")));
     // The same text is another write.
     let third = node.put(&key, Some(second), "").await;
     assert_ne!(third, second);
-    assert_eq!(node.swap(&[]).await, Swapped::Done(Vec::new()));
-}
-
-async fn several_records_are_written_all_or_none(node: &Node) {
-    let [user, total] = [key("several/user"), key("several/total")];
-    let both =
-        |of_user, of_total, text| [write(&user, of_user, text), write(&total, of_total, text)];
-    let Swapped::Done(made) = node.swap(&both(None, None, "a")).await else {
-        panic!("neither exists");
-    };
-    let (of_user, of_total) = (Some(made[0]), Some(made[1]));
-    let moved = node.put(&total, of_total, "b").await;
-    for wrong in [
-        both(of_user, of_total, "c"),
-        both(of_user, None, "c"),
-        both(None, Some(moved), "c"),
-    ] {
-        let refused = Swapped::Conflict(vec![entry(made[0], "a"), entry(moved, "b")]);
-        assert_eq!(node.swap(&wrong).await, refused);
-    }
-    let keys = [total.clone(), key("several/none"), user.clone()];
-    let found = node.store.get(&keys).await.expect("the store is up");
-    assert_eq!(found, [entry(moved, "b"), None, entry(made[0], "a")]);
-    let done = node.swap(&both(of_user, Some(moved), "d")).await;
-    let Swapped::Done(versions) = done else {
-        panic!("both stand as expected");
-    };
-    assert_eq!(node.get(&user).await, entry(versions[0], "d"));
-    assert_eq!(node.get(&total).await, entry(versions[1], "d"));
-    // One that exists and one that does not.
-    let third = key("several/third");
-    let mixed = [
-        write(&third, None, "e"),
-        write(&user, Some(versions[0]), "e"),
-    ];
-    assert!(matches!(node.swap(&mixed).await, Swapped::Done(_)));
 }
 
 async fn a_foreign_record_is_returned_unchanged(node: &Node) {
@@ -182,18 +138,12 @@ async fn a_foreign_record_is_returned_unchanged(node: &Node) {
         (Vec::new(), false),
         (vec![b'x'; 100_000], false),
     ] {
-        let expected = version;
-        let text_written = text.clone();
-        let write = Write {
-            key: key.clone(),
-            expected,
-            text: text_written,
-        };
-        let Swapped::Done(versions) = node.swap(&[write]).await else {
-            panic!("it stands as expected");
+        let swapped = node.store.compare_and_set(&key, version, &text).await;
+        let Ok(Swapped::Done(written)) = swapped else {
+            panic!("it stands as expected: {swapped:?}");
         };
         let found = node.get(&key).await;
-        version = Some(versions[0]);
+        version = Some(written);
         let told = found.as_ref().expect("it was written");
         assert_eq!((Some(told.version), &told.text), (version, &text));
         match Entry::standing(found.as_ref()) {
@@ -215,8 +165,8 @@ async fn any_id_has_a_record_of_its_own(node: &Node) {
         assert_eq!(node.get(key).await, None, "{key}");
         node.put(key, None, id).await;
     }
-    let found = node.store.get(&keys).await.expect("the store is up");
-    for (found, id) in found.into_iter().zip(ids) {
+    for (key, id) in keys.iter().zip(ids) {
+        let found = node.get(key).await;
         assert_eq!(found.expect("it was written").text, id.as_bytes());
     }
 }
@@ -272,14 +222,14 @@ async fn no_update_is_lost_among_eight(name: &str, start: &impl Fn() -> Node) {
                     let count = known.as_ref().map_or(0, count);
                     let version = known.as_ref().map(|entry| entry.version);
                     let text = (count + 1).to_string();
-                    match node.swap(&[write(&key, version, &text)]).await {
-                        Swapped::Done(versions) => {
-                            known = entry(versions[0], &text);
+                    match node.swap(&key, version, &text).await {
+                        Swapped::Done(version) => {
+                            known = entry(version, &text);
                             break;
                         }
                         Swapped::Conflict(stands) => {
                             conflicts += 1;
-                            known = stands.into_iter().next().expect("one was written");
+                            known = stands;
                         }
                     }
                 }
@@ -360,7 +310,7 @@ async fn members_are_counted_while_they_live(start: &impl Fn() -> Node) {
 /// A call that fails because the store is unavailable reports it in time.
 async fn is_unavailable(node: &Node, within: Duration) {
     let began = Instant::now();
-    let read = node.store.get(&[key("away")]).await;
+    let read = node.store.get(&key("away")).await;
     assert!(matches!(read, Err(Error::Unavailable(_))), "{read:?}");
     let took = began.elapsed();
     // The machine is shared.
@@ -393,14 +343,13 @@ async fn nothing_confirmed_is_lost(
                 let count = known.as_ref().map_or(0, count);
                 let version = known.as_ref().map(|entry: &Entry| entry.version);
                 let text = (count + 1).to_string();
-                let write = [write(&key, version, &text)];
-                match node.store.compare_and_set(&write).await {
-                    Ok(Swapped::Done(versions)) => {
-                        known = entry(versions[0], &text);
+                match node.try_swap(&key, version, &text).await {
+                    Ok(Swapped::Done(version)) => {
+                        known = entry(version, &text);
                         done += 1;
                         tell.send_modify(|count| *count += 1);
                     }
-                    Ok(Swapped::Conflict(mut stands)) => known = stands.pop().flatten(),
+                    Ok(Swapped::Conflict(stands)) => known = stands,
                     Err(error) => {
                         open += u32::from(error.is_open());
                         // It fails at once during an outage; other tasks must run.

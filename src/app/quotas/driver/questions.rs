@@ -1,8 +1,8 @@
 //! What is asked of the store, each until its deadline.
 
-use tidegate_limits::quota::StoreReply;
+use tidegate_limits::quota::{StoreReply, Write};
 use tidegate_limits::scheduler::QuotaAsk;
-use tidegate_quota::{Configured, Entry, Error, Key, Swapped, Write};
+use tidegate_quota::{Configured, Entry, Error, Key, Swapped};
 use tokio::time::{Instant, timeout_at};
 
 use super::{Asked, Done, Driver, Failure, Kind};
@@ -26,7 +26,7 @@ impl Driver {
         let reply = match asked.of.ask {
             QuotaAsk::Write(_, write) => {
                 let quota = &asked.of.of.quota;
-                self.write(quota, key, write, deadline).await
+                self.write(quota, &key, write, deadline).await
             }
             _ if is_new => {
                 let known = Configured::default();
@@ -70,34 +70,28 @@ impl Driver {
     }
 
     pub(super) async fn read(&self, key: &Key, deadline: Instant) -> Result<StoreReply, Failure> {
-        let keys = [key.clone()];
-        let found = in_time(deadline, self.store.get(&keys)).await?;
-        Ok(stands(&found))
+        let found = in_time(deadline, self.store.get(key)).await?;
+        Ok(stands(found.as_ref()))
     }
 
     async fn write(
         &self,
         limit: &str,
-        key: Key,
-        write: tidegate_limits::quota::Write,
+        key: &Key,
+        write: Write,
         deadline: Instant,
     ) -> Result<StoreReply, Failure> {
-        let writes = [Write {
-            key,
-            expected: write.replaces,
-            text: write.record.to_string().into_bytes(),
-        }];
+        let text = write.record.to_string();
         let sent = self.clock.now();
-        let swapped = in_time(deadline, self.store.compare_and_set(&writes)).await?;
+        let store = &self.store;
+        let swapped = store.compare_and_set(key, write.replaces, text.as_bytes());
+        let swapped = in_time(deadline, swapped).await?;
         let took = self.clock.now().since(sent);
         let seconds = self.metrics.quota_draw_seconds(limit);
         seconds.observe(took.as_secs_f64());
         Ok(match swapped {
-            Swapped::Done(versions) => {
-                let version = versions.first().copied();
-                StoreReply::Written(version.expect("there is one for each write"))
-            }
-            Swapped::Conflict(found) => stands(&found),
+            Swapped::Done(version) => StoreReply::Written(version),
+            Swapped::Conflict(found) => stands(found.as_ref()),
         })
     }
 }
@@ -117,9 +111,8 @@ async fn in_time<T>(
     }
 }
 
-fn stands(found: &[Option<Entry>]) -> StoreReply {
-    let entry = found.first().expect("there is one for each key");
-    StoreReply::Stands(Entry::standing(entry.as_ref()))
+fn stands(found: Option<&Entry>) -> StoreReply {
+    StoreReply::Stands(Entry::standing(found))
 }
 
 impl Failure {

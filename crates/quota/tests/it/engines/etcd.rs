@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use tidegate_limits::quota::StoreTime;
 use tidegate_quota::Error;
-use tidegate_quota::etcd::{Etcd as Store, Settings};
+use tidegate_quota::etcd::{Settings, start};
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::Credentials;
 
-use super::{Node, comes_back, entry, is_unavailable, key, until, write};
+use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
 use crate::stores::{self, Etcd};
 
 fn node(urls: &[String]) -> Node {
     let mut settings = Settings::new(stores::settings(urls));
     settings.time_to_live = TimeToLive::new(Duration::from_secs(2)).expect("it is in range");
-    Node::new(|clock| Store::start(settings, clock))
+    Node::new(|clock| start(settings, clock))
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_write_that_etcd_did_not_answer_is_left_open() {
     let key = key("a");
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
-    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
+    let lost = lossy.try_swap(&key, Some(version), "2").await;
     assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(&etcd.urls()).get(&key).await;
@@ -140,21 +140,19 @@ async fn an_etcd_that_wants_a_password_is_reported() {
             user: user.into(),
             password: password.into(),
         });
-        Node::new(|clock| Store::start(Settings::new(store), clock))
+        Node::new(|clock| start(Settings::new(store), clock))
     };
     for wrong in [None, Some(("root", "wrong"))] {
-        let told = of(wrong).store.get(&[key("a")]).await;
+        let told = of(wrong).store.get(&key("a")).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
-        let write = [write(&key("a"), None, "1")];
-        let told = of(wrong).try_swap(&write).await;
+        let told = of(wrong).try_swap(&key("a"), None, "1").await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
     }
     // A user that is known, and may not.
     let reader = Some(("reader", "weak"));
-    let told = of(reader).store.get(&[key("a")]).await;
+    let told = of(reader).store.get(&key("a")).await;
     assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
-    let write = [write(&key("a"), None, "1")];
-    let told = of(reader).try_swap(&write).await;
+    let told = of(reader).try_swap(&key("a"), None, "1").await;
     assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
     of(Some(("root", "secret"))).put(&key("a"), None, "1").await;
 }
@@ -163,9 +161,9 @@ async fn an_etcd_that_wants_a_password_is_reported() {
 async fn a_server_that_is_not_etcd_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnope").await;
     let settings = Settings::new(stores::settings(&[format!("http://{nonsense}")]));
-    let node = Node::new(|clock| Store::start(settings, clock));
-    let told = node.store.get(&[key("a")]).await;
+    let node = Node::new(|clock| start(settings, clock));
+    let told = node.store.get(&key("a")).await;
     assert!(matches!(told, Err(Error::Garbage(_))), "{told:?}");
-    let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
+    let told = node.try_swap(&key("a"), None, "1").await;
     assert!(told.is_err_and(|error| error.is_open()));
 }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_quota::redis::{Redis as Store, Settings};
+use tidegate_quota::redis::{Settings, start};
 use tidegate_quota::{Error, Swapped};
 
-use super::{Node, comes_back, entry, is_unavailable, key, until, write};
+use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
 use crate::stores::Redis;
 use crate::support::PATIENCE;
@@ -17,7 +17,7 @@ fn node(address: impl std::fmt::Display) -> Node {
     let mut settings = Settings::new(&format!("redis://{address}")).expect("it is an address");
     settings.deadline = DEADLINE;
     settings.member_ttl = Duration::from_secs(2);
-    Node::new(|clock| Store::start(settings, clock))
+    Node::new(|clock| start(settings, clock))
 }
 
 /// Runs a command of `redis-cli`.
@@ -60,7 +60,7 @@ async fn a_write_that_redis_did_not_answer_is_left_open() {
     let key = key("a");
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
-    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
+    let lost = lossy.try_swap(&key, Some(version), "2").await;
     assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(redis.addr()).get(&key).await;
@@ -88,7 +88,7 @@ async fn an_unavailable_redis_is_reported_in_time_and_found_again() {
         let mut waits = 0;
         while began.elapsed() < DEADLINE {
             let asked = Instant::now();
-            let told = near.store.get(&[key("a")]).await;
+            let told = near.store.get(&key("a")).await;
             assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
             waits += u32::from(asked.elapsed() > DEADLINE / 2);
             tokio::task::yield_now().await;
@@ -142,9 +142,9 @@ async fn a_foreign_value_at_a_record_is_reported_and_not_changed() {
     );
     for id in ["text", "hash"] {
         let key = key(id);
-        let told = node.store.get(std::slice::from_ref(&key)).await;
+        let told = node.store.get(&key).await;
         assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
-        let told = node.try_swap(&[write(&key, None, "1")]).await;
+        let told = node.try_swap(&key, None, "1").await;
         assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
     }
     assert_eq!(
@@ -160,10 +160,9 @@ async fn a_redis_that_wants_a_password_is_reported() {
     let redis = Redis::start(&["--requirepass", "secret"]);
     let addr = redis.addr();
     for wrong in [format!("{addr}"), format!(":wrong@{addr}")] {
-        let told = node(&wrong).store.get(&[key("a")]).await;
+        let told = node(&wrong).store.get(&key("a")).await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
-        let write = [write(&key("a"), None, "1")];
-        let told = node(&wrong).try_swap(&write).await;
+        let told = node(&wrong).try_swap(&key("a"), None, "1").await;
         assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
     }
     node(format!(":secret@{addr}"))
@@ -175,7 +174,7 @@ async fn a_redis_that_wants_a_password_is_reported() {
 async fn a_redis_that_refuses_writes_is_unavailable_and_has_done_nothing() {
     let redis = Redis::start(&["--min-replicas-to-write", "1"]);
     let node = node(redis.addr());
-    let told = node.try_swap(&[write(&key("a"), None, "1")]).await;
+    let told = node.try_swap(&key("a"), None, "1").await;
     assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
     assert_eq!(
         control(&redis, &["exists", "tidegate:quota:record:a"]),
@@ -196,11 +195,11 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
     let mut version = None;
     let mut count_on = async || {
         let text = (confirmed + 1).to_string();
-        let swapped = node.try_swap(&[write(&key, version, &text)]).await?;
-        let Swapped::Done(versions) = swapped else {
+        let swapped = node.try_swap(&key, version, &text).await?;
+        let Swapped::Done(written) = swapped else {
             panic!("no other client writes");
         };
-        version = Some(versions[0]);
+        version = Some(written);
         confirmed += 1;
         Ok::<_, Error>(confirmed)
     };
@@ -237,6 +236,6 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
 #[tokio::test]
 async fn a_server_that_is_not_redis_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    let told = node(nonsense).store.get(&[key("a")]).await;
+    let told = node(nonsense).store.get(&key("a")).await;
     assert!(told.is_err(), "{told:?}");
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate_quota::zookeeper::{Settings, ZooKeeper as Store};
+use tidegate_quota::zookeeper::{Settings, start};
 use tidegate_quota::{Configured, Error};
 use tidegate_runtime::zookeeper::{self, Client};
 
-use super::{Node, comes_back, entry, is_unavailable, key, until, write};
+use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
 use crate::stores::ZooKeeper;
 
@@ -17,7 +17,7 @@ fn settings(servers: impl std::fmt::Display) -> Settings {
 }
 
 fn node(servers: impl std::fmt::Display) -> Node {
-    Node::new(|clock| Store::start(settings(servers), clock))
+    Node::new(|clock| start(settings(servers), clock))
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_write_that_zookeeper_did_not_answer_is_left_open() {
     let key = key("a");
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
-    let lost = lossy.try_swap(&[write(&key, Some(version), "2")]).await;
+    let lost = lossy.try_swap(&key, Some(version), "2").await;
     assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(zookeeper.servers()).get(&key).await;
@@ -182,16 +182,13 @@ async fn a_zookeeper_that_wants_a_password_is_reported() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut owner = settings(zookeeper.servers());
     owner.store.auth = Some(("digest".into(), b"user:secret".to_vec()));
-    let owner = Node::new(|clock| Store::start(owner, clock));
+    let owner = Node::new(|clock| start(owner, clock));
     let version = owner.put(&key("a"), None, "1").await;
     let stranger = node(zookeeper.servers());
-    let told = stranger.store.get(&[key("a")]).await;
+    let told = stranger.store.get(&key("a")).await;
     assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
-    for write in [
-        write(&key("a"), Some(version), "2"),
-        write(&key("b"), None, "2"),
-    ] {
-        let told = stranger.try_swap(&[write]).await;
+    for (id, expected) in [("a", Some(version)), ("b", None)] {
+        let told = stranger.try_swap(&key(id), expected, "2").await;
         assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
     }
     assert_eq!(owner.get(&key("a")).await, entry(version, "1"));
@@ -200,6 +197,6 @@ async fn a_zookeeper_that_wants_a_password_is_reported() {
 #[tokio::test]
 async fn a_server_that_is_not_zookeeper_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
-    let told = node(nonsense).store.get(&[key("a")]).await;
+    let told = node(nonsense).store.get(&key("a")).await;
     assert!(told.is_err(), "{told:?}");
 }
