@@ -33,8 +33,7 @@ mod rule;
 mod store_time;
 
 pub use ledger::{
-    Action, Answer, Counts, Ledger, LedgerNow, Question, Spent, StoreReply, Trouble, Waiting,
-    Write, take_all,
+    Action, Answer, Counts, Ledger, LedgerNow, Question, Spent, StoreReply, Trouble, Waiting, Write,
 };
 pub use record::{FORMAT, Record, RecordError, TEXT_BYTES_MAX};
 pub use rule::{Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, RuleError, RuleSettings, TOTAL_MAX};

@@ -1,10 +1,14 @@
 //! What a ledger does, step by step.
 
+#[path = "quota_model/take_all.rs"]
+mod take_all;
+
 use std::time::Duration;
 
+use take_all::take_all;
 use tidegate_limits::quota::{
     Action, Answer, Away, Ledger, Mode, Question, Record, RecordError, Rule, RuleSettings,
-    Standing, StoreReply, StoreTime, Trouble, Version, Waiting, Write, take_all,
+    Standing, StoreReply, StoreTime, Trouble, Version, Waiting, Write,
 };
 use tidegate_limits::{Timestamp, Verdict};
 

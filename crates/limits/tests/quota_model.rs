@@ -9,6 +9,7 @@ mod quota_model {
     pub(crate) mod check;
     pub(crate) mod exhaustive;
     pub(crate) mod original;
+    pub(crate) mod take_all;
     pub(crate) mod world;
 }
 

@@ -15,7 +15,7 @@ use core::time::Duration;
 pub use draw::{Action, Question, Waiting, Write};
 pub use now::{Counts, LedgerNow, Trouble};
 pub use outcome::StoreReply;
-pub use spend::{Answer, Spent, take_all};
+pub use spend::{Answer, Spent};
 
 use super::Version;
 use super::record::{Record, RecordError};
@@ -70,12 +70,27 @@ enum Stands {
     Unreadable(RecordError),
 }
 
-/// Tokens of one window.
+/// Which window. Windows of one number differ in their end if the rule's length has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Window {
+    number: u64,
+    /// By the store's clock.
+    end: Duration,
+}
+
+impl Window {
+    const fn of(record: &Record) -> Self {
+        Self {
+            number: record.window(),
+            end: record.end(),
+        }
+    }
+}
+
+/// Tokens of one window, which die with it.
 #[derive(Clone, Copy, Debug)]
 struct Purse {
-    window: u64,
-    /// When they die, by the store's clock.
-    end: Duration,
+    window: Window,
     held: u64,
     /// What the last grant was.
     grant: u64,
@@ -91,9 +106,7 @@ struct Purse {
 /// What passed on account.
 #[derive(Clone, Copy, Debug)]
 struct Account {
-    window: u64,
-    /// When the window ends, by the store's clock.
-    end: Duration,
+    window: Window,
     owed: u64,
 }
 
@@ -139,19 +152,21 @@ struct Flight {
 enum Kind {
     Time,
     Read,
+    /// Writes this record.
+    Write(Change, Record),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
     Draw {
         grant: u64,
         opens: bool,
-        record: Record,
     },
     Relinquish {
         back: u64,
-        record: Record,
     },
-    /// Writes that nothing is left, where the record was lost.
-    Close {
-        record: Record,
-    },
+    /// Nothing is left, where the record was lost.
+    Close,
 }
 
 impl Ledger {
@@ -214,33 +229,33 @@ impl Ledger {
     /// their way.
     #[must_use]
     pub fn holds_tokens(&self) -> bool {
-        let moves =
-            |flight: &Flight| matches!(flight.kind, Kind::Draw { .. } | Kind::Relinquish { .. });
-        self.purse.is_some_and(|purse| purse.held > 0)
-            || self.account.is_some_and(|account| account.owed > 0)
-            || self.flight.as_ref().is_some_and(moves)
+        self.tokens_until().is_some()
     }
 
     /// When what is held or owed is worth nothing any more, by the local clock: its window is over
     /// then. `now` if that is so already, or nothing is held.
     #[must_use]
     pub fn worthless_at(&self, time: &StoreTime) -> Timestamp {
-        let purse = self.purse.filter(|purse| purse.held > 0);
-        let account = self.account.filter(|account| account.owed > 0);
-        let underway = match self.flight.as_ref().map(|flight| &flight.kind) {
-            Some(Kind::Draw { record, .. } | Kind::Relinquish { record, .. }) => Some(record.end()),
-            _ => None,
-        };
-        let ends = [
-            purse.map(|purse| purse.end),
-            account.map(|account| account.end),
-            underway,
-        ];
-        let end = ends.into_iter().flatten().max();
-        match end {
+        match self.tokens_until() {
             Some(end) if time.latest() < end => time.surely_at(end),
             _ => time.now(),
         }
+    }
+
+    /// The end of the last window of which tokens are held, owed or on their way, by the store's
+    /// clock.
+    fn tokens_until(&self) -> Option<Duration> {
+        let purse = self.purse.filter(|purse| purse.held > 0);
+        let account = self.account.filter(|account| account.owed > 0);
+        let underway = match self.flight.as_ref().map(|flight| flight.kind) {
+            Some(Kind::Write(Change::Draw { .. } | Change::Relinquish { .. }, record)) => {
+                Some(record.end())
+            }
+            _ => None,
+        };
+        let held = purse.map(|purse| purse.window.end);
+        let owed = account.map(|account| account.window.end);
+        held.max(owed).max(underway)
     }
 
     /// How many nodes live, which decides only how large grants are. None counts as one.

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::mem;
 
 use super::quota::{Limiter, Named, Quotas};
@@ -62,16 +63,9 @@ impl<T> Scheduler<T> {
         }
         self.repin(now);
         let quotas = &mut self.bars.quotas;
-        let is_gone = |limiter: &Limiter| {
-            let named = &quotas.named[limiter.named];
-            named.rule.is_none()
-        };
-        let gone: Vec<Key> = quotas
-            .all
-            .iter()
-            .filter(|(_, limiter)| is_gone(limiter))
-            .map(|(key, _)| key)
-            .collect();
+        let is_gone = |limiter: &Limiter| quotas.named[limiter.named].rule.is_none();
+        let gone = quotas.all.iter().filter(|(_, limiter)| is_gone(limiter));
+        let gone: Vec<Key> = gone.map(|(key, _)| key).collect();
         for key in gone {
             quotas.forget(key);
         }
@@ -255,10 +249,11 @@ impl<T> Scheduler<T> {
         let waited_for = self.parking.quotas_waited_for().into_iter();
         let waited_for = waited_for.map(|key| (key, &self.bars.quotas.all[key]));
         let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
-        let idle = merged(
-            named.empty.newest_first(&self.bars.quotas.all),
-            named.holding.newest_first(&self.bars.quotas.all),
-        );
+        let all = &self.bars.quotas.all;
+        let idle = named.empty.newest_first(all).take(most);
+        let idle = idle.chain(named.holding.newest_first(all).take(most));
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_by_key(|(_, limiter)| Reverse(limiter.used));
         let all = waited_for.chain(idle).take(most);
         let now_of = |(key, limiter)| {
             let claimed = self.parking.claimed(Bar::Quota(key), now);
@@ -289,17 +284,4 @@ impl<T> Scheduler<T> {
             self.parking.change(Bar::Quota(key));
         }
     }
-}
-
-/// Merges two lists, most recently used first.
-fn merged<'a>(
-    one: impl Iterator<Item = (Key, &'a Limiter)>,
-    other: impl Iterator<Item = (Key, &'a Limiter)>,
-) -> impl Iterator<Item = (Key, &'a Limiter)> {
-    let (mut one, mut other) = (one.peekable(), other.peekable());
-    core::iter::from_fn(move || match (one.peek(), other.peek()) {
-        (Some((_, of_one)), Some((_, of_other))) if of_one.used >= of_other.used => one.next(),
-        (_, Some(_)) => other.next(),
-        (_, None) => one.next(),
-    })
 }

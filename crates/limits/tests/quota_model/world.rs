@@ -11,10 +11,11 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
     Action, Answer, Counts, Ledger, Mode, Question, Record, Rule, Spent, Standing, StoreReply,
-    StoreTime, Version, Waiting, take_all,
+    StoreTime, Version, Waiting,
 };
 
 use crate::quota_model::check::{Entry, Log, Nanos};
+use crate::quota_model::take_all::take_all;
 use crate::random::Random;
 
 pub(crate) const MS: Nanos = 1_000_000;

@@ -1,7 +1,7 @@
 //! When the store is asked, for what, and for how much.
 
 use super::page::Page;
-use super::{Flight, Kind, Ledger, Purse, Speed, Stands, StoreReply};
+use super::{Change, Flight, Kind, Ledger, Purse, Speed, Stands, StoreReply, Window};
 use crate::bucket::TokenCount;
 use crate::quota::Version;
 use crate::quota::record::Record;
@@ -65,17 +65,10 @@ impl Ledger {
         let page = self.page(time);
         let owed = self.account.map_or(0, |account| account.owed);
         let covered = self.safe_now(time) + self.held_now(time);
-        let ask = Ask {
-            nodes: self.nodes,
-            drawn: 0,
-            alone: 0,
-            rate: self.pace.rate,
-            reply: self.pace.reply,
-            missing: (waiting.sum + owed).saturating_sub(covered),
-            need: (waiting.next + owed).saturating_sub(covered),
-        };
+        let missing = (waiting.sum + owed).saturating_sub(covered);
+        let need = (waiting.next + owed).saturating_sub(covered);
         // An account is paid as far as the rest goes; calls are not served in part.
-        let needs = ask.need > 0 || (self.wanted && self.is_unavailable());
+        let needs = need > 0 || (self.wanted && self.is_unavailable());
         let prefetches = !self.leaves && self.prefetches(page);
         let relinquishes = self.relinquish_at(page);
         // A read that shows no record may be old. If calls lack the lost tokens, a write that
@@ -102,10 +95,12 @@ impl Ledger {
             Page::NotKnown => unreachable!("the store's time was asked for"),
         };
         if self.lost && !opens {
-            return self.write(Kind::Close { record }, record, now);
+            return self.write(Change::Close, record, now);
         }
         if needs || prefetches {
-            if let Some(action) = self.draw(&ask, owed, record, opens, now) {
+            self.measure(now);
+            let ask = self.ask(missing, need);
+            if let Some(action) = self.draw(ask, owed, record, opens, now) {
                 return action;
             }
             if self.is_unavailable() && needs {
@@ -117,59 +112,53 @@ impl Ledger {
             return self.relinquish(record, waiting, now);
         }
         let end = time.surely_at(record.end());
-        Action::Sleep(if ask.need > 0 { end } else { relinquishes })
+        Action::Sleep(if need > 0 { end } else { relinquishes })
+    }
+
+    /// A grant for calls that lack this much, and cannot go without `need`.
+    fn ask(&self, missing: u64, need: u64) -> Ask {
+        Ask {
+            nodes: self.nodes,
+            drawn: 0,
+            alone: 0,
+            rate: self.pace.rate,
+            reply: self.pace.reply,
+            missing,
+            need,
+        }
     }
 
     /// Draws what a node may draw now for these needs, or at least what pays its account. Nothing if
     /// there is no grant.
     fn draw(
         &mut self,
-        ask: &Ask,
+        mut ask: Ask,
         owed: u64,
         record: Record,
         opens: bool,
         now: Timestamp,
     ) -> Option<Action> {
-        self.measure(now);
-        let purse = self.purse_of(&record);
-        let (drawn, alone) = purse.map_or((0, 0), |purse| (purse.drawn, purse.alone));
-        if let Some(purse) = purse
-            && drawn >= record.total() / self.nodes
-        {
-            let yields = self.rule.yields(self.nodes, self.pace.reply);
-            let next = purse.granted_at + yields;
-            if now < next {
+        if let Some(purse) = self.purse_of(&record) {
+            (ask.drawn, ask.alone) = (purse.drawn, purse.alone);
+            let next = purse.granted_at + self.rule.yields(self.nodes, self.pace.reply);
+            if purse.drawn >= record.total() / self.nodes && now < next {
                 return Some(Action::Sleep(next));
             }
         }
-        let ask = Ask {
-            drawn,
-            alone,
-            rate: self.pace.rate,
-            ..*ask
+        let whole = if self.leaves {
+            None
+        } else {
+            ask.grant(&self.rule, &record)
         };
-        let pays = Ask {
-            need: 0,
-            missing: owed,
-            ..ask
-        };
-        let draws = !self.leaves;
-        let grant = ask
-            .grant(&self.rule, &record)
-            .filter(|_| draws)
-            .or_else(|| {
-                let pays = pays.grant(&self.rule, &record).filter(|_| owed > 0);
-                pays.map(|grant| grant.min(owed))
-            })?;
+        let grant = whole.or_else(|| {
+            (ask.need, ask.missing) = (0, owed);
+            let pays = ask.grant(&self.rule, &record)?.min(owed);
+            (pays > 0).then_some(pays)
+        })?;
         let record = record
             .less(grant)
             .expect("a grant is not above what is left");
-        let draw = Kind::Draw {
-            grant,
-            opens,
-            record,
-        };
-        Some(self.write(draw, record, now))
+        Some(self.write(Change::Draw { grant, opens }, record, now))
     }
 
     /// Returns a surplus: tokens beyond one grant, if they are more than this number of grants; all
@@ -179,7 +168,8 @@ impl Ledger {
         let above = u64::from(self.rule.settings().relinquish_above);
         let rate_now = self.pace.rate_now(now);
         let rate = self.pace.rate.map_or(rate_now, |rate| rate.min(rate_now));
-        let (nodes, leaves) = (self.nodes, self.leaves);
+        let mut ask = self.ask(waiting.sum, 0);
+        let leaves = self.leaves;
         let purse = self
             .purse
             .as_mut()
@@ -188,15 +178,8 @@ impl Ledger {
         let again = Action::Sleep(purse.relinquish_at);
         // What is spent before one looks again is no surplus, however little is left for others.
         let soon = rate.whole_in(nanos(every).into());
-        let ask = Ask {
-            nodes,
-            drawn: purse.drawn,
-            alone: 0,
-            rate: Some(rate),
-            reply: self.pace.reply,
-            missing: waiting.sum,
-            need: 0,
-        };
+        ask.drawn = purse.drawn;
+        ask.rate = Some(rate);
         let grant = ask.size(&self.rule, record.left(), record.total());
         let keep = if leaves { 0 } else { grant.max(soon) };
         if !leaves && purse.held <= grant.saturating_mul(above).max(keep) {
@@ -211,7 +194,7 @@ impl Ledger {
         };
         // First it leaves the purse: what may be in the record must not be spent here.
         purse.held = keep;
-        self.write(Kind::Relinquish { back, record }, record, now)
+        self.write(Change::Relinquish { back }, record, now)
     }
 
     fn fly(&mut self, kind: Kind, now: Timestamp) -> Question {
@@ -229,7 +212,7 @@ impl Ledger {
         question
     }
 
-    fn write(&mut self, kind: Kind, record: Record, now: Timestamp) -> Action {
+    fn write(&mut self, change: Change, record: Record, now: Timestamp) -> Action {
         let replaces = match self.stands {
             Stands::Is(version) => Some(version),
             Stands::Absent => None,
@@ -237,13 +220,14 @@ impl Ledger {
                 unreachable!("what stands there is read before it is replaced")
             }
         };
-        Action::Write(self.fly(kind, now), Write { replaces, record })
+        let question = self.fly(Kind::Write(change, record), now);
+        Action::Write(question, Write { replaces, record })
     }
 
     /// Forgets what is over for certain.
     fn expire(&mut self, time: &StoreTime) {
-        self.purse = self.purse.filter(|purse| time.latest() < purse.end);
-        self.settle(|account| account.end <= time.latest());
+        self.purse = self.purse.filter(|purse| time.latest() < purse.window.end);
+        self.settle(time.latest());
     }
 
     fn prefetches(&self, page: Page) -> bool {
@@ -288,8 +272,8 @@ impl Ledger {
     }
 
     fn purse_of(&self, record: &Record) -> Option<&Purse> {
-        let ours = |purse: &&Purse| (purse.window, purse.end) == (record.window(), record.end());
-        self.purse.as_ref().filter(ours)
+        let window = Window::of(record);
+        self.purse.as_ref().filter(|purse| purse.window == window)
     }
 
     /// Measures how fast the grant went that is drawn after now, once.

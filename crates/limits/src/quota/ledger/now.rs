@@ -46,69 +46,48 @@ pub enum Trouble {
     },
 }
 
-/// How often something happened since the ledger was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Grants that the store confirmed.
-    pub draws: u64,
-    /// Of these, such as opened a window.
-    pub opened: u64,
-    /// Writes that were not applied, because another node was first.
-    pub conflicts: u64,
-    /// Questions without an answer.
-    pub unknown: u64,
-    /// Questions that could not be asked.
-    pub unavailable: u64,
-    /// Reads.
-    pub reads: u64,
-    /// Surpluses that the store took back.
-    pub relinquished: u64,
-    /// Calls that were covered by what was here.
-    pub covered: u64,
-    /// Calls that were refused by what was known here.
-    pub refused: u64,
-    /// Calls that were not covered, and had to wait for a draw or for a window.
-    pub missed: u64,
-    /// Tokens that are never paid ([`Away::Allow`](crate::quota::Away::Allow)).
-    pub allowed: u64,
-    /// Tokens that were owed at a window's end ([`Mode::Optimistic`](crate::quota::Mode::Optimistic)).
-    pub overshot: u64,
+macro_rules! counts {
+    ($($(#[doc = $doc:literal])* $count:ident)*) => {
+        /// How often something happened since the ledger was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counts {
+            $($(#[doc = $doc])* pub $count: u64,)*
+        }
+
+        impl Counts {
+            /// Adds what happened elsewhere.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$count = self.$count.saturating_add(other.$count);)*
+            }
+        }
+    };
 }
 
-impl Counts {
-    /// Adds what happened elsewhere.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            draws,
-            opened,
-            conflicts,
-            unknown,
-            unavailable,
-            reads,
-            relinquished,
-            covered,
-            refused,
-            missed,
-            allowed,
-            overshot,
-        } = self;
-        for (sum, more) in [
-            (draws, other.draws),
-            (opened, other.opened),
-            (conflicts, other.conflicts),
-            (unknown, other.unknown),
-            (unavailable, other.unavailable),
-            (reads, other.reads),
-            (relinquished, other.relinquished),
-            (covered, other.covered),
-            (refused, other.refused),
-            (missed, other.missed),
-            (allowed, other.allowed),
-            (overshot, other.overshot),
-        ] {
-            *sum = sum.saturating_add(more);
-        }
-    }
+counts! {
+    /// Grants that the store confirmed.
+    draws
+    /// Of these, such as opened a window.
+    opened
+    /// Writes that were not applied, because another node was first.
+    conflicts
+    /// Questions without an answer.
+    unknown
+    /// Questions that could not be asked.
+    unavailable
+    /// Reads.
+    reads
+    /// Surpluses that the store took back.
+    relinquished
+    /// Calls that were covered by what was here.
+    covered
+    /// Calls that were refused by what was known here.
+    refused
+    /// Calls that were not covered, and had to wait for a draw or for a window.
+    missed
+    /// Tokens that are never paid ([`Away::Allow`](crate::quota::Away::Allow)).
+    allowed
+    /// Tokens that were owed at a window's end ([`Mode::Optimistic`](crate::quota::Mode::Optimistic)).
+    overshot
 }
 
 impl Ledger {

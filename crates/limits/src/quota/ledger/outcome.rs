@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::page::Page;
-use super::{Account, Kind, Ledger, Purse, Question, Stands};
+use super::{Change, Kind, Ledger, Purse, Question, Stands, Window};
 use crate::quota::record::{Record, RecordError};
 use crate::quota::store_time::StoreTime;
 use crate::quota::{Standing, Version};
@@ -58,34 +58,19 @@ impl Ledger {
         };
         let now = time.now();
         match outcome {
-            StoreReply::Unknown | StoreReply::Unavailable => {
-                self.failed(flight.kind, outcome, now, entropy);
-                return;
-            }
+            StoreReply::Unknown
+            | StoreReply::Unavailable
+            | StoreReply::Late
+            | StoreReply::NotYet => self.unanswered(flight.kind, outcome, now, entropy),
             StoreReply::Time => {
                 // An answer of another kind than the question is none.
                 let answers = matches!(flight.kind, Kind::Time);
                 if !answers || matches!(self.page(time), Page::NotKnown) {
                     // Its replies take too long to tell one window from the next.
-                    self.failed(flight.kind, StoreReply::Unknown, now, entropy);
+                    self.unanswered(flight.kind, StoreReply::Unknown, now, entropy);
                 }
-                return;
             }
-            StoreReply::Late => {
-                self.late(flight.kind, now, entropy);
-                return;
-            }
-            StoreReply::NotYet => {
-                self.late = true;
-                self.back_off(now, entropy);
-                self.counts.unavailable += 1;
-                self.keep(flight.kind, self.gives_back_at(now));
-                return;
-            }
-            StoreReply::Dropped => {
-                self.dropped(flight.kind, now);
-                return;
-            }
+            StoreReply::Dropped => self.dropped(flight.kind, now),
             StoreReply::Stands(_) | StoreReply::Written(_) => {
                 self.away_since = None;
                 self.late = false;
@@ -95,9 +80,9 @@ impl Ledger {
                     Duration::ZERO => reply,
                     mean => (mean * 7 + reply) / 8,
                 };
+                self.answered(flight.kind, outcome, time, entropy);
             }
         }
-        self.answered(flight.kind, outcome, time, entropy);
     }
 
     /// Takes an answer that shows what the store contains.
@@ -108,56 +93,33 @@ impl Ledger {
                 self.counts.reads += 1;
                 self.learn(standing, time);
             }
-            (Kind::Draw { .. }, StoreReply::Stands(standing)) => {
+            (Kind::Write(..), StoreReply::Stands(standing)) => {
                 self.conflict(standing, time, entropy);
+                self.keep(kind, now);
             }
-            (Kind::Relinquish { back, record }, StoreReply::Stands(standing)) => {
-                self.conflict(standing, time, entropy);
-                // It was surely not written, so it is still here if its window is.
-                if let Some(purse) = self.purse_of_mut(&record) {
-                    purse.held += back;
-                    purse.relinquish_at = now;
+            (Kind::Write(change, record), StoreReply::Written(version)) => {
+                self.stands = Stands::Is(version);
+                self.turn_to(record);
+                self.lost = false;
+                self.conflicts_in_a_row = 0;
+                match change {
+                    Change::Draw { grant, opens } => {
+                        self.counts.draws += 1;
+                        self.counts.opened += u64::from(opens);
+                        self.granted(grant, &record, now);
+                    }
+                    Change::Relinquish { .. } => self.counts.relinquished += 1,
+                    Change::Close => {}
                 }
             }
-            (Kind::Close { .. }, StoreReply::Stands(standing)) => {
-                self.conflict(standing, time, entropy);
-            }
-            (
-                Kind::Draw {
-                    grant,
-                    opens,
-                    record,
-                },
-                StoreReply::Written(version),
-            ) => {
-                self.written(record, version);
-                self.counts.draws += 1;
-                self.counts.opened += u64::from(opens);
-                self.granted(grant, &record, now);
-            }
-            (Kind::Relinquish { record, .. }, StoreReply::Written(version)) => {
-                self.written(record, version);
-                self.counts.relinquished += 1;
-            }
-            (Kind::Close { record }, StoreReply::Written(version)) => {
-                self.written(record, version);
-            }
             // The driver mixed up two questions: the outcome of this one is unknown.
-            (kind, _) => self.failed(kind, StoreReply::Unknown, now, entropy),
+            (kind, _) => self.unanswered(kind, StoreReply::Unknown, now, entropy),
         }
-    }
-
-    fn written(&mut self, record: Record, version: Version) {
-        self.stands = Stands::Is(version);
-        self.turn_to(record);
-        self.lost = false;
-        self.conflicts_in_a_row = 0;
     }
 
     fn granted(&mut self, grant: u64, record: &Record, now: Timestamp) {
         let purse = self.purse.get_or_insert(Purse {
-            window: record.window(),
-            end: record.end(),
+            window: Window::of(record),
             held: 0,
             grant: 0,
             drawn: 0,
@@ -191,12 +153,23 @@ impl Ledger {
         self.learn(standing, time);
     }
 
-    fn failed(&mut self, kind: Kind, outcome: StoreReply, now: Timestamp, entropy: u64) {
-        self.away_since.get_or_insert(now);
+    /// What was asked may have been done, or was not. It is asked again.
+    fn unanswered(&mut self, kind: Kind, outcome: StoreReply, now: Timestamp, entropy: u64) {
+        if matches!(outcome, StoreReply::Late | StoreReply::NotYet) {
+            self.late = true;
+        } else {
+            self.away_since.get_or_insert(now);
+        }
         self.back_off(now, entropy);
-        if outcome == StoreReply::Unavailable {
+        if matches!(outcome, StoreReply::Unavailable | StoreReply::NotYet) {
             self.counts.unavailable += 1;
-            self.keep(kind, self.gives_back_at(now));
+            // If all of it is to be given back, the next question is another attempt.
+            let again_at = if self.leaves {
+                now
+            } else {
+                now + self.rule.relinquish_every()
+            };
+            self.keep(kind, again_at);
         } else {
             self.counts.unknown += 1;
             if !matches!(kind, Kind::Time) {
@@ -214,47 +187,24 @@ impl Ledger {
         self.retry_at = now + half + part(half, entropy);
     }
 
-    /// What was asked may have been done, and is asked again. The store does not count as
-    /// unavailable for that.
-    fn late(&mut self, kind: Kind, now: Timestamp, entropy: u64) {
-        self.late = true;
-        self.counts.unknown += 1;
-        self.back_off(now, entropy);
-        if !matches!(kind, Kind::Time) {
-            self.stands = Stands::NotKnown;
-        }
-    }
-
     /// What was not asked is asked again when a call needs it.
     fn dropped(&mut self, kind: Kind, now: Timestamp) {
         self.keep(kind, now + self.rule.relinquish_every());
-        match kind {
-            Kind::Read if !matches!(self.stands, Stands::NotKnown) => {
-                // It is still to be read, but only once a call asks.
-                self.told = true;
-                self.short = false;
-            }
-            _ => {}
+        if matches!(kind, Kind::Read) && !matches!(self.stands, Stands::NotKnown) {
+            // It is still to be read, but only once a call asks.
+            self.told = true;
+            self.short = false;
         }
         if self.is_unavailable() {
             self.retry_at = now + FAILURE_WAIT_MAX;
         }
     }
 
-    /// When to return a surplus that the store did not take: at the next check, or at the next
-    /// question if all of it is to be returned.
-    fn gives_back_at(&self, now: Timestamp) -> Timestamp {
-        if self.leaves {
-            now
-        } else {
-            now + self.rule.relinquish_every()
-        }
-    }
-
-    /// What was to be given back is still here, as nothing was done.
+    /// What was to be given back is still here if its window is, as nothing was done.
     fn keep(&mut self, kind: Kind, again_at: Timestamp) {
-        if let Kind::Relinquish { back, record } = kind
-            && let Some(purse) = self.purse_of_mut(&record)
+        if let Kind::Write(Change::Relinquish { back }, record) = kind
+            && let Some(purse) = &mut self.purse
+            && purse.window == Window::of(&record)
         {
             purse.held += back;
             purse.relinquish_at = again_at;
@@ -288,14 +238,14 @@ impl Ledger {
             standing => standing,
         };
         match standing {
-            Standing::Record { version, record } if record.end() >= self.opened_until => {
+            Standing::Record { version, record } => {
                 self.stands = Stands::Is(version);
-                self.lost = false;
-                self.turn_to(record);
-            }
-            Standing::Record { version, .. } => {
-                self.stands = Stands::Is(version);
-                self.lose(time);
+                if record.end() < self.opened_until {
+                    self.lose(time);
+                } else {
+                    self.lost = false;
+                    self.turn_to(record);
+                }
             }
             Standing::Absent => {
                 self.stands = Stands::Absent;
@@ -313,14 +263,14 @@ impl Ledger {
         self.record = Some(record);
         self.short = false;
         self.opened_until = self.opened_until.max(record.end());
-        let ours = |window: u64, end| (window, end) == (record.window(), record.end());
-        self.purse = self.purse.filter(|purse| ours(purse.window, purse.end));
-        self.settle(|account| account.end <= record.start());
+        let window = Window::of(&record);
+        self.purse = self.purse.filter(|purse| purse.window == window);
+        self.settle(record.start());
     }
 
-    /// A debt of a finished window is void.
-    pub(super) fn settle(&mut self, is_over: impl Fn(&Account) -> bool) {
-        if let Some(account) = self.account.take_if(|account| is_over(account)) {
+    /// A debt of a window that ended before `moment` of the store's time is void.
+    pub(super) fn settle(&mut self, moment: Duration) {
+        if let Some(account) = self.account.take_if(|account| account.window.end <= moment) {
             self.counts.overshot = self.counts.overshot.saturating_add(account.owed);
         }
     }
@@ -339,12 +289,6 @@ impl Ledger {
         self.lost = blank.is_some();
         self.opened_until = blank.map_or(Duration::ZERO, |record| record.end());
         self.record = blank;
-    }
-
-    fn purse_of_mut(&mut self, record: &Record) -> Option<&mut Purse> {
-        let ours =
-            |purse: &&mut Purse| (purse.window, purse.end) == (record.window(), record.end());
-        self.purse.as_mut().filter(ours)
     }
 }
 

@@ -27,9 +27,7 @@ pub(super) enum Page {
 impl Ledger {
     /// Where the store's time is among the windows.
     pub(super) fn page(&self, time: &StoreTime) -> Page {
-        if let Some(record) = self.record
-            && time.latest() < record.end()
-        {
+        if let Some(record) = self.running(time) {
             return Page::Running(record);
         }
         if time.width() > self.rule.settings().length / WIDTH_ONE_IN {
@@ -47,6 +45,11 @@ impl Ledger {
             return Page::Between(time.surely_at(window.end()));
         }
         Page::Open(window)
+    }
+
+    /// The record that was last seen, unless its window may be over.
+    fn running(&self, time: &StoreTime) -> Option<Record> {
+        self.record.filter(|record| time.latest() < record.end())
     }
 }
 
@@ -67,7 +70,7 @@ impl Ledger {
     /// taken for this or a later one before the store's clock was set back.
     pub(super) fn safe_now(&self, time: &StoreTime) -> u64 {
         let mut share = self.rule.safe_share();
-        let running = self.record.filter(|record| time.latest() < record.end());
+        let running = self.running(time);
         if let Some(record) = running
             && record.reserved() < self.rule.reserved()
         {
@@ -110,7 +113,7 @@ impl Ledger {
         if self.safe_now(time) >= self.rule.safe_share() {
             return None;
         }
-        let running = self.record.filter(|record| time.latest() < record.end());
+        let running = self.running(time);
         let length = self.rule.settings().length;
         let span = running.map_or(length, |record| length.max(record.length()));
         // As in `safe_now`: after a whole window, whatever the store's time, or in the next window.
@@ -132,7 +135,7 @@ impl Ledger {
             return Duration::ZERO;
         }
         let window = self.rule.window_at(time.latest());
-        let running = self.record.filter(|record| time.latest() < record.end());
+        let running = self.running(time);
         let ends = [window, running].into_iter().flatten().map(|one| one.end());
         ends.max().unwrap_or(Duration::ZERO)
     }

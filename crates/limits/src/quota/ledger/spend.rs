@@ -1,9 +1,7 @@
 //! What a call may spend, and what it spends.
 
-use alloc::vec::Vec;
-
 use super::page::{Page, surely_before};
-use super::{Account, Ledger, Stands};
+use super::{Account, Ledger, Stands, Window};
 use crate::quota::record::Record;
 use crate::quota::rule::{Away, Mode};
 use crate::quota::store_time::StoreTime;
@@ -159,24 +157,20 @@ impl Ledger {
             self.safe.until = self.safe.until.max(self.latest_end(time));
         }
         self.pace.costliest = self.pace.costliest.max(cost);
-        let mut rest = cost - spent.safe;
-        if let Some(purse) = self
-            .purse
-            .as_mut()
-            .filter(|purse| time.latest() < purse.end)
+        spent.drawn = self.held_now(time).min(cost - spent.safe);
+        if spent.drawn > 0
+            && let Some(mut purse) = self.purse
         {
-            spent.drawn = purse.held.min(rest);
-            if spent.drawn > 0 {
-                spent.window = Some(purse.window);
-                purse.held -= spent.drawn;
-                rest -= spent.drawn;
+            spent.window = Some(purse.window.number);
+            purse.held -= spent.drawn;
+            self.purse = Some(purse);
+            self.pace.spent = self.pace.spent.saturating_add(spent.drawn);
+            if self.is_low(&purse) {
+                // Now, since there may be nothing to draw for the rest of the window.
+                self.measure(time.now());
             }
         }
-        self.pace.spent = self.pace.spent.saturating_add(spent.drawn);
-        if spent.drawn > 0 && self.purse.is_some_and(|purse| self.is_low(&purse)) {
-            // Now, since there may be nothing to draw for the rest of the window.
-            self.measure(time.now());
-        }
+        let rest = cost - spent.safe - spent.drawn;
         if rest == 0 {
             return spent;
         }
@@ -191,11 +185,9 @@ impl Ledger {
         };
         spent.window = Some(record.window());
         spent.owed = rest;
-        let owed = self.owed_in(&record) + rest;
         self.account = Some(Account {
-            window: record.window(),
-            end: record.end(),
-            owed,
+            window: Window::of(&record),
+            owed: self.owed_in(&record) + rest,
         });
         self.wanted = true;
         spent
@@ -208,7 +200,7 @@ impl Ledger {
         }
         let mut back = spent.drawn;
         if let Some(account) = &mut self.account
-            && Some(account.window) == spent.window
+            && Some(account.window.number) == spent.window
         {
             // What was owed may have been paid from the purse since.
             let cancelled = account.owed.min(spent.owed);
@@ -216,7 +208,7 @@ impl Ledger {
             back += spent.owed - cancelled;
         }
         if let Some(purse) = &mut self.purse
-            && Some(purse.window) == spent.window
+            && Some(purse.window.number) == spent.window
         {
             purse.held += back;
         }
@@ -258,14 +250,13 @@ impl Ledger {
     }
 
     fn owed_in(&self, record: &Record) -> u64 {
-        let account = self
-            .account
-            .filter(|one| (one.window, one.end) == (record.window(), record.end()));
+        let window = Window::of(record);
+        let account = self.account.filter(|account| account.window == window);
         account.map_or(0, |account| account.owed)
     }
 
     pub(super) fn held_now(&self, time: &StoreTime) -> u64 {
-        let purse = self.purse.filter(|purse| time.latest() < purse.end);
+        let purse = self.purse.filter(|purse| time.latest() < purse.window.end);
         purse.map_or(0, |purse| purse.held)
     }
 
@@ -284,36 +275,5 @@ impl Ledger {
 
     pub(crate) fn is_unavailable(&self) -> bool {
         self.away_since.is_some() || matches!(self.stands, Stands::Unreadable(_))
-    }
-}
-
-/// Takes the tokens of one call from several ledgers, such as its user's and the one of all: from
-/// each what it costs there, or from none anything.
-///
-/// # Errors
-///
-/// Which ledger does not cover it, counted from 0, and why: of several the one by which it waits
-/// longest. Then nothing was taken from any.
-pub fn take_all(
-    calls: &mut [(&mut Ledger, u64)],
-    time: &StoreTime,
-) -> Result<Vec<Spent>, (usize, Answer)> {
-    let mut worst: Option<(usize, Answer)> = None;
-    for (at, (ledger, cost)) in calls.iter_mut().enumerate() {
-        let answer = ledger.peek(*cost, time);
-        if answer == Answer::Covered {
-            continue;
-        }
-        ledger.missed(answer);
-        if worst.is_none_or(|(_, other)| Verdict::from(answer) > Verdict::from(other)) {
-            worst = Some((at, answer));
-        }
-    }
-    match worst {
-        Some(worst) => Err(worst),
-        None => Ok(calls
-            .iter_mut()
-            .map(|(ledger, cost)| ledger.spend(*cost, time))
-            .collect()),
     }
 }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::kinds::QuotaRef;
-use super::table::{Found, Named, Quotas, Rests, Wrong};
+use super::table::{Found, Named, Quotas, Rests};
 use crate::call::{Call, QuotaKey};
 use crate::recency::Recency;
 use crate::slab::Key;
@@ -25,16 +25,6 @@ pub(crate) struct NoRoomForKeys;
 /// The limiters that a call holds on to.
 pub(crate) type Pinned = Option<Arc<[Key]>>;
 
-/// The calls for which keys are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum For {
-    /// A call that arrives: only if there is room.
-    Newcomer,
-    /// One that was taken in before: it draws from what it names, whatever there is room for. There
-    /// are never more of those than calls.
-    Known,
-}
-
 impl Quotas {
     /// The limiters of a call that comes in and for which this was found, made where there are none.
     /// They stay until [`unpin`](Self::unpin). Where there is no room for all of them nothing has
@@ -54,33 +44,33 @@ impl Quotas {
             }
             Found::New(_) => false,
         };
-        if !found.iter().enumerate().all(is_simple) {
-            return self.pin_for(For::Newcomer, now, keys);
+        if found.iter().enumerate().all(is_simple) {
+            let key = |&(Found::Known(key) | Found::New(key)): &Found| key;
+            let pinned: Arc<[Key]> = found.iter().map(key).collect();
+            for &key in pinned.iter() {
+                self.pin_one(now, key);
+            }
+            return Ok((!pinned.is_empty()).then_some(pinned));
         }
-        let key = |one: &Found| match *one {
-            Found::Known(key) | Found::New(key) => key,
-        };
-        let pinned: Arc<[Key]> = found.iter().map(key).collect();
-        for &key in pinned.iter() {
-            self.pin_one(now, key);
+        let pinned = self.pin_known(now, keys);
+        let new = keys.iter().filter(|of| self.is_new(of)).count();
+        if new > 0 && !self.has_room_for(new) {
+            self.unpin(now, &pinned);
+            return Err(NoRoomForKeys);
         }
-        Ok((!pinned.is_empty()).then_some(pinned))
+        Ok(self.pin_new(now, keys, pinned))
     }
 
-    /// The same for a call that was taken in before.
+    /// The same for a call that was taken in before: it draws from what it names, whatever there is
+    /// room for. There are never more keys of those than calls.
     pub(crate) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Pinned {
-        let pinned = self.pin_for(For::Known, now, keys);
-        pinned.expect("there is room for calls that were admitted")
+        let pinned = self.pin_known(now, keys);
+        self.pin_new(now, keys, pinned)
     }
 
-    fn pin_for(
-        &mut self,
-        made_for: For,
-        now: Timestamp,
-        keys: &[QuotaKey],
-    ) -> Result<Pinned, NoRoomForKeys> {
+    /// Existing keys come first, so that none of them is evicted for another one.
+    fn pin_known(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Vec<Key> {
         let mut pinned = Vec::with_capacity(keys.len());
-        // Existing keys first, so that none of them is evicted for another one.
         for of in keys {
             if let Some(&key) = self.by_key.get(of)
                 && self.all[key].rests != Rests::Leaving
@@ -88,36 +78,41 @@ impl Quotas {
                 self.pin_once(now, key, &mut pinned);
             }
         }
-        let is_new = |of: &QuotaKey, quotas: &Self| match quotas.by_key.get(of) {
-            Some(&key) => quotas.all[key].rests == Rests::Leaving,
-            None => quotas.by_name.contains_key(&of.quota),
-        };
-        let new = keys.iter().filter(|&of| is_new(of, self)).count();
-        if new > 0 {
-            if !self.has_room_for(new) && made_for == For::Newcomer {
-                self.unpin(now, &pinned);
-                return Err(NoRoomForKeys);
+        pinned
+    }
+
+    /// Whether there is a rule for it and no ledger that stays.
+    fn is_new(&self, of: &QuotaKey) -> bool {
+        match self.by_key.get(of) {
+            Some(&key) => self.all[key].rests == Rests::Leaving,
+            None => self.by_name.contains_key(&of.quota),
+        }
+    }
+
+    /// Makes the ledgers that a call still lacks, and adds them.
+    fn pin_new(&mut self, now: Timestamp, keys: &[QuotaKey], mut pinned: Vec<Key>) -> Pinned {
+        let known = pinned.len();
+        for of in keys {
+            if !self.is_new(of) {
+                continue;
             }
-            for of in keys {
-                if !is_new(of, self) {
-                    continue;
-                }
-                self.make_room(now, self.keys_max.saturating_sub(1));
-                if let Some(&key) = self.by_key.get(of) {
-                    self.pin_once(now, key, &mut pinned);
-                    continue;
-                }
-                let named = self.by_name[&of.quota];
-                if let Some(rule) = self.named[named].rule {
-                    let key = self.make(of, named, rule);
-                    self.pin_once(now, key, &mut pinned);
-                }
+            self.make_room(now, self.keys_max.saturating_sub(1));
+            if let Some(&key) = self.by_key.get(of) {
+                self.pin_once(now, key, &mut pinned);
+                continue;
             }
+            let named = self.by_name[&of.quota];
+            if let Some(rule) = self.named[named].rule {
+                let key = self.make(of, named, rule);
+                self.pin_once(now, key, &mut pinned);
+            }
+        }
+        if pinned.len() > known {
             // In the order in which the call names them.
             let place = |key: &Key| keys.iter().position(|of| *of == self.all[*key].of);
             pinned.sort_by_key(place);
         }
-        Ok((!pinned.is_empty()).then(|| pinned.into()))
+        (!pinned.is_empty()).then(|| pinned.into())
     }
 
     fn pin_once(&mut self, now: Timestamp, key: Key, pinned: &mut Vec<Key>) {
@@ -285,7 +280,7 @@ impl Quotas {
         self.forgotten.push(QuotaRef(key));
         let named = &mut self.named[limiter.named];
         named.counts.keys -= 1;
-        named.counts.troubled -= usize::from(limiter.trouble != Wrong::Nothing);
+        named.counts.troubled -= usize::from(limiter.trouble.is_some());
         named.counts.forgotten += u64::from(!is_counted);
         named.counts.ledgers.add(&limiter.ledger.take_counts());
     }

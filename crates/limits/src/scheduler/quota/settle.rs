@@ -4,7 +4,7 @@ use core::mem;
 use core::time::Duration;
 
 use super::kinds::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
-use super::table::{Quotas, Rests, Wrong};
+use super::table::{Quotas, Rests};
 use crate::bucket::Tokens;
 use crate::quota::{Action, Answer, StoreTime, Trouble, Waiting};
 use crate::slab::Key;
@@ -95,11 +95,11 @@ impl Quotas {
         }
         limiter.watched = watches;
         let trouble = ledger.trouble(time);
-        let (before, wrong) = (limiter.trouble, Wrong::of(trouble));
+        let (had, has) = (limiter.trouble, trouble.as_ref().map(mem::discriminant));
         // While the store is unavailable nothing new is known of the key.
-        let is_news = wrong != before && !matches!(trouble, Some(Trouble::Away(_)));
+        let is_news = has != had && !matches!(trouble, Some(Trouble::Away(_)));
         if is_news {
-            limiter.trouble = wrong;
+            limiter.trouble = has;
             if self.troubles.len() < TROUBLES_MAX {
                 self.troubles.push(QuotaTrouble {
                     of: limiter.of.clone(),
@@ -117,8 +117,8 @@ impl Quotas {
         let all = &mut self.named_mut(key).counts;
         all.ledgers.add(&counts);
         if is_news {
-            all.troubled += usize::from(before == Wrong::Nothing);
-            all.troubled -= usize::from(wrong == Wrong::Nothing);
+            all.troubled += usize::from(had.is_none());
+            all.troubled -= usize::from(has.is_none());
         }
         if self.all[key].rests == Rests::Leaving {
             if self.all[key].ledger.worthless_at(time) <= now {

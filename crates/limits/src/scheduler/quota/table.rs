@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem::Discriminant;
 use core::time::Duration;
 
 use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
@@ -36,8 +37,9 @@ pub(in crate::scheduler) struct Limiter {
     pub(in crate::scheduler) wake: Option<Timestamp>,
     /// The store was asked to report changes.
     pub(in crate::scheduler) watched: bool,
-    /// What was wrong when it was looked after last.
-    pub(in crate::scheduler) trouble: Wrong,
+    /// Which kind of trouble it had when it was looked after last. That the store is unavailable is
+    /// the store's trouble.
+    pub(in crate::scheduler) trouble: Option<Discriminant<Trouble>>,
     pub(in crate::scheduler) rests: Rests,
     pub(in crate::scheduler) links: Links,
 }
@@ -54,29 +56,6 @@ pub(in crate::scheduler) enum Rests {
     Holding,
     /// It gives its tokens back, and is forgotten then.
     Leaving,
-}
-
-/// What kind of trouble a key has. That the store is unavailable is the store's trouble.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::scheduler) enum Wrong {
-    #[default]
-    Nothing,
-    Unreadable,
-    Lost,
-    Ahead,
-    OtherReserve,
-}
-
-impl Wrong {
-    pub(in crate::scheduler) fn of(trouble: Option<Trouble>) -> Self {
-        match trouble {
-            None | Some(Trouble::Away(_)) => Self::Nothing,
-            Some(Trouble::Unreadable(_)) => Self::Unreadable,
-            Some(Trouble::Lost) => Self::Lost,
-            Some(Trouble::Ahead(_)) => Self::Ahead,
-            Some(Trouble::OtherReserve { .. }) => Self::OtherReserve,
-        }
-    }
 }
 
 impl Linked for Limiter {
@@ -194,7 +173,7 @@ impl Quotas {
             touched: false,
             wake: None,
             watched: false,
-            trouble: Wrong::Nothing,
+            trouble: None,
             rests: Rests::Not,
             links: Links::default(),
         });
