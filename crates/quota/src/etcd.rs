@@ -16,24 +16,23 @@
 
 mod keeper;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::Version;
+use tidegate_runtime::Clock;
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::{
     self, Change, Client, Compare, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
 };
-use tidegate_runtime::{Clock, lock};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use self::keeper::{Keeper, Told};
+use self::keeper::Told;
 use super::node::{Node, sleep_about};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
@@ -99,18 +98,11 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
         follow,
     };
     Member::start(etcd, |etcd, stopped| async move {
-        let keeper = Keeper {
-            client: etcd.client.clone(),
-            settings: etcd.settings.clone(),
-            clock,
-            node: etcd.node.id.clone(),
-            known: etcd.node.time.subscribe(),
-        };
         let reads = async { tokio::join!(etcd.count_members(), etcd.follow(follows)) };
         tokio::join!(
             etcd.live(&stopped),
             stopped.run_until_cancelled(reads),
-            keeper.run(stopped.clone()),
+            etcd.keep_time(&stopped),
         );
     })
 }
@@ -122,36 +114,6 @@ struct Etcd {
     waiters: Waiters,
     /// Has the records followed, from the given revision on, unless they are followed already.
     follow: mpsc::Sender<u64>,
-}
-
-/// The last requests for the time, and when each was sent. Several can be in progress: a late
-/// answer is still right.
-#[derive(Default)]
-struct Questions {
-    sent: Mutex<VecDeque<(u64, Timestamp)>>,
-    answered: Notify,
-}
-
-impl Questions {
-    const MAX: usize = 16;
-
-    fn ask(&self, number: u64, now: Timestamp) {
-        let mut sent = lock(&self.sent);
-        if sent.len() == Self::MAX {
-            sent.pop_front();
-        }
-        sent.push_back((number, now));
-    }
-
-    /// The time of the request that this answers, at its first answer.
-    fn answer(&self, number: u64) -> Option<Timestamp> {
-        let mut sent = lock(&self.sent);
-        let at = sent.iter().position(|(asked, _)| *asked == number)?;
-        let (_, then) = sent[at];
-        sent.drain(..=at);
-        self.answered.notify_one();
-        Some(then)
-    }
 }
 
 const RECORDS: &str = "records/";
@@ -224,35 +186,34 @@ impl Etcd {
                 }
             }
         };
-        let questions = Questions::default();
+        let answered = Notify::new();
         tokio::select! {
             ended = renew => ended,
-            ended = self.ask(granted.id, &questions) => ended,
-            ended = self.hear(&questions) => ended,
+            ended = self.ask(granted.id, &answered) => ended,
+            ended = self.hear(&answered) => ended,
             ended = knows => ended,
         }
     }
 
-    /// Asks for the time regularly, sooner after an unanswered request.
-    async fn ask(&self, lease: i64, questions: &Questions) -> Result<(), etcd::Error> {
+    /// Asks for the time regularly, sooner after an unanswered request. The number of a request is
+    /// when it was made, by this node's clock.
+    async fn ask(&self, lease: i64, answered: &Notify) -> Result<(), etcd::Error> {
         let key = self.own(ASKED);
-        let mut number: u64 = rand::random::<u32>().into();
         loop {
-            number += 1;
-            questions.ask(number, self.node.clock.now());
-            let text = number.to_string();
+            let number = self.node.clock.now().as_nanos().to_string();
+            let answer = answered.notified();
             let put = self
                 .client
-                .put(key.as_bytes(), text.as_bytes(), Some(lease));
+                .put(key.as_bytes(), number.as_bytes(), Some(lease));
             put.await?;
-            if timeout(RETRY, questions.answered.notified()).await.is_ok() {
+            if timeout(RETRY, answer).await.is_ok() {
                 sleep_about(ASK).await;
             }
         }
     }
 
-    /// Receives the time, and the requests that it answers.
-    async fn hear(&self, questions: &Questions) -> Result<(), etcd::Error> {
+    /// Receives the time, and the requests that it answers. A late answer is still right.
+    async fn hear(&self, answered: &Notify) -> Result<(), etcd::Error> {
         let key = Range::key(self.settings.key(TIME).as_bytes());
         let from = self.client.range(&key).await?.revision + 1;
         let mut watch = self.client.watch(key, from);
@@ -261,13 +222,17 @@ impl Etcd {
                 let Ok(told) = Told::read(&entry.value) else {
                     continue;
                 };
-                let answers = told.answers.get(&self.node.id);
-                let Some(sent) = answers.and_then(|number| questions.answer(*number)) else {
+                let Some(&number) = told.answers.get(&self.node.id) else {
                     continue;
                 };
-                // The master's stamps have nanoseconds.
-                let stamp = Duration::from_nanos(told.nanos);
-                self.node.learn(sent, stamp, Duration::ZERO);
+                let sent = Timestamp::from_nanos(number);
+                // No request of this node is from later than now.
+                if sent <= self.node.clock.now() {
+                    // The master's stamps have nanoseconds.
+                    let stamp = Duration::from_nanos(told.nanos);
+                    self.node.learn(sent, stamp, Duration::ZERO);
+                    answered.notify_waiters();
+                }
             }
         }
     }

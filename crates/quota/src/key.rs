@@ -1,6 +1,6 @@
 //! The owner of a quota, in a form that every store accepts as a name.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 /// A user, caller, function or any other owner of a quota.
@@ -38,9 +38,7 @@ impl Key {
         if id.is_empty() {
             return Err(KeyError::Empty);
         }
-        let mut encoded = String::with_capacity(id.len());
-        encode(id, &mut encoded)?;
-        Ok(Self(encoded.into()))
+        Ok(Self(encode(id)?.into()))
     }
 
     /// The key of an id among the ids of one namespace: `namespace:id`, both encoded, or only `id`
@@ -60,10 +58,7 @@ impl Key {
         if namespace.is_empty() {
             return Err(KeyError::Empty);
         }
-        let mut encoded = String::with_capacity(namespace.len() + 1 + id.len());
-        encode(namespace, &mut encoded)?;
-        encoded.push(':');
-        encode(id, &mut encoded)?;
+        let encoded = format!("{}:{}", encode(namespace)?, encode(id)?);
         Ok(Self(encoded.into()))
     }
 
@@ -82,28 +77,22 @@ impl Key {
 /// The key of calls without a known owner, without a namespace.
 const UNKNOWN: &str = ":nobody";
 
-/// Appends an id in the form that every store accepts.
-fn encode(id: &str, encoded: &mut String) -> Result<(), KeyError> {
+/// An id in the form that every store accepts.
+fn encode(id: &str) -> Result<String, KeyError> {
     if id.len() > Key::BYTES_MAX {
         return Err(KeyError::TooLong { given: id.len() });
     }
+    let mut encoded = String::with_capacity(id.len());
     for (at, byte) in id.bytes().enumerate() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
                 encoded.push(char::from(byte));
             }
             b'.' if at > 0 => encoded.push('.'),
-            _ => {
-                encoded.push('%');
-                for half in [byte >> 4, byte & 0xf] {
-                    let digit = char::from_digit(u32::from(half), 16);
-                    let digit = digit.expect("four bits are one digit");
-                    encoded.push(digit.to_ascii_uppercase());
-                }
-            }
+            _ => write!(encoded, "%{byte:02X}").expect("a string takes any text"),
         }
     }
-    Ok(())
+    Ok(encoded)
 }
 
 impl fmt::Display for Key {

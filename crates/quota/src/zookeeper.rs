@@ -255,14 +255,15 @@ enum Word {
 /// Takes the numbers of two nodes, each separately: an invalid value changes nothing.
 fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
     let mut mistakes = Vec::new();
-    match number("total", total, 0) {
-        Ok(total) => says.total = total,
-        Err(mistake) => mistakes.push(mistake),
-    }
     let before = says.base;
-    match number("base", base, 1) {
-        Ok(base) => says.base = base,
-        Err(mistake) => mistakes.push(mistake),
+    for (name, word, least, known) in [
+        ("total", total, 0, &mut says.total),
+        ("base", base, 1, &mut says.base),
+    ] {
+        match number(name, word, least) {
+            Ok(number) => *known = number,
+            Err(mistake) => mistakes.push(mistake),
+        }
     }
     // No draw comes from a total of 0.
     let total = says.total.filter(|total| *total > 0);

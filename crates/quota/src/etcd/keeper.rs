@@ -24,17 +24,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
-use tidegate_runtime::Clock;
 use tidegate_runtime::election::{self, Election, Mastership, Place};
-use tidegate_runtime::etcd::{
-    Client, Compare, Error, KeyValue, Operation, Outcome, Range, Txn, Watch,
-};
+use tidegate_runtime::etcd::{Compare, Error, KeyValue, Operation, Outcome, Range, Txn, Watch};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{ASKED, MASTER, MEMBERS, RETRY, Settings, TIME, puts};
+use super::{ASKED, Etcd, MASTER, MEMBERS, RETRY, TIME, puts};
 
 /// The longest interval between writes of the time, so that the next master is not far behind.
 const WRITE: Duration = Duration::from_secs(1);
@@ -67,11 +64,9 @@ pub(super) struct Told {
 impl Told {
     /// The latest possible time now, as far as the time of day says how long ago this was written.
     fn latest(&self, now: SystemTime) -> Duration {
-        let passed = since_1970(now).saturating_sub(Duration::from_millis(self.wall_ms));
-        let passed = if self.wall_ms == 0 {
-            Duration::ZERO
-        } else {
-            passed
+        let passed = match self.wall_ms {
+            0 => Duration::ZERO,
+            wall_ms => since_1970(now).saturating_sub(Duration::from_millis(wall_ms)),
         };
         Duration::from_nanos(self.nanos)
             .saturating_add(passed)
@@ -81,16 +76,6 @@ impl Told {
     pub(super) fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(text)
     }
-}
-
-/// A node that keeps the time if elected.
-pub(super) struct Keeper {
-    pub(super) client: Client,
-    pub(super) settings: Settings,
-    pub(super) clock: Clock,
-    pub(super) node: String,
-    /// This node's knowledge of the time.
-    pub(super) known: watch::Receiver<StoreTime>,
 }
 
 /// The time of a term.
@@ -120,11 +105,11 @@ impl Term {
     }
 }
 
-impl Keeper {
-    /// Is a candidate until it is stopped, and then resigns.
-    pub(super) async fn run(self, stopped: CancellationToken) {
+impl Etcd {
+    /// Is a candidate for keeping the time until it is stopped, and then resigns.
+    pub(super) async fn keep_time(&self, stopped: &CancellationToken) {
         let candidate = election::Settings {
-            address: self.node.clone(),
+            address: self.node.id.clone(),
             time_to_live: self.settings.time_to_live,
             place: Place::Etcd {
                 store: self.settings.store.clone(),
@@ -132,10 +117,10 @@ impl Keeper {
             },
         };
         stopped.run_until_cancelled(self.may_stand()).await;
-        let mut mastership = candidate.start(self.clock, stopped.clone());
+        let mut mastership = candidate.start(self.node.clock, stopped.clone());
         let keep = async {
             let is_master = |mastership: &Mastership| {
-                let now = self.clock.now();
+                let now = self.node.clock.now();
                 mastership.holds_at(now)
             };
             while mastership.wait_for(is_master).await.is_ok() {
@@ -159,7 +144,7 @@ impl Keeper {
         let members = self.settings.key(MEMBERS);
         let members = Range::prefix(members.as_bytes());
         let mut vacant_since = None;
-        while !is_known(&self.known.borrow().at(self.clock.now())) {
+        while !is_known(&self.node.time.borrow().at(self.node.clock.now())) {
             let found = match self.client.get(self.settings.key(TIME).as_bytes()).await {
                 Ok(None) => return,
                 Ok(Some(_)) => self.client.range(&members).await,
@@ -190,7 +175,7 @@ impl Keeper {
             .then(Operation::Get(Range::key(&key)))
             .then(Operation::Get(Range::prefix(asked.as_bytes())));
         let reply = self.client.txn(&sooner).await?;
-        let read_at = self.clock.now();
+        let read_at = self.node.clock.now();
         let Ok([Outcome::Found(mut last), Outcome::Found(questions)]) =
             <[Outcome; 2]>::try_from(reply.outcomes)
         else {
@@ -205,11 +190,11 @@ impl Keeper {
         if let Some(last) = last.entries.pop() {
             let told = Told::read(&last.value)
                 .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
-            let known = self.known.borrow().at(read_at);
+            let known = self.node.time.borrow().at(read_at);
             term.time = if known.width() <= HOSTS_DIFFER {
                 known.latest().max(Duration::from_nanos(told.nanos))
             } else {
-                told.latest(self.clock.wall(read_at))
+                told.latest(self.node.clock.wall(read_at))
             };
             term.revision = last.mod_revision;
         }
@@ -220,7 +205,7 @@ impl Keeper {
             .client
             .watch(Range::prefix(asked.as_bytes()), reply.revision + 1);
         let mut due = Instant::now();
-        while mastership.borrow().holds_at(self.clock.now()) {
+        while mastership.borrow().holds_at(self.node.clock.now()) {
             if term.questions.is_empty() {
                 self.listen(&mut watch, &mut term, due).await?;
             }
@@ -251,13 +236,13 @@ impl Keeper {
             .into_iter()
             .filter_map(|node| term.questions.remove_entry(&node));
         let answers = answers.collect();
-        let now = self.clock.now();
+        let now = self.node.clock.now();
         let time = term.time(now);
-        let wall = since_1970(self.clock.wall(now));
+        let wall = since_1970(self.node.clock.wall(now));
         let told = Told {
             nanos: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
             wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
-            by: self.node.clone(),
+            by: self.node.id.clone(),
             answers,
         };
         let text = serde_json::to_vec(&told).expect("numbers and strings are always JSON");
