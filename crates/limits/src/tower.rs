@@ -52,19 +52,10 @@ use crate::time::Timestamp;
 /// # let _ = layer;
 /// # Ok::<(), tidegate_limits::policy::PolicyError>(())
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LimitLayer<F> {
     shared: Arc<Shared>,
     classify: F,
-}
-
-impl<F: Clone> Clone for LimitLayer<F> {
-    fn clone(&self) -> Self {
-        Self {
-            shared: Arc::clone(&self.shared),
-            classify: self.classify.clone(),
-        }
-    }
 }
 
 impl<F> LimitLayer<F> {

@@ -71,6 +71,12 @@ fn largest_max(rate: Rate, ratio: BurstRatio) -> f64 {
     OVER_NANOS_MAX / (ratio.0 * 2e9 / rate.0)
 }
 
+/// This cost, or the largest that there may be.
+fn largest_up_to(cost: u32, rate: Rate, ratio: BurstRatio) -> Cost {
+    let most = largest_max(rate, ratio) as u32;
+    Cost::new(cost.min(most)).unwrap_or(Cost::ONE)
+}
+
 impl Pace {
     /// The default minimum of the active pool.
     pub const POOL_MIN: Duration = Duration::from_millis(1);
@@ -110,8 +116,7 @@ impl Pace {
         let whole = costliest.get() as u32;
         let up = u32::from(f64::from(whole) < costliest.get());
         let wanted = whole.saturating_add(up).max(1);
-        let most = largest_max(self.rate, self.ratio) as u32;
-        let largest = Cost::new(wanted.min(most)).unwrap_or(Cost::ONE);
+        let largest = largest_up_to(wanted, self.rate, self.ratio);
         self.with_largest(largest)
             .expect("no more than the largest that there may be")
     }
@@ -222,8 +227,7 @@ impl Pace {
     /// long at this rate, it is made smaller, so that any rate is kept.
     pub(crate) fn share(self, rate: Rate) -> Self {
         let ratio = BurstRatio::STRICT;
-        let most = largest_max(rate, ratio) as u32;
-        let largest = Cost::new(self.largest.get().min(most)).unwrap_or(Cost::ONE);
+        let largest = largest_up_to(self.largest.get(), rate, ratio);
         Self { largest, ..self }
             .at(rate, ratio)
             .expect("no more than the largest that there may be")

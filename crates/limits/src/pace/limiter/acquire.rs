@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::error::AcquireError;
 use super::handle::PacedLimiter;
 use super::shared::Turn;
-use super::timer::{Sleeping, Timer, TimerThread};
+use super::timer::{Timer, TimerThread};
 use crate::clock::Clock;
 use crate::pace::pools::span;
 use crate::time::Timestamp;
@@ -31,7 +31,8 @@ pub struct Acquire<'a, C: Clock, T: Timer> {
     timer: Option<&'a T>,
     n: u32,
     ticket: Option<u64>,
-    sleep: Option<(Timestamp, Sleeping<T::Sleep>)>,
+    /// Pinned, so that its owner can be moved.
+    sleep: Option<(Timestamp, Pin<Box<T::Sleep>>)>,
 }
 
 impl<'a, C: Clock, T: Timer> Acquire<'a, C, T> {

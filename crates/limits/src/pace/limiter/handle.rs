@@ -140,6 +140,17 @@ impl<C: Clock> PacedLimiter<C> {
         self.shared.look(self.clock.now())
     }
 
+    /// A part of the limiter for one worker. Use slices when several workers together need more than some
+    /// millions of operations per second.
+    #[must_use]
+    pub fn slice(&self) -> Slice<'_, C> {
+        self.shared.slice_made();
+        Slice {
+            limiter: self,
+            held: 0,
+        }
+    }
+
     /// The limiter's clock.
     #[must_use]
     pub const fn clock(&self) -> &C {
@@ -178,12 +189,7 @@ pub struct Slice<'a, C: Clock> {
     held: i64,
 }
 
-impl<'a, C: Clock> Slice<'a, C> {
-    fn new(limiter: &'a PacedLimiter<C>) -> Self {
-        limiter.shared.slice_made();
-        Self { limiter, held: 0 }
-    }
-
+impl<C: Clock> Slice<'_, C> {
     /// Takes `n` operations if they may go now.
     ///
     /// # Errors
@@ -212,15 +218,6 @@ impl<'a, C: Clock> Slice<'a, C> {
         shared.fill_and_claim(n, self.held, now)?;
         self.held = 0;
         Ok(())
-    }
-}
-
-impl<C: Clock> PacedLimiter<C> {
-    /// A part of the limiter for one worker. Use slices when several workers together need more than some
-    /// millions of operations per second.
-    #[must_use]
-    pub fn slice(&self) -> Slice<'_, C> {
-        Slice::new(self)
     }
 }
 

@@ -47,7 +47,7 @@ const BEHIND_THE_LOCK: i64 = i64::MAX;
 /// Has cache lines of its own, so that threads that write it do not slow threads that read other
 /// fields.
 #[repr(align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Alone<T>(T);
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) struct Shared {
 }
 
 /// What is written all the time.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pool {
     /// The time that any thread may claim, in ticks; never below zero.
     active: AtomicI64,
@@ -67,7 +67,7 @@ struct Pool {
 }
 
 /// What is read all the time and written when the pace changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Terms {
     /// Of one operation, in ticks.
     price: AtomicI64,
@@ -148,14 +148,7 @@ impl Shared {
                 active: AtomicI64::new(0),
                 filled_at: AtomicU64::new(now.as_nanos()),
             }),
-            terms: Alone(Terms {
-                price: AtomicI64::new(BEHIND_THE_LOCK),
-                largest: AtomicU32::new(0),
-                flow_max: AtomicU64::new(0),
-                fills_apart: AtomicU64::new(0),
-                batch: AtomicI64::new(0),
-                slices: AtomicU32::new(0),
-            }),
+            terms: Alone::default(),
             behind: Alone(Mutex::new(Behind {
                 paced: Pacer::new(now, pace),
                 publishes: false,
@@ -200,16 +193,12 @@ impl Shared {
     /// The price of `n` operations, in ticks.
     #[inline]
     pub(super) fn cost(&self, n: u32) -> Result<i64, AcquireError> {
-        let largest = self.terms.0.largest.load(Relaxed);
+        let terms = &self.terms.0;
+        let largest = terms.largest.load(Relaxed);
         if n.wrapping_sub(1) >= largest {
             return Err(AcquireError::of(n, largest));
         }
-        Ok(self
-            .terms
-            .0
-            .price
-            .load(Relaxed)
-            .saturating_mul(i64::from(n)))
+        Ok(terms.price.load(Relaxed).saturating_mul(i64::from(n)))
     }
 
     /// Claims what is in the pool, if it is enough.
@@ -254,10 +243,8 @@ impl Shared {
         let active = self.pool.0.active.load(Acquire);
         let passed = now.as_nanos().saturating_sub(filled_at);
         let terms = &self.terms.0;
-        let (apart, flow_max) = (
-            terms.fills_apart.load(Relaxed),
-            terms.flow_max.load(Relaxed),
-        );
+        let apart = terms.fills_apart.load(Relaxed);
+        let flow_max = terms.flow_max.load(Relaxed);
         let lacking = u64::try_from(cost.saturating_sub(active)).unwrap_or(0);
         if passed >= apart && passed.saturating_mul(flow_max) >= lacking {
             return Ok(());
@@ -276,7 +263,7 @@ impl Shared {
             let granted = behind.waiting.is_empty()
                 && match i64::try_from(cost) {
                     Ok(cost) if behind.publishes => self.claim(cost),
-                    _ => behind.take(cost, now),
+                    _ => behind.take(cost),
                 };
             if granted {
                 Ok(())
@@ -301,10 +288,7 @@ impl Shared {
     /// fill.
     fn reached_at(&self, behind: &Behind, cost: i128, now: Timestamp) -> Timestamp {
         let mut paced = behind.paced.clone();
-        let mut level = paced.pools().level();
-        if behind.waiting.is_empty() {
-            level.active += i128::from(self.pool.0.active.load(Relaxed));
-        }
+        let mut level = self.level(behind);
         level.active -= i128::from(behind.queued) * paced.pace().price();
         paced.set_level(now, level);
         paced.reached_at(now, cost.min(paced.pace().sizes().active))
@@ -318,19 +302,19 @@ impl Shared {
         now: Timestamp,
     ) -> Result<Option<u64>, AcquireError> {
         self.served(now, |behind| {
-            if behind.waiting.is_empty() {
+            let is_alone = behind.waiting.is_empty();
+            if is_alone {
                 // From here on no thread passes this call.
                 self.withdraw(behind);
-                if behind.take(behind.cost(n), now) {
-                    self.publish(behind);
-                    return Ok(None);
-                }
             }
-            let joined = behind.join(n, waker.clone());
-            if joined.is_err() {
-                self.publish(behind);
-            }
-            joined.map(Some)
+            let ticket = if is_alone && behind.take(behind.cost(n)) {
+                Ok(None)
+            } else {
+                behind.join(n, waker.clone()).map(Some)
+            };
+            // What is left, unless it waits.
+            self.publish(behind);
+            ticket
         })
     }
 
@@ -405,8 +389,7 @@ impl Shared {
 
     pub(super) fn look(&self, now: Timestamp) -> PacedLimiterNow {
         self.served(now, |behind| {
-            let mut level = behind.paced.pools().level();
-            level.active += i128::from(self.pool.0.active.load(Relaxed));
+            let level = self.level(behind);
             let granted = behind.operations(level);
             let seconds = now.since(behind.started).as_secs_f64();
             let pace = *behind.paced.pace();
@@ -425,23 +408,27 @@ impl Shared {
         })
     }
 
-    /// Adds the inflow since the last fill, and publishes it.
-    fn fill(&self, behind: &mut Behind, now: Timestamp) {
-        let published = if behind.waiting.is_empty() {
-            i128::from(self.pool.0.active.load(Relaxed))
-        } else {
-            0
-        };
-        // A concurrent claim takes from the old contents: the same as if it had come just after the
-        // fill.
-        let pools = behind.paced.pools();
-        let mut level = pools.level();
-        level.active += published;
-        behind.supplied += pools.elapsed(now);
-        behind.paced.set_level(pools.since(), level);
-        let mut level = behind.paced.level(now);
+    /// What is in the pools, with what is published. While calls wait, nothing is.
+    fn level(&self, behind: &Behind) -> Level {
+        let mut level = behind.paced.pools().level();
+        level.active += i128::from(self.pool.0.active.load(Relaxed));
+        level
+    }
+
+    /// Sets the level at `now` to what `level` makes of the pools, with what is published. A
+    /// concurrent claim takes from the old contents: the same as if it had come just after this.
+    fn update(&self, behind: &mut Behind, now: Timestamp, level: impl FnOnce(&Pacer) -> Level) {
+        let published = i128::from(self.pool.0.active.load(Relaxed));
+        behind.add(published);
+        let mut level = level(&behind.paced);
         level.active -= published;
         behind.paced.set_level(now, level);
+    }
+
+    /// Adds the inflow since the last fill, and publishes it.
+    fn fill(&self, behind: &mut Behind, now: Timestamp) {
+        behind.supplied += behind.paced.pools().elapsed(now);
+        self.update(behind, now, |paced| paced.level(now));
         self.publish(behind);
         let filled_at = behind.paced.pools().since();
         self.pool.0.filled_at.store(filled_at.as_nanos(), Release);
@@ -486,12 +473,10 @@ impl Shared {
 
     fn put_back(&self, behind: &mut Behind, ticks: i128, now: Timestamp) {
         self.fill(behind, now);
-        let published = i128::from(self.pool.0.active.load(Relaxed));
-        let mut level = behind.paced.pools().level();
-        level.active += published;
-        let mut level = level.with_back(ticks, behind.paced.pace().sizes());
-        level.active -= published;
-        behind.paced.set_level(now, level);
+        self.update(behind, now, |paced| {
+            let sizes = paced.pace().sizes();
+            paced.pools().level().with_back(ticks, sizes)
+        });
         self.serve(behind);
     }
 
@@ -543,8 +528,7 @@ impl Shared {
     pub(super) fn has(&self, n: u32, now: Timestamp) -> bool {
         self.locked(|behind| {
             let mut paced = behind.paced.clone();
-            let mut level = paced.pools().level();
-            level.active += i128::from(self.pool.0.active.load(Relaxed));
+            let level = self.level(behind);
             paced.set_level(Timestamp::ZERO, level);
             let cost = behind.cost(n);
             level.active >= cost || paced.level(now).active >= cost
@@ -571,12 +555,11 @@ impl Behind {
     }
 
     /// Takes from the unpublished part, as waiting calls do.
-    fn take(&mut self, cost: i128, now: Timestamp) -> bool {
-        let mut level = self.paced.pools().level();
-        let enough = level.active >= cost.min(self.paced.pace().sizes().active);
+    fn take(&mut self, cost: i128) -> bool {
+        let active = self.paced.pools().level().active;
+        let enough = active >= cost.min(self.paced.pace().sizes().active);
         if enough {
-            level.active -= cost;
-            self.paced.set_level(now, level);
+            self.add(-cost);
         }
         enough
     }

@@ -1,6 +1,5 @@
 //! Timers that wake waiting calls.
 
-use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -70,13 +69,10 @@ impl Alarms {
                     waker.wake();
                     self.lock()
                 }
-                Some(left) => {
+                _ => {
+                    let left = left.unwrap_or(Duration::MAX);
                     let woken = self.changed.wait_timeout(state, left);
                     woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let woken = self.changed.wait(state);
-                    woken.unwrap_or_else(PoisonError::into_inner)
                 }
             };
         }
@@ -189,6 +185,3 @@ impl Timer for TokioTimer {
         tokio::time::sleep(span)
     }
 }
-
-/// A pinned sleep, so that its owner can be moved.
-pub(super) type Sleeping<S> = Pin<Box<S>>;
