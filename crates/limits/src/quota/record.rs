@@ -50,16 +50,6 @@ impl Record {
             .ok()
             .and_then(NonZeroU64::new)
             .ok_or(RecordError::OutOfRange("length_ms"))?;
-        Self::checked(window, left, total, reserved, length_ms)
-    }
-
-    fn checked(
-        window: u64,
-        left: u64,
-        total: u64,
-        reserved: u64,
-        length_ms: NonZeroU64,
-    ) -> Result<Self, RecordError> {
         let end = window
             .checked_add(1)
             .and_then(|next| next.checked_mul(length_ms.get()));
@@ -131,7 +121,7 @@ impl Record {
     #[must_use]
     pub fn more(&self, back: u64) -> Option<Self> {
         let left = self.left.checked_add(back)?;
-        Self::checked(self.window, left, self.total, self.reserved, self.length_ms).ok()
+        Self::new(self.window, left, self.total, self.reserved, self.length()).ok()
     }
 
     /// Reads the text form, and nothing but it: every field in its order, with one space between
@@ -172,8 +162,13 @@ impl Record {
         if words.next().is_some() {
             return Err(RecordError::Trailing);
         }
-        let length_ms = NonZeroU64::new(length_ms).ok_or(RecordError::OutOfRange("length_ms"))?;
-        Self::checked(window, left, total, reserved, length_ms)
+        Self::new(
+            window,
+            left,
+            total,
+            reserved,
+            Duration::from_millis(length_ms),
+        )
     }
 }
 

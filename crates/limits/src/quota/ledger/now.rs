@@ -28,6 +28,8 @@ pub struct LedgerNow {
 
 /// A condition that operators should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// A scheduler keeps the discriminant for each key.
+#[repr(u8)]
 pub enum Trouble {
     /// The store is unavailable since this local moment.
     Away(Timestamp),

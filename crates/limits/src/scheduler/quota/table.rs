@@ -133,16 +133,15 @@ impl Quotas {
         let Some(keys) = &call.quotas else {
             return Vec::new();
         };
-        let found = |of: &QuotaKey| match self.by_key.get(of) {
-            Some(&key) => {
-                let rule = self.named[self.all[key].named].rule;
-                rule.map(|_| Found::Known(key))
-            }
-            None => {
-                let named = *self.by_name.get(&of.quota)?;
-                let rule = self.named[named].rule;
-                rule.map(|_| Found::New(named))
-            }
+        let found = |of: &QuotaKey| {
+            let (named, found) = match self.by_key.get(of) {
+                Some(&key) => (self.all[key].named, Found::Known(key)),
+                None => {
+                    let &named = self.by_name.get(&of.quota)?;
+                    (named, Found::New(named))
+                }
+            };
+            self.named[named].rule.map(|_| found)
         };
         keys.iter().filter_map(found).collect()
     }
