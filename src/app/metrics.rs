@@ -19,8 +19,6 @@ use crate::telemetry::process::ProcessMetrics;
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Registry, Show};
 
-pub use super::quotas::metrics::QuotaLevel;
-
 tidegate_runtime::metrics! {
     /// Reloads of the config.
     pub struct ConfigMetrics: "tidegate_" {

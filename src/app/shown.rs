@@ -156,8 +156,8 @@ impl Shared {
         metrics.coalesce.mirror(&self.pipeline.coalescer.snapshot());
         metrics.tasks.mirror(&self.pipeline.tasks.snapshot());
         metrics.leases.mirror(&self.coordination.shares());
-        let (quotas, store) = self.quotas.levels();
-        metrics.quotas.mirror(&quotas, store.as_ref());
+        let quotas = self.quotas.state(0);
+        metrics.quotas.mirror(&quotas);
         let limiters = self.limiters();
         metrics.callers.mirror_limiters(&limiters);
         metrics.callers.mirror_groups(&self.callers.groups());
@@ -165,7 +165,7 @@ impl Shared {
         metrics.calls.retain_limits(|limit| {
             let limiter = limit.strip_prefix(RATE_LIMIT_PREFIX);
             limiter.is_none_or(|name| limiters.iter().any(|it| *it.limiter == *name))
-                || quotas.iter().any(|it| *it.limit == *limit)
+                || quotas.quotas.iter().any(|it| it.name == limit)
         });
         if let Some(logs) = &self.logs {
             let lost = metrics.process.log_events_lost_total();

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use tidegate::admin::QuotaStoreState;
+use tidegate::admin::{Decisions, QuotaState, QuotaStoreState, QuotasState};
 use tidegate::admit::metrics::{GateNow, WindowNow};
-use tidegate::app::metrics::{Metrics, QuotaLevel, ShareNow};
+use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{GroupNow, Registered};
 use tidegate::coalesce::CoalesceNow;
@@ -20,9 +20,7 @@ use tidegate_leases::client::ClientMetrics;
 use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
-use tidegate_limits::quota::Counts;
-use tidegate_limits::scheduler::PacerNow;
-use tidegate_limits::scheduler::{QueueNow, QuotaCounts};
+use tidegate_limits::scheduler::{PacerNow, QueueNow};
 use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
 
 /// Metrics of which each has at least one value.
@@ -150,28 +148,31 @@ fn exercise_connections(metrics: &Metrics) {
 fn exercise_quotas(metrics: &Metrics) {
     let drawn = metrics.quotas.quota_draw_seconds("rate_limit:per_user");
     drawn.observe(0.002);
-    let quota = QuotaLevel {
-        limit: "rate_limit:per_user".into(),
-        counts: QuotaCounts {
+    let quota = QuotaState {
+        name: "rate_limit:per_user".into(),
+        total: 100,
+        window_seconds: 60.0,
+        on_excess: "wait",
+        mode: "enforce",
+        when_store_away: "safe",
+        safe_share: 10,
+        decisions: Decisions {
             local: 98,
             drew: 3,
             waited: 2,
             refused: 1,
-            ledgers: Counts {
-                draws: 11,
-                conflicts: 12,
-                unknown: 13,
-                unavailable: 14,
-                relinquished: 15,
-                allowed: 16,
-                overshot: 17,
-                ..Counts::default()
-            },
-            keys: 18,
-            forgotten: 19,
-            troubled: 0,
         },
-        troubled: 20,
+        draws: 11,
+        conflicts: 12,
+        unknown: 13,
+        unavailable: 14,
+        relinquished: 15,
+        allowed_tokens: 16,
+        overshot_tokens: 17,
+        keys: 18,
+        keys_forgotten: 19,
+        keys_in_trouble: 20,
+        used_last: Vec::new(),
     };
     let store = QuotaStoreState {
         engine: "zookeeper",
@@ -183,7 +184,10 @@ fn exercise_quotas(metrics: &Metrics) {
         unexpected_members: 1,
         trouble: None,
     };
-    metrics.quotas.mirror(&[quota], Some(&store));
+    metrics.quotas.mirror(&QuotasState {
+        store: Some(store),
+        quotas: vec![quota],
+    });
 }
 
 fn window(limit: &str) -> WindowNow {
@@ -341,7 +345,10 @@ fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
     metrics
         .calls
         .retain_limits(|limit| limit == "total" || limit == "none");
-    metrics.quotas.mirror(&[], None);
+    metrics.quotas.mirror(&QuotasState {
+        store: None,
+        quotas: Vec::new(),
+    });
     let gate = GateNow {
         queue: QueueNow::default(),
         outstanding: 0,

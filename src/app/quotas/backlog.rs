@@ -64,17 +64,10 @@ impl<T> Backlog<T> {
 
     /// Removes one request whose time has passed.
     pub(super) fn pop_overdue(&mut self, now: Instant) -> Option<T> {
-        let is_over = |queue: &VecDeque<(Instant, T)>| {
-            let oldest = queue.front();
-            oldest.is_some_and(|(until, _)| *until <= now)
-        };
-        if is_over(&self.new) {
-            return self.new.pop_front().map(|(_, question)| question);
-        }
-        if is_over(&self.known) {
-            return self.known.pop_front().map(|(_, question)| question);
-        }
-        None
+        let mut queues = [&mut self.new, &mut self.known].into_iter();
+        let is_over = |(until, _): &(Instant, T)| *until <= now;
+        let queue = queues.find(|queue| queue.front().is_some_and(is_over))?;
+        queue.pop_front().map(|(_, question)| question)
     }
 
     /// When the time of the oldest has passed.

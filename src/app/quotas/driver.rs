@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime};
+use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime, Write};
 use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
 use tidegate_quota::{Configured, Engine, Key, QuotaLimit, QuotaStore};
 use tidegate_runtime::{Clock, lock};
@@ -71,12 +71,12 @@ pub(super) struct Driver {
 
 /// What operators see.
 #[derive(Debug, Default)]
-struct Seen {
-    health: Health,
+pub(super) struct Seen {
+    pub(super) health: Health,
     /// Troubles of keys for operators, each with its quota.
     notes: HashMap<QuotaRef, (Arc<str>, Note)>,
     /// Members beyond the expected number, for longer than a dead one still counts.
-    excess: usize,
+    pub(super) excess: usize,
 }
 
 /// The state of the store, from the results of requests.
@@ -96,6 +96,7 @@ pub(super) struct Health {
 }
 
 /// The state of the task.
+#[derive(Default)]
 struct Carrying {
     keys: HashMap<QuotaRef, Tended>,
     backlog: Backlog<Asked>,
@@ -127,7 +128,11 @@ struct Carrying {
 
 /// A request from the gate.
 struct Asked {
-    of: QuotaQuestion,
+    at: QuotaRef,
+    quota: Arc<str>,
+    question: Question,
+    /// What to write; else the record is read, or only the time is asked for.
+    write: Option<Write>,
     taken: Instant,
     /// The longest time of an answer.
     timeout: Duration,
@@ -136,28 +141,29 @@ struct Asked {
     away: Away,
 }
 
-/// The result of a task of the driver.
-enum Done {
-    Answered {
-        at: QuotaRef,
-        question: Question,
-        outcome: StoreReply,
-        sent: Instant,
+/// The end of a request to the store.
+struct Done {
+    sent: Instant,
+    failure: Option<Failure>,
+    work: Work,
+}
+
+/// What a request was for.
+enum Work {
+    Question {
+        answer: QuotaAnswer,
+        away: Away,
         /// The settings of the key, if they were also read.
         says: Option<Configured>,
-        failure: Option<Failure>,
     },
-    /// A request of the driver itself: for the store's time, or a probe.
-    Probed {
-        sent: Instant,
-        is_probe: bool,
-        failure: Option<Failure>,
-    },
-    /// The settings of a key were read again.
-    Read {
+    /// The store's time.
+    Time,
+    /// Whether the store is back.
+    Probe,
+    /// The settings of a key, read again.
+    Settings {
         at: QuotaRef,
-        sent: Instant,
-        says: Result<Configured, Failure>,
+        says: Option<Configured>,
     },
 }
 
@@ -206,16 +212,6 @@ impl Driver {
         }
     }
 
-    /// The state of the store.
-    pub(super) fn health(&self) -> Health {
-        self.lock().health.clone()
-    }
-
-    /// Members beyond those expected.
-    pub(super) fn excess(&self) -> usize {
-        self.lock().excess
-    }
-
     /// The trouble of a key.
     pub(super) fn note_of(&self, at: QuotaRef) -> Note {
         let seen = self.lock();
@@ -229,7 +225,7 @@ impl Driver {
         notes.values().filter(|(of, _)| **of == *quota).count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Seen> {
         lock(&self.seen)
     }
 
@@ -250,24 +246,9 @@ impl Driver {
         let mut settings = self.settings.clone();
         settings.mark_unchanged();
         let mut carrying = Carrying {
-            keys: HashMap::new(),
-            backlog: Backlog::default(),
-            for_time: Vec::new(),
-            under_way: JoinSet::new(),
-            asked_for_time: None,
-            asked_last: None,
-            probes: false,
-            breaker: Breaker::default(),
-            to_read: VecDeque::new(),
-            reading: 0,
             reads_left: READS_A_TICK,
-            turns: VecDeque::new(),
-            own_turns: VecDeque::new(),
-            logged: Vec::new(),
-            answers: Vec::new(),
-            carried: StoreTime::unknown(self.clock.now()),
-            members: 0,
             settled: Settled::new(self.store.member_lifetime()),
+            ..Carrying::default()
         };
         let mut next_tick = Instant::now() + TICK;
         loop {
@@ -302,9 +283,9 @@ impl Carrying {
     /// The next moment with work to do.
     fn wakes_at(&self) -> Option<Instant> {
         let for_time = self.for_time.iter().map(Asked::deadline).min();
-        let asks_for_time = self.asked_for_time.map(|then| then + TIME_PAUSE);
-        let asks_for_time = asks_for_time.filter(|_| !self.for_time.is_empty());
-        let asks_for_time = asks_for_time.filter(|_| self.under_way.is_empty());
+        let waits_for_time = !self.for_time.is_empty() && self.under_way.is_empty();
+        let asked_for_time = self.asked_for_time.filter(|_| waits_for_time);
+        let asks_for_time = asked_for_time.map(|then| then + TIME_PAUSE);
         let probe = self.breaker.probe_at().filter(|_| !self.probes);
         let moments = [
             for_time,
@@ -324,49 +305,58 @@ impl Carrying {
         }
         let settings = Arc::clone(&driver.settings.borrow());
         let now = Instant::now();
-        for of in questions {
-            let Some(limit) = limit_of(&settings, &of.of.quota) else {
+        for QuotaQuestion { at, of, ask } in questions {
+            let Some(limit) = limit_of(&settings, &of.quota) else {
                 // Its rule was just removed, and the gate forgets it with all its requests.
                 continue;
             };
             let rule = limit.rule.settings();
-            if !self.tend(driver, of.at, &of.of, limit) {
-                self.answer_with(&of, StoreReply::Unavailable);
-                continue;
-            }
-            let tended = self.keys.get_mut(&of.at).expect("it is tended");
-            if let QuotaAsk::Watch(since) = of.ask {
-                if let Ok(place) = Arc::clone(&driver.watches).try_acquire_owned() {
-                    tended.watch(driver, of.at, since, rule.length, place);
+            self.tend(driver, at, &of, limit);
+            let (question, write) = match ask {
+                QuotaAsk::Time(question) | QuotaAsk::Read(question) => (question, None),
+                QuotaAsk::Write(question, write) => (question, Some(write)),
+                QuotaAsk::Watch(since) => {
+                    if let Some(tended) = self.keys.get_mut(&at)
+                        && let Ok(place) = Arc::clone(&driver.watches).try_acquire_owned()
+                    {
+                        tended.watch(driver, at, since, rule.length, place);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            let is_old = tended
-                .read_at
-                .is_some_and(|read| now.saturating_duration_since(read) > SAID_FRESH);
-            if driver.store.configures() && is_old && !tended.is_reading && self.reads_left > 0 {
-                tended.is_reading = true;
-                self.reads_left -= 1;
-                self.to_read.push_back(of.at);
-            }
-            let is_known = tended.read_at.is_some();
+            };
             let asked = Asked {
+                at,
+                quota: of.quota,
+                question,
+                write,
                 taken: now,
                 timeout: rule.draw_timeout,
                 window: rule.length,
                 away: rule.away,
-                of,
             };
-            if let QuotaAsk::Time(_) = asked.of.ask {
+            let Some(tended) = self.keys.get_mut(&at) else {
+                self.answers.push(asked.answer(StoreReply::Unavailable));
+                continue;
+            };
+            let age = tended
+                .read_at
+                .map(|read| now.saturating_duration_since(read));
+            let is_old = age.is_some_and(|age| age > SAID_FRESH);
+            if driver.store.configures() && is_old && !tended.is_reading && self.reads_left > 0 {
+                tended.is_reading = true;
+                self.reads_left -= 1;
+                self.to_read.push_back(at);
+            }
+            if let QuotaAsk::Time(_) = ask {
                 self.for_time.push(asked);
                 continue;
             }
             if self.backlog.len() >= BACKLOG_PER_KEY * settings.keys_max
                 && let Some(oldest) = self.backlog.pop_oldest()
             {
-                self.answer_with(&oldest.of, StoreReply::Dropped);
+                self.answers.push(oldest.answer(StoreReply::Dropped));
             }
-            self.backlog.push(is_known, asked.deadline(), asked);
+            self.backlog.push(age.is_some(), asked.deadline(), asked);
         }
         if forgotten.is_empty() {
             return;
@@ -375,7 +365,7 @@ impl Carrying {
             self.keys.remove(&at);
         }
         self.for_time
-            .retain(|asked| self.keys.contains_key(&asked.of.at));
+            .retain(|asked| self.keys.contains_key(&asked.at));
         for turns in [&mut self.turns, &mut self.own_turns, &mut self.to_read] {
             if turns.len() > 2 * self.keys.len() + READS_A_TICK {
                 turns.retain(|at| self.keys.contains_key(at));
@@ -387,15 +377,9 @@ impl Carrying {
     }
 
     /// Starts the work for a key, if it can have a record.
-    fn tend(
-        &mut self,
-        driver: &Arc<Driver>,
-        at: QuotaRef,
-        of: &QuotaKey,
-        limit: &QuotaLimit,
-    ) -> bool {
+    fn tend(&mut self, driver: &Arc<Driver>, at: QuotaRef, of: &QuotaKey, limit: &QuotaLimit) {
         if self.keys.contains_key(&at) {
-            return true;
+            return;
         }
         match Key::within(limit.namespace.as_deref(), &of.key) {
             Ok(key) => {
@@ -408,14 +392,10 @@ impl Carrying {
                     tended.read_at = Some(Instant::now());
                 }
                 self.keys.insert(at, tended);
-                true
             }
-            Err(error) => {
-                driver.note(at, &of.quota, |note| {
-                    note.mistake = Some(error.to_string().into());
-                });
-                false
-            }
+            Err(error) => driver.note(at, &of.quota, |note| {
+                note.mistake = Some(error.to_string().into());
+            }),
         }
     }
 
@@ -430,20 +410,6 @@ impl Carrying {
             }
         }
         self.warn_of_excess(driver);
-    }
-
-    /// Answers a request without sending it.
-    fn answer_with(&mut self, question: &QuotaQuestion, outcome: StoreReply) {
-        let (QuotaAsk::Time(asked) | QuotaAsk::Read(asked) | QuotaAsk::Write(asked, _)) =
-            question.ask
-        else {
-            return;
-        };
-        self.answers.push(QuotaAnswer {
-            at: question.at,
-            question: asked,
-            outcome,
-        });
     }
 
     /// The result of a request that the store did not answer, or that is not sent because it does
@@ -476,10 +442,10 @@ impl Carrying {
         let (width, passed) = (time.width(), Instant::now());
         for asked in mem::take(&mut self.for_time) {
             if width <= asked.window / WIDTH_ONE_IN {
-                self.answer_with(&asked.of, StoreReply::Time);
+                self.answers.push(asked.answer(StoreReply::Time));
             } else if asked.deadline() <= passed || self.breaker.is_open() {
                 let outcome = self.unanswered(asked.away, StoreReply::Unavailable);
-                self.answer_with(&asked.of, outcome);
+                self.answers.push(asked.answer(outcome));
             } else {
                 self.for_time.push(asked);
             }
@@ -491,26 +457,28 @@ impl Carrying {
         let now = Instant::now();
         if self.breaker.is_open() {
             while let Some(asked) = self.backlog.pop() {
-                self.asked_last = self.key_of(&asked).or(self.asked_last.take());
+                if let Some(tended) = self.keys.get(&asked.at) {
+                    self.asked_last = Some(tended.key.clone());
+                }
                 let outcome = self.unanswered(asked.away, StoreReply::Unavailable);
-                self.answer_with(&asked.of, outcome);
+                self.answers.push(asked.answer(outcome));
             }
             self.probe(driver, now);
             return;
         }
         // A request that was overtaken for this long is made again, if a call still needs it.
         while let Some(asked) = self.backlog.pop_overdue(now) {
-            self.answer_with(&asked.of, StoreReply::Dropped);
+            self.answers.push(asked.answer(StoreReply::Dropped));
         }
         while self.under_way.len() < AT_ONCE
             && let Some(asked) = self.backlog.pop()
         {
-            let Some(tended) = self.keys.get(&asked.of.at) else {
+            let Some(tended) = self.keys.get(&asked.at) else {
                 continue;
             };
             let is_fresh = now.saturating_duration_since(asked.taken) <= FRESH;
-            if !is_fresh && !driver.gate.wants_quota_answer(asked.of.at) {
-                self.answer_with(&asked.of, StoreReply::Dropped);
+            if !is_fresh && !driver.gate.wants_quota_answer(asked.at) {
+                self.answers.push(asked.answer(StoreReply::Dropped));
                 continue;
             }
             let key = tended.key.clone();
@@ -524,82 +492,61 @@ impl Carrying {
         self.read_anew(driver, now);
     }
 
-    fn key_of(&self, asked: &Asked) -> Option<Key> {
-        let tended = self.keys.get(&asked.of.at);
-        tended.map(|tended| tended.key.clone())
-    }
-
-    /// Handles an answer of the store.
+    /// Handles the end of a request.
     fn done(&mut self, driver: &Driver, done: Result<Done, JoinError>) {
         let now = Instant::now();
-        match done {
-            Ok(Done::Answered {
-                at,
-                question,
-                mut outcome,
-                sent,
-                says,
-                failure,
-            }) => {
-                let is_keys = failure.as_ref().is_some_and(|it| it.kind == Kind::Key);
-                self.judge(driver, Some(at), sent, now, failure);
-                if let Some(says) = says {
-                    self.take_word(driver, at, now, says);
-                }
-                let away = self.away_of(driver, at);
-                if !is_keys {
-                    outcome = self.unanswered(away, outcome);
-                }
-                if let Some(tended) = self.keys.get_mut(&at) {
-                    tended.read(driver, at, outcome);
-                }
-                self.answers.push(QuotaAnswer {
-                    at,
-                    question,
-                    outcome,
-                });
-            }
-            Ok(Done::Probed {
-                sent,
-                is_probe,
-                failure,
-            }) => {
-                self.probes &= !is_probe;
-                self.judge(driver, None, sent, now, failure);
-            }
-            Ok(Done::Read { at, sent, says }) => {
-                self.reading -= 1;
-                if let Some(tended) = self.keys.get_mut(&at) {
-                    tended.is_reading = false;
-                }
-                match says {
-                    Ok(says) => {
-                        self.judge(driver, None, sent, now, None);
-                        self.take_word(driver, at, now, says);
-                    }
-                    Err(failure) => self.judge(driver, None, sent, now, Some(failure)),
-                }
-            }
+        let Done {
+            sent,
+            failure,
+            work,
+        } = match done {
+            Ok(done) => done,
             Err(failed) => {
                 // Its ledger treats it as unanswered without help.
                 self.probes = false;
                 self.reading = 0;
                 error!(error = %failed, "quota: a question failed by our own mistake");
+                return;
+            }
+        };
+        let is_keys = failure.as_ref().is_some_and(|it| it.kind == Kind::Key);
+        let asked_for = match &work {
+            Work::Question { answer, .. } => Some(answer.at),
+            Work::Time | Work::Probe | Work::Settings { .. } => None,
+        };
+        self.judge(driver, asked_for, sent, now, failure);
+        match work {
+            Work::Question {
+                mut answer,
+                away,
+                says,
+            } => {
+                let at = answer.at;
+                self.take_word(driver, at, now, says);
+                if !is_keys {
+                    answer.outcome = self.unanswered(away, answer.outcome);
+                }
+                if let Some(tended) = self.keys.get_mut(&at) {
+                    tended.read(driver, at, answer.outcome);
+                }
+                self.answers.push(answer);
+            }
+            Work::Time => {}
+            Work::Probe => self.probes = false,
+            Work::Settings { at, says } => {
+                self.reading -= 1;
+                if let Some(tended) = self.keys.get_mut(&at) {
+                    tended.is_reading = false;
+                }
+                self.take_word(driver, at, now, says);
             }
         }
     }
 
-    fn away_of(&self, driver: &Driver, at: QuotaRef) -> Away {
-        let settings = driver.settings.borrow();
-        let tended = self.keys.get(&at);
-        let limit = tended.and_then(|tended| limit_of(&settings, &tended.of.quota));
-        limit.map_or(Away::Deny, |limit| limit.rule.settings().away)
-    }
-
-    /// Applies the settings of a key.
-    fn take_word(&mut self, driver: &Driver, at: QuotaRef, now: Instant, says: Configured) {
+    /// Applies the settings of a key, if they were read.
+    fn take_word(&mut self, driver: &Driver, at: QuotaRef, now: Instant, says: Option<Configured>) {
         let settings = Arc::clone(&driver.settings.borrow());
-        let Some(tended) = self.keys.get_mut(&at) else {
+        let (Some(says), Some(tended)) = (says, self.keys.get_mut(&at)) else {
             return;
         };
         let Some(limit) = limit_of(&settings, &tended.of.quota) else {
@@ -629,6 +576,14 @@ impl Carrying {
 impl Asked {
     fn deadline(&self) -> Instant {
         self.taken + self.timeout
+    }
+
+    fn answer(&self, outcome: StoreReply) -> QuotaAnswer {
+        QuotaAnswer {
+            at: self.at,
+            question: self.question,
+            outcome,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The smallest number of members within the last moments.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Settled {
     /// How long a dead member counts.
     lifetime: Duration,
@@ -23,8 +23,7 @@ impl Settled {
     pub(super) fn new(lifetime: Duration) -> Self {
         Self {
             lifetime,
-            counts: VecDeque::new(),
-            members: 0,
+            ..Self::default()
         }
     }
 

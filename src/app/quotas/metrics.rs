@@ -1,12 +1,8 @@
 //! Metrics of quotas that sidecars share.
 
-use std::sync::Arc;
-
-use tidegate_limits::scheduler::QuotaCounts;
-
 use tidegate_runtime::metric::{Reach, Show};
 
-use crate::admin::QuotaStoreState;
+use crate::admin::{QuotaState, QuotasState};
 
 tidegate_runtime::metrics! {
     /// Quotas.
@@ -55,25 +51,13 @@ tidegate_runtime::metrics! {
     }
 }
 
-/// A snapshot of one quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuotaLevel {
-    /// Its name in metrics.
-    pub limit: Arc<str>,
-    /// The counts since it was made.
-    pub counts: QuotaCounts,
-    /// Keys with a problem in the store.
-    pub troubled: u64,
-}
-
 impl QuotaMetrics {
     /// Shows the current quotas and their store, and no others.
-    pub fn mirror(&self, quotas: &[QuotaLevel], store: Option<&QuotaStoreState>) {
-        self.retain("limit", |limit| {
-            quotas.iter().any(|quota| *quota.limit == *limit)
-        });
+    pub fn mirror(&self, state: &QuotasState) {
+        let QuotasState { store, quotas } = state;
+        self.retain("limit", |limit| quotas.iter().any(|it| it.name == limit));
         self.retain("engine", |engine| {
-            store.is_some_and(|store| store.engine == engine)
+            store.as_ref().is_some_and(|store| store.engine == engine)
         });
         for quota in quotas {
             self.mirror_quota(quota);
@@ -91,32 +75,32 @@ impl QuotaMetrics {
         unexpected.show(store.unexpected_members);
     }
 
-    fn mirror_quota(&self, quota: &QuotaLevel) {
-        let limit = &*quota.limit;
-        let counts = &quota.counts;
+    fn mirror_quota(&self, quota: &QuotaState) {
+        let limit = &*quota.name;
+        let decisions = &quota.decisions;
         for (how, count) in [
-            ("local", counts.local),
-            ("drew", counts.drew),
-            ("waited", counts.waited),
-            ("refused", counts.refused),
+            ("local", decisions.local),
+            ("drew", decisions.drew),
+            ("waited", decisions.waited),
+            ("refused", decisions.refused),
         ] {
             let of = quota_decisions_total { limit, how };
             self.quota_decisions_total(of).reach(count);
         }
-        let ledgers = &counts.ledgers;
         for (counter, count) in [
-            (&self.quota_draws_total, ledgers.draws),
-            (&self.quota_conflicts_total, ledgers.conflicts),
-            (&self.quota_unknown_total, ledgers.unknown),
-            (&self.quota_unavailable_total, ledgers.unavailable),
-            (&self.quota_relinquished_total, ledgers.relinquished),
-            (&self.quota_allowed_tokens_total, ledgers.allowed),
-            (&self.quota_overshot_tokens_total, ledgers.overshot),
-            (&self.quota_keys_forgotten_total, counts.forgotten),
+            (&self.quota_draws_total, quota.draws),
+            (&self.quota_conflicts_total, quota.conflicts),
+            (&self.quota_unknown_total, quota.unknown),
+            (&self.quota_unavailable_total, quota.unavailable),
+            (&self.quota_relinquished_total, quota.relinquished),
+            (&self.quota_allowed_tokens_total, quota.allowed_tokens),
+            (&self.quota_overshot_tokens_total, quota.overshot_tokens),
+            (&self.quota_keys_forgotten_total, quota.keys_forgotten),
         ] {
             counter.with_label_values(&[limit]).reach(count);
         }
-        self.quota_keys(limit).show(counts.keys);
-        self.quota_keys_in_trouble(limit).show(quota.troubled);
+        self.quota_keys(limit).show(quota.keys);
+        self.quota_keys_in_trouble(limit)
+            .show(quota.keys_in_trouble);
     }
 }

@@ -9,10 +9,9 @@ use tidegate_limits::scheduler::{OnExcess, QuotaCounts, QuotaNow};
 use tidegate_quota::{Engine, QuotaLimit};
 use tidegate_runtime::lock;
 
+use super::Quotas;
 use super::driver::Driver;
 use super::key::Note;
-use super::metrics::QuotaLevel;
-use super::{Quotas, Running};
 use crate::admin::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
@@ -24,12 +23,16 @@ const HEARD_WITHIN: Duration = Duration::from_secs(15);
 impl Quotas {
     /// Everything, with at most this many keys of each quota.
     pub(in crate::app) fn state(&self, keys_max: usize) -> QuotasState {
-        let Some((driver, settings)) = self.in_use() else {
+        let driver = lock(&self.running)
+            .as_ref()
+            .map(|it| Arc::clone(&it.driver));
+        let Some(driver) = driver else {
             return QuotasState {
                 store: None,
                 quotas: Vec::new(),
             };
         };
+        let settings = Arc::clone(&driver.settings.borrow());
         let quota = |limit: &QuotaLimit| {
             let counts = self.gate.quota_counts(&limit.name)?;
             let keys = self.gate.quotas_now(&limit.name, keys_max);
@@ -40,38 +43,9 @@ impl Quotas {
             quotas: settings.limits.iter().filter_map(quota).collect(),
         }
     }
-
-    /// Every quota, and their store, for the metrics.
-    pub(in crate::app) fn levels(&self) -> (Vec<QuotaLevel>, Option<QuotaStoreState>) {
-        let Some((driver, settings)) = self.in_use() else {
-            return (Vec::new(), None);
-        };
-        let level = |limit: &QuotaLimit| {
-            let counts = self.gate.quota_counts(&limit.name)?;
-            Some(QuotaLevel {
-                limit: Arc::clone(&limit.name),
-                troubled: driver.troubled(limit, &counts),
-                counts,
-            })
-        };
-        let levels = settings.limits.iter().filter_map(level).collect();
-        (levels, Some(driver.store_state(settings.expected_sidecars)))
-    }
-
-    fn in_use(&self) -> Option<(Arc<Driver>, Arc<tidegate_quota::Quotas>)> {
-        let running = lock(&self.running);
-        let Running {
-            driver, settings, ..
-        } = running.as_ref()?;
-        Some((Arc::clone(driver), Arc::clone(&settings.borrow())))
-    }
 }
 
 impl Driver {
-    fn members(&self) -> u64 {
-        *self.store.members().borrow() as u64
-    }
-
     /// The uncertainty of the store's time.
     fn uncertainty(&self, now: Timestamp) -> Option<Duration> {
         let time = self.store.now(now);
@@ -80,7 +54,7 @@ impl Driver {
 
     /// Whether the store answers, and since when; `None` until that is known.
     fn is_up(&self, now: Timestamp) -> Option<(bool, Timestamp)> {
-        let health = self.health();
+        let health = self.lock().health.clone();
         if self.engine == Engine::Memory {
             return Some((true, self.started));
         }
@@ -112,7 +86,7 @@ impl Driver {
         let now = self.clock.now();
         let up = self.is_up(now);
         let since = up.map_or(self.started, |(_, since)| since);
-        let of_questions = self.health().trouble;
+        let of_questions = self.lock().health.clone().trouble;
         let of_signs = self.store.trouble();
         let of_signs = of_signs.map(|(at, text)| (at, text.to_string()));
         // A current error comes before an earlier one.
@@ -126,16 +100,11 @@ impl Driver {
             up: up.map(|(up, _)| up),
             since_seconds: seconds(now.since(since)),
             time_uncertainty_seconds: self.uncertainty(now).map(seconds),
-            members: self.members(),
+            members: *self.store.members().borrow() as u64,
             expected_sidecars,
-            unexpected_members: self.excess() as u64,
+            unexpected_members: self.lock().excess as u64,
             trouble,
         }
-    }
-
-    /// Keys with a trouble; some are known only here.
-    fn troubled(&self, limit: &QuotaLimit, counts: &QuotaCounts) -> u64 {
-        (counts.troubled + self.noted(&limit.name)) as u64
     }
 
     fn quota_state(
@@ -180,7 +149,8 @@ impl Driver {
             overshot_tokens: ledgers.overshot,
             keys: counts.keys as u64,
             keys_forgotten: counts.forgotten,
-            keys_in_trouble: self.troubled(limit, counts),
+            // Some troubles are known only here.
+            keys_in_trouble: (counts.troubled + self.noted(&limit.name)) as u64,
             used_last: keys
                 .iter()
                 .map(|key| key_state(key, &self.note_of(key.at), now))

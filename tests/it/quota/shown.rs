@@ -20,13 +20,8 @@ async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() 
         .await;
     let trouble = eve["trouble"][0].as_str().expect("a text");
     assert!(trouble.contains("no record of ours"), "{trouble}");
-    let found = rig
-        .memory
-        .node()
-        .get(std::slice::from_ref(&key))
-        .await
-        .expect("it is up");
-    let found = found[0].as_ref().expect("it stands there");
+    let found = rig.memory.node().get(&key).await.expect("it is up");
+    let found = found.as_ref().expect("it stands there");
     assert_eq!(found.text, b"{\"usable\": 70}");
     let page = sidecar.get("/quotas").await.body;
     assert!(page.contains("no record of ours"), "{page}");

@@ -1,11 +1,10 @@
 //! What is asked of the store, each until its deadline.
 
 use tidegate_limits::quota::{StoreReply, Write};
-use tidegate_limits::scheduler::QuotaAsk;
 use tidegate_quota::{Configured, Entry, Error, Key, Swapped};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Asked, Done, Driver, Failure, Kind};
+use super::{Asked, Done, Driver, Failure, Kind, Work};
 
 impl Driver {
     /// Sends one request for a key; for a new key also one for its settings.
@@ -16,19 +15,12 @@ impl Driver {
         is_new: bool,
         sent: Instant,
     ) -> Done {
-        let at = asked.of.at;
         // The ledger gives its request up after twice this time.
         let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
-        let (QuotaAsk::Read(question) | QuotaAsk::Write(question, _)) = asked.of.ask else {
-            unreachable!("no other question is sent")
-        };
         let mut says = None;
-        let reply = match asked.of.ask {
-            QuotaAsk::Write(_, write) => {
-                let quota = &asked.of.of.quota;
-                self.write(quota, &key, write, deadline).await
-            }
-            _ if is_new => {
+        let reply = match asked.write {
+            Some(write) => self.write(&asked.quota, &key, write, deadline).await,
+            None if is_new => {
                 let known = Configured::default();
                 let (read, said) = tokio::join!(
                     self.read(&key, deadline),
@@ -40,22 +32,23 @@ impl Driver {
                         says = Some(said).filter(|_| read.is_ok());
                         read
                     }
-                    Err(failure) => read.and(Err(failure.of_settings())),
+                    Err(failure) => read.and(Err(failure)),
                 }
             }
-            _ => self.read(&key, deadline).await,
+            None => self.read(&key, deadline).await,
         };
         let (outcome, failure) = match reply {
             Ok(outcome) => (outcome, None),
             Err(failure) => (failure.outcome, Some(failure)),
         };
-        Done::Answered {
-            at,
-            question,
-            outcome,
+        Done {
             sent,
-            says,
             failure,
+            work: Work::Question {
+                answer: asked.answer(outcome),
+                away: asked.away,
+                says,
+            },
         }
     }
 
@@ -134,14 +127,5 @@ impl Failure {
             text,
             outcome,
         }
-    }
-
-    /// The same, of a question for the settings of a key: it has written nothing.
-    fn of_settings(self) -> Self {
-        let outcome = match self.kind {
-            Kind::Late => StoreReply::Unknown,
-            Kind::Away | Kind::Stranger | Kind::Garbage | Kind::Key => StoreReply::Unavailable,
-        };
-        Self { outcome, ..self }
     }
 }

@@ -8,16 +8,17 @@ use tokio::time::Instant;
 
 use super::super::breaker::AT_ONCE;
 use super::{
-    Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN, TIME_PAUSE,
+    Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN,
+    TIME_PAUSE, Work,
 };
 
 impl Driver {
     /// Reads a key only to find out whether the store answers.
-    async fn probe(&self, key: &Key, sent: Instant, deadline: Instant, is_probe: bool) -> Done {
-        Done::Probed {
+    async fn probe(&self, key: &Key, sent: Instant, deadline: Instant, work: Work) -> Done {
+        Done {
             sent,
-            is_probe,
             failure: self.read(key, deadline).await.err(),
+            work,
         }
     }
 }
@@ -32,7 +33,7 @@ impl Carrying {
         self.probes = true;
         let driver = Arc::clone(driver);
         self.under_way
-            .spawn(async move { driver.probe(&key, now, now + PROBE, true).await });
+            .spawn(async move { driver.probe(&key, now, now + PROBE, Work::Probe).await });
     }
 
     /// A store reports its time without a request. If it does not, one request of any kind finds
@@ -46,14 +47,14 @@ impl Carrying {
             return;
         }
         let deadline = now + asked.timeout;
-        let tended = self.keys.get(&asked.of.at);
+        let tended = self.keys.get(&asked.at);
         let key = tended.expect("a key that is forgotten waits no more");
         let key = key.key.clone();
         self.asked_last = Some(key.clone());
         let driver = Arc::clone(driver);
         self.asked_for_time = Some(now);
         self.under_way
-            .spawn(async move { driver.probe(&key, now, deadline, false).await });
+            .spawn(async move { driver.probe(&key, now, deadline, Work::Time).await });
     }
 
     /// Whether the store has settings of keys to follow.
@@ -103,11 +104,15 @@ impl Carrying {
             let driver = Arc::clone(driver);
             self.reading += 1;
             self.under_way.spawn(async move {
-                let says = driver.configured(&key, &known, now + PROBE).await;
-                Done::Read {
-                    at,
+                let read = driver.configured(&key, &known, now + PROBE).await;
+                let (says, failure) = match read {
+                    Ok(says) => (Some(says), None),
+                    Err(failure) => (None, Some(failure)),
+                };
+                Done {
                     sent: now,
-                    says,
+                    failure,
+                    work: Work::Settings { at, says },
                 }
             });
         }
