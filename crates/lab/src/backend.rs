@@ -38,7 +38,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::recorder::{Call, CallEnd, Recorder};
 use crate::conn::{self, Conn};
-use crate::framing::{Body, HEAD_MAX, Head};
+use crate::framing::{Body, Http};
 
 pub use self::recorder::Report;
 
@@ -301,14 +301,6 @@ struct Ask {
     userid: String,
 }
 
-/// One HTTP request, as far as it matters here.
-struct HttpAsk {
-    method: String,
-    path: String,
-    /// The body, where it names the function.
-    kept: Vec<u8>,
-}
-
 /// The effect of a userid on its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whim {
@@ -340,10 +332,12 @@ impl Whim {
 /// How a call ends, for the writer of the reply.
 #[derive(Debug)]
 enum Ending<'a> {
-    /// This JSON object, with this `overallRC`.
-    Whole(Vec<u8>, u16),
-    /// Half of this JSON object.
-    Cut(Vec<u8>),
+    /// A JSON object without its last bytes, and its `overallRC`.
+    Reply {
+        json: Vec<u8>,
+        withheld: usize,
+        overall_rc: u16,
+    },
     /// No byte.
     Close,
     /// No answer until the client leaves; the call is in flight until then.
@@ -383,8 +377,9 @@ impl Backend {
             }
         };
         match self.run(&ask).await {
-            Ending::Whole(reply, _) => client.write_all(&reply).await,
-            Ending::Cut(reply) => client.write_all(&reply[..reply.len() / 2]).await,
+            Ending::Reply { json, withheld, .. } => {
+                client.write_all(&json[..json.len() - withheld]).await
+            }
             Ending::Close => Ok(()),
             Ending::Silent(call) => {
                 while matches!(client.read_some(&mut bytes).await, Ok(1..)) {
@@ -397,95 +392,78 @@ impl Backend {
     }
 
     async fn serve_http(&self, stream: BareStream, port: Port) -> io::Result<()> {
-        let mut stream = TcpStream::from_std(stream)?;
+        let mut client = Http::new(TcpStream::from_std(stream)?)?;
         if port == Port::Http {
             self.recorder.connected();
         }
-        stream.set_nodelay(true)?;
-        let mut bytes: Vec<u8> = Vec::with_capacity(4096);
-        loop {
-            let head = loop {
-                if let Some(head) = Head::find(&bytes) {
-                    break head;
-                }
-                if bytes.len() > HEAD_MAX || stream.read_buf(&mut bytes).await? == 0 {
-                    return Ok(());
-                }
-            };
-            let mut close = head.close;
-            let (method, path) = method_and_path(head.line);
-            let mut body = head.body.unwrap_or(Body::Length(0));
-            let wanted = (path == "/" || path.ends_with("/action")) && !body.is_done();
-            let expects_continue = head.expects_continue && !body.is_done();
-            let (method, path) = (method.to_owned(), path.to_owned());
-            bytes.drain(..head.len);
-
+        while let Some(head) = client.head().await? {
+            // Without the version.
+            let request = head
+                .line
+                .rsplit_once(' ')
+                .map_or("", |(request, _)| request);
+            let body = head.body.unwrap_or(Body::Length(0));
+            if head.expects_continue && !body.is_done() {
+                let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+                client.stream.write_all(go_on).await?;
+            }
+            let names_a_function = request.ends_with(" /") || request.ends_with("/action");
+            let most = if names_a_function { BODY_KEPT } else { 0 };
             let mut kept = Vec::new();
-            if expects_continue {
-                stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
-            }
-            loop {
-                let consumed = body.consume(&bytes, |payload| {
-                    if wanted && kept.len() < BODY_KEPT {
-                        kept.extend_from_slice(payload);
-                    }
-                });
-                let Some(consumed) = consumed else {
+            if let Err(error) = client.body(body, &mut kept, most).await {
+                if error.kind() == io::ErrorKind::InvalidData {
                     self.recorder.malformed();
-                    return Ok(());
-                };
-                bytes.drain(..consumed);
-                if body.is_done() {
-                    break;
                 }
-                if stream.read_buf(&mut bytes).await? == 0 {
-                    return Ok(());
-                }
+                return Err(error);
             }
-
-            let ask = HttpAsk { method, path, kept };
-            close |= match port {
-                Port::Stats => self.answer_stats(&ask, &mut stream).await?,
-                Port::Socket | Port::Http => self.answer_http(&ask, &mut stream).await?,
+            let stream = &mut client.stream;
+            let is_over = match port {
+                Port::Stats => {
+                    stream.write_all(&self.stats(request)).await?;
+                    false
+                }
+                Port::Socket | Port::Http => self.answer_http(request, &kept, stream).await?,
             };
-            if close {
-                return Ok(());
+            if is_over || head.close {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Answers one request. True if the connection ends with it.
-    async fn answer_http(&self, asked: &HttpAsk, stream: &mut TcpStream) -> io::Result<bool> {
-        let HttpAsk { method, path, kept } = asked;
-        if method == "POST" && path == "/token" {
+    async fn answer_http(
+        &self,
+        request: &str,
+        kept: &[u8],
+        stream: &mut TcpStream,
+    ) -> io::Result<bool> {
+        if request == "POST /token" {
             // Answered by sdkwsgi itself: no call.
             let token =
                 b"HTTP/1.1 200 OK\r\nX-Auth-Token: server-auth-closed\r\nContent-Length: 0\r\n\r\n";
             stream.write_all(token).await?;
             return Ok(false);
         }
-        let ask = if path == "/" && !kept.is_empty() {
-            parse_array(kept).unwrap_or_else(|_| ask_of_path(method, path))
-        } else {
-            ask_of_path(method, path)
+        let ask = match request.ends_with(" /") {
+            true => parse_array(kept).unwrap_or_else(|_| ask_of_path(request)),
+            false => ask_of_path(request),
         };
-        let without_body = method == "HEAD";
         match self.run(&ask).await {
-            Ending::Whole(json, overall_rc) => {
-                let reply = response(overall_rc, &json, without_body);
-                stream.write_all(&reply).await?;
-                Ok(false)
-            }
-            Ending::Cut(json) => {
-                let reply = response(0, &json, without_body);
-                stream
-                    .write_all(&reply[..reply.len() - json.len() / 2])
-                    .await?;
-                Ok(true)
+            Ending::Reply {
+                json,
+                overall_rc,
+                withheld,
+            } => {
+                let reply = response(overall_rc, &json, request.starts_with("HEAD "));
+                let sent = reply.len().saturating_sub(withheld);
+                stream.write_all(&reply[..sent]).await?;
+                Ok(withheld > 0)
             }
             Ending::Close => Ok(true),
             Ending::Silent(call) => {
-                until_client_leaves(stream).await;
+                let mut ignored = [0; 512];
+                while matches!(stream.read(&mut ignored).await, Ok(1..)) {}
                 drop(call);
                 Ok(true)
             }
@@ -514,18 +492,23 @@ impl Backend {
             _ if call.fails_by_chance => CallEnd::Failed,
             _ => CallEnd::Answered,
         };
-        match (call.end(due), whim) {
-            (CallEnd::Broken, Whim::Cut) => Ending::Cut(self.answer(ask)),
-            (CallEnd::Broken, _) => Ending::Close,
+        let (json, overall_rc) = match (call.end(due), whim) {
+            (CallEnd::Broken, Whim::Close) => return Ending::Close,
             (CallEnd::Failed, Whim::NoSuchGuest) => {
                 let errmsg = format!("Guest '{}' does not exist.", ask.userid);
-                Ending::Whole(error(404, 10, 404, 1, &errmsg), 404)
+                (error(404, 10, 404, 1, &errmsg), 404)
             }
             (CallEnd::Failed | CallEnd::Fallen, _) => {
                 let errmsg = "SMAPI is down: connection to the SMAPI server was refused";
-                Ending::Whole(error(500, 1, -110, 0, errmsg), 500)
+                (error(500, 1, -110, 0, errmsg), 500)
             }
-            (CallEnd::Answered, _) => Ending::Whole(self.answer(ask), 0),
+            (CallEnd::Answered | CallEnd::Broken, _) => (self.answer(ask), 0),
+        };
+        let is_cut = whim == Whim::Cut && overall_rc == 0;
+        Ending::Reply {
+            withheld: if is_cut { json.len() / 2 } else { 0 },
+            json,
+            overall_rc,
         }
     }
 
@@ -556,28 +539,21 @@ impl Backend {
         json
     }
 
-    async fn answer_stats(&self, asked: &HttpAsk, stream: &mut TcpStream) -> io::Result<bool> {
-        let reply = match (&*asked.method, &*asked.path) {
-            ("GET", "/stats") => {
+    /// The answer on the port of the statistics.
+    fn stats(&self, request: &str) -> Vec<u8> {
+        match request {
+            "GET /stats" => {
                 let json = serde_json::to_vec(&self.recorder.report())
                     .expect("a report is numbers and a flag");
                 response(0, &json, false)
             }
-            ("POST", "/reset") => {
+            "POST /reset" => {
                 self.recorder.reset();
                 response(0, b"{}", false)
             }
             _ => response(404, br#"{"have": ["GET /stats", "POST /reset"]}"#, false),
-        };
-        stream.write_all(&reply).await?;
-        Ok(false)
+        }
     }
-}
-
-/// Reads and discards until the client closes or resets.
-async fn until_client_leaves(stream: &mut TcpStream) {
-    let mut ignored = [0; 512];
-    while matches!(stream.read(&mut ignored).await, Ok(n) if n > 0) {}
 }
 
 /// Reads `[function, args, kwargs]`.
@@ -595,22 +571,10 @@ fn parse_array(bytes: &[u8]) -> Result<Ask, String> {
 }
 
 /// `GET /guests/HRX00001/info` is about HRX00001, as is any path with another first word.
-fn ask_of_path(method: &str, path: &str) -> Ask {
-    let path = path.split('?').next().unwrap_or(path);
-    let userid = path.split('/').nth(2).unwrap_or_default().to_owned();
-    Ask {
-        name: format!("{method} {path}"),
-        userid,
-    }
-}
-
-fn method_and_path(line: &[u8]) -> (&str, &str) {
-    let line = std::str::from_utf8(line).unwrap_or_default();
-    let mut words = line.split(' ');
-    (
-        words.next().unwrap_or_default(),
-        words.next().unwrap_or_default(),
-    )
+fn ask_of_path(request: &str) -> Ask {
+    let name = request.split('?').next().unwrap_or(request).to_owned();
+    let userid = name.split('/').nth(2).unwrap_or_default().to_owned();
+    Ask { name, userid }
 }
 
 /// The server's answer to a request that it cannot read.

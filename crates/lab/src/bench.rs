@@ -16,7 +16,6 @@
 pub(crate) mod client;
 mod tally;
 
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -25,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use rustix::process::{Resource, getrlimit};
 use tidegate_runtime::command::executor;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -32,6 +32,8 @@ use tokio::task::JoinSet;
 
 use self::client::{Client, Requests};
 use self::tally::Tally;
+
+use crate::framing::is_readable;
 
 pub use self::client::Failure;
 pub use self::tally::Report;
@@ -191,7 +193,7 @@ pub async fn run(options: Options) -> io::Result<Report> {
         clients.push(client);
     }
 
-    let run = Arc::new(Run::new(&options, load, clients.len()));
+    let run = Arc::new(Run::new(options, load, clients.len()));
     let mut workers = JoinSet::new();
     for (index, client) in clients.into_iter().enumerate() {
         workers.spawn(Arc::clone(&run).work(index as u64, client));
@@ -212,9 +214,7 @@ pub async fn run(options: Options) -> io::Result<Report> {
 struct Run {
     load: Load,
     start: Instant,
-    seconds: Duration,
-    timeout: Duration,
-    leave: Option<(Duration, u64)>,
+    options: Options,
     /// Calls in all, if limited.
     calls: u64,
     next: AtomicU64,
@@ -235,7 +235,7 @@ impl Drop for StopPacer {
 }
 
 impl Run {
-    fn new(options: &Options, load: Load, workers: usize) -> Self {
+    fn new(options: Options, load: Load, workers: usize) -> Self {
         let calls = match load {
             Load::Open { rate } => {
                 let schedule = (rate * options.seconds.as_secs_f64()).ceil();
@@ -250,11 +250,7 @@ impl Run {
         Self {
             load,
             start,
-            seconds: options.seconds,
-            timeout: options.timeout,
-            leave: options
-                .leave_after
-                .map(|after| (after, u64::from(options.leave_every))),
+            options,
             calls,
             next: AtomicU64::new(0),
             workers,
@@ -274,12 +270,14 @@ impl Run {
     }
 
     async fn call(&self, client: &mut Client, call: u64, intended: Instant) {
+        let timeout = self.options.timeout;
+        let every = u64::from(self.options.leave_every);
         let leaves = self
-            .leave
-            .filter(|&(_, every)| call % every == every - 1)
-            .map(|(after, _)| after.min(self.timeout));
+            .options
+            .leave_after
+            .filter(|_| call % every == every - 1);
         self.tally.started(intended);
-        let patience = leaves.unwrap_or(self.timeout);
+        let patience = leaves.map_or(timeout, |after| after.min(timeout));
         match tokio::time::timeout(patience, client.call(call)).await {
             Ok(outcome) => self.tally.ended(call, intended, outcome),
             Err(_) if leaves.is_some() => self.tally.left(),
@@ -291,7 +289,7 @@ impl Run {
     async fn next_call(&self) -> Option<(u64, Instant)> {
         let Load::Open { rate } = self.load else {
             let now = Instant::now();
-            if now.duration_since(self.start) >= self.seconds {
+            if now.duration_since(self.start) >= self.options.seconds {
                 return None;
             }
             let call = self.next.fetch_add(1, Relaxed);
@@ -299,7 +297,7 @@ impl Run {
         };
         self.due.acquire().await.ok()?.forget();
         let call = self.next.fetch_add(1, Relaxed);
-        if self.start.elapsed() >= self.seconds + self.timeout {
+        if self.start.elapsed() >= self.options.seconds + self.options.timeout {
             return None;
         }
         (call < self.calls).then(|| (call, self.intended(rate, call)))
@@ -352,13 +350,7 @@ async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Re
     }
     let opened = start.elapsed();
     tokio::time::sleep(seconds).await;
-    let mut byte = [0];
-    let still_open = held
-        .iter()
-        .filter(|stream| {
-            matches!(stream.try_read(&mut byte), Err(cause) if cause.kind() == io::ErrorKind::WouldBlock)
-        })
-        .count();
+    let still_open = held.iter().filter(|stream| !is_readable(stream)).count();
     Ok(Report::held(
         held.len(),
         still_open,
@@ -369,14 +361,7 @@ async fn hold(target: SocketAddr, connections: u32, seconds: Duration) -> io::Re
 
 /// Reports before the start that a run needs more descriptors than the process may have.
 fn check_descriptors(connections: u32) -> io::Result<()> {
-    // On systems other than Linux, the connects fail instead.
-    let Ok(limits) = fs::read_to_string("/proc/self/limits") else {
-        return Ok(());
-    };
-    let allowed: Option<u64> = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files"))
-        .and_then(|columns| columns.split_whitespace().next()?.parse().ok());
+    let allowed = getrlimit(Resource::Nofile).current;
     let needed = u64::from(connections) + OTHER_DESCRIPTORS;
     match allowed {
         Some(allowed) if needed > allowed => Err(io::Error::other(format!(

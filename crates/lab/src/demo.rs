@@ -240,39 +240,38 @@ async fn storm(
             matches!(answer, Ok(Ok(Answer::Ok)))
         });
     }
-    let (mut answered, mut failed) = (0, 0);
     let mut redraw = tokio::time::interval(progress.period());
     progress.begin(&way.to_string());
+    let mut now = Now {
+        calls,
+        answered: 0,
+        failed: 0,
+        in_flight: 0,
+        passed: Duration::ZERO,
+    };
     loop {
         tokio::select! {
             ended = clients.join_next() => match ended {
-                Some(Ok(true)) => answered += 1,
+                Some(Ok(true)) => now.answered += 1,
                 // A client that panicked has no answer either.
-                Some(_) => failed += 1,
+                Some(_) => now.failed += 1,
                 None => break,
             },
-            _ = redraw.tick() => progress.show(&Now {
-                calls,
-                answered,
-                failed,
-                in_flight: backend.report().in_flight,
-                passed: begun.elapsed(),
-            }),
+            _ = redraw.tick() => {
+                now.in_flight = backend.report().in_flight;
+                now.passed = begun.elapsed();
+                progress.show(&now);
+            }
         }
     }
-    let took = begun.elapsed();
-    progress.end(&Now {
-        calls,
-        answered,
-        failed,
-        in_flight: 0,
-        passed: took,
-    });
+    now.in_flight = 0;
+    now.passed = begun.elapsed();
+    progress.end(&now);
     Storm {
         way,
-        answered,
-        failed,
-        took,
+        answered: now.answered,
+        failed: now.failed,
+        took: now.passed,
         backend: backend.report(),
     }
 }

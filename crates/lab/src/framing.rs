@@ -1,20 +1,109 @@
-//! Where a message ends: one HTTP/1.1 head, one HTTP/1.1 body.
+//! HTTP/1.1 messages on a connection: one head, one body.
 //!
 //! Just enough for a stand-in backend and a load generator, at a few hundred nanoseconds per
 //! message. It is lenient; the product is strict.
 
+use std::io;
+
 use memchr::{memchr, memmem};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
 
 /// Largest HTTP head that is read.   bytes
-pub(crate) const HEAD_MAX: usize = 64 * 1024;
+const HEAD_MAX: usize = 64 * 1024;
+
+/// A connection, and what was read from it and not used yet.
+#[derive(Debug)]
+pub(crate) struct Http {
+    pub(crate) stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Http {
+    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let bytes = Vec::new();
+        Ok(Self { stream, bytes })
+    }
+
+    /// Whether the peer has closed, or has sent bytes that no one asked for. Costs no system call
+    /// unless either has happened.
+    pub(crate) fn is_stale(&self) -> bool {
+        !self.bytes.is_empty() || is_readable(&self.stream)
+    }
+
+    /// The next head, or `None` if the connection ends before it.
+    ///
+    /// # Errors
+    /// Of the connection; `UnexpectedEof` if it ends within a head, `InvalidData` if that is too
+    /// large.
+    pub(crate) async fn head(&mut self) -> io::Result<Option<Head>> {
+        loop {
+            if let Some(head) = Head::find(&self.bytes) {
+                self.bytes.drain(..head.len);
+                return Ok(Some(head));
+            }
+            if self.bytes.len() > HEAD_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            if self.read().await? == 0 {
+                return match self.bytes.is_empty() {
+                    true => Ok(None),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
+    }
+
+    /// Reads a body to its end, and appends at most `most` bytes of it to `kept`.
+    ///
+    /// # Errors
+    /// Of the connection; `UnexpectedEof` if it ends within the body, `InvalidData` if that is
+    /// malformed.
+    pub(crate) async fn body(
+        &mut self,
+        mut body: Body,
+        kept: &mut Vec<u8>,
+        most: usize,
+    ) -> io::Result<()> {
+        loop {
+            let consumed = body.consume(&self.bytes, |payload| {
+                let room = most.saturating_sub(kept.len());
+                kept.extend_from_slice(&payload[..payload.len().min(room)]);
+            });
+            self.bytes
+                .drain(..consumed.ok_or(io::ErrorKind::InvalidData)?);
+            if body.is_done() {
+                return Ok(());
+            }
+            if self.read().await? == 0 {
+                return match body {
+                    Body::UntilClose => Ok(()),
+                    _ => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<usize> {
+        self.bytes.reserve(4096);
+        self.stream.read_buf(&mut self.bytes).await
+    }
+}
+
+/// Whether a connection has bytes to read, has ended or has failed.
+pub(crate) fn is_readable(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0]);
+    !matches!(read, Err(cause) if cause.kind() == io::ErrorKind::WouldBlock)
+}
 
 /// The head of a request or a response.
 #[derive(Debug)]
-pub(crate) struct Head<'a> {
+pub(crate) struct Head {
     /// Its length with the empty line.   bytes
-    pub(crate) len: usize,
-    /// The request line or status line.
-    pub(crate) line: &'a [u8],
+    len: usize,
+    /// The request line or status line; empty if it is not UTF-8.
+    pub(crate) line: String,
     /// How the body is framed; none if no header says.
     pub(crate) body: Option<Body>,
     /// Whether it asks to close the connection.
@@ -23,14 +112,16 @@ pub(crate) struct Head<'a> {
     pub(crate) expects_continue: bool,
 }
 
-impl<'a> Head<'a> {
+impl Head {
     /// The head at the beginning of `bytes`, if complete.
-    pub(crate) fn find(bytes: &'a [u8]) -> Option<Self> {
+    fn find(bytes: &[u8]) -> Option<Self> {
         let len = memmem::find(bytes, b"\r\n\r\n")? + 4;
-        let mut lines = Lines(&bytes[..len - 2]);
+        let lines = bytes[..len - 4].split(|byte| *byte == b'\n');
+        let mut lines = lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let line = lines.next().unwrap_or_default().to_owned();
         let mut head = Self {
             len,
-            line: lines.next().unwrap_or_default(),
+            line: String::from_utf8(line).unwrap_or_default(),
             body: None,
             close: false,
             expects_continue: false,
@@ -55,20 +146,6 @@ impl<'a> Head<'a> {
             }
         }
         Some(head)
-    }
-}
-
-/// Lines that each end in CR LF.
-struct Lines<'a>(&'a [u8]);
-
-impl<'a> Iterator for Lines<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let end = memchr(b'\n', self.0)?;
-        let line = &self.0[..end];
-        self.0 = &self.0[end + 1..];
-        Some(line.strip_suffix(b"\r").unwrap_or(line))
     }
 }
 
@@ -110,11 +187,7 @@ impl Body {
 
     /// Consumes the bytes of the body at the beginning of `bytes`, passes its payload to `payload`
     /// and returns the number of bytes consumed; none if malformed.
-    pub(crate) fn consume(
-        &mut self,
-        bytes: &[u8],
-        mut payload: impl FnMut(&[u8]),
-    ) -> Option<usize> {
+    fn consume(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Option<usize> {
         match self {
             Self::Length(left) => {
                 let taken =

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::json;
 use tidegate_zvm::reply::{self, Ending, MODULE_ID};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::{Options, Protocol};
 use crate::conn;
-use crate::framing::{Body, HEAD_MAX, Head};
+use crate::framing::{Body, Http};
 
 /// Largest answer that is read.   bytes
 const ANSWER_MAX: usize = 64 * 1024 * 1024;
@@ -126,9 +126,9 @@ pub(crate) struct Client {
     target: SocketAddr,
     requests: Arc<Requests>,
     /// The persistent connection, on HTTP.
-    kept: Option<TcpStream>,
+    kept: Option<Http>,
+    /// The answer.
     bytes: Vec<u8>,
-    payload: Vec<u8>,
 }
 
 impl Client {
@@ -138,15 +138,13 @@ impl Client {
             requests,
             kept: None,
             bytes: Vec::new(),
-            payload: Vec::new(),
         }
     }
 
     /// Opens the connection for HTTP calls.
     pub(crate) async fn connect(&mut self) -> io::Result<()> {
         let stream = TcpStream::connect(self.target).await?;
-        stream.set_nodelay(true)?;
-        self.kept = Some(stream);
+        self.kept = Some(Http::new(stream)?);
         Ok(())
     }
 
@@ -178,7 +176,10 @@ impl Client {
             let ready = ready.map_err(|_| Failure::Reset)?;
             // A reset is an end too, and only the next read shows it.
             let is_end = ready.is_read_closed() && !ready.is_error();
-            self.make_room()?;
+            if self.bytes.len() > ANSWER_MAX {
+                return Err(Failure::Cut);
+            }
+            self.bytes.reserve(4096);
             match stream.try_read_buf(&mut self.bytes) {
                 Ok(0) => return Ok(()),
                 Ok(_) if is_end && self.bytes.len() < self.bytes.capacity() => return Ok(()),
@@ -190,88 +191,34 @@ impl Client {
     }
 
     async fn call_http(&mut self, call: u64) -> Result<Answer, Failure> {
-        if let Some(stream) = &self.kept {
-            // Closed while idle; costs no system call unless bytes have come.
-            let mut byte = [0];
-            if !matches!(stream.try_read(&mut byte), Err(cause) if cause.kind() == io::ErrorKind::WouldBlock)
-            {
-                self.kept = None;
-            }
-        }
-        if self.kept.is_none() {
+        if self.kept.as_ref().is_none_or(Http::is_stale) {
             self.connect().await.map_err(|_| Failure::Connect)?;
         }
-        let mut stream = self.kept.take().expect("connected above");
-        stream
-            .write_all(self.requests.turn(call))
-            .await
-            .map_err(|_| Failure::Reset)?;
-
-        let (mut body, mut close) = loop {
-            if self.read(&mut stream).await? == 0 {
-                return Err(if self.bytes.is_empty() {
-                    Failure::Empty
-                } else {
-                    Failure::Cut
-                });
-            }
-            match Head::find(&self.bytes) {
-                Some(head) if head.line.starts_with(b"HTTP/1.1 1") => {
-                    let len = head.len;
-                    self.bytes.drain(..len);
-                }
-                Some(head) => {
-                    let body = head.body.unwrap_or(Body::UntilClose);
-                    let (len, close) = (head.len, head.close);
-                    self.bytes.drain(..len);
-                    break (body, close);
-                }
-                None if self.bytes.len() > HEAD_MAX => return Err(Failure::Cut),
-                None => {}
+        let mut http = self.kept.take().expect("connected above");
+        let sent = http.stream.write_all(self.requests.turn(call)).await;
+        sent.map_err(failure)?;
+        let head = loop {
+            match http.head().await.map_err(failure)? {
+                None => return Err(Failure::Empty),
+                Some(head) if head.line.starts_with("HTTP/1.1 1") => {}
+                Some(head) => break head,
             }
         };
-        self.payload.clear();
-        loop {
-            let payload = &mut self.payload;
-            let consumed = body
-                .consume(&self.bytes, |bytes| payload.extend_from_slice(bytes))
-                .ok_or(Failure::Cut)?;
-            self.bytes.drain(..consumed);
-            if body.is_done() {
-                break;
-            }
-            if payload.len() > ANSWER_MAX {
-                return Err(Failure::Cut);
-            }
-            if self.read(&mut stream).await? == 0 {
-                if body != Body::UntilClose {
-                    return Err(Failure::Cut);
-                }
-                close = true;
-                break;
-            }
+        let body = head.body.unwrap_or(Body::UntilClose);
+        let read = http.body(body, &mut self.bytes, ANSWER_MAX).await;
+        read.map_err(failure)?;
+        if !head.close && body != Body::UntilClose {
+            self.kept = Some(http);
         }
-        // Bytes without a request: they are no answer to the next call.
-        if !close && self.bytes.is_empty() {
-            self.kept = Some(stream);
-        }
-        judge(&self.payload)
+        judge(&self.bytes)
     }
+}
 
-    async fn read(&mut self, stream: &mut TcpStream) -> Result<usize, Failure> {
-        self.make_room()?;
-        stream
-            .read_buf(&mut self.bytes)
-            .await
-            .map_err(|_| Failure::Reset)
-    }
-
-    fn make_room(&mut self) -> Result<(), Failure> {
-        if self.bytes.len() > ANSWER_MAX {
-            return Err(Failure::Cut);
-        }
-        self.bytes.reserve(4096);
-        Ok(())
+/// Why an answer over HTTP was not read to its end.
+fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => Failure::Cut,
+        _ => Failure::Reset,
     }
 }
 

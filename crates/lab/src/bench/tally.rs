@@ -101,17 +101,17 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "latency  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}",
-            Micros(self.p50_us),
-            Micros(self.p90_us),
-            Micros(self.p99_us),
-            Micros(self.p999_us),
-            Micros(self.max_us)
+            shown(self.p50_us),
+            shown(self.p90_us),
+            shown(self.p99_us),
+            shown(self.p999_us),
+            shown(self.max_us)
         )?;
         write!(
             f,
             "lag      p50 {}  p99 {}",
-            Micros(self.lag_p50_us),
-            Micros(self.lag_p99_us)
+            shown(self.lag_p50_us),
+            shown(self.lag_p99_us)
         )?;
         if let Some(inversions) = self.inversions {
             write!(f, "\nout of order {:.2} % of pairs", inversions * 100.0)?;
@@ -121,15 +121,11 @@ impl fmt::Display for Report {
 }
 
 /// A latency in the most readable unit.
-struct Micros(f64);
-
-impl fmt::Display for Micros {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            us if us >= 1e6 => write!(f, "{:.2} s", us / 1e6),
-            us if us >= 1e3 => write!(f, "{:.2} ms", us / 1e3),
-            us => write!(f, "{us:.1} us"),
-        }
+fn shown(micros: f64) -> String {
+    match micros {
+        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
+        us if us >= 1e3 => format!("{:.2} ms", us / 1e3),
+        us => format!("{us:.1} us"),
     }
 }
 
