@@ -1,10 +1,10 @@
 //! The command line.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tidegate_runtime::command::wants_colours;
 
 use crate::config::DEFAULT_PATH;
 use crate::tools;
@@ -72,7 +72,7 @@ struct ConfigFile {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let graphical = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let graphical = wants_colours(&std::io::stderr());
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
@@ -86,14 +86,8 @@ pub fn main() -> ExitCode {
         Command::Demo(arguments) => tools::lab::run("demo", &arguments),
         Command::Backend(arguments) => tools::lab::run("backend", &arguments),
         #[cfg(feature = "leases")]
-        Command::LeaseAgent(options) => tools::lease_agent::main(options).unwrap_or_else(failed),
+        Command::LeaseAgent(options) => tools::lease_agent::run(options),
         Command::Simulate(command) => tools::simulate::main(&command),
         Command::Bench(arguments) => tools::lab::run("bench", &arguments),
     }
-}
-
-#[cfg(feature = "leases")]
-fn failed(error: std::io::Error) -> ExitCode {
-    eprintln!("tidegate: {error}");
-    ExitCode::FAILURE
 }

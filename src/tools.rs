@@ -25,3 +25,9 @@ mod service_manager;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod simulate;
 mod table;
+
+/// Reports on stderr why a command failed.
+fn failed(why: impl std::fmt::Display) -> std::process::ExitCode {
+    eprintln!("tidegate: {why}");
+    std::process::ExitCode::FAILURE
+}

@@ -182,7 +182,6 @@ pub fn audit(
 ) -> Result<Report, AuditError> {
     let clock_error = assumptions.clock_error;
     check_clock_error(clock_error, &limits)?;
-    let names: Vec<String> = logs.iter().map(|log| log.name().to_owned()).collect();
     let mut audit = Audit {
         judge: Judge::new(limits, clock_error),
         order: Order::new(assumptions.reorder as usize),
@@ -190,13 +189,13 @@ pub fn audit(
         numbers: HashMap::new(),
         recent: Recent::default(),
         report: Report {
-            logs: names.len(),
+            logs: logs.len(),
             ignored: assumptions.ignore_missing,
             ..Report::default()
         },
         crowded: None,
     };
-    log::merge(&mut logs, |at| audit.take(&names, &at))?;
+    log::merge(&mut logs, |at| audit.take(&at))?;
     if let Some((name, line)) = audit.crowded {
         return Err(AuditError::Sidecars { name, line });
     }
@@ -237,7 +236,7 @@ struct Audit {
 
 impl Audit {
     /// Takes one line. Returns the time up to which the log has been read, if the line contains it.
-    fn take(&mut self, names: &[String], at: &At<'_>) -> Option<u64> {
+    fn take(&mut self, at: &At<'_>) -> Option<u64> {
         let line = match at.line {
             Some(line) => line::read(line),
             None => Line::Broken("it is too long"),
@@ -254,7 +253,7 @@ impl Audit {
             }
             Line::Broken(why) => {
                 self.report.broken += 1;
-                self.show(names, at, why);
+                self.show(at, why);
                 return None;
             }
         };
@@ -262,14 +261,13 @@ impl Audit {
         let number = *self.numbers.entry(call.started).or_insert(sidecars);
         if number == SIDECARS_MAX {
             self.numbers.remove(&call.started);
-            self.crowded
-                .get_or_insert((names[at.log].clone(), at.number));
+            self.crowded.get_or_insert((at.log.to_owned(), at.number));
             return None;
         }
         if number == sidecars {
             let sidecar = Sidecar {
                 started: call.started,
-                log: names[at.log].clone(),
+                log: at.log.to_owned(),
                 ..Sidecar::default()
             };
             self.sidecars.push((sidecar, Seen::default()));
@@ -282,7 +280,7 @@ impl Audit {
                 Repeated::NotCompared => self.report.not_compared += 1,
                 Repeated::Other => {
                     self.report.differ += 1;
-                    self.show(names, at, "another line of the same call differs");
+                    self.show(at, "another line of the same call differs");
                 }
             }
             return None;
@@ -301,10 +299,10 @@ impl Audit {
     }
 
     /// Names a line in the report, unless it names enough already.
-    fn show(&mut self, names: &[String], at: &At<'_>, why: &'static str) {
+    fn show(&mut self, at: &At<'_>, why: &'static str) {
         if self.report.broken_shown.len() < BROKEN_SHOWN {
             self.report.broken_shown.push(Broken {
-                log: names[at.log].clone(),
+                log: at.log.to_owned(),
                 line: at.number,
                 why,
             });

@@ -9,6 +9,7 @@ use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::quota;
 use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::Engine;
+use tidegate_runtime::command::exit_code;
 
 use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
 use crate::call::pace::{CostRange, pace};
@@ -37,11 +38,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
     // A reader that closes the pipe early has read enough. The exit code still shows the result.
     let _ = io::stderr().write_all(report.problems.as_bytes());
     let _ = io::stdout().write_all(report.settings.as_bytes());
-    if report.good {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    exit_code(report.good)
 }
 
 /// The whole output of the command.

@@ -1,7 +1,9 @@
 //! Asks a running sidecar's admin address: one request, one answer, within a bound.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +12,8 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tidegate_runtime::command::executor;
 use tokio::net::TcpStream;
+
+use super::failed;
 
 /// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(10);
@@ -94,13 +98,12 @@ impl Admin {
 }
 
 fn read_token(path: &Path) -> Result<String, ClientError> {
-    match std::fs::read_to_string(path) {
-        Ok(token) => Ok(token.trim().to_owned()),
-        Err(cause) => Err(ClientError::Token {
-            path: path.to_owned(),
-            cause,
-        }),
-    }
+    let token = std::fs::read_to_string(path);
+    let token = token.map_err(|cause| ClientError::Token {
+        path: path.to_owned(),
+        cause,
+    })?;
+    Ok(token.trim().to_owned())
 }
 
 /// Asks for a path and returns the status and the body, or the reason why there is no answer
@@ -186,19 +189,15 @@ pub(super) fn print(
     admin: &Admin,
     answer: Result<Value, ClientError>,
     show: impl FnOnce(&Value) -> String,
-) -> std::process::ExitCode {
-    use std::io::Write as _;
+) -> ExitCode {
     let text = match &answer {
         Ok(answer) if admin.json => format!("{answer:#}\n"),
         Ok(answer) => show(answer),
-        Err(error) => {
-            eprintln!("tidegate: {error}");
-            return std::process::ExitCode::FAILURE;
-        }
+        Err(error) => return failed(error),
     };
-    // The reader has closed the pipe.
+    // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    std::process::ExitCode::SUCCESS
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]

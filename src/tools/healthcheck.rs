@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{client, runtime_file};
+use super::{client, failed, runtime_file};
 use crate::config::DEFAULT_PATH;
 
 /// `admin.bind` in the environment, which a container shares with its health check.
@@ -62,10 +62,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     });
     match asked {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("tidegate: {why}");
-            ExitCode::FAILURE
-        }
+        Err(why) => failed(why),
     }
 }
 

@@ -6,6 +6,8 @@ use std::process::{Command, ExitCode};
 
 use tidegate_runtime::command::companion;
 
+use super::failed;
+
 const PROGRAM: &str = "tidegate-lab";
 
 /// Everything after the command's name, as it is.
@@ -30,10 +32,9 @@ pub fn run(command: &str, arguments: &Arguments) -> ExitCode {
         .arg(command)
         .args(&arguments.arguments)
         .exec();
-    eprintln!(
-        "tidegate: `{command}` is a command of {PROGRAM}, and {} cannot be run: {error}; put {PROGRAM} \
+    failed(format_args!(
+        "`{command}` is a command of {PROGRAM}, and {} cannot be run: {error}; put {PROGRAM} \
          beside tidegate or in PATH, or build it with `cargo build --release -p {PROGRAM}`",
         program.display()
-    );
-    ExitCode::FAILURE
+    ))
 }

@@ -43,7 +43,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
-use super::service_manager;
+use super::{failed, service_manager};
 
 /// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.
@@ -102,25 +102,28 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
     SafeCapacity::new(given).map_err(|_| wrong())
 }
 
-/// The command: answers until SIGTERM or ctrl-c, then releases its leases.
-///
-/// # Errors
-///
-/// An address that cannot be listened on, or is not a loopback address.
-pub fn main(options: Options) -> io::Result<ExitCode> {
-    executor(1)?.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let running = Agent::start(options).await?;
-        eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
-        service_manager::ready();
-        tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted?,
-            _ = terminate.recv() => {}
-        }
-        service_manager::stopping();
-        running.stop().await;
-        Ok(ExitCode::SUCCESS)
-    })
+/// The command: answers until SIGTERM or ctrl-c, then releases its leases. Exit code 1 if it cannot
+/// start.
+#[must_use]
+pub fn run(options: Options) -> ExitCode {
+    match executor(1).and_then(|runtime| runtime.block_on(until_told(options))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(error),
+    }
+}
+
+async fn until_told(options: Options) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let running = Agent::start(options).await?;
+    eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
+    service_manager::ready();
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        _ = terminate.recv() => {}
+    }
+    service_manager::stopping();
+    running.stop().await;
+    Ok(())
 }
 
 /// The lease client behind its address.

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_runtime::command::executor;
+use tidegate_runtime::command::{executor, exit_code};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinSet, spawn_blocking};
 use tracing::{error, info, warn};
 
 use super::runtime_file::{self, RuntimeFile};
@@ -109,10 +109,7 @@ pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
     match finished {
         Ok(finished) => {
             logs.finish();
-            match finished {
-                true => ExitCode::SUCCESS,
-                false => ExitCode::FAILURE,
-            }
+            exit_code(finished)
         }
         Err(error) => fatal(logs, &error),
     }
@@ -231,18 +228,10 @@ async fn until_told(
     written: Option<RuntimeFile>,
 ) -> bool {
     let app = Arc::new(app);
-    let mut reload: Option<JoinHandle<()>> = None;
+    let mut reloads = JoinSet::new();
     let by = loop {
-        let is_idle = reload.is_none();
-        let reloaded = async {
-            match &mut reload {
-                Some(reload) => reload.await,
-                None => std::future::pending().await,
-            }
-        };
         let unknown = tokio::select! {
-            ended = reloaded => {
-                reload = None;
+            Some(ended) = reloads.join_next() => {
                 if let Err(failed) = ended {
                     error!("the reload failed, which is a bug: {failed}");
                     app.reload_refused(vec!["the reload failed, which is a bug".to_owned()]);
@@ -250,13 +239,13 @@ async fn until_told(
                 continue;
             }
             // One at a time. A signal that arrives meanwhile is kept for the next.
-            _ = signals.hang_up.recv(), if is_idle => {
+            _ = signals.hang_up.recv(), if reloads.is_empty() => {
                 let (app, path) = (Arc::clone(&app), path.to_owned());
-                reload = Some(spawn_blocking(move || {
+                reloads.spawn_blocking(move || {
                     service_manager::reloading();
                     take_config(&app, path);
                     service_manager::ready();
-                }));
+                });
                 continue;
             }
             _ = signals.user_1.recv() => "SIGUSR1",

@@ -19,9 +19,11 @@ mod times;
 mod world;
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Read as _, Write};
+use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use tidegate_runtime::command::wants_colours;
 
 use crate::config::Problems;
 
@@ -81,10 +83,9 @@ pub struct Arguments {
 /// be read or has a mistake.
 #[must_use]
 pub fn run(arguments: &Arguments) -> ExitCode {
-    let style = if io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        Style::Coloured
-    } else {
-        Style::Plain
+    let style = match wants_colours(&io::stdout()) {
+        true => Style::Coloured,
+        false => Style::Plain,
     };
     match write_reports(arguments, style, &mut io::stdout(), &mut io::stderr()) {
         Ok(verdict) => verdict.into(),

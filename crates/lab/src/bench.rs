@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, getrlimit};
-use tidegate_runtime::command::executor;
+use tidegate_runtime::command::{executor, exit_code};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -152,12 +152,7 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
     } else {
         println!("{report}");
     }
-    let worked = report.ok > 0 || report.held > 0;
-    Ok(if worked {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(report.ok > 0 || report.held > 0))
 }
 
 /// Puts the load on the target. Ends without help: no call starts after `seconds` (in an open

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidegate_runtime::command::executor;
+use tidegate_runtime::command::{executor, exit_code, wants_colours};
 use tokio::task::JoinSet;
 
 use self::progress::Now;
@@ -128,16 +128,13 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
     executor(1)?.block_on(async {
         let progress = Progress::to_stderr();
         let outcome = run(options.calls, &LIMITS, &progress, &sidecar::start).await?;
-        let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let colours = wants_colours(&io::stdout());
         println!("{}", outcome.table(colours));
         // Without a terminal, no user is there to end it.
         if !options.once && io::stdin().is_terminal() {
             stay().await?;
         }
-        Ok(match outcome.kept() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        })
+        Ok(exit_code(outcome.kept()))
     })
 }
 

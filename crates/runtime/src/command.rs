@@ -1,9 +1,10 @@
-//! What the commands of all programs share: threads, listeners, durations as arguments, and other
-//! programs that are installed beside them.
+//! What the commands of all programs share: threads, listeners, durations as arguments, colours,
+//! exit codes, and other programs that are installed beside them.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
@@ -60,6 +61,21 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
+}
+
+/// Whether a stream is for people who want colours: a terminal, without `NO_COLOR`.
+#[must_use]
+pub fn wants_colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// Exit code 0 if all is well, else 1.
+#[must_use]
+pub fn exit_code(is_well: bool) -> ExitCode {
+    match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
 /// The program of this name in the directory of the running one. If there is none, the bare name,

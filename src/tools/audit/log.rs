@@ -40,8 +40,8 @@ pub struct LogError {
 
 /// One line of a log.
 pub(super) struct At<'a> {
-    /// The index of the log.
-    pub(super) log: usize,
+    /// The name of the log in the report.
+    pub(super) log: &'a str,
     /// The number of the line, from 1.
     pub(super) number: u64,
     /// The line without its end; `None` if it is too long.
@@ -90,13 +90,8 @@ impl Log {
         Err(LogError { name, cause })
     }
 
-    /// Its name in the report.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Reads one line; `None` at the end.
-    fn next(&mut self) -> io::Result<Option<Length>> {
+    fn next(&mut self) -> io::Result<Option<At<'_>>> {
         self.buffer.clear();
         let most = LINE_MAX as u64 + 1;
         let read = (&mut self.reader)
@@ -106,19 +101,17 @@ impl Log {
             return Ok(None);
         }
         self.line += 1;
-        if self.buffer.last() == Some(&b'\n') {
-            self.buffer.pop();
-        } else if self.buffer.len() > LINE_MAX {
+        let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
+        let fits = line.len() <= LINE_MAX;
+        if !fits {
             self.reader.skip_until(b'\n')?;
-            return Ok(Some(Length::TooLong));
         }
-        Ok(Some(Length::Fits))
+        Ok(Some(At {
+            log: &self.name,
+            number: self.line,
+            line: fits.then_some(line),
+        }))
     }
-}
-
-enum Length {
-    Fits,
-    TooLong,
 }
 
 /// Reads all lines of all logs. `take` returns the time up to which the log has been read, in
@@ -136,21 +129,13 @@ pub(super) fn merge(
         let next = turns.peek().map_or(u64::MAX, |Reverse((come, _))| *come);
         let open = &mut logs[log];
         while come <= next {
-            let length = match open.next() {
-                Ok(Some(length)) => length,
+            let at = match open.next() {
+                Ok(Some(at)) => at,
                 Ok(None) => break,
                 Err(cause) => {
                     let name = open.name.clone();
                     return Err(LogError { name, cause });
                 }
-            };
-            let at = At {
-                log,
-                number: open.line,
-                line: match length {
-                    Length::Fits => Some(&open.buffer),
-                    Length::TooLong => None,
-                },
             };
             come = come.max(take(at).unwrap_or(0));
         }

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tidegate_leases::client::{
     Allowance, Kind, NotACapacity, OpenError, ResourceState, Tokens, WaitError,
 };
@@ -92,8 +93,8 @@ async fn wait(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response,
         .map_err(|_| bad("cost must be a number from 0 to 1,000,000"))?;
     let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
     let rate = agent.rate(&id)?;
-    let ((), waited) = within(patience, rate.wait_with_cost(cost)).await?;
-    Ok(Json(waited).into_response())
+    let ((), waited_seconds) = within(patience, rate.wait_with_cost(cost)).await?;
+    Ok(Json(json!({ "waited_seconds": waited_seconds })).into_response())
 }
 
 async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response, Refused> {
@@ -102,17 +103,16 @@ async fn enter(State(agent): Shared, id: OneId, asked: Asked) -> Result<Response
     let patience = seconds("timeout", asked.timeout, TIMEOUT, TIMEOUT_MAX)?;
     let ttl = ttl(&asked)?;
     let gauge = agent.gauge(&id)?;
-    let (guard, waited) = within(patience, gauge.enter()).await?;
-    let token = agent.guards.keep(&id, guard, ttl);
-    let token = token.ok_or_else(|| Refused {
-        status: StatusCode::SERVICE_UNAVAILABLE,
-        why: "too many places are held through this agent".to_owned(),
+    let (guard, waited_seconds) = within(patience, gauge.enter()).await?;
+    let token = agent.guards.keep(&id, guard, ttl).ok_or_else(|| {
+        let why = "too many places are held through this agent";
+        Refused::new(StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let entered = Entered {
-        token,
-        ttl_seconds: ttl.as_secs_f64(),
-        waited,
-    };
+    let entered = json!({
+        "token": token,
+        "ttl_seconds": ttl.as_secs_f64(),
+        "waited_seconds": waited_seconds,
+    });
     Ok(Json(entered).into_response())
 }
 
@@ -151,32 +151,17 @@ async fn metrics(State(agent): Shared) -> Response {
     agent.registry.text().into_response()
 }
 
-/// The time in line.
-#[derive(Serialize)]
-struct Waited {
-    waited_seconds: f64,
-}
-
-/// The result of a wait, and its time.
+/// The result of a wait, and the seconds that it took.
 async fn within<T>(
     patience: Duration,
     waiting: impl Future<Output = Result<T, WaitError>>,
-) -> Result<(T, Waited), Refused> {
+) -> Result<(T, f64), Refused> {
     let began = Instant::now();
-    let ended = timeout(patience, waiting).await.map_err(|_| Refused {
-        status: StatusCode::GATEWAY_TIMEOUT,
-        why: format!("no capacity within {} s", patience.as_secs_f64()),
+    let ended = timeout(patience, waiting).await.map_err(|_| {
+        let why = format!("no capacity within {} s", patience.as_secs_f64());
+        Refused::new(StatusCode::GATEWAY_TIMEOUT, why)
     })?;
-    let waited_seconds = began.elapsed().as_secs_f64();
-    Ok((ended?, Waited { waited_seconds }))
-}
-
-#[derive(Serialize)]
-struct Entered {
-    token: String,
-    ttl_seconds: f64,
-    #[serde(flatten)]
-    waited: Waited,
+    Ok((ended?, began.elapsed().as_secs_f64()))
 }
 
 /// A resource, as JSON.
@@ -187,16 +172,10 @@ struct Shown<'a> {
     /// Null: no limit.
     allowance: Option<f64>,
     /// Null: it has ended, or there was none yet.
-    lease: Option<ShownLease>,
+    lease: Option<Value>,
     wants: f64,
     waiting: usize,
     held: u64,
-}
-
-#[derive(Serialize)]
-struct ShownLease {
-    capacity: f64,
-    ends_in_seconds: f64,
 }
 
 impl<'a> Shown<'a> {
@@ -211,9 +190,8 @@ impl<'a> Shown<'a> {
                 Allowance::UpTo(up_to) => Some(up_to),
                 Allowance::Unlimited => None,
             },
-            lease: state.lease.map(|(capacity, ends_in)| ShownLease {
-                capacity,
-                ends_in_seconds: ends_in.as_secs_f64(),
+            lease: state.lease.map(|(capacity, ends_in)| {
+                json!({ "capacity": capacity, "ends_in_seconds": ends_in.as_secs_f64() })
             }),
             wants: state.wants,
             waiting: state.waiting,
@@ -258,7 +236,7 @@ fn seconds(
     };
     match Duration::try_from_secs_f64(given) {
         Ok(span) if span <= most => Ok(span),
-        _ => Err(bad(&format!(
+        _ => Err(bad(format!(
             "{name} must be a number of seconds from 0 to {}, not {given}",
             most.as_secs()
         ))),
@@ -276,7 +254,7 @@ fn ttl(asked: &Question) -> Result<Duration, Refused> {
 fn absent(name: &str, given: Option<f64>) -> Result<(), Refused> {
     match given {
         None => Ok(()),
-        Some(_) => Err(bad(&format!("{name} means nothing here"))),
+        Some(_) => Err(bad(format!("{name} means nothing here"))),
     }
 }
 
@@ -295,18 +273,15 @@ fn wants(body: &[u8]) -> Result<Option<f64>, Refused> {
 fn held(is_held: bool) -> Result<Response, Refused> {
     match is_held {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
-        false => Err(Refused {
-            status: StatusCode::NOT_FOUND,
-            why: "this place is not held, or no longer".to_owned(),
-        }),
+        false => {
+            let why = "this place is not held, or no longer";
+            Err(Refused::new(StatusCode::NOT_FOUND, why))
+        }
     }
 }
 
-fn bad(message: &str) -> Refused {
-    Refused {
-        status: StatusCode::BAD_REQUEST,
-        why: message.to_owned(),
-    }
+fn bad(why: impl Into<String>) -> Refused {
+    Refused::new(StatusCode::BAD_REQUEST, why)
 }
 
 /// The error, and its reason.
@@ -314,6 +289,13 @@ fn bad(message: &str) -> Refused {
 struct Refused {
     status: StatusCode,
     why: String,
+}
+
+impl Refused {
+    fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { status, why }
+    }
 }
 
 impl From<NotOpened> for Refused {
@@ -327,8 +309,7 @@ impl From<NotOpened> for Refused {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         };
-        let why = why.to_string();
-        Self { status, why }
+        Self::new(status, why.to_string())
     }
 }
 
@@ -338,26 +319,25 @@ impl From<WaitError> for Refused {
             WaitError::TooMany => StatusCode::TOO_MANY_REQUESTS,
             WaitError::Closed => StatusCode::SERVICE_UNAVAILABLE,
         };
-        let why = why.to_string();
-        Self { status, why }
+        Self::new(status, why.to_string())
     }
 }
 
 impl From<NotACapacity> for Refused {
     fn from(wrong: NotACapacity) -> Self {
-        bad(&wrong.to_string())
+        bad(wrong.to_string())
     }
 }
 
 impl From<PathRejection> for Refused {
     fn from(rejection: PathRejection) -> Self {
-        bad(&rejection.body_text())
+        bad(rejection.body_text())
     }
 }
 
 impl From<QueryRejection> for Refused {
     fn from(rejection: QueryRejection) -> Self {
-        bad(&rejection.body_text())
+        bad(rejection.body_text())
     }
 }
 
@@ -369,9 +349,5 @@ impl IntoResponse for Refused {
 
 /// An error, in the form of all errors here.
 fn error(status: StatusCode, message: &str) -> Response {
-    #[derive(Serialize)]
-    struct Body<'a> {
-        error: &'a str,
-    }
-    (status, Json(Body { error: message })).into_response()
+    (status, Json(json!({ "error": message }))).into_response()
 }

@@ -14,6 +14,8 @@ mod table;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use tidegate_runtime::command::exit_code;
+
 pub use model::{Outcome, Rule, run};
 pub use scenario::Scenario;
 pub use table::Summary;
@@ -46,10 +48,7 @@ pub struct Arguments {
 /// Runs the scenarios. Exit code 0 if each meets its expectations, 1 if one does not.
 #[must_use]
 pub fn main(arguments: &Arguments) -> ExitCode {
-    match write_summaries(arguments, &mut io::stdout()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) | Err(_) => ExitCode::FAILURE,
-    }
+    exit_code(write_summaries(arguments, &mut io::stdout()).unwrap_or(false))
 }
 
 /// Runs the scenarios and writes the results. False if an expectation fails.

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use tidegate_runtime::command::exit_code;
 
 use crate::tools::table::Column;
 
@@ -31,10 +32,8 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         }
     };
     let report = Report::new(arguments, &run(arguments, rule));
-    match report.write(arguments.json, &mut io::stdout()) {
-        Ok(()) if report.holds() => ExitCode::SUCCESS,
-        Ok(()) | Err(_) => ExitCode::FAILURE,
-    }
+    let written = report.write(arguments.json, &mut io::stdout());
+    exit_code(written.is_ok() && report.holds())
 }
 
 /// The result of a run.
