@@ -1,4 +1,4 @@
-//! The state of one limit of the policy.
+//! One limit of the policy: its rule, its state, and what waits for it.
 //!
 //! When a call leaves the queue, it draws from each limit that it meets, and has a [`Stake`] in it from then
 //! on. A stake comes back in one of two ways: undrawn, as if it had never been drawn, or released at the end
@@ -9,6 +9,7 @@ mod state;
 
 use alloc::boxed::Box;
 use core::time::Duration;
+use core::{iter, mem};
 
 pub use level::{BucketLimit, PacerNow};
 pub(crate) use level::{Level, Taken};
@@ -17,7 +18,8 @@ pub(crate) use state::{Progress, Stake};
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Class, Draw};
-use crate::policy::{Limit, Reserve, WindowStamp};
+use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
+use crate::queue::Queued;
 use crate::supply::{Supplier, Supply};
 use crate::time::Timestamp;
 use crate::verdict::{Cost, Verdict};
@@ -26,15 +28,20 @@ use crate::window::Window;
 /// The retry time of a refused call when no measurement gives a better one.
 pub(crate) const RETRY_UNMEASURED: Duration = Duration::from_secs(1);
 
-/// The state of one limit.
+/// A limit in force.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    limit: Limit,
-    configured: u32,
+    pub(crate) rule: LimitRule,
+    /// The maximum by its rule.
+    pub(crate) configured: u32,
     /// One for each [`Supplier`].
     supplies: [Supply; Supplier::ALL.len()],
     state: State,
     kept: Option<Box<Kept>>,
+    /// The calls that wait and meet it.
+    pub(crate) queued: Queued,
+    /// Need and use, as last reported by [`Scheduler::demand`](crate::Scheduler::demand).
+    pub(crate) reported: (u64, u64),
 }
 
 /// The reserve of one class, and what that class uses of the limit.
@@ -45,16 +52,20 @@ struct Kept {
 }
 
 impl Limiter {
-    pub(crate) fn new(now: Timestamp, limit: &Limit, reserve: Option<Reserve>) -> Self {
+    pub(crate) fn new(now: Timestamp, rule: &LimitRule) -> Self {
+        let state = || State::new(now, &rule.limit);
+        let kept = |reserve| {
+            let used = state();
+            Box::new(Kept { reserve, used })
+        };
         Self {
-            limit: limit.clone(),
-            configured: limit.max(),
+            rule: rule.clone(),
+            configured: rule.limit.max(),
             supplies: Default::default(),
-            state: State::new(now, limit),
-            kept: reserve.map(|reserve| {
-                let used = State::new(now, limit);
-                Box::new(Kept { reserve, used })
-            }),
+            state: state(),
+            kept: rule.reserve.map(kept),
+            queued: Queued::default(),
+            reported: (0, 0),
         }
     }
 
@@ -65,11 +76,11 @@ impl Limiter {
         supplied.fold(self.configured, u32::min)
     }
 
-    /// What counts as a departure.
-    const fn stamp(&self) -> WindowStamp {
-        match self.limit {
-            Limit::Window { stamp, .. } => stamp,
-            Limit::Outstanding { .. } | Limit::Paced { .. } => WindowStamp::Sent,
+    /// What counts as a departure, if anything does.
+    const fn stamp(&self) -> Option<WindowStamp> {
+        match self.rule.limit {
+            Limit::Window { stamp, .. } => Some(stamp),
+            Limit::Outstanding { .. } | Limit::Paced { .. } => None,
         }
     }
 
@@ -85,11 +96,10 @@ impl Limiter {
     /// Sets a pace to what the rule and the supplies allow now.
     pub(crate) fn follow_supply(&mut self, now: Timestamp) {
         let max = self.max(now);
-        let (State::Paced(level), &Limit::Paced { pace }) = (&mut self.state, &self.limit) else {
-            return;
-        };
-        let supply = (max < self.configured).then_some(f64::from(max));
-        level.follow(now, BucketLimit::Paced(pace), supply);
+        if let (State::Paced(level), &Limit::Paced { pace }) = (&mut self.state, &self.rule.limit) {
+            let supply = (max < self.configured).then_some(f64::from(max));
+            level.follow(now, BucketLimit::Paced(pace), supply);
+        }
     }
 
     /// How much of the limit a call draws: calls, cost, or millionths of a token.
@@ -121,13 +131,34 @@ impl Limiter {
         self.state.is_at_rest() && kept.all(|kept| kept.used.is_at_rest())
     }
 
+    /// The reserve, if it belongs to this class.
+    #[inline]
+    fn kept_by(&self, class: Class) -> Option<&Kept> {
+        let kept = self.kept.as_deref();
+        kept.filter(|kept| kept.reserve.class == class)
+    }
+
+    /// The reserve, if it belongs to another class.
+    #[inline]
+    fn kept_beside(&self, class: Class) -> Option<&Kept> {
+        let kept = self.kept.as_deref();
+        kept.filter(|kept| kept.reserve.class != class)
+    }
+
+    /// The state of the limit, and that of the reserve if it belongs to this class: a call of the class
+    /// draws from both.
+    #[inline]
+    fn states(&mut self, class: Class) -> impl Iterator<Item = &mut State> {
+        let kept = self.kept.as_deref_mut();
+        let kept = kept.filter(|kept| kept.reserve.class == class);
+        iter::once(&mut self.state).chain(kept.map(|kept| &mut kept.used))
+    }
+
     /// The part of the limit that a call of this class can never use.
     #[inline]
     fn out_of_reach(&self, class: Class) -> u32 {
-        match &self.kept {
-            Some(kept) if kept.reserve.class != class => kept.reserve.amount,
-            Some(_) | None => 0,
-        }
+        let kept = self.kept_beside(class);
+        kept.map_or(0, |kept| kept.reserve.amount)
     }
 
     /// Whether this call costs more than the rule ever allows its class.
@@ -143,16 +174,14 @@ impl Limiter {
 
     /// Whether the reserve of its class covers this call, so that it takes nothing from other classes.
     pub(crate) fn is_kept_for(&self, now: Timestamp, class: Class, draw: Draw) -> bool {
-        self.kept.as_ref().is_some_and(|kept| {
-            kept.reserve.class == class
-                && kept.used.used(now) + self.draw_of(draw) <= u64::from(kept.reserve.amount)
+        self.kept_by(class).is_some_and(|kept| {
+            kept.used.used(now) + self.draw_of(draw) <= u64::from(kept.reserve.amount)
         })
     }
 
     /// When the reserve of its class covers this call, if that moment is known.
     pub(crate) fn keeps_from(&self, now: Timestamp, class: Class, draw: Draw) -> Option<Timestamp> {
-        let kept = self.kept.as_ref();
-        let kept = kept.filter(|kept| kept.reserve.class == class)?;
+        let kept = self.kept_by(class)?;
         let State::Window(used) = &kept.used else {
             return None;
         };
@@ -164,7 +193,7 @@ impl Limiter {
 
     /// The class with a reserve.
     pub(crate) fn kept_for(&self) -> Option<Class> {
-        self.kept.as_ref().map(|kept| kept.reserve.class)
+        self.rule.reserve.map(|reserve| reserve.class)
     }
 
     /// No call waits for departures beyond this moment.
@@ -193,32 +222,21 @@ impl Limiter {
         if self.is_beyond(class, draw) {
             return Verdict::Never;
         }
-        match &self.kept {
-            Some(kept) if kept.reserve.class != class => {
-                self.peek_beside(now, draw.cost, max, kept)
-            }
-            Some(_) | None => match &self.state {
-                State::Outstanding(outstanding) => outstanding.peek(max),
-                State::Window(window) => window.peek(now, draw.cost, max),
-                State::Paced(_) if configured == 0 => Verdict::WhenTold,
-                State::Paced(level) => {
-                    let ahead = TokenCount::from_micros(ahead).tokens();
-                    level.limiter().verdict_behind(now, ahead, draw.tokens)
-                }
-            },
-        }
-    }
-
-    /// The verdict for a call of a class without the reserve.
-    fn peek_beside(&self, now: Timestamp, cost: Cost, max: u32, kept: &Kept) -> Verdict {
-        let amount = kept.reserve.amount;
-        match &self.state {
-            State::Outstanding(outstanding) => {
-                let unused = u64::from(amount).saturating_sub(kept.used.used(now));
+        match (&self.state, self.kept_beside(class)) {
+            (State::Outstanding(outstanding), None) => outstanding.peek(max),
+            (State::Outstanding(outstanding), Some(kept)) => {
+                let unused = u64::from(kept.reserve.amount).saturating_sub(kept.used.used(now));
                 outstanding.peek(max.saturating_sub(unused as u32))
             }
-            State::Window(window) => window.peek_beside(now, cost, max, amount, kept.window()),
-            State::Paced(_) => unreachable!("a pace has no reserve"),
+            (State::Window(window), None) => window.peek(now, draw.cost, max),
+            (State::Window(window), Some(kept)) => {
+                window.peek_beside(now, draw.cost, max, kept.reserve.amount, kept.window())
+            }
+            (State::Paced(_), _) if configured == 0 => Verdict::WhenTold,
+            (State::Paced(level), _) => {
+                let ahead = TokenCount::from_micros(ahead).tokens();
+                level.limiter().verdict_behind(now, ahead, draw.tokens)
+            }
         }
     }
 
@@ -235,33 +253,23 @@ impl Limiter {
             (Verdict::NotBefore(moment), _) => moment,
             (Verdict::WhenTold, State::Window(window)) => {
                 let max = self.max(now).saturating_sub(self.out_of_reach(class));
-                window.earliest(now, draw.cost, max, self.kept_beside(class))
+                window.earliest(
+                    now,
+                    draw.cost,
+                    max,
+                    self.kept_beside(class).map(Kept::window),
+                )
             }
             (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,
         }
     }
 
-    /// The use of the reserve, if it belongs to another class.
-    fn kept_beside(&self, class: Class) -> Option<&Window> {
-        let kept = self.kept.as_ref();
-        kept.filter(|kept| kept.reserve.class != class)
-            .map(|kept| kept.window())
-    }
-
-    /// The use of the reserve, if it belongs to this class.
-    #[inline]
-    fn kept_by(&mut self, class: Class) -> Option<&mut State> {
-        let kept = self.kept.as_mut()?;
-        (kept.reserve.class == class).then_some(&mut kept.used)
-    }
-
     /// Draws for a call that leaves the queue.
     #[inline]
     pub(crate) fn take(&mut self, now: Timestamp, class: Class, draw: Draw) -> Stake {
-        if let Some(kept) = self.kept_by(class) {
-            kept.take(now, draw);
-        }
-        self.state.take(now, draw)
+        // The stakes in both are the same.
+        let stakes = self.states(class).map(|state| state.take(now, draw));
+        stakes.last().expect("the limit has a state")
     }
 
     /// Turns a reserved stake into a departure, if this limit counts `stamp`. True if it does.
@@ -273,18 +281,15 @@ impl Limiter {
         stake: &mut Stake,
         stamp: WindowStamp,
     ) -> bool {
-        if self.stamp() != stamp {
-            return false;
-        }
-        let (State::Window(window), Stake::Reserved(cost)) = (&mut self.state, *stake) else {
+        let Stake::Reserved(cost) = *stake else {
             return false;
         };
-        window.depart(now, cost);
-        *stake = Stake::Departed(cost);
-        if let Some(State::Window(kept)) = self.kept_by(class) {
-            kept.depart(now, cost);
+        let counts = self.stamp() == Some(stamp);
+        if counts {
+            self.states(class).for_each(|state| state.depart(now, cost));
+            *stake = Stake::Departed(cost);
         }
-        true
+        counts
     }
 
     /// Takes the stake back at the end of a call. `held` is how long it was held, if that predicts
@@ -298,32 +303,20 @@ impl Limiter {
         stake: Stake,
         held: Option<Duration>,
     ) {
-        if let Stake::Departed(_) | Stake::Tokens(_) = stake {
-            return;
-        }
-        self.state.release(now, stake, held);
-        if let Some(kept) = self.kept_by(class) {
-            kept.release(now, stake, held);
-        }
+        self.states(class)
+            .for_each(|state| state.release(now, stake, held));
     }
 
     /// Takes the stake back as if it had never been drawn. A reported departure stays counted.
     pub(crate) fn undraw(&mut self, now: Timestamp, class: Class, stake: Stake) {
-        self.state.undraw(now, stake);
-        if let Some(kept) = self.kept_by(class) {
-            kept.undraw(now, stake);
-        }
+        self.states(class)
+            .for_each(|state| state.undraw(now, stake));
     }
 
-    /// How long a call that arrives now would wait behind calls that draw `ahead`, as far as the state
+    /// How long a call that arrives now would wait behind those that wait already, as far as the state
     /// shows.
-    pub(crate) fn wait_behind(
-        &self,
-        now: Timestamp,
-        class: Class,
-        ahead: u64,
-        draw: Draw,
-    ) -> Duration {
+    pub(crate) fn wait_behind(&self, now: Timestamp, class: Class, draw: Draw) -> Duration {
+        let ahead = self.queued.draw;
         let max = self.max(now).saturating_sub(self.out_of_reach(class));
         let wait = match &self.state {
             State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
@@ -345,49 +338,43 @@ impl Limiter {
         old: &mut Self,
         same_class: impl Fn(Class, Class) -> bool,
     ) -> bool {
-        let inherited = match (&mut self.state, &mut old.state) {
-            (State::Outstanding(new), State::Outstanding(old)) => {
-                *new = core::mem::take(old);
-                true
-            }
-            (State::Window(new), State::Window(old)) => {
-                new.inherit(old);
-                true
-            }
-            (State::Paced(new), State::Paced(old)) => {
-                core::mem::swap(new, old);
-                true
-            }
-            (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => false,
-        };
-        if inherited {
-            self.supplies = old.supplies;
-            self.follow_supply(now);
-            if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
-                && same_class(old.reserve.class, new.reserve.class)
-                && let (State::Window(new), State::Window(old)) = (&mut new.used, &mut old.used)
-            {
-                // Calls in flight are counted again.
-                new.inherit(old);
-                new.reserved = 0;
-            }
+        self.reported = old.reported;
+        match (&mut self.state, &mut old.state) {
+            (State::Outstanding(new), State::Outstanding(old)) => mem::swap(new, old),
+            (State::Window(new), State::Window(old)) => new.inherit(old),
+            (State::Paced(new), State::Paced(old)) => mem::swap(new, old),
+            (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => return false,
         }
-        inherited
+        self.supplies = old.supplies;
+        self.follow_supply(now);
+        if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
+            && same_class(old.reserve.class, new.reserve.class)
+            && let (State::Window(new), State::Window(old)) = (&mut new.used, &mut old.used)
+        {
+            // Calls in flight are counted again.
+            new.inherit(old);
+            new.reserved = 0;
+        }
+        true
+    }
+
+    /// The departure that this limit counts, if it has happened.
+    fn departed(&self, progress: Progress) -> Option<Timestamp> {
+        progress.departed(self.stamp()?)
     }
 
     /// Counts a call that was in flight before this limit applied to it.
     pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) -> Stake {
-        self.state.adopt(cost, progress.departed(self.stamp()))
+        self.state.adopt(cost, self.departed(progress))
     }
 
     /// Counts a call in flight for the reserve of its class. A departed call was counted when it departed,
     /// or does not count for the class: then others have less room, never more.
     pub(crate) fn keep(&mut self, class: Class, stake: Stake) {
-        match (self.kept_by(class), stake) {
+        let kept = self.states(class).nth(1);
+        match (kept, stake) {
             (Some(State::Outstanding(outstanding)), Stake::Slot) => outstanding.in_use += 1,
-            (Some(State::Window(window)), Stake::Reserved(cost)) => {
-                window.reserve(cost);
-            }
+            (Some(State::Window(window)), Stake::Reserved(cost)) => window.reserve(cost),
             _ => {}
         }
     }
@@ -395,7 +382,7 @@ impl Limiter {
     /// Corrects the stake of a call in flight after `inherit`, if the policy before counted another moment
     /// as the departure. What was counted once stays counted.
     pub(crate) fn readopt(&mut self, now: Timestamp, stake: &mut Stake, progress: Progress) {
-        let departed = progress.departed(self.stamp());
+        let departed = self.departed(progress);
         let State::Window(window) = &mut self.state else {
             return;
         };

@@ -71,7 +71,16 @@ impl State {
         match (self, stake) {
             (Self::Outstanding(outstanding), Stake::Slot) => outstanding.release(held),
             (Self::Window(window), Stake::Reserved(cost)) => window.depart(now, cost),
+            (Self::Window(_), Stake::Departed(_)) | (Self::Paced(_), Stake::Tokens(_)) => {}
             _ => unreachable!("{MISMATCH}"),
+        }
+    }
+
+    #[inline]
+    pub(super) fn depart(&mut self, now: Timestamp, cost: Cost) {
+        match self {
+            Self::Window(window) => window.depart(now, cost),
+            Self::Outstanding(_) | Self::Paced(_) => unreachable!("{MISMATCH}"),
         }
     }
 

@@ -29,7 +29,7 @@ impl<T> Scheduler<T> {
             meet.count() as u64
         };
         let limits = self.bars.limits.iter().zip(0..);
-        let limits = limits.map(|(met, id)| (Bar::Limit(id), met.queued));
+        let limits = limits.map(|(limiter, id)| (Bar::Limit(id), limiter.queued));
         let buckets = self.bars.buckets.all.iter();
         let buckets = buckets.map(|(key, bucket)| (Bar::Bucket(key), bucket.queued));
         let quotas = self.bars.quotas.all.iter();

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 use core::time::Duration;
 
 use super::bucket::Buckets;
@@ -9,39 +10,17 @@ use super::quota::Quotas;
 use crate::bucket::TokenCount;
 use crate::call::{Call, Class};
 use crate::limiter::Limiter;
-use crate::policy::{LimitId, LimitRule, LimitSets, Policy};
+use crate::policy::{LimitId, LimitSets, Policy, SetId};
 use crate::queue::fair::WINDOW;
 use crate::queue::{Bar, Meets, Queued, Waiting};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// A limit in force: its rule, its state, and its waiting calls.
-#[derive(Debug)]
-pub(super) struct Metered {
-    pub(super) rule: LimitRule,
-    pub(super) limiter: Limiter,
-    pub(super) queued: Queued,
-    /// Need and use, as last reported by [`Scheduler::demand`](crate::Scheduler::demand).
-    pub(super) reported: (u64, u64),
-}
-
-impl Metered {
-    pub(super) fn all(now: Timestamp, policy: &Policy) -> Vec<Self> {
-        let new = |rule: &LimitRule| Self {
-            rule: rule.clone(),
-            limiter: Limiter::new(now, &rule.limit, rule.reserve),
-            queued: Queued::default(),
-            reported: (0, 0),
-        };
-        policy.limits().iter().map(new).collect()
-    }
-}
-
 /// Everything that calls draw from.
 #[derive(Debug)]
 pub(super) struct Bars {
     pub(super) sets: LimitSets,
-    pub(super) limits: Vec<Metered>,
+    pub(super) limits: Vec<Limiter>,
     pub(super) buckets: Buckets,
     pub(super) quotas: Quotas,
 }
@@ -50,22 +29,33 @@ impl Bars {
     pub(super) fn new(policy: &Policy) -> Self {
         Self {
             sets: LimitSets::new(policy.limits()),
-            limits: Metered::all(Timestamp::ZERO, policy),
+            limits: limits_of(policy, Timestamp::ZERO),
             buckets: Buckets::default(),
             quotas: Quotas::default(),
         }
     }
 
+    /// Replaces the limits by those of this policy, at rest. Returns those before.
+    pub(super) fn replace_limits(&mut self, now: Timestamp, policy: &Policy) -> Vec<Limiter> {
+        self.sets = LimitSets::new(policy.limits());
+        mem::replace(&mut self.limits, limits_of(policy, now))
+    }
+
     /// The class for which each limit keeps something, if it does.
     pub(super) fn kept_for(&self) -> impl Iterator<Item = Option<Class>> {
-        self.limits.iter().map(|met| met.limiter.kept_for())
+        self.limits.iter().map(Limiter::kept_for)
+    }
+
+    /// The set of limits that a call meets.
+    pub(super) fn set_of(&self, call: &Call) -> SetId {
+        self.sets.find(&call.function, call.backend, call.class)
     }
 
     /// The limits of the policy that such calls meet.
     #[inline]
     pub(super) fn limits_of(&self, meets: &Meets) -> impl Iterator<Item = (LimitId, &Limiter)> {
         let limits = self.sets.limits(meets.set).iter();
-        limits.map(|&limit| (limit, &self.limits[limit as usize].limiter))
+        limits.map(|&limit| (limit, &self.limits[limit as usize]))
     }
 
     /// The same, as bars.
@@ -97,7 +87,7 @@ impl Bars {
     #[inline]
     pub(super) fn draw_of(&self, bar: Bar, call: &Call) -> u64 {
         match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].limiter.draw_of(call.draw()),
+            Bar::Limit(limit) => self.limits[limit as usize].draw_of(call.draw()),
             Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
             Bar::Quota(_) => call.tokens.whole(),
         }
@@ -108,10 +98,9 @@ impl Bars {
     pub(super) fn peek(&self, now: Timestamp, bar: Bar, call: &Call, ahead: u64) -> Verdict {
         match bar {
             Bar::Limit(limit) => {
-                let limiter = &self.limits[limit as usize].limiter;
                 let is_kept = ahead > 0 && self.is_kept_for(now, bar, call);
                 let ahead = if is_kept { 0 } else { ahead };
-                limiter.peek(now, call.class, call.draw(), ahead)
+                self.limits[limit as usize].peek(now, call.class, call.draw(), ahead)
             }
             Bar::Bucket(bucket) => {
                 let ahead = TokenCount::from_micros(ahead);
@@ -125,8 +114,7 @@ impl Bars {
     pub(super) fn is_kept_for(&self, now: Timestamp, bar: Bar, call: &Call) -> bool {
         match bar {
             Bar::Limit(limit) => {
-                let limiter = &self.limits[limit as usize].limiter;
-                limiter.is_kept_for(now, call.class, call.draw())
+                self.limits[limit as usize].is_kept_for(now, call.class, call.draw())
             }
             Bar::Bucket(_) | Bar::Quota(_) => false,
         }
@@ -136,10 +124,7 @@ impl Bars {
     pub(super) fn wait(&self, now: Timestamp, bar: Bar, call: &Call) -> Duration {
         match bar {
             Bar::Limit(limit) => {
-                let Metered {
-                    limiter, queued, ..
-                } = &self.limits[limit as usize];
-                limiter.wait_behind(now, call.class, queued.draw, call.draw())
+                self.limits[limit as usize].wait_behind(now, call.class, call.draw())
             }
             Bar::Bucket(bucket) => self.buckets.all[bucket].wait_behind(now, call.tokens),
             Bar::Quota(quota) => self.quotas.opens(now, quota, call.tokens).since(now),
@@ -150,7 +135,7 @@ impl Bars {
     /// or [`WINDOW`].
     pub(super) fn window(&self, bar: Bar, meets: &Meets) -> Duration {
         let own = match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].limiter.window(),
+            Bar::Limit(limit) => self.limits[limit as usize].window(),
             Bar::Bucket(_) | Bar::Quota(_) => None,
         };
         own.unwrap_or_else(|| {
@@ -175,8 +160,9 @@ impl Bars {
     #[inline]
     fn each_queued(&mut self, call: &Call, meets: &Meets, change: impl Fn(&mut Queued, u64)) {
         for &limit in self.sets.limits(meets.set).iter() {
-            let met = &mut self.limits[limit as usize];
-            change(&mut met.queued, met.limiter.draw_of(call.draw()));
+            let limiter = &mut self.limits[limit as usize];
+            let draw = limiter.draw_of(call.draw());
+            change(&mut limiter.queued, draw);
         }
         if let Some(bucket) = meets.bucket {
             let draw = self.draw_of(Bar::Bucket(bucket), call);
@@ -188,21 +174,28 @@ impl Bars {
         }
     }
 
+    /// Nothing waits, and nothing is drawn that only the end of a call brings back.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let mut limits = self.limits.iter();
+        let mut buckets = self.buckets.all.iter();
+        limits.all(|limiter| limiter.is_at_rest() && limiter.queued.calls == 0)
+            && buckets.all(|(_, bucket)| bucket.queued.calls == 0)
+    }
+
     /// No call is counted as waiting.
     pub(super) fn clear_queued(&mut self) {
-        let limits = self.limits.iter_mut().map(|met| &mut met.queued);
-        let buckets = self
-            .buckets
-            .all
-            .iter_mut()
-            .map(|(_, bucket)| &mut bucket.queued);
-        let quotas = self
-            .quotas
-            .all
-            .iter_mut()
-            .map(|(_, quota)| &mut quota.queued);
+        let limits = self.limits.iter_mut().map(|limiter| &mut limiter.queued);
+        let buckets = self.buckets.all.iter_mut();
+        let buckets = buckets.map(|(_, bucket)| &mut bucket.queued);
+        let quotas = self.quotas.all.iter_mut();
+        let quotas = quotas.map(|(_, quota)| &mut quota.queued);
         for queued in limits.chain(buckets).chain(quotas) {
             *queued = Queued::default();
         }
     }
+}
+
+fn limits_of(policy: &Policy, now: Timestamp) -> Vec<Limiter> {
+    let rules = policy.limits().iter();
+    rules.map(|rule| Limiter::new(now, rule)).collect()
 }

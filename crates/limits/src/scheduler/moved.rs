@@ -70,8 +70,7 @@ impl<T> Scheduler<T> {
         }
         self.bars.discount(waiting);
         waiting.call.class = class;
-        let call = &waiting.call;
-        waiting.meets.set = self.bars.sets.find(&call.function, call.backend, class);
+        waiting.meets.set = self.bars.set_of(&waiting.call);
         self.bars.count(waiting);
         let place = waiting.place;
         let arrival = self.count_joining();

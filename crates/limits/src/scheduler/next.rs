@@ -219,7 +219,7 @@ impl<T> Scheduler<T> {
             return verdict;
         };
         let call = &self.queue.calls[key].call;
-        let limiter = &self.bars.limits[limit as usize].limiter;
+        let limiter = &self.bars.limits[limit as usize];
         let keeps_from = limiter.keeps_from(now, call.class, call.draw());
         keeps_from.map_or(verdict, Verdict::NotBefore)
     }

@@ -8,12 +8,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::bars::{Bars, Metered};
+use super::bars::Bars;
 use super::hold::{Drawn, Held};
 use super::park::LineKey;
 use super::state::{Scheduler, Supplied};
 use crate::call::Class;
-use crate::policy::{ClassShare, LimitId, LimitSets, Policy, Postpone, Scope};
+use crate::policy::{ClassShare, LimitId, Policy, Postpone, Scope};
 use crate::queue::{Bar, Place, Waiting};
 use crate::supply::Supplier;
 use crate::time::Timestamp;
@@ -47,15 +47,14 @@ impl<T> Scheduler<T> {
             .map(|class| place(class).map(|place| Class(place as u32)))
             .collect();
         let before = self.replace_limits(now, &policy, &classes);
-        self.bars.sets = LimitSets::new(policy.limits());
         self.policy = policy;
         self.redraw_holds(now, &before, &classes);
         self.sort_waiting(&before, &classes);
         self.expiries
             .retain(|(_, supplied)| matches!(supplied, Supplied::Bucket(_)));
-        for (met, id) in self.bars.limits.iter().zip(0..) {
+        for (limiter, id) in self.bars.limits.iter().zip(0..) {
             for supplier in Supplier::ALL {
-                let expires_at = met.limiter.supply(supplier).expires_at();
+                let expires_at = limiter.supply(supplier).expires_at();
                 let expires_at = expires_at.filter(|&moment| moment > now);
                 let expiry = expires_at.map(|moment| (moment, Supplied::Limit(id, supplier)));
                 self.expiries.extend(expiry);
@@ -71,13 +70,10 @@ impl<T> Scheduler<T> {
         policy: &Policy,
         classes: &[Option<Class>],
     ) -> Vec<Before> {
-        let old = mem::replace(&mut self.bars.limits, Metered::all(now, policy));
-        let mut before = Vec::new();
-        for mut old in old {
+        let old = self.bars.replace_limits(now, policy);
+        let before = old.into_iter().map(|mut old| {
             let heir = self.find_limit(&old.rule.name).filter(|&id| {
-                let new = &mut self.bars.limits[id as usize];
-                new.reported = old.reported;
-                new.limiter.inherit(now, &mut old.limiter, |old, new| {
+                self.bars.limits[id as usize].inherit(now, &mut old, |old, new| {
                     classes[old.0 as usize] == Some(new)
                 })
             });
@@ -85,12 +81,12 @@ impl<T> Scheduler<T> {
                 let new = &self.bars.limits[heir as usize].rule.scope;
                 is_same_scope(&old.rule.scope, new, classes)
             });
-            before.push(Before {
+            Before {
                 now: heir,
                 keeps_order,
-            });
-        }
-        before
+            }
+        });
+        before.collect()
     }
 
     /// Carries the stakes of calls in flight over to the new limits, and draws from limits that are
@@ -113,30 +109,23 @@ impl<T> Scheduler<T> {
                     return false;
                 };
                 *limit = heir;
-                let limiter = &mut self.bars.limits[heir as usize].limiter;
-                limiter.readopt(now, stake, *progress);
+                self.bars.limits[heir as usize].readopt(now, stake, *progress);
                 true
             });
-            let set = self
-                .bars
-                .sets
-                .find(&call.function, call.backend, call.class);
+            let set = self.bars.set_of(call);
             for &limit in self.bars.sets.limits(set).iter() {
                 if drawn.iter().any(|drawn| drawn.bar() == Bar::Limit(limit)) {
                     continue;
                 }
-                let limiter = &mut self.bars.limits[limit as usize].limiter;
                 drawn.push(Drawn::Limit {
                     limit,
-                    stake: limiter.adopt(call.cost, *progress),
+                    stake: self.bars.limits[limit as usize].adopt(call.cost, *progress),
                     is_kept: false,
                 });
             }
             for drawn in drawn {
                 if let Drawn::Limit { limit, stake, .. } = *drawn {
-                    self.bars.limits[limit as usize]
-                        .limiter
-                        .keep(call.class, stake);
+                    self.bars.limits[limit as usize].keep(call.class, stake);
                 }
             }
         }
@@ -161,7 +150,7 @@ impl<T> Scheduler<T> {
         self.queue.rebuild(|waiting| {
             let (call, place) = (&mut waiting.call, waiting.place);
             call.class = classes[call.class.0 as usize].unwrap_or(last);
-            waiting.meets.set = bars.sets.find(&call.function, call.backend, call.class);
+            waiting.meets.set = bars.set_of(call);
             waiting.held_by = waiting.held_by.and_then(|bar| heir(before, bar));
             bars.count(waiting);
             if in_turn || matches!(place, Place::Line(_)) {

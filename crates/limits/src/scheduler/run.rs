@@ -40,7 +40,7 @@ impl<T> Scheduler<T> {
         let draw = call.draw();
         let mut drawn = self.spare.pop().unwrap_or_default();
         for &limit in self.bars.sets.limits(meets.set).iter() {
-            let limiter = &mut self.bars.limits[limit as usize].limiter;
+            let limiter = &mut self.bars.limits[limit as usize];
             drawn.push(Drawn::Limit {
                 limit,
                 is_kept: limiter.is_kept_for(now, call.class, draw),
@@ -158,7 +158,7 @@ impl<T> Scheduler<T> {
         held.progress.depart(now, stamp);
         for drawn in &mut held.drawn {
             if let Drawn::Limit { limit, stake, .. } = drawn {
-                let limiter = &mut self.bars.limits[*limit as usize].limiter;
+                let limiter = &mut self.bars.limits[*limit as usize];
                 if limiter.depart(now, held.call.class, stake, stamp) {
                     self.parking.change_told(*limit);
                 }
@@ -187,7 +187,7 @@ impl<T> Scheduler<T> {
         for drawn in &held.drawn {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
-                    let limiter = &mut self.bars.limits[limit as usize].limiter;
+                    let limiter = &mut self.bars.limits[limit as usize];
                     limiter.release(now, held.call.class, stake, took);
                 }
                 Drawn::Bucket { bucket, taken } => {
@@ -230,10 +230,7 @@ impl<T> Scheduler<T> {
         call.class = self.clamp(call.class);
         let named = call.quotas.clone().unwrap_or_default();
         let meets = Meets {
-            set: self
-                .bars
-                .sets
-                .find(&call.function, call.backend, call.class),
+            set: self.bars.set_of(&call),
             bucket: self.bars.buckets.find(call.bucket),
             quotas: self.bars.quotas.pin_again(now, &named),
         };
@@ -263,7 +260,7 @@ impl<T> Scheduler<T> {
                     stake,
                     is_kept,
                 } => {
-                    let limiter = &mut self.bars.limits[*limit as usize].limiter;
+                    let limiter = &mut self.bars.limits[*limit as usize];
                     limiter.undraw(now, class, *stake);
                     if *is_kept {
                         service = service.within_its_class();

@@ -5,11 +5,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::bars::Metered;
 use super::state::Scheduler;
 use crate::call::{Class, Draw};
-use crate::limiter::PacerNow;
-use crate::policy::{LimitRule, Scope};
+use crate::limiter::{Limiter, PacerNow};
+use crate::policy::{LimitId, LimitRule, Scope};
 use crate::queue::{Bar, Place};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
@@ -98,21 +97,21 @@ pub struct Demand {
     pub used: u64,
 }
 
-impl Metered {
+impl Limiter {
     fn now(&self, now: Timestamp, (claimed, idle): (u64, Duration)) -> LimitNow {
-        let used = self.limiter.used(now);
+        let used = self.used(now);
         LimitNow {
             name: self.rule.name.clone(),
             scope: self.rule.scope.clone(),
-            configured: self.rule.limit.max(),
-            max: self.limiter.max(now),
+            configured: self.configured,
+            max: self.max(now),
             used,
             need: used + self.queued.draw,
-            opens: self.limiter.peek(now, Class(0), Draw::ONE, 0),
+            opens: self.peek(now, Class(0), Draw::ONE, 0),
             waiting: self.queued.calls,
             claimed,
             idle,
-            paced: self.limiter.paced_now(now),
+            paced: self.paced_now(now),
         }
     }
 }
@@ -121,20 +120,20 @@ impl<T> Scheduler<T> {
     /// Every limit as it is at `now`, in the policy's order.
     #[must_use]
     pub fn limits_now(&self, now: Timestamp) -> Vec<LimitNow> {
-        let now = self.now.max(now);
-        let limits = self.bars.limits.iter().zip(0..);
-        let now_of =
-            |(met, id): (&Metered, _)| met.now(now, self.parking.claimed(Bar::Limit(id), now));
-        limits.map(now_of).collect()
+        let ids = 0..self.bars.limits.len() as LimitId;
+        ids.map(|id| self.limit_at(now, id)).collect()
     }
 
     /// The limit of this name as it is at `now`; `None` if there is none.
     #[must_use]
     pub fn limit_now(&self, now: Timestamp, limit: &str) -> Option<LimitNow> {
-        let id = self.find_limit(limit)?;
+        Some(self.limit_at(now, self.find_limit(limit)?))
+    }
+
+    fn limit_at(&self, now: Timestamp, id: LimitId) -> LimitNow {
         let now = self.now.max(now);
         let claimed = self.parking.claimed(Bar::Limit(id), now);
-        Some(self.bars.limits[id as usize].now(now, claimed))
+        self.bars.limits[id as usize].now(now, claimed)
     }
 
     /// The queue as it is at `now`. Looks at every waiting call.
@@ -191,27 +190,26 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn in_use(&self, limit: &str) -> Option<u32> {
         let id = self.find_limit(limit)?;
-        Some(
-            u32::try_from(self.bars.limits[id as usize].limiter.used(self.now)).unwrap_or(u32::MAX),
-        )
+        let used = self.bars.limits[id as usize].used(self.now);
+        Some(u32::try_from(used).unwrap_or(u32::MAX))
     }
 
     /// The limits in force.
     pub fn rules(&self) -> impl Iterator<Item = &LimitRule> {
-        self.bars.limits.iter().map(|met| &met.rule)
+        self.bars.limits.iter().map(|limiter| &limiter.rule)
     }
 
     /// The limits whose need or use has changed since the last call of this method.
     pub fn demand(&mut self) -> Vec<Demand> {
         let now = self.now;
         let mut changed = Vec::new();
-        for met in &mut self.bars.limits {
-            let used = met.limiter.used(now);
-            let need = used + met.queued.draw;
-            if met.reported != (need, used) {
-                met.reported = (need, used);
+        for limiter in &mut self.bars.limits {
+            let used = limiter.used(now);
+            let need = used + limiter.queued.draw;
+            if limiter.reported != (need, used) {
+                limiter.reported = (need, used);
                 changed.push(Demand {
-                    limit: met.rule.name.clone(),
+                    limit: limiter.rule.name.clone(),
                     need,
                     used,
                 });

@@ -120,17 +120,7 @@ impl<T> Scheduler<T> {
         self.queue.calls.is_empty()
             && self.holds.is_empty()
             && self.parking.is_at_rest()
-            && self
-                .bars
-                .limits
-                .iter()
-                .all(|met| met.limiter.is_at_rest() && met.queued.calls == 0)
-            && self
-                .bars
-                .buckets
-                .all
-                .iter()
-                .all(|(_, bucket)| bucket.queued.calls == 0)
+            && self.bars.is_at_rest()
     }
 
     /// Time only goes forward here. Supplies run out at their own moment, whatever comes next.
@@ -147,11 +137,8 @@ impl<T> Scheduler<T> {
     }
 
     pub(super) fn find_limit(&self, name: &str) -> Option<LimitId> {
-        let index = self
-            .bars
-            .limits
-            .iter()
-            .position(|met| &*met.rule.name == name)?;
+        let mut limits = self.bars.limits.iter();
+        let index = limits.position(|limiter| &*limiter.rule.name == name)?;
         Some(index as LimitId)
     }
 

@@ -40,10 +40,7 @@ impl<T> Scheduler<T> {
         // A call that is refused makes no ledger: another key would go for it.
         let found = self.bars.quotas.find_all(&call);
         let mut meets = Meets {
-            set: self
-                .bars
-                .sets
-                .find(&call.function, call.backend, call.class),
+            set: self.bars.set_of(&call),
             bucket: self.bars.buckets.find(call.bucket),
             quotas: None,
         };

@@ -21,7 +21,7 @@ impl<T> Scheduler<T> {
         let Some(id) = self.find_limit(limit) else {
             return false;
         };
-        let limiter = &mut self.bars.limits[id as usize].limiter;
+        let limiter = &mut self.bars.limits[id as usize];
         let before = limiter.supply(supplier).expires_at();
         limiter.set_supply(now, supplier, supply);
         self.expires(Supplied::Limit(id, supplier), before, supply.expires_at());
@@ -64,8 +64,7 @@ impl<T> Scheduler<T> {
             self.expiries.pop_first();
             let bar = match supplied {
                 Supplied::Limit(limit, _) => {
-                    let limiter = &mut self.bars.limits[limit as usize].limiter;
-                    limiter.follow_supply(expires_at);
+                    self.bars.limits[limit as usize].follow_supply(expires_at);
                     Bar::Limit(limit)
                 }
                 Supplied::Bucket(id) => {
