@@ -39,6 +39,10 @@ pub(super) enum Flow {
 /// The callers of one class at one limit.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
+    /// All share one flow: lines go by arrival.
+    by_arrival: bool,
+    /// Deals the hands.
+    seed: u64,
     pub(super) virtual_time: u64,
     /// Sorted by flow. They are few, so a vector serves them best.
     pub(super) known: Vec<(Flow, FlowTags)>,
@@ -67,15 +71,27 @@ impl FlowTags {
         Some((Turn { start, arrival }, flow, line))
     }
 
+    fn remove(&mut self, entry: Entry) {
+        let was_there = self.lines.remove(&(entry.arrival, entry.line));
+        debug_assert!(was_there, "a line is removed as it was put in");
+    }
+
     /// A line has another first call.
     fn replace(&mut self, entry: Entry, arrival: u64) {
-        let was_there = self.lines.remove(&(entry.arrival, entry.line));
-        debug_assert!(was_there, "a line is replaced as it was put in");
+        self.remove(entry);
         self.lines.insert((arrival, entry.line));
     }
 }
 
 impl Callers {
+    pub(super) fn new(by_arrival: bool, seed: u64) -> Self {
+        Self {
+            by_arrival,
+            seed,
+            ..Self::default()
+        }
+    }
+
     #[inline]
     pub(super) fn place(&self, flow: Flow) -> Result<usize, usize> {
         self.known.binary_search_by(|(other, _)| other.cmp(&flow))
@@ -89,8 +105,8 @@ impl Callers {
 
     /// The flow of a caller: that of its lines, or the one that its first line would join.
     #[inline]
-    pub(super) fn flow(&self, caller: Caller, by_arrival: bool, seed: u64) -> Flow {
-        if by_arrival {
+    fn flow(&self, caller: Caller) -> Flow {
+        if self.by_arrival {
             return Flow::All;
         }
         if !self.sharded.is_empty()
@@ -102,7 +118,7 @@ impl Callers {
         if self.known.len() < OWN_FLOWS || self.place(own).is_ok() {
             return own;
         }
-        let flow = hand(seed, caller)
+        let flow = hand(self.seed, caller)
             .into_iter()
             .min_by_key(|&flow| self.start(Flow::Shared(flow)))
             .expect("a hand is not empty");
@@ -119,9 +135,9 @@ impl Callers {
     }
 
     /// The turn of a line that is not in this order, if it joined now.
-    pub(super) fn turn(&self, entry: Entry, by_arrival: bool, seed: u64) -> Turn {
+    pub(super) fn turn(&self, entry: Entry) -> Turn {
         Turn {
-            start: self.start(self.flow(entry.caller, by_arrival, seed)),
+            start: self.start(self.flow(entry.caller)),
             arrival: entry.arrival,
         }
     }
@@ -165,8 +181,8 @@ impl Callers {
         }
     }
 
-    pub(super) fn insert(&mut self, entry: Entry, by_arrival: bool, seed: u64) {
-        let flow = self.flow(entry.caller, by_arrival, seed);
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let flow = self.flow(entry.caller);
         if let Flow::Shared(shared) = flow {
             self.sharded.entry(entry.caller).or_insert((shared, 0)).1 += 1;
         }
@@ -176,40 +192,30 @@ impl Callers {
         self.lower(place);
     }
 
-    pub(super) fn remove(&mut self, entry: Entry, by_arrival: bool) {
-        let flow = match self.sharded.get_mut(&entry.caller) {
-            _ if by_arrival => Flow::All,
-            None => Flow::Own(entry.caller),
-            Some((flow, lines)) => {
-                let flow = Flow::Shared(*flow);
-                *lines -= 1;
-                if *lines == 0 {
-                    self.sharded.remove(&entry.caller);
-                }
-                flow
+    pub(super) fn remove(&mut self, entry: Entry) {
+        let flow = self.flow(entry.caller);
+        if let Flow::Shared(_) = flow
+            && let Some((_, lines)) = self.sharded.get_mut(&entry.caller)
+        {
+            *lines -= 1;
+            if *lines == 0 {
+                self.sharded.remove(&entry.caller);
             }
-        };
+        }
         let place = self.lift(flow);
-        let lines = &mut self.known[place].1.lines;
-        let was_there = lines.remove(&(entry.arrival, entry.line));
-        debug_assert!(was_there, "a line is removed as it was put in");
+        self.known[place].1.remove(entry);
         self.lower(place);
     }
 
-    pub(super) fn replace(&mut self, entry: Entry, arrival: u64, by_arrival: bool) {
-        let flow = match self.sharded.get(&entry.caller) {
-            _ if by_arrival => Flow::All,
-            None => Flow::Own(entry.caller),
-            Some((flow, _)) => Flow::Shared(*flow),
-        };
-        let place = self.lift(flow);
+    pub(super) fn replace(&mut self, entry: Entry, arrival: u64) {
+        let place = self.lift(self.flow(entry.caller));
         self.known[place].1.replace(entry, arrival);
         self.lower(place);
     }
 
-    /// A call of a flow is served. `next` is the line and the arrival of its next call.
-    pub(super) fn serve(&mut self, flow: Flow, service: u64, next: Option<(Entry, u64)>) {
-        let place = self.lift(flow);
+    /// A call of a caller is served. `next` is its line and the arrival of the next call there.
+    pub(super) fn serve(&mut self, caller: Caller, service: u64, next: Option<(Entry, u64)>) {
+        let place = self.lift(self.flow(caller));
         if let Some((entry, arrival)) = next {
             self.known[place].1.replace(entry, arrival);
         }
@@ -230,8 +236,8 @@ impl Callers {
         }
     }
 
-    pub(super) fn unserve(&mut self, caller: Caller, service: u64, by_arrival: bool, seed: u64) {
-        let flow = self.flow(caller, by_arrival, seed);
+    pub(super) fn unserve(&mut self, caller: Caller, service: u64) {
+        let flow = self.flow(caller);
         if self.place(flow).is_err() {
             return;
         }

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem;
 
 use super::callers::Callers;
 use super::service::{Common, Entry, Part, Service};
@@ -22,8 +23,8 @@ pub(crate) struct Order {
 
 #[derive(Debug)]
 pub(super) struct Tags {
-    pub(super) common: Common,
-    pub(super) by_arrival: bool,
+    /// Calls that were served anywhere before these tags counted any.
+    served_before: u64,
     pub(super) classes: Vec<ClassTags>,
     pub(super) virtual_time: u128,
 }
@@ -35,6 +36,24 @@ pub(super) struct ClassTags {
     pub(super) base: u128,
     pub(super) lines: u32,
     pub(super) callers: Callers,
+}
+
+impl ClassTags {
+    /// Those of all classes, at the start.
+    fn all(common: Common, by_arrival: bool) -> Vec<Self> {
+        let new = |_| Self {
+            callers: Callers::new(by_arrival, common.seed),
+            ..Self::default()
+        };
+        (0..common.classes).map(new).collect()
+    }
+
+    /// A class that begins to wait has saved up no turns.
+    fn catch_up(&mut self, virtual_time: u128) {
+        if self.lines == 0 && self.start < virtual_time {
+            (self.start, self.base) = (virtual_time, virtual_time);
+        }
+    }
 }
 
 impl Order {
@@ -105,7 +124,7 @@ impl Order {
         match (&mut self.tags, &mut self.only) {
             (Some(tags), _) => {
                 let class = &mut tags.classes[entry.class.0 as usize];
-                class.callers.replace(entry, arrival, self.by_arrival);
+                class.callers.replace(entry, arrival);
             }
             (None, Some(only)) => only.arrival = arrival,
             (None, None) => unreachable!("a line that waits here is there"),
@@ -182,7 +201,7 @@ impl Order {
         served: u64,
     ) -> bool {
         match &mut self.tags {
-            Some(tags) if tags.common.served < served => {
+            Some(tags) if tags.served_before < served => {
                 tags.unserve(class, caller, service);
                 true
             }
@@ -193,24 +212,20 @@ impl Order {
     /// Removes all lines and replaces the classes: `places` maps each old class to its new one.
     pub(crate) fn reload(self, places: &[Option<Class>], common: Common) -> Self {
         let tags = self.tags.map(|mut tags| {
-            let mut classes = Vec::new();
-            classes.resize_with(common.classes, ClassTags::default);
-            for (mut old, place) in tags.classes.drain(..).zip(places) {
+            let new = ClassTags::all(common, self.by_arrival);
+            let old = mem::replace(&mut tags.classes, new);
+            for (mut old, place) in old.into_iter().zip(places) {
                 if let Some(place) = place {
                     old.lines = 0;
                     old.callers.clear();
-                    classes[place.0 as usize] = old;
+                    tags.classes[place.0 as usize] = old;
                 }
             }
-            tags.classes = classes;
-            tags.common.classes = common.classes;
             tags
         });
         Self {
-            lines: 0,
-            only: None,
             tags,
-            by_arrival: self.by_arrival,
+            ..Self::new(self.by_arrival)
         }
     }
 
@@ -224,32 +239,24 @@ impl Order {
 
 impl Tags {
     fn new(common: Common, by_arrival: bool) -> Self {
-        let mut classes = Vec::new();
-        classes.resize_with(common.classes, ClassTags::default);
         Self {
-            common,
-            by_arrival,
-            classes,
+            served_before: common.served,
+            classes: ClassTags::all(common, by_arrival),
             virtual_time: 0,
         }
     }
 
     fn insert(&mut self, entry: Entry) {
-        let virtual_time = self.virtual_time;
         let class = &mut self.classes[entry.class.0 as usize];
-        if class.lines == 0 && class.start < virtual_time {
-            (class.start, class.base) = (virtual_time, virtual_time);
-        }
+        class.catch_up(self.virtual_time);
         class.lines += 1;
-        class
-            .callers
-            .insert(entry, self.by_arrival, self.common.seed);
+        class.callers.insert(entry);
     }
 
     fn remove(&mut self, entry: Entry) {
         let class = &mut self.classes[entry.class.0 as usize];
         class.lines -= 1;
-        class.callers.remove(entry, self.by_arrival);
+        class.callers.remove(entry);
     }
 
     fn first(&self, part: Part) -> Option<LineId> {
@@ -278,7 +285,7 @@ impl Tags {
                 return false;
             };
             if place == own {
-                turn < other.callers.turn(entry, self.by_arrival, self.common.seed)
+                turn < other.callers.turn(entry)
             } else {
                 (other.start, place) < (start, own)
             }
@@ -287,27 +294,22 @@ impl Tags {
 
     fn serve(&mut self, line: Entry, service: Service, next: Option<u64>) {
         let Entry { class, caller, .. } = line;
-        let virtual_time = self.virtual_time;
         let of = &mut self.classes[class.0 as usize];
-        if of.lines == 0 && of.start < virtual_time {
-            (of.start, of.base) = (virtual_time, virtual_time);
-        }
+        of.catch_up(self.virtual_time);
         let start = of.start;
         of.start += u128::from(service.class);
-        let flow = of.callers.flow(caller, self.by_arrival, self.common.seed);
-        of.callers
-            .serve(flow, service.caller, next.map(|next| (line, next)));
+        let next = next.map(|next| (line, next));
+        of.callers.serve(caller, service.caller, next);
         let others = self.classes.iter().enumerate();
         let others = others.filter(|&(place, other)| place != class.0 as usize && other.lines > 0);
         let passed = others.map(|(_, other)| other.start).fold(start, u128::min);
-        self.virtual_time = virtual_time.max(passed);
+        self.virtual_time = self.virtual_time.max(passed);
     }
 
     fn unserve(&mut self, class: Class, caller: Caller, service: Service) {
         let of = &mut self.classes[class.0 as usize];
         let start = of.start.saturating_sub(u128::from(service.class));
         of.start = start.max(of.base);
-        of.callers
-            .unserve(caller, service.caller, self.by_arrival, self.common.seed);
+        of.callers.unserve(caller, service.caller);
     }
 }
