@@ -7,27 +7,22 @@
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
+/// A place and its generation, in one number: keys are compared all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    index: u32,
-    generation: u32,
-}
+pub struct Key(pub(crate) u64);
 
 impl Key {
+    const fn new(index: u32, generation: u32) -> Self {
+        Self((index as u64) << 32 | generation as u64)
+    }
+
     /// The place, which another tenant may have had or may get.
     pub const fn index(self) -> u32 {
-        self.index
+        (self.0 >> 32) as u32
     }
 
-    pub const fn to_bits(self) -> u64 {
-        (self.index as u64) << 32 | self.generation as u64
-    }
-
-    pub const fn from_bits(bits: u64) -> Self {
-        Self {
-            index: (bits >> 32) as u32,
-            generation: bits as u32,
-        }
+    const fn generation(self) -> u32 {
+        self.0 as u32
     }
 }
 
@@ -76,39 +71,26 @@ impl<V> Slab<V> {
         });
         let place = &mut self.places[index as usize];
         place.value = Some(value);
-        Key {
-            index,
-            generation: place.generation,
-        }
+        Key::new(index, place.generation)
     }
 
     pub fn get(&self, key: Key) -> Option<&V> {
-        let place = self.places.get(key.index as usize)?;
-        if place.generation == key.generation {
-            place.value.as_ref()
-        } else {
-            None
-        }
+        let place = self.places.get(key.index() as usize);
+        place.filter(|place| place.is_of(key))?.value.as_ref()
     }
 
     pub fn get_mut(&mut self, key: Key) -> Option<&mut V> {
-        let place = self.places.get_mut(key.index as usize)?;
-        if place.generation == key.generation {
-            place.value.as_mut()
-        } else {
-            None
-        }
+        let place = self.places.get_mut(key.index() as usize);
+        place.filter(|place| place.is_of(key))?.value.as_mut()
     }
 
     pub fn remove(&mut self, key: Key) -> Option<V> {
-        let place = self.places.get_mut(key.index as usize)?;
-        if place.generation != key.generation || place.value.is_none() {
-            return None;
-        }
+        let place = self.places.get_mut(key.index() as usize);
+        let place = place.filter(|place| place.is_of(key) && place.value.is_some())?;
         match place.generation.checked_add(1) {
             Some(next) => {
                 place.generation = next;
-                self.free.push(key.index);
+                self.free.push(key.index());
             }
             None => self.retired += 1,
         }
@@ -116,26 +98,23 @@ impl<V> Slab<V> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
-        self.places.iter().zip(0..).filter_map(|(place, index)| {
-            let value = place.value.as_ref()?;
-            Some((
-                Key {
-                    index,
-                    generation: place.generation,
-                },
-                value,
-            ))
+        let places = self.places.iter().zip(0..);
+        places.filter_map(|(place, index)| {
+            Some((Key::new(index, place.generation), place.value.as_ref()?))
         })
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut V)> {
-        self.places
-            .iter_mut()
-            .zip(0..)
-            .filter_map(|(place, index)| {
-                let generation = place.generation;
-                Some((Key { index, generation }, place.value.as_mut()?))
-            })
+        let places = self.places.iter_mut().zip(0..);
+        places.filter_map(|(place, index)| {
+            Some((Key::new(index, place.generation), place.value.as_mut()?))
+        })
+    }
+}
+
+impl<V> Place<V> {
+    fn is_of(&self, key: Key) -> bool {
+        self.generation == key.generation()
     }
 }
 
@@ -168,7 +147,7 @@ mod tests {
         let old = slab.insert('a');
         assert_eq!(slab.remove(old), Some('a'));
         let new = slab.insert('b');
-        assert_eq!(new.index, old.index);
+        assert_eq!(new.index(), old.index());
         assert_eq!(slab.get(old), None);
         assert_eq!(slab.remove(old), None);
         assert_eq!((slab.get(new), slab.len()), (Some(&'b'), 1));
@@ -184,7 +163,7 @@ mod tests {
         let last = slab.insert('b');
         assert_eq!(slab.remove(last), Some('b'));
         let new = slab.insert('c');
-        assert_ne!((new.index, new), (last.index, first));
+        assert_ne!((new.index(), new), (last.index(), first));
         assert_eq!((slab.get(first), slab.get(last)), (None, None));
         assert_eq!((slab.get(new), slab.len()), (Some(&'c'), 1));
     }

@@ -60,11 +60,7 @@ impl<E: Copy + Ord> Sorted<E> {
         if self.strays.is_empty() {
             return first;
         }
-        let stray = self.strays.first().copied();
-        match (first, stray) {
-            (Some(first), Some(stray)) => Some(first.min(stray)),
-            (first, stray) => first.or(stray),
-        }
+        self.strays.first().copied().into_iter().chain(first).min()
     }
 
     /// All entries, in no order.
@@ -77,14 +73,14 @@ impl<E: Copy + Ord> Sorted<E> {
     /// Puts an entry in. False if it was there.
     #[inline]
     pub(crate) fn insert(&mut self, value: E) -> bool {
-        if self.run.back().is_none_or(|last| last.value < value) {
-            let new = self.strays.is_empty() || !self.strays.contains(&value);
-            if new {
-                self.run.push_back(Entry { value, alive: true });
-            }
-            return new;
+        if self.run.back().is_some_and(|last| last.value >= value) {
+            return self.insert_out_of_order(value);
         }
-        self.insert_out_of_order(value)
+        let new = !self.is_stray(&value);
+        if new {
+            self.run.push_back(Entry { value, alive: true });
+        }
+        new
     }
 
     fn insert_out_of_order(&mut self, value: E) -> bool {
@@ -98,12 +94,9 @@ impl<E: Copy + Ord> Sorted<E> {
                 self.dead -= 1;
                 true
             }
-            Err(index) if self.run.len() < SHORT => {
-                let new = self.strays.is_empty() || !self.strays.contains(&value);
-                if new {
-                    self.run.insert(index, Entry { value, alive: true });
-                }
-                new
+            Err(index) if self.run.len() < SHORT && !self.is_stray(&value) => {
+                self.run.insert(index, Entry { value, alive: true });
+                true
             }
             Err(_) => self.strays.insert(value),
         }
@@ -152,6 +145,11 @@ impl<E: Copy + Ord> Sorted<E> {
             self.run.pop_front();
             self.dead -= 1;
         }
+    }
+
+    #[inline]
+    fn is_stray(&self, value: &E) -> bool {
+        !self.strays.is_empty() && self.strays.contains(value)
     }
 
     fn find(&self, value: &E) -> Result<usize, usize> {

@@ -8,28 +8,14 @@ use crate::slab::{Key, Slab};
 use crate::sorted::Sorted;
 use crate::time::Timestamp;
 
-/// A moment and the call it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Timed(Timestamp, u64);
-
-impl Timed {
-    fn new(moment: Timestamp, key: Key) -> Self {
-        Self(moment, key.to_bits())
-    }
-
-    fn parts(self) -> (Timestamp, Key) {
-        (self.0, Key::from_bits(self.1))
-    }
-}
-
 /// All calls that wait.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     /// Their places and arrivals are changed by the methods here only.
     pub(crate) calls: Slab<Waiting<T>>,
     lines: Vec<Sorted<(u64, Key)>>,
-    asides: Sorted<Timed>,
-    deadlines: Sorted<Timed>,
+    asides: Sorted<(Timestamp, Key)>,
+    deadlines: Sorted<(Timestamp, Key)>,
 }
 
 impl<T> Queue<T> {
@@ -56,11 +42,11 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn first_deadline(&self) -> Option<(Timestamp, Key)> {
-        self.deadlines.first().map(Timed::parts)
+        self.deadlines.first()
     }
 
     pub(crate) fn first_aside(&self) -> Option<(Timestamp, Key)> {
-        self.asides.first().map(Timed::parts)
+        self.asides.first()
     }
 
     /// Takes a call in.
@@ -70,7 +56,7 @@ impl<T> Queue<T> {
         let key = self.calls.insert(waiting);
         self.link(key, place, arrival);
         if let Some(deadline) = deadline {
-            self.deadlines.insert(Timed::new(deadline, key));
+            self.deadlines.insert((deadline, key));
         }
         key
     }
@@ -80,7 +66,7 @@ impl<T> Queue<T> {
         let (place, arrival, deadline) = (waiting.place, waiting.arrival, waiting.call.deadline);
         self.unlink(key, place, arrival);
         if let Some(deadline) = deadline {
-            self.deadlines.remove(&Timed::new(deadline, key));
+            self.deadlines.remove(&(deadline, key));
         }
         // Taken out last, so that it is moved only once.
         self.calls.remove(key)
@@ -90,10 +76,10 @@ impl<T> Queue<T> {
     pub(crate) fn set_deadline(&mut self, key: Key, deadline: Option<Timestamp>) {
         let old = core::mem::replace(&mut self.calls[key].call.deadline, deadline);
         if let Some(old) = old {
-            self.deadlines.remove(&Timed::new(old, key));
+            self.deadlines.remove(&(old, key));
         }
         if let Some(new) = deadline {
-            self.deadlines.insert(Timed::new(new, key));
+            self.deadlines.insert((new, key));
         }
     }
 
@@ -120,7 +106,7 @@ impl<T> Queue<T> {
                     }
                     sorted[line as usize].push((waiting.arrival, key));
                 }
-                Place::Aside(until) => asides.push(Timed::new(until, key)),
+                Place::Aside(until) => asides.push((until, key)),
             }
         }
         self.lines = sorted.into_iter().map(Sorted::from_unsorted).collect();
@@ -137,7 +123,7 @@ impl<T> Queue<T> {
     fn link(&mut self, key: Key, place: Place, arrival: u64) {
         let new = match place {
             Place::Line(line) => self.lines[line as usize].insert((arrival, key)),
-            Place::Aside(until) => self.asides.insert(Timed::new(until, key)),
+            Place::Aside(until) => self.asides.insert((until, key)),
         };
         debug_assert!(new, "a call waits in one place");
     }
@@ -145,7 +131,7 @@ impl<T> Queue<T> {
     fn unlink(&mut self, key: Key, place: Place, arrival: u64) {
         let found = match place {
             Place::Line(line) => self.lines[line as usize].remove(&(arrival, key)),
-            Place::Aside(until) => self.asides.remove(&Timed::new(until, key)),
+            Place::Aside(until) => self.asides.remove(&(until, key)),
         };
         debug_assert!(found, "a waiting call is where its place says");
     }

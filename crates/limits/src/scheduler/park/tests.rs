@@ -20,7 +20,7 @@ fn waiting(parking: &mut Parking, arrival: u64) -> LineId {
         class: Class(0),
         meets: Meets::default(),
     });
-    let head = Some((arrival, Key::from_bits(arrival)));
+    let head = Some((arrival, Key(arrival)));
     parking.set_head(line, head, Timestamp::ZERO, arrival);
     line
 }
