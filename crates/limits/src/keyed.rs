@@ -7,7 +7,6 @@
 mod error;
 mod keys;
 mod limiter;
-mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::vec::Vec;
 
-use super::table::LOOK_APART;
+use super::keys::LOOK_APART;
 use super::*;
 use crate::bucket::{Burst, Fill, TokenBucket, Tokens};
 use crate::clock::Clock;
