@@ -5,7 +5,23 @@ use core::num::NonZeroU32;
 
 use crate::bucket::Tokens;
 use crate::time::Timestamp;
-use crate::verdict::Cost;
+
+/// Defines a method of the name of each field that returns the same value with another one there.
+macro_rules! setters {
+    ($($field:ident: $of:ty,)*) => {
+        $(
+            #[doc = concat!("The same with this [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+            #[must_use]
+            pub fn $field(self, $field: impl Into<$of>) -> Self {
+                Self {
+                    $field: $field.into(),
+                    ..self
+                }
+            }
+        )*
+    };
+}
+pub(crate) use setters;
 
 /// A backend, by a number of your choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,28 +41,48 @@ impl Caller {
     pub const ANONYMOUS: Self = Self(0);
 }
 
-/// How many turns a caller takes for each turn of a caller of weight 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Weight(NonZeroU32);
+/// Defines a type for a whole number above zero.
+macro_rules! above_zero {
+    ($(#[$doc:meta])* $name:ident, $one:literal, $new:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(NonZeroU32);
 
-impl Weight {
-    /// The weight of an ordinary caller.
-    pub const ONE: Self = Self(NonZeroU32::MIN);
+        impl $name {
+            #[doc = $one]
+            pub const ONE: Self = Self(NonZeroU32::MIN);
 
-    /// A weight; `None` for zero, because such a caller would never be served.
-    #[must_use]
-    pub const fn new(weight: u32) -> Option<Self> {
-        match NonZeroU32::new(weight) {
-            Some(weight) => Some(Self(weight)),
-            None => None,
+            #[doc = $new]
+            #[must_use]
+            pub const fn new(number: u32) -> Option<Self> {
+                match NonZeroU32::new(number) {
+                    Some(number) => Some(Self(number)),
+                    None => None,
+                }
+            }
+
+            /// The number, at least 1.
+            #[must_use]
+            pub const fn get(self) -> u32 {
+                self.0.get()
+            }
         }
-    }
+    };
+}
 
-    /// The weight, at least 1.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0.get()
-    }
+above_zero! {
+    /// How much of a window one call draws, in units. An outstanding limit counts calls, whatever their
+    /// cost.
+    Cost,
+    "The cost of an ordinary call.",
+    "A cost; `None` for zero, since a call that draws nothing is not limited."
+}
+
+above_zero! {
+    /// How many turns a caller takes for each turn of a caller of weight 1.
+    Weight,
+    "The weight of an ordinary caller.",
+    "A weight; `None` for zero, because such a caller would never be served."
 }
 
 impl Default for Weight {
@@ -135,67 +171,16 @@ impl Call {
         }
     }
 
-    /// The backend that would serve it.
-    #[must_use]
-    pub fn backend(self, backend: Backend) -> Self {
-        Self { backend, ..self }
-    }
-
-    /// How urgent it is.
-    #[must_use]
-    pub fn class(self, class: Class) -> Self {
-        Self { class, ..self }
-    }
-
-    /// Who is calling.
-    #[must_use]
-    pub fn caller(self, caller: Caller) -> Self {
-        Self { caller, ..self }
-    }
-
-    /// The caller's weight.
-    #[must_use]
-    pub fn weight(self, weight: Weight) -> Self {
-        Self { weight, ..self }
-    }
-
-    /// How much of its windows it draws.
-    #[must_use]
-    pub fn cost(self, cost: Cost) -> Self {
-        Self { cost, ..self }
-    }
-
-    /// Its cost in tokens.
-    #[must_use]
-    pub fn tokens(self, tokens: Tokens) -> Self {
-        Self { tokens, ..self }
-    }
-
-    /// The bucket that is charged.
-    #[must_use]
-    pub fn bucket(self, bucket: impl Into<Option<BucketId>>) -> Self {
-        Self {
-            bucket: bucket.into(),
-            ..self
-        }
-    }
-
-    /// The quotas that it draws from.
-    #[must_use]
-    pub fn quotas(self, quotas: impl Into<Option<Arc<[QuotaKey]>>>) -> Self {
-        Self {
-            quotas: quotas.into(),
-            ..self
-        }
-    }
-
-    /// The last moment at which it can leave the queue.
-    #[must_use]
-    pub fn deadline(self, deadline: impl Into<Option<Timestamp>>) -> Self {
-        Self {
-            deadline: deadline.into(),
-            ..self
-        }
+    setters! {
+        backend: Backend,
+        class: Class,
+        caller: Caller,
+        weight: Weight,
+        cost: Cost,
+        tokens: Tokens,
+        bucket: Option<BucketId>,
+        quotas: Option<Arc<[QuotaKey]>>,
+        deadline: Option<Timestamp>,
     }
 
     /// What it draws from the limits that it meets.
@@ -221,4 +206,15 @@ impl Draw {
         cost: Cost::ONE,
         tokens: Tokens::ONE,
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_of_nothing_does_not_exist() {
+        assert_eq!(Cost::new(0), None);
+        assert_eq!(Cost::new(7).map(Cost::get), Some(7));
+    }
 }

@@ -107,9 +107,9 @@ mod verdict;
 mod window;
 
 pub use bucket::{Burst, Fill, TokenBucket, Tokens};
-pub use call::{Call, Caller, Class, Weight};
+pub use call::{Call, Caller, Class, Cost, Weight};
 pub use policy::{Limit, Policy};
 pub use scheduler::{Hold, Scheduler, Step, Ticket};
 pub use time::Timestamp;
-pub use verdict::{Cost, NotNow, Verdict};
+pub use verdict::{NotNow, Verdict};
 pub use window::SlidingWindow;

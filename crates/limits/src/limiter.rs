@@ -17,12 +17,12 @@ use state::State;
 pub(crate) use state::{Progress, Stake};
 
 use crate::bucket::{TokenCount, Tokens};
-use crate::call::{Class, Draw};
+use crate::call::{Class, Cost, Draw};
 use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
 use crate::queue::Queued;
 use crate::supply::{Supplier, Supply};
 use crate::time::Timestamp;
-use crate::verdict::{Cost, Verdict};
+use crate::verdict::Verdict;
 use crate::window::Window;
 
 /// The retry time of a refused call when no measurement gives a better one.

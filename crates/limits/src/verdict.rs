@@ -1,34 +1,9 @@
 //! The verdict of a limit on a call that would draw from it.
 
 use core::fmt;
-use core::num::NonZeroU32;
 use core::time::Duration;
 
 use crate::time::Timestamp;
-
-/// How much of a window one call draws. An outstanding limit counts calls, whatever their cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cost(NonZeroU32);
-
-impl Cost {
-    /// The cost of an ordinary call.
-    pub const ONE: Self = Self(NonZeroU32::MIN);
-
-    /// A cost of `units`; `None` for zero, since a call that draws nothing is not limited.
-    #[must_use]
-    pub const fn new(units: u32) -> Option<Self> {
-        match NonZeroU32::new(units) {
-            Some(units) => Some(Self(units)),
-            None => None,
-        }
-    }
-
-    /// The cost in units, at least 1.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0.get()
-    }
-}
 
 /// Mildest first, so the strictest of several verdicts is their `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,11 +83,5 @@ mod tests {
                 Verdict::Never
             ]
         );
-    }
-
-    #[test]
-    fn a_cost_of_nothing_does_not_exist() {
-        assert_eq!(Cost::new(0), None);
-        assert_eq!(Cost::new(7).map(Cost::get), Some(7));
     }
 }

@@ -3,10 +3,10 @@
 use core::time::Duration;
 
 use super::level::{BucketLimit, Level, Taken};
-use crate::call::Draw;
+use crate::call::{Cost, Draw};
 use crate::policy::{Limit, WindowStamp};
 use crate::time::Timestamp;
-use crate::verdict::{Cost, Verdict};
+use crate::verdict::Verdict;
 use crate::window::Window;
 
 /// Why other cases do not occur.

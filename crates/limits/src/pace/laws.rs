@@ -7,9 +7,10 @@ use super::model::Filler;
 use super::pools::{self, Level, TICKS_PER_NANO, ticks};
 use super::{BurstRatio, Pace, Pacer, Rate};
 use crate::bucket::{TokenLimiter, Tokens};
+use crate::call::Cost;
 use crate::random::Random;
 use crate::time::Timestamp;
-use crate::verdict::{Cost, Verdict};
+use crate::verdict::Verdict;
 
 const SEEDS: u64 = 10_000;
 

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::pools::{Level, Sizes, TICKS_PER_NANO, span, ticks};
 use crate::bucket::{DEBT_MAX_BURSTS, OutOfRange, Tokens, in_range, ranged};
-use crate::verdict::Cost;
+use crate::call::Cost;
 
 ranged! {
     /// Operations per second: a number from 1e-7 (one in 116 days) to 1e9.

@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 
 use super::limit::Limit;
-use crate::call::{Backend, Class};
+use crate::call::{Backend, Class, setters};
 
 /// Which calls meet a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,19 +65,9 @@ impl LimitRule {
         }
     }
 
-    /// The same limit for these calls only.
-    #[must_use]
-    pub fn scope(self, scope: Scope) -> Self {
-        Self { scope, ..self }
-    }
-
-    /// The same limit with a reserve.
-    #[must_use]
-    pub fn reserve(self, reserve: impl Into<Option<Reserve>>) -> Self {
-        Self {
-            reserve: reserve.into(),
-            ..self
-        }
+    setters! {
+        scope: Scope,
+        reserve: Option<Reserve>,
     }
 }
 

@@ -13,8 +13,9 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use crate::call::Cost;
 use crate::time::{Timestamp, nanos};
-use crate::verdict::{Cost, Verdict};
+use crate::verdict::Verdict;
 
 /// Where windows begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use core::time::Duration;
 
 use super::{Window, WindowShape};
+use crate::call::Cost;
 use crate::time::Timestamp;
-use crate::verdict::{Cost, NotNow, Verdict};
+use crate::verdict::{NotNow, Verdict};
 
 /// Admits at most `max` cost in any span of one length, wherever the span starts: exactly, without
 /// buckets or averages.

@@ -13,11 +13,12 @@ use std::vec::Vec;
 use std::{format, thread, vec};
 
 use super::*;
+use crate::call::Cost;
 use crate::clock::Clock;
 use crate::pace::{ApplyError, BurstRatio, Pace, PaceSpec, Rate};
 use crate::random::Random;
 use crate::time::Timestamp;
-use crate::verdict::{Cost, NotNow};
+use crate::verdict::NotNow;
 
 #[derive(Debug, Default)]
 struct HandClock(AtomicU64);
