@@ -391,7 +391,7 @@ impl State {
 
     /// Admits all calls again.
     pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
-        self.supply(backend, now, |_| Supply::configured());
+        self.supply(backend, now, |_| Supply::Configured);
     }
 
     fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {

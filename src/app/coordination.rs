@@ -283,11 +283,11 @@ impl Entry {
         info!(limit = %self.rule.limit, resource = %self.rule.resource, "the limit is shared no more");
         match self.rule.safe {
             Safe::Whole(_) => {
-                gate.supply(&self.rule.limit, Supply::configured());
+                gate.supply(&self.rule.limit, Supply::Configured);
             }
             Safe::Rate(_) => {
                 if let Some(bucket) = bucket_of(callers, &self.rule.limit) {
-                    gate.supply_fill(bucket, Supply::configured());
+                    gate.supply_fill(bucket, Supply::Configured);
                 }
             }
         }

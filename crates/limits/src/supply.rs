@@ -40,12 +40,6 @@ pub enum Supply<A = u32> {
 }
 
 impl<A: Copy> Supply<A> {
-    /// What the rule allows.
-    #[must_use]
-    pub const fn configured() -> Self {
-        Self::Configured
-    }
-
     /// `capacity` until the next supply. 0 closes the limit.
     #[must_use]
     pub const fn capacity(capacity: A) -> Self {
@@ -72,13 +66,11 @@ impl<A: Copy> Supply<A> {
         match self {
             Self::Configured => None,
             Self::Capacity {
-                capacity,
-                expires_at,
+                expires_at: Some(end),
                 then,
-            } => Some(match expires_at {
-                Some(end) if now >= end => then,
-                _ => capacity,
-            }),
+                ..
+            } if now >= end => Some(then),
+            Self::Capacity { capacity, .. } => Some(capacity),
         }
     }
 

@@ -809,13 +809,13 @@ fn a_limit_closed_by_supply_opens_for_one_probe() {
     gate.idles();
     gate.scheduler.requeue(gate.now, probe, 1);
     gate.scheduler
-        .supply(gate.now, "backend", Supplier::Health, Supply::configured());
+        .supply(gate.now, "backend", Supplier::Health, Supply::Configured);
     assert_eq!(gate.drain(2), [1, 2]);
     gate.finish(hold);
     assert!(
         !gate
             .scheduler
-            .supply(gate.now, "unknown", Supplier::Health, Supply::configured())
+            .supply(gate.now, "unknown", Supplier::Health, Supply::Configured)
     );
 }
 
@@ -849,12 +849,12 @@ fn the_strictest_of_several_suppliers_counts_and_none_lifts_what_another_said() 
     assert_eq!(told(&mut gate, share, Supply::until(3, at(700), 1)), 3);
     assert_eq!(told(&mut gate, health, Supply::capacity(0)), 0);
     // The backend is back: what is left is the share.
-    assert_eq!(told(&mut gate, health, Supply::configured()), 3);
+    assert_eq!(told(&mut gate, health, Supply::Configured), 3);
     assert_eq!(told(&mut gate, health, Supply::capacity(2)), 2);
     gate.now = at(700);
     assert_eq!(gate.scheduler.limits_now(gate.now)[0].max, 1);
     // Of a share that is larger than the rule, the rule is left.
-    assert_eq!(told(&mut gate, health, Supply::configured()), 1);
+    assert_eq!(told(&mut gate, health, Supply::Configured), 1);
     assert_eq!(told(&mut gate, share, Supply::capacity(9)), 4);
 }
 

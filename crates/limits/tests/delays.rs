@@ -155,7 +155,7 @@ fn each_limit_that_held_a_call_is_reported_with_its_time() {
         at(1750),
         "outstanding",
         tidegate_limits::scheduler::Supplier::Health,
-        tidegate_limits::scheduler::Supply::configured(),
+        tidegate_limits::scheduler::Supply::Configured,
     );
     let (id, _, delays) = gate.run_one(1750);
     assert_eq!(id, 2);
@@ -232,7 +232,7 @@ fn a_moved_call_keeps_its_record_of_waits() {
         at(1200),
         "closed",
         tidegate_limits::scheduler::Supplier::Health,
-        tidegate_limits::scheduler::Supply::configured(),
+        tidegate_limits::scheduler::Supply::Configured,
     );
     let (_, _, delays) = gate.run_one(1200);
     let expected = [("gold", 500), ("silver", 500), ("closed", 200)];

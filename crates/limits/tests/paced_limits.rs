@@ -215,7 +215,7 @@ fn a_supply_is_the_rate_until_it_expires() {
     // What its rule says is the most, whatever there is elsewhere.
     scheduler.supply(at(3_000), "total", told, Supply::capacity(100));
     assert_eq!(rate(&scheduler, at(3_000)), 60.0);
-    scheduler.supply(at(3_000), "total", told, Supply::configured());
+    scheduler.supply(at(3_000), "total", told, Supply::Configured);
     assert_eq!(rate(&scheduler, at(3_000)), 60.0);
 }
 
@@ -300,9 +300,9 @@ fn unused_time_of_a_share_is_gone_when_the_share_ends() {
             seconds(60),
             "total",
             Supplier::Coordinator,
-            Supply::configured(),
+            Supply::Configured,
         );
-        scheduler.supply_fill(seconds(60), BucketId(1), Supply::configured());
+        scheduler.supply_fill(seconds(60), BucketId(1), Supply::Configured);
     }) {
         let went = went_within(&mut scheduler, seconds(60), Duration::from_secs(10));
         assert!((99..=104).contains(&went), "{went} of 100");
@@ -332,7 +332,7 @@ fn nothing_accrues_while_a_supply_of_0_closes_a_pace() {
         went_within(&mut scheduler, seconds(60), Duration::from_secs(1)),
         0
     );
-    scheduler.supply(seconds(60), "total", told, Supply::configured());
+    scheduler.supply(seconds(60), "total", told, Supply::Configured);
     let went = went_within(&mut scheduler, seconds(60), Duration::from_secs(10));
     assert!((99..=104).contains(&went), "{went} of 100");
     // A reload while it is closed changes nothing of that.
@@ -341,7 +341,7 @@ fn nothing_accrues_while_a_supply_of_0_closes_a_pace() {
         seconds(80),
         policy(vec![rule("total", Scope::Every, Limit::Paced { pace })]),
     );
-    scheduler.supply(seconds(130), "total", told, Supply::configured());
+    scheduler.supply(seconds(130), "total", told, Supply::Configured);
     let went = went_within(&mut scheduler, seconds(130), Duration::from_secs(10));
     assert!((99..=104).contains(&went), "{went} of 100");
 }

@@ -1240,7 +1240,7 @@ fn a_supplied_rate_counts_from_then_on_and_refunds_nothing() {
     assert_eq!(level(&gate, gate.now).1, 0.5);
     assert!(
         gate.scheduler
-            .supply_fill(gate.now, BUCKET, Supply::configured())
+            .supply_fill(gate.now, BUCKET, Supply::Configured)
     );
     assert_eq!(level(&gate, gate.now).1, 20.0);
     assert!(!gate.scheduler.supply_fill(gate.now, BucketId(99), slow));

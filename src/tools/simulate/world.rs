@@ -278,7 +278,7 @@ impl World<'_> {
         }
         self.scheduler.sent(now, &hold);
         if self.backends.succeeded(BACKEND, Generation::default()) {
-            self.supply(Supply::configured());
+            self.supply(Supply::Configured);
         }
         let call = self.calls[nth].0;
         let reaches = now + call.reaches_after;

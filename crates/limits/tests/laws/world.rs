@@ -292,7 +292,7 @@ impl World {
                 let index = self.random.below(LIMITS.len() as u64) as usize;
                 let capacity = self.random.below(6) as u32;
                 let supply = match self.random.below(3) {
-                    0 => Supply::configured(),
+                    0 => Supply::Configured,
                     1 => Supply::capacity(capacity),
                     _ => {
                         let end = self.now + self.random.below(30);
@@ -326,7 +326,7 @@ impl World {
                 };
                 let capacity = fill(&mut self.random);
                 let supply = match self.random.below(4) {
-                    0 => Supply::configured(),
+                    0 => Supply::Configured,
                     1 => Supply::capacity(capacity),
                     _ => {
                         let end = self.now + self.random.below(30);
