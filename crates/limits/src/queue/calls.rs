@@ -36,6 +36,11 @@ impl<T> Queue<T> {
         calls.into_iter().map(|(_, key)| key).collect()
     }
 
+    /// The calls that are charged to this bucket, in the order of their turns.
+    pub(crate) fn charged_to(&self, bucket: Key) -> Vec<Key> {
+        self.in_order(|waiting| waiting.meets.bucket == Some(bucket))
+    }
+
     /// The head of a line.
     pub(crate) fn head(&self, line: LineId) -> Option<(u64, Key)> {
         self.lines[line as usize].first()

@@ -37,27 +37,27 @@ impl<T> Scheduler<T> {
         rule: BucketRule,
     ) -> Result<(), TooManyBuckets> {
         let now = self.advance(now);
-        if let Some(key) = self.bars.buckets.find(Some(id)) {
-            let bucket = &mut self.bars.buckets.all[key];
-            let rejected_before = bucket.rejects();
-            bucket.rule = rule;
-            bucket.follow(now);
-            let rejects = bucket.rejects();
-            let by_arrival = bucket.rule.order == BucketOrder::Fifo;
-            self.parking.set_bucket(key, by_arrival);
-            self.parking.change(Bar::Bucket(key));
-            if rejects && !rejected_before {
-                self.reject_those_that_wait(now, key);
-            }
-            return Ok(());
-        }
-        if self.bars.buckets.by_id.len() >= BUCKETS_MAX {
-            return Err(TooManyBuckets);
-        }
         let by_arrival = rule.order == BucketOrder::Fifo;
-        let key = self.bars.buckets.all.insert(Bucket::new(now, rule));
-        self.bars.buckets.by_id.insert(id, key);
+        let buckets = &mut self.bars.buckets;
+        let Some(key) = buckets.find(Some(id)) else {
+            if buckets.by_id.len() >= BUCKETS_MAX {
+                return Err(TooManyBuckets);
+            }
+            let key = buckets.all.insert(Bucket::new(now, rule));
+            buckets.by_id.insert(id, key);
+            self.parking.set_bucket(key, by_arrival);
+            return Ok(());
+        };
+        let bucket = &mut buckets.all[key];
+        let rejected_before = bucket.rejects();
+        bucket.rule = rule;
+        bucket.follow(now);
+        let begins_to_reject = bucket.rejects() && !rejected_before;
         self.parking.set_bucket(key, by_arrival);
+        self.parking.change(Bar::Bucket(key));
+        if begins_to_reject {
+            self.reject_those_that_wait(now, key);
+        }
         Ok(())
     }
 
@@ -76,10 +76,7 @@ impl<T> Scheduler<T> {
         let Some(gone) = self.bars.buckets.by_id.remove(&id) else {
             return false;
         };
-        for key in self
-            .queue
-            .in_order(|waiting| waiting.meets.bucket == Some(gone))
-        {
+        for key in self.queue.charged_to(gone) {
             let to = reroute(&self.queue.calls[key].call);
             self.reroute(key, to);
         }
@@ -151,10 +148,7 @@ impl<T> Scheduler<T> {
     fn reject_those_that_wait(&mut self, now: Timestamp, bucket: Key) {
         let level = self.bars.buckets.all[bucket].level.limiter();
         let mut ahead = TokenCount::ZERO;
-        for key in self
-            .queue
-            .in_order(|waiting| waiting.meets.bucket == Some(bucket))
-        {
+        for key in self.queue.charged_to(bucket) {
             let tokens = self.queue.calls[key].call.tokens;
             if level.wait_behind(now, ahead.tokens(), tokens).is_zero() {
                 ahead = ahead.saturating_add(TokenCount::of_turn(tokens));
@@ -167,24 +161,20 @@ impl<T> Scheduler<T> {
     /// The next call to refuse, with its bucket, which rejects.
     pub(super) fn next_to_reject(&mut self) -> Option<(Key, Key)> {
         while let Some(key) = self.to_reject.pop_front() {
-            let Some(waiting) = self.queue.calls.get(key) else {
-                continue;
-            };
-            let Some(bucket) = waiting.meets.bucket else {
-                continue;
-            };
-            let limiter = &mut self.bars.buckets.all[bucket];
-            if !limiter.rejects() {
-                continue;
-            }
-            // Tokens may have come since the change.
-            let tokens = waiting.call.tokens;
-            let own = TokenCount::of_turn(tokens).micros();
-            limiter.queued.remove(own);
-            let waits = !limiter.wait_behind(self.now, tokens).is_zero();
-            limiter.queued.add(own);
-            if waits {
-                return Some((key, bucket));
+            if let Some(waiting) = self.queue.calls.get(key)
+                && let Some(bucket) = waiting.meets.bucket
+                && let limiter = &mut self.bars.buckets.all[bucket]
+                && limiter.rejects()
+            {
+                // Tokens may have come since the change.
+                let tokens = waiting.call.tokens;
+                let own = TokenCount::of_turn(tokens).micros();
+                limiter.queued.remove(own);
+                let waits = !limiter.wait_behind(self.now, tokens).is_zero();
+                limiter.queued.add(own);
+                if waits {
+                    return Some((key, bucket));
+                }
             }
         }
         None
@@ -200,12 +190,10 @@ impl<T> Scheduler<T> {
         {
             self.to_reject.push_back(key);
         }
-        let waiting = &mut self.queue.calls[key];
-        self.bars.discount(waiting);
-        waiting.call.bucket = to;
-        waiting.meets.bucket = bucket;
-        self.bars.count(waiting);
-        let (place, arrival) = (waiting.place, waiting.arrival);
-        self.replace(key, place, arrival);
+        let arrival = self.queue.calls[key].arrival;
+        self.change_call(key, arrival, |_, waiting| {
+            waiting.call.bucket = to;
+            waiting.meets.bucket = bucket;
+        });
     }
 }

@@ -60,6 +60,15 @@ pub(super) enum Drawn {
 }
 
 impl Drawn {
+    /// How far a service moved tags where this was drawn. What is kept for a class is no loss to
+    /// others.
+    pub(super) const fn service(&self, service: Service) -> Service {
+        match self {
+            Self::Limit { is_kept: true, .. } => service.within_its_class(),
+            Self::Limit { .. } | Self::Bucket { .. } | Self::Quota { .. } => service,
+        }
+    }
+
     pub(super) const fn bar(&self) -> Bar {
         match *self {
             Self::Limit { limit, .. } => Bar::Limit(limit),

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::bars::Bars;
 use super::park::LineKey;
 use super::refusal::{Reason, Refusal};
 use super::state::Scheduler;
@@ -62,39 +63,46 @@ impl<T> Scheduler<T> {
     pub fn reclass(&mut self, now: Timestamp, ticket: Ticket, class: Class) -> bool {
         self.advance(now);
         let class = self.clamp(class);
-        let Some(waiting) = self.queue.calls.get_mut(ticket.0) else {
+        let Some(waiting) = self.queue.calls.get(ticket.0) else {
             return false;
         };
-        if waiting.call.class == class {
-            return true;
+        if waiting.call.class != class {
+            let arrival = self.count_joining();
+            self.change_call(ticket.0, arrival, |bars, waiting| {
+                waiting.call.class = class;
+                waiting.meets.set = bars.set_of(&waiting.call);
+            });
         }
-        self.bars.discount(waiting);
-        waiting.call.class = class;
-        waiting.meets.set = self.bars.set_of(&waiting.call);
-        self.bars.count(waiting);
-        let place = waiting.place;
-        let arrival = self.count_joining();
-        self.replace(ticket.0, place, arrival);
         true
     }
 
-    /// Moves a waiting call to its present line, or to `place` if it is set aside.
-    pub(super) fn replace(&mut self, key: Key, place: Place, arrival: u64) {
-        match place {
+    /// Changes a waiting call, or what it meets, and moves it to its line.
+    pub(super) fn change_call(
+        &mut self,
+        key: Key,
+        arrival: u64,
+        change: impl FnOnce(&Bars, &mut Waiting<T>),
+    ) {
+        let waiting = &mut self.queue.calls[key];
+        self.bars.discount(waiting);
+        change(&self.bars, waiting);
+        self.bars.count(waiting);
+        match waiting.place {
             Place::Line(from) => {
                 let to = self.line_of(key);
                 self.move_into_line(key, to, arrival);
                 self.refresh_head(from);
                 self.refresh_head(to);
             }
-            Place::Aside(_) => self.queue.relocate(key, place, arrival),
+            place @ Place::Aside(_) => self.queue.relocate(key, place, arrival),
         }
     }
 
     /// Puts a call that waits elsewhere into a line.
     pub(super) fn move_into_line(&mut self, key: Key, line: LineId, arrival: u64) {
-        self.carry_over(key);
-        self.queue.calls[key].stay.joined = self.parking.note_account(line);
+        let waiting = &mut self.queue.calls[key];
+        self.bars.carry_over(self.now, waiting, &self.parking);
+        waiting.stay.joined = self.parking.note_account(line);
         self.queue.relocate(key, Place::Line(line), arrival);
     }
 
@@ -112,16 +120,14 @@ impl<T> Scheduler<T> {
         bar: Bar,
         until: Timestamp,
     ) {
-        self.carry_over(key);
         let waiting = &mut self.queue.calls[key];
+        self.bars.carry_over(now, waiting, &self.parking);
         let arrival = waiting.arrival;
         waiting.postponed = waiting.postponed.saturating_add(1);
         waiting.held_by = Some(bar);
         let until = until.max(now + Duration::from_nanos(1));
-        let until = waiting
-            .call
-            .deadline
-            .map_or(until, |deadline| until.min(deadline));
+        let deadline = waiting.call.deadline.unwrap_or(Timestamp::MAX);
+        let until = until.min(deadline);
         self.queue.relocate(key, Place::Aside(until), arrival);
         self.refresh_head(line);
     }

@@ -44,6 +44,14 @@ pub enum Step<T> {
     Idle,
 }
 
+impl<T> Step<T> {
+    /// Until the first of these moments, if there is one.
+    fn sleep<const N: usize>(moments: [Option<Timestamp>; N]) -> Self {
+        let first = moments.into_iter().flatten().min();
+        first.map_or(Self::Idle, Self::SleepUntil)
+    }
+}
+
 impl<T> Scheduler<T> {
     /// The next step. Call it until it returns a moment to sleep until. `entropy` returns 64 random
     /// bits per call, and is used only to set a call aside.
@@ -54,8 +62,7 @@ impl<T> Scheduler<T> {
             self.parking.forget_changes();
             self.settle_quotas(now);
             let expires_at = self.expiries.first().map(|&(moment, _)| moment);
-            let moments = [expires_at, self.bars.quotas.wake()].into_iter().flatten();
-            return moments.min().map_or(Step::Idle, Step::SleepUntil);
+            return Step::sleep([expires_at, self.bars.quotas.wake()]);
         }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
             return self.expire(now, key, Reason::DeadlinePassed, None);
@@ -77,18 +84,13 @@ impl<T> Scheduler<T> {
         if !self.parking.is_settled() {
             return self.next(now, entropy);
         }
-        let moments = [
+        Step::sleep([
             self.bars.quotas.wake(),
             self.queue.first_deadline().map(|(moment, _)| moment),
             self.queue.first_aside().map(|(moment, _)| moment),
             self.expiries.first().map(|&(moment, _)| moment),
             self.parking.next_opening(),
-        ];
-        moments
-            .into_iter()
-            .flatten()
-            .min()
-            .map_or(Step::Idle, Step::SleepUntil)
+        ])
     }
 
     /// Asks lines until a call leaves the queue.

@@ -22,6 +22,5 @@ mod table;
 pub use kinds::{
     QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble,
 };
-pub(super) use pins::{NoRoomForKeys, Pinned};
 pub(super) use spend::reason;
 pub(super) use table::{Found, Limiter, Named, Quotas, known};

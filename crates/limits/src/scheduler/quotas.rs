@@ -83,16 +83,13 @@ impl<T> Scheduler<T> {
     /// Finds the quotas of all waiting calls again.
     fn repin(&mut self, now: Timestamp) {
         for key in self.queue.in_order(|waiting| waiting.call.quotas.is_some()) {
-            let waiting = &mut self.queue.calls[key];
+            let waiting = &self.queue.calls[key];
             let named = waiting.call.quotas.as_deref().unwrap_or_default();
             let after = self.bars.quotas.pin_again(now, named);
             let before = waiting.meets.quotas.clone();
             if before != after {
-                self.bars.discount(waiting);
-                waiting.meets.quotas = after;
-                self.bars.count(waiting);
-                let (place, arrival) = (waiting.place, waiting.arrival);
-                self.replace(key, place, arrival);
+                let arrival = waiting.arrival;
+                self.change_call(key, arrival, |_, waiting| waiting.meets.quotas = after);
             }
             if let Some(before) = &before {
                 self.bars.quotas.unpin(now, before);

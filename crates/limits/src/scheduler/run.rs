@@ -66,10 +66,8 @@ impl<T> Scheduler<T> {
             drawn.push(Drawn::Quota { quota, spent });
             told.push(took);
         }
-        let from = drawn.iter().map(|drawn| {
-            let is_kept = matches!(drawn, Drawn::Limit { is_kept: true, .. });
-            (drawn.bar(), is_kept)
-        });
+        let from = drawn.iter();
+        let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
         let next = self.queue.head(line);
         let served = self.parking.served(line, service, from, next);
         self.refresh_head(line);
@@ -187,8 +185,7 @@ impl<T> Scheduler<T> {
         for drawn in &held.drawn {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
-                    let limiter = &mut self.bars.limits[limit as usize];
-                    limiter.release(now, held.call.class, stake, took);
+                    self.bars.limits[limit as usize].release(now, held.call.class, stake, took);
                 }
                 Drawn::Bucket { bucket, taken } => {
                     let Some((bucket, measured)) =
@@ -250,31 +247,21 @@ impl<T> Scheduler<T> {
     }
 
     fn undraw(&mut self, now: Timestamp, held: &Held) {
-        let (class, caller) = (held.call.class, held.call.caller);
-        let (service, served) = (held.service, held.served);
+        let (class, caller, served) = (held.call.class, held.call.caller, held.served);
         for drawn in &held.drawn {
-            let mut service = service;
-            match drawn {
-                Drawn::Limit {
-                    limit,
-                    stake,
-                    is_kept,
-                } => {
-                    let limiter = &mut self.bars.limits[*limit as usize];
-                    limiter.undraw(now, class, *stake);
-                    if *is_kept {
-                        service = service.within_its_class();
-                    }
+            match *drawn {
+                Drawn::Limit { limit, stake, .. } => {
+                    self.bars.limits[limit as usize].undraw(now, class, stake);
                 }
                 Drawn::Bucket { bucket, taken } => {
-                    let Some(bucket) = self.bars.buckets.all.get_mut(*bucket) else {
+                    let Some(bucket) = self.bars.buckets.all.get_mut(bucket) else {
                         continue;
                     };
-                    bucket.undraw(now, *taken);
+                    bucket.undraw(now, taken);
                 }
-                Drawn::Quota { quota, spent } => self.bars.quotas.give_back(*quota, *spent),
+                Drawn::Quota { quota, spent } => self.bars.quotas.give_back(quota, spent),
             }
-            let bar = drawn.bar();
+            let (bar, service) = (drawn.bar(), drawn.service(held.service));
             self.parking.unserved(bar, class, caller, service, served);
             self.parking.change(bar);
         }

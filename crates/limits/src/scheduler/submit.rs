@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::bucket::OnExcess;
 use super::park::LineKey;
-use super::quota::{self, Found, NoRoomForKeys, Pinned};
+use super::quota::{self, Found};
 use super::refusal::{Reason, Refusal};
 use super::state::Scheduler;
 use crate::bucket::TokenCount;
@@ -60,31 +60,17 @@ impl<T> Scheduler<T> {
             let refusal = self.refusal(now, reason, limit, &meets, &call);
             return Err((refusal, payload));
         }
-        match self.pin_quotas(now, &call, &found) {
-            Ok(quotas) => meets.quotas = quotas,
-            Err(refusal) => return Err((refusal, payload)),
-        }
+        let Ok(pinned) = self.bars.quotas.pin(now, &call, &found) else {
+            let first = call.quotas.as_ref().and_then(|keys| keys.first());
+            let refusal = Refusal {
+                limit: first.map(|of| Arc::clone(&of.quota)),
+                reason: Reason::QueueFull,
+                retry_after: RETRY_UNMEASURED,
+            };
+            return Err((refusal, payload));
+        };
+        meets.quotas = pinned;
         Ok(self.join(call, payload, meets, None))
-    }
-
-    /// Finds the quotas of a call that comes in.
-    fn pin_quotas(
-        &mut self,
-        now: Timestamp,
-        call: &Call,
-        found: &[Found],
-    ) -> Result<Pinned, Refusal> {
-        self.bars
-            .quotas
-            .pin(now, call, found)
-            .map_err(|NoRoomForKeys| {
-                let first = call.quotas.as_ref().and_then(|keys| keys.first());
-                Refusal {
-                    limit: first.map(|of| Arc::clone(&of.quota)),
-                    reason: Reason::QueueFull,
-                    retry_after: RETRY_UNMEASURED,
-                }
-            })
     }
 
     fn refuse_at_once(
@@ -101,21 +87,22 @@ impl<T> Scheduler<T> {
             return Some((Reason::DeadlinePassed, None));
         }
         let mut last = (now, None);
+        let mut opens = |moment, by| {
+            if moment > last.0 {
+                last = (moment, by);
+            }
+        };
         for (limit, limiter) in self.bars.limits_of(meets) {
             let by = Some(By::Bar(Bar::Limit(limit)));
             if limiter.is_beyond(call.class, call.draw()) {
                 return Some((Reason::NeverPossible, by));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
-            if call
-                .deadline
-                .is_some_and(|deadline| deadline < limiter.opens_by(now))
+            if let Some(deadline) = call.deadline
+                && deadline < limiter.opens_by(now)
             {
                 let verdict = limiter.peek(now, call.class, call.draw(), 0);
-                let earliest = limiter.earliest(now, call.class, call.draw(), verdict);
-                if earliest > last.0 {
-                    last = (earliest, by);
-                }
+                opens(limiter.earliest(now, call.class, call.draw(), verdict), by);
             }
         }
         if let Some(key) = meets.bucket {
@@ -126,12 +113,11 @@ impl<T> Scheduler<T> {
             {
                 return Some((Reason::RateLimited, by));
             }
-            if let (Some(_), Verdict::NotBefore(moment)) = (
-                call.deadline,
-                bucket.peek(now, TokenCount::ZERO, call.tokens),
-            ) && moment > last.0
+            if call.deadline.is_some()
+                && let verdict = bucket.peek(now, TokenCount::ZERO, call.tokens)
+                && let Verdict::NotBefore(moment) = verdict
             {
-                last = (moment, by);
+                opens(moment, by);
             }
         }
         for &found in quotas {
@@ -143,10 +129,8 @@ impl<T> Scheduler<T> {
             if is_rejected {
                 return Some((quota::reason(answer), by));
             }
-            if let Verdict::NotBefore(moment) = answer.into()
-                && moment > last.0
-            {
-                last = (moment, by);
+            if let Verdict::NotBefore(moment) = answer.into() {
+                opens(moment, by);
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
@@ -198,19 +182,12 @@ impl<T> Scheduler<T> {
         meets: &Meets,
         call: &Call,
     ) -> Refusal {
-        let retry_after = match reason {
-            Reason::NeverPossible | Reason::Draining => RETRY_UNMEASURED,
-            Reason::QueueFull
-            | Reason::DeadlinePassed
-            | Reason::DeadlineUnreachable
-            | Reason::RateLimited
-            | Reason::StoreAway => {
-                let waits = self
-                    .bars
-                    .of(meets)
-                    .map(|bar| self.bars.wait(now, bar, call));
-                waits.max().unwrap_or(RETRY_UNMEASURED).max(RETRY_MIN)
-            }
+        let retry_after = if let Reason::NeverPossible | Reason::Draining = reason {
+            RETRY_UNMEASURED
+        } else {
+            let bars = self.bars.of(meets);
+            let waits = bars.map(|bar| self.bars.wait(now, bar, call));
+            waits.max().unwrap_or(RETRY_UNMEASURED).max(RETRY_MIN)
         };
         Refusal {
             limit,

@@ -9,7 +9,6 @@ use super::state::Scheduler;
 use crate::delay::{Cause, Delays};
 use crate::queue::account::Behind;
 use crate::queue::{Place, Ticket, Waiting};
-use crate::slab::Key;
 use crate::time::Timestamp;
 
 /// What a call waited for.
@@ -101,11 +100,5 @@ impl<T> Scheduler<T> {
             postponed: waiting.postponed,
             delays,
         }
-    }
-
-    /// A call is about to wait elsewhere: what it has waited for so far goes with it.
-    pub(super) fn carry_over(&mut self, key: Key) {
-        let waiting = &mut self.queue.calls[key];
-        self.bars.carry_over(self.now, waiting, &self.parking);
     }
 }

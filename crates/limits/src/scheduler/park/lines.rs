@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;
 
-use super::line::{At, Line, LineKey, Spot};
+use super::line::{At, Line, LineKey, Look, Spot};
 use crate::call::Class;
 use crate::queue::account::Account;
 use crate::queue::fair::{Common, Entry, Order, Part};
@@ -200,6 +200,11 @@ impl Parking {
             Bar::Bucket(bucket) => Some(&mut self.buckets[bucket.index() as usize]),
             Bar::Quota(quota) => self.quotas.get_mut(&quota),
         }
+    }
+
+    #[inline]
+    pub(super) fn look(&mut self, spot: Spot) -> Option<&mut Look> {
+        Some(self.at_mut(spot.bar())?.look(spot))
     }
 
     #[inline]

@@ -7,14 +7,14 @@ use crate::queue::{Bar, LineId};
 use crate::slab::Key;
 
 impl Parking {
-    /// The first call of this line runs, and draws from these, from some what is kept for its class.
-    /// `next` is the one behind it. Returns which of all that were served it is.
+    /// The first call of this line runs, and draws from these, with its service there. `next` is the
+    /// one behind it. Returns which of all that were served it is.
     #[inline]
     pub(crate) fn served(
         &mut self,
         line: LineId,
         service: Service,
-        drawn_from: impl Iterator<Item = (Bar, bool)>,
+        drawn_from: impl Iterator<Item = (Bar, Service)>,
         next: Option<(u64, Key)>,
     ) -> u64 {
         self.common.served += 1;
@@ -27,13 +27,7 @@ impl Parking {
         if counts && state.parked_at.is_none() {
             self.ready.serve(entry, service, true, common);
         }
-        for (bar, is_kept) in drawn_from {
-            // What is kept for a class is no loss to others. Its callers take turns with it.
-            let service = if is_kept {
-                service.within_its_class()
-            } else {
-                service
-            };
+        for (bar, service) in drawn_from {
             if let (Some(spot), Some((arrival, _))) = (stands_at, next)
                 && spot.bar() == bar
                 && let Some(at) = self.at_mut(bar)

@@ -24,21 +24,23 @@ pub(crate) struct Asked {
 impl Parking {
     /// Another line may be first now.
     pub(super) fn reordered(&mut self, bar: Bar) {
-        let kept = match bar {
-            Bar::Limit(limit) => Some(Spot::Kept(limit)),
-            Bar::Bucket(_) | Bar::Quota(_) => None,
-        };
-        let kept_for = self.at(bar).and_then(|at| at.kept_for);
-        for spot in [Some(Spot::At(bar)), kept.filter(|_| kept_for.is_some())]
-            .into_iter()
-            .flatten()
-        {
-            let first = self.first(spot);
-            let at = self.at_mut(bar).expect("it was just found");
-            // The order of the two spots may have changed even if neither's first line has.
-            if at.look(spot).asked != first || kept_for.is_some() {
-                self.mark(spot);
+        let first = self.first(Spot::At(bar));
+        let is_first_asked = self.at(bar).is_none_or(|at| at.all.asked == first);
+        // With a reserve, the order of the two spots may have changed even if neither's first line has.
+        if !is_first_asked || self.kept_spot(bar).is_some() {
+            self.change(bar);
+        }
+    }
+
+    /// The spot of the class for which a limit keeps something.
+    #[inline]
+    fn kept_spot(&self, bar: Bar) -> Option<Spot> {
+        match bar {
+            Bar::Limit(limit) => {
+                let kept_for = self.limits[limit as usize].kept_for;
+                kept_for.map(|_| Spot::Kept(limit))
             }
+            Bar::Bucket(_) | Bar::Quota(_) => None,
         }
     }
 
@@ -46,10 +48,8 @@ impl Parking {
     #[inline]
     pub(crate) fn change(&mut self, bar: Bar) {
         self.mark(Spot::At(bar));
-        if let Bar::Limit(limit) = bar
-            && self.limits[limit as usize].kept_for.is_some()
-        {
-            self.mark(Spot::Kept(limit));
+        if let Some(kept) = self.kept_spot(bar) {
+            self.mark(kept);
         }
     }
 
@@ -82,8 +82,8 @@ impl Parking {
             && opens <= now
         {
             self.openings.remove(&(opens, spot));
-            if let Some(at) = self.at_mut(spot.bar()) {
-                at.look(spot).opens = None;
+            if let Some(look) = self.look(spot) {
+                look.opens = None;
             }
             self.mark(spot);
         }
@@ -119,9 +119,6 @@ impl Parking {
             self.tidy();
         }
         while let Some(spot) = self.next_changed() {
-            if let Some(at) = self.at_mut(spot.bar()) {
-                at.look(spot).changed = false;
-            }
             self.forget_asked(spot);
             if let Some(line) = self.first(spot) {
                 self.looked += 1;
@@ -164,12 +161,17 @@ impl Parking {
     /// The changed spot to look at next.
     #[inline]
     pub(super) fn next_changed(&mut self) -> Option<Spot> {
-        if self.woken.is_empty() && self.changed.len() < 2 {
-            return self.changed.pop();
+        let spot = if self.woken.is_empty() && self.changed.len() < 2 {
+            self.changed.pop()?
+        } else {
+            self.wake_changed();
+            let Reverse((round, _, spot)) = self.woken.pop()?;
+            self.round = round + 1;
+            spot
+        };
+        if let Some(look) = self.look(spot) {
+            look.changed = false;
         }
-        self.wake_changed();
-        let Reverse((round, _, spot)) = self.woken.pop()?;
-        self.round = round + 1;
         Some(spot)
     }
 
@@ -180,31 +182,26 @@ impl Parking {
 
     /// Drops all changes: no line waits for them.
     pub(crate) fn forget_changes(&mut self) {
-        while let Some(spot) = self.next_changed() {
-            if let Some(at) = self.at_mut(spot.bar()) {
-                at.look(spot).changed = false;
-            }
-        }
+        while self.next_changed().is_some() {}
     }
 
     #[inline]
     pub(super) fn remember_asked(&mut self, spot: Spot, line: LineId, verdict: Verdict) {
-        let at = self.at_mut(spot.bar()).expect("the line is parked there");
-        at.look(spot).asked = Some(line);
+        let look = self.look(spot).expect("the line is parked there");
+        look.asked = Some(line);
         if let Verdict::NotBefore(opens) = verdict {
-            at.look(spot).opens = Some(opens);
+            look.opens = Some(opens);
             self.openings.insert((opens, spot));
         }
     }
 
     #[inline]
     pub(super) fn forget_asked(&mut self, spot: Spot) {
-        let Some(at) = self.at_mut(spot.bar()) else {
-            return;
-        };
-        at.look(spot).asked = None;
-        if let Some(opens) = at.look(spot).opens.take() {
-            self.openings.remove(&(opens, spot));
+        if let Some(look) = self.look(spot) {
+            look.asked = None;
+            if let Some(opens) = look.opens.take() {
+                self.openings.remove(&(opens, spot));
+            }
         }
     }
 }
