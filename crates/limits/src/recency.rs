@@ -19,14 +19,9 @@ pub trait Linked {
 /// The ends of the list.
 #[derive(Debug, Default)]
 pub struct Recency {
-    ends: Option<Ends>,
+    oldest: Option<Key>,
+    newest: Option<Key>,
     len: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    oldest: Key,
-    newest: Key,
 }
 
 /// The neighbours of a value in the list.
@@ -49,7 +44,7 @@ impl Recency {
 
     /// The one that was used least recently.
     pub fn oldest(&self) -> Option<Key> {
-        self.ends.map(|ends| ends.oldest)
+        self.oldest
     }
 
     /// All of them, those used last first.
@@ -61,47 +56,38 @@ impl Recency {
             let value = values.get(key).expect("what is in the list is there");
             (key, value)
         };
-        let newest = self.ends.map(|ends| found(ends.newest));
+        let newest = self.newest.map(found);
         core::iter::successors(newest, move |(_, value)| value.linked().older.map(found))
     }
 
     /// Adds one as that which was used last.
     pub fn push<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
-        let before = self.ends.map(|ends| ends.newest);
+        let before = self.newest.replace(key);
         links(values, key).older = before;
-        if let Some(before) = before {
-            links(values, before).newer = Some(key);
+        match before {
+            Some(before) => links(values, before).newer = Some(key),
+            None => self.oldest = Some(key),
         }
-        self.ends = Some(Ends {
-            oldest: self.oldest().unwrap_or(key),
-            newest: key,
-        });
         self.len += 1;
     }
 
     /// Takes one out of the list.
     pub fn remove<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
         let Links { older, newer } = core::mem::take(links(values, key));
-        if let Some(older) = older {
-            links(values, older).newer = newer;
+        match older {
+            Some(older) => links(values, older).newer = newer,
+            None => self.oldest = newer,
         }
-        if let Some(newer) = newer {
-            links(values, newer).older = older;
+        match newer {
+            Some(newer) => links(values, newer).older = older,
+            None => self.newest = older,
         }
-        let ends = self.ends.expect("it is in the list");
-        // The only one has no neighbours, and leaves no ends.
-        self.ends = match (older, newer) {
-            (None, None) => None,
-            (None, Some(oldest)) => Some(Ends { oldest, ..ends }),
-            (Some(newest), None) => Some(Ends { newest, ..ends }),
-            (Some(_), Some(_)) => Some(ends),
-        };
         self.len -= 1;
     }
 
     /// Makes one of the list that which was used last.
     pub fn touch<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
-        if self.ends.is_none_or(|ends| ends.newest != key) {
+        if self.newest != Some(key) {
             self.remove(values, key);
             self.push(values, key);
         }

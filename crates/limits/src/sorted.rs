@@ -155,24 +155,12 @@ impl<E: Copy + Ord> Sorted<E> {
     fn find(&self, value: &E) -> Result<usize, usize> {
         self.run.binary_search_by(|entry| entry.value.cmp(value))
     }
-
-    /// The set of these, sorted at once.
-    pub(crate) fn from_unsorted(mut values: alloc::vec::Vec<E>) -> Self {
-        values.sort_unstable();
-        values.dedup();
-        let run = values.into_iter();
-        Self {
-            run: run.map(|value| Entry { value, alive: true }).collect(),
-            ..Self::default()
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::random::Random;
-    use alloc::vec::Vec;
 
     /// Does the same to a tree and compares after every step. `disorder` is how far entries
     /// may come before the greatest so far.
@@ -235,15 +223,5 @@ mod tests {
         }
         assert_eq!(sorted.len(), 2);
         assert!(sorted.run.len() <= SHORT, "{} are kept", sorted.run.len());
-    }
-
-    #[test]
-    fn entries_put_in_at_once_are_sorted() {
-        let values: Vec<u64> = (0..50).map(|value| value * 37 % 50).collect();
-        let mut sorted = Sorted::from_unsorted(values);
-        for value in 0..50 {
-            assert_eq!(sorted.first(), Some(value));
-            assert!(sorted.remove(&value));
-        }
     }
 }

@@ -18,6 +18,13 @@ pub enum Verdict {
     Never,
 }
 
+/// `None` is a moment that is not known.
+impl From<Option<Timestamp>> for Verdict {
+    fn from(opens: Option<Timestamp>) -> Self {
+        opens.map_or(Self::WhenTold, Self::NotBefore)
+    }
+}
+
 /// Why a limiter admits nothing now, and when it will: any [`Verdict`] except
 /// [`Ready`](Verdict::Ready).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -97,25 +97,20 @@ impl<T> Queue<T> {
         self.link(key, place, arrival);
     }
 
-    /// Puts all calls into new lines: `sort` sets the place of each call. Linear, except for
-    /// sorting each line.
+    /// Puts all calls into new lines, in the order of their turns: `sort` sets the place of each call.
     pub(crate) fn rebuild(&mut self, mut sort: impl FnMut(&mut Waiting<T>)) {
-        let mut sorted: Vec<Vec<(u64, Key)>> = Vec::new();
-        let mut asides = Vec::new();
-        for (key, waiting) in self.calls.iter_mut() {
+        let calls = self.in_order(|_| true);
+        self.lines.clear();
+        self.asides = Sorted::default();
+        for key in calls {
+            let waiting = &mut self.calls[key];
             sort(waiting);
-            match waiting.place {
-                Place::Line(line) => {
-                    if sorted.len() <= line as usize {
-                        sorted.resize_with(line as usize + 1, Vec::new);
-                    }
-                    sorted[line as usize].push((waiting.arrival, key));
-                }
-                Place::Aside(until) => asides.push((until, key)),
+            let (place, arrival) = (waiting.place, waiting.arrival);
+            if let Place::Line(line) = place {
+                self.make_lines(line as usize + 1);
             }
+            self.link(key, place, arrival);
         }
-        self.lines = sorted.into_iter().map(Sorted::from_unsorted).collect();
-        self.asides = Sorted::from_unsorted(asides);
     }
 
     /// There are at least this many lines.

@@ -11,13 +11,6 @@ impl<T> Scheduler<T> {
         self.asked + self.parking.looked()
     }
 
-    /// Claims made so far: for tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub const fn claims_made(&self) -> u64 {
-        self.parking.claims().0
-    }
-
     /// Panics if an invariant is violated that holds whenever [`next`](Self::next) returns a moment
     /// to sleep until.
     #[doc(hidden)]

@@ -135,7 +135,7 @@ impl<T> Scheduler<T> {
         let count = self.policy.classes().len();
         let last = Class(count as u32 - 1);
         let in_turn = self.policy.postpone() == Postpone::InTurn;
-        let passed = self.parking.take_passed();
+        let passed = self.parking.take_carried();
         let new = self
             .parking
             .reload(classes, count, self.bars.kept_for(), |new| {

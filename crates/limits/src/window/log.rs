@@ -129,10 +129,7 @@ impl Window {
         if lacking == 0 {
             return Verdict::Ready;
         }
-        match self.freeing(freed + lacking) {
-            Some(moment) => Verdict::NotBefore(moment),
-            None => Verdict::WhenTold,
-        }
+        Verdict::from(self.freeing(freed + lacking))
     }
 
     /// The same for a call of a class without the reserve, where `amount` of the maximum is
@@ -154,10 +151,7 @@ impl Window {
         if fits(now) {
             return Verdict::Ready;
         }
-        match self.first_freeing(fits) {
-            Some(moment) => Verdict::NotBefore(moment),
-            None => Verdict::WhenTold,
-        }
+        Verdict::from(self.first_freeing(fits))
     }
 
     /// When there would be room within `max` if everything reserved were given back; with
@@ -184,11 +178,7 @@ impl Window {
     /// The first moment at which something frees so that this holds, which stays true once it
     /// is.
     fn first_freeing(&self, fits: impl Fn(Timestamp) -> bool) -> Option<Timestamp> {
-        let index = self
-            .departures
-            .partition_point(|departure| !fits(self.frees_at(departure.at)));
-        let departure = self.departures.get(index)?;
-        Some(self.frees_at(departure.at))
+        self.first_where(|departure| fits(self.frees_at(departure.at)))
     }
 
     /// No departure counts beyond this moment.
@@ -199,12 +189,15 @@ impl Window {
 
     /// When everything up to this total will have freed; `None` if less than that departed.
     fn freeing(&self, total: u64) -> Option<Timestamp> {
-        let index = self
-            .departures
-            .partition_point(|departure| departure.total < total);
-        self.departures
-            .get(index)
-            .map(|departure| self.frees_at(departure.at))
+        self.first_where(|departure| departure.total >= total)
+    }
+
+    /// When the first departure frees for which this holds. It holds for all that come later, too.
+    fn first_where(&self, holds: impl Fn(&Departure) -> bool) -> Option<Timestamp> {
+        let departures = &self.departures;
+        let index = departures.partition_point(|departure| !holds(departure));
+        let departure = departures.get(index)?;
+        Some(self.frees_at(departure.at))
     }
 
     /// Counts a call that has not departed.
@@ -240,13 +233,9 @@ impl Window {
         let index = self
             .departures
             .partition_point(|departure| departure.at <= at);
-        let before = if index == 0 {
-            self.dropped
-        } else {
-            self.departures[index - 1].total
-        };
-        self.departures
-            .insert(index, Departure { at, total: before });
+        let before = index.checked_sub(1).map(|before| self.departures[before]);
+        let total = before.map_or(self.dropped, |before| before.total);
+        self.departures.insert(index, Departure { at, total });
         for departure in self.departures.iter_mut().skip(index) {
             departure.total += u64::from(cost.get());
         }

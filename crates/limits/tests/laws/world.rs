@@ -638,14 +638,18 @@ impl World {
             (claimed > 0.0).then_some((id, claimed))
         });
         self.claimed_tokens = claimed.collect();
-        self.claims = self.scheduler.claims_made();
+        self.claims = self.claims_made();
+    }
+
+    fn claims_made(&self) -> u64 {
+        self.scheduler.queue_now(at(self.now)).claims
     }
 
     /// Whether a call claims room at a limit that this one meets: then it may go before one that came
     /// before it.
     fn meets_a_claim(&self, call: &Call) -> bool {
         let mut rules = self.oracle.rules().iter();
-        let within_this_step = self.scheduler.claims_made() > self.claims;
+        let within_this_step = self.claims_made() > self.claims;
         let mut bucket = call.bucket.iter();
         within_this_step
             || bucket.any(|bucket| self.claimed_tokens.contains_key(bucket))
@@ -655,7 +659,7 @@ impl World {
     /// Whether a claim keeps room that this call needs: then it may wait though there is room.
     fn room_is_claimed(&self, call: &Call, now: u64) -> bool {
         let mut rules = self.oracle.rules().iter().filter(|rule| meets(rule, call));
-        let within_this_step = self.scheduler.claims_made() > self.claims;
+        let within_this_step = self.claims_made() > self.claims;
         within_this_step
             || !self.has_tokens_beside_claims(call, now)
             || rules.any(|rule| !self.has_room_beside_claims(rule, call, now))

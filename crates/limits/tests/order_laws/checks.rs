@@ -106,7 +106,7 @@ impl World {
 
     /// Notes what is claimed at each limit. With a call that has just gone went its claims.
     pub(crate) fn note_claims(&mut self, gone: Option<usize>) {
-        let made = self.scheduler.claims_made();
+        let made = self.scheduler.queue_now(at(self.now)).claims;
         let is_new = made > std::mem::replace(&mut self.claims, made);
         let gone = gone.map(|id| &self.calls[id]);
         let gone = gone.map(|call| (call.kind, self.streams[call.stream].caller));

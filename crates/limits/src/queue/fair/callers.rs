@@ -253,12 +253,11 @@ impl Callers {
         self.sharded.clear();
         let virtual_time = self.virtual_time;
         self.known.retain(|(_, state)| state.start > virtual_time);
-        let mut idle = Vec::new();
+        self.idle = Sorted::default();
         for (flow, state) in &mut self.known {
             state.lines = Sorted::default();
-            idle.push((state.start, *flow));
+            self.idle.insert((state.start, *flow));
         }
-        self.idle = Sorted::from_unsorted(idle);
     }
 }
 

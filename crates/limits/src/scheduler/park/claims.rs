@@ -22,10 +22,7 @@ impl Parking {
         now: Timestamp,
         claim: impl Fn(Bar) -> (Duration, u64),
     ) -> bool {
-        self.leave_front(line, now);
-        self.drop_claims(line, now);
-        let passed = self.lines[line as usize].passed.take();
-        let mut passed = passed.unwrap_or_else(|| {
+        let mut passed = self.take_passed(line, now).unwrap_or_else(|| {
             Box::new(Passed {
                 due: now + claim(turn.bar()).0,
                 turns: Vec::new(),
@@ -98,15 +95,14 @@ impl Parking {
         self.forget_if_empty(bar);
     }
 
-    /// A line claims nothing any more.
-    pub(super) fn drop_claims(&mut self, line: LineId, now: Timestamp) {
-        let Some(passed) = self.lines[line as usize].passed.take() else {
-            return;
-        };
+    /// A line claims nothing any more. Returns what its head was passed over at.
+    pub(super) fn take_passed(&mut self, line: LineId, now: Timestamp) -> Option<Box<Passed>> {
+        self.leave_front(line, now);
+        let passed = self.lines[line as usize].passed.take()?;
         for &bar in &passed.turns {
             self.drop_claim(bar, line, now);
         }
-        self.lines[line as usize].passed = Some(passed);
+        Some(passed)
     }
 
     /// A line at the front of a limit joins the order of that limit.
@@ -117,12 +113,8 @@ impl Parking {
         let entry = self.entry(line);
         let common = self.common;
         let at = self.at_mut(spot.bar()).expect("the line is parked there");
-        let own = (entry.arrival, line);
-        if at
-            .claims
-            .get(&own)
-            .is_some_and(|claim| claim.until.is_none())
-        {
+        let claim = at.claims.get(&(entry.arrival, line));
+        if claim.is_some_and(|claim| claim.until.is_none()) {
             at.order.insert(entry, common);
             self.drop_claim(spot.bar(), line, now);
         }

@@ -271,9 +271,7 @@ impl Parking {
             return;
         }
         if state.passed.is_some() {
-            self.leave_front(line, now);
-            self.drop_claims(line, now);
-            self.lines[line as usize].passed = None;
+            self.take_passed(line, now);
         }
         let state = &mut self.lines[line as usize];
         let (before, parked_at) = (state.head, state.parked_at);

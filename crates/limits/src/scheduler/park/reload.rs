@@ -46,7 +46,7 @@ impl Parking {
     }
 
     /// Takes the lines whose heads were passed over, before a reload rebuilds the lines.
-    pub(crate) fn take_passed(&mut self) -> Vec<Carried> {
+    pub(crate) fn take_carried(&mut self) -> Vec<Carried> {
         let mut carried = Vec::new();
         for line in 0..self.lines.len() as LineId {
             let state = &mut self.lines[line as usize];
