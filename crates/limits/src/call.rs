@@ -182,30 +182,6 @@ impl Call {
         quotas: Option<Arc<[QuotaKey]>>,
         deadline: Option<Timestamp>,
     }
-
-    /// What it draws from the limits that it meets.
-    pub(crate) const fn draw(&self) -> Draw {
-        Draw {
-            cost: self.cost,
-            tokens: self.tokens,
-        }
-    }
-}
-
-/// What a call draws: its cost from a window, its tokens from a pace, and one slot from an outstanding
-/// limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Draw {
-    pub(crate) cost: Cost,
-    pub(crate) tokens: Tokens,
-}
-
-impl Draw {
-    /// What an ordinary call draws.
-    pub(crate) const ONE: Self = Self {
-        cost: Cost::ONE,
-        tokens: Tokens::ONE,
-    };
 }
 
 #[cfg(test)]

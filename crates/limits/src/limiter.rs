@@ -17,7 +17,7 @@ use state::State;
 pub(crate) use state::{Progress, Stake};
 
 use crate::bucket::{TokenCount, Tokens};
-use crate::call::{Class, Cost, Draw};
+use crate::call::{Call, Class, Cost};
 use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
 use crate::queue::Queued;
 use crate::supply::{Supplier, Supply};
@@ -104,11 +104,11 @@ impl Limiter {
 
     /// How much of the limit a call draws: calls, cost, or millionths of a token.
     #[inline]
-    pub(crate) fn draw_of(&self, draw: Draw) -> u64 {
+    pub(crate) fn draw_of(&self, call: &Call) -> u64 {
         match self.state {
             State::Outstanding(_) => 1,
-            State::Window(_) => u64::from(draw.cost.get()),
-            State::Paced(_) => TokenCount::of_turn(draw.tokens).micros(),
+            State::Window(_) => u64::from(call.cost.get()),
+            State::Paced(_) => TokenCount::of_turn(call.tokens).micros(),
         }
     }
 
@@ -163,29 +163,29 @@ impl Limiter {
 
     /// Whether this call costs more than the rule ever allows its class.
     #[inline]
-    pub(crate) fn is_beyond(&self, class: Class, draw: Draw) -> bool {
+    pub(crate) fn is_beyond(&self, call: &Call) -> bool {
         if let State::Paced(_) = self.state {
             // A call that costs more than the pool goes into debt.
             return false;
         }
-        let reach = self.configured - self.out_of_reach(class);
-        self.draw_of(draw) > u64::from(reach)
+        let reach = self.configured - self.out_of_reach(call.class);
+        self.draw_of(call) > u64::from(reach)
     }
 
     /// Whether the reserve of its class covers this call, so that it takes nothing from other classes.
-    pub(crate) fn is_kept_for(&self, now: Timestamp, class: Class, draw: Draw) -> bool {
-        self.kept_by(class).is_some_and(|kept| {
-            kept.used.used(now) + self.draw_of(draw) <= u64::from(kept.reserve.amount)
+    pub(crate) fn is_kept_for(&self, now: Timestamp, call: &Call) -> bool {
+        self.kept_by(call.class).is_some_and(|kept| {
+            kept.used.used(now) + self.draw_of(call) <= u64::from(kept.reserve.amount)
         })
     }
 
     /// When the reserve of its class covers this call, if that moment is known.
-    pub(crate) fn keeps_from(&self, now: Timestamp, class: Class, draw: Draw) -> Option<Timestamp> {
-        let kept = self.kept_by(class)?;
+    pub(crate) fn keeps_from(&self, now: Timestamp, call: &Call) -> Option<Timestamp> {
+        let kept = self.kept_by(call.class)?;
         let State::Window(used) = &kept.used else {
             return None;
         };
-        match used.peek(now, draw.cost, kept.reserve.amount) {
+        match used.peek(now, call.cost, kept.reserve.amount) {
             Verdict::NotBefore(moment) => Some(moment),
             Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
         }
@@ -216,48 +216,42 @@ impl Limiter {
 
     /// The verdict for this call, behind claims of `ahead`. Draws nothing.
     #[inline]
-    pub(crate) fn peek(&self, now: Timestamp, class: Class, draw: Draw, ahead: u64) -> Verdict {
+    pub(crate) fn peek(&self, now: Timestamp, call: &Call, ahead: u64) -> Verdict {
         let configured = self.max(now);
         let max = u64::from(configured).saturating_sub(ahead) as u32;
-        if self.is_beyond(class, draw) {
+        if self.is_beyond(call) {
             return Verdict::Never;
         }
-        match (&self.state, self.kept_beside(class)) {
+        match (&self.state, self.kept_beside(call.class)) {
             (State::Outstanding(outstanding), None) => outstanding.peek(max),
             (State::Outstanding(outstanding), Some(kept)) => {
                 let unused = u64::from(kept.reserve.amount).saturating_sub(kept.used.used(now));
                 outstanding.peek(max.saturating_sub(unused as u32))
             }
-            (State::Window(window), None) => window.peek(now, draw.cost, max),
+            (State::Window(window), None) => window.peek(now, call.cost, max),
             (State::Window(window), Some(kept)) => {
-                window.peek_beside(now, draw.cost, max, kept.reserve.amount, kept.window())
+                window.peek_beside(now, call.cost, max, kept.reserve.amount, kept.window())
             }
             (State::Paced(_), _) if configured == 0 => Verdict::WhenTold,
             (State::Paced(level), _) => {
                 let ahead = TokenCount::from_micros(ahead).tokens();
-                level.limiter().verdict_behind(now, ahead, draw.tokens)
+                level.limiter().verdict_behind(now, ahead, call.tokens)
             }
         }
     }
 
     /// The earliest moment at which this call could be admitted, where `verdict` is the result of
     /// [`peek`](Self::peek). It is `now` if that depends on what other calls do.
-    pub(crate) fn earliest(
-        &self,
-        now: Timestamp,
-        class: Class,
-        draw: Draw,
-        verdict: Verdict,
-    ) -> Timestamp {
+    pub(crate) fn earliest(&self, now: Timestamp, call: &Call, verdict: Verdict) -> Timestamp {
         match (verdict, &self.state) {
             (Verdict::NotBefore(moment), _) => moment,
             (Verdict::WhenTold, State::Window(window)) => {
-                let max = self.max(now).saturating_sub(self.out_of_reach(class));
+                let max = self.max(now).saturating_sub(self.out_of_reach(call.class));
                 window.earliest(
                     now,
-                    draw.cost,
+                    call.cost,
                     max,
-                    self.kept_beside(class).map(Kept::window),
+                    self.kept_beside(call.class).map(Kept::window),
                 )
             }
             (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,
@@ -266,9 +260,9 @@ impl Limiter {
 
     /// Draws for a call that leaves the queue.
     #[inline]
-    pub(crate) fn take(&mut self, now: Timestamp, class: Class, draw: Draw) -> Stake {
+    pub(crate) fn take(&mut self, now: Timestamp, call: &Call) -> Stake {
         // The stakes in both are the same.
-        let stakes = self.states(class).map(|state| state.take(now, draw));
+        let stakes = self.states(call.class).map(|state| state.take(now, call));
         stakes.last().expect("the limit has a state")
     }
 
@@ -315,16 +309,16 @@ impl Limiter {
 
     /// How long a call that arrives now would wait behind those that wait already, as far as the state
     /// shows.
-    pub(crate) fn wait_behind(&self, now: Timestamp, class: Class, draw: Draw) -> Duration {
+    pub(crate) fn wait_behind(&self, now: Timestamp, call: &Call) -> Duration {
         let ahead = self.queued.draw;
-        let max = self.max(now).saturating_sub(self.out_of_reach(class));
+        let max = self.max(now).saturating_sub(self.out_of_reach(call.class));
         let wait = match &self.state {
             State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
-            State::Window(window) => window.wait_behind(now, max, ahead, draw.cost),
+            State::Window(window) => window.wait_behind(now, max, ahead, call.cost),
             State::Paced(_) if max == 0 => None,
             State::Paced(level) => {
                 let ahead = TokenCount::from_micros(ahead).tokens();
-                Some(level.limiter().wait_behind(now, ahead, draw.tokens))
+                Some(level.limiter().wait_behind(now, ahead, call.tokens))
             }
         };
         wait.unwrap_or(RETRY_UNMEASURED)

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::level::{BucketLimit, Level, Taken};
-use crate::call::{Cost, Draw};
+use crate::call::{Call, Cost};
 use crate::policy::{Limit, WindowStamp};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
@@ -52,17 +52,17 @@ impl State {
     }
 
     #[inline]
-    pub(super) fn take(&mut self, now: Timestamp, draw: Draw) -> Stake {
+    pub(super) fn take(&mut self, now: Timestamp, call: &Call) -> Stake {
         match self {
             Self::Outstanding(outstanding) => {
                 outstanding.in_use += 1;
                 Stake::Slot
             }
             Self::Window(window) => {
-                window.reserve(draw.cost);
-                Stake::Reserved(draw.cost)
+                window.reserve(call.cost);
+                Stake::Reserved(call.cost)
             }
-            Self::Paced(level) => Stake::Tokens(level.draw(now, draw.tokens)),
+            Self::Paced(level) => Stake::Tokens(level.draw(now, call.tokens)),
         }
     }
 

@@ -87,7 +87,7 @@ impl Bars {
     #[inline]
     pub(super) fn draw_of(&self, bar: Bar, call: &Call) -> u64 {
         match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].draw_of(call.draw()),
+            Bar::Limit(limit) => self.limits[limit as usize].draw_of(call),
             Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
             Bar::Quota(_) => call.tokens.whole(),
         }
@@ -100,7 +100,7 @@ impl Bars {
             Bar::Limit(limit) => {
                 let is_kept = ahead > 0 && self.is_kept_for(now, bar, call);
                 let ahead = if is_kept { 0 } else { ahead };
-                self.limits[limit as usize].peek(now, call.class, call.draw(), ahead)
+                self.limits[limit as usize].peek(now, call, ahead)
             }
             Bar::Bucket(bucket) => {
                 let ahead = TokenCount::from_micros(ahead);
@@ -113,9 +113,7 @@ impl Bars {
     /// Whether what this keeps for the class of a call covers the call.
     pub(super) fn is_kept_for(&self, now: Timestamp, bar: Bar, call: &Call) -> bool {
         match bar {
-            Bar::Limit(limit) => {
-                self.limits[limit as usize].is_kept_for(now, call.class, call.draw())
-            }
+            Bar::Limit(limit) => self.limits[limit as usize].is_kept_for(now, call),
             Bar::Bucket(_) | Bar::Quota(_) => false,
         }
     }
@@ -123,9 +121,7 @@ impl Bars {
     /// How long a call that arrives now would wait for this.
     pub(super) fn wait(&self, now: Timestamp, bar: Bar, call: &Call) -> Duration {
         match bar {
-            Bar::Limit(limit) => {
-                self.limits[limit as usize].wait_behind(now, call.class, call.draw())
-            }
+            Bar::Limit(limit) => self.limits[limit as usize].wait_behind(now, call),
             Bar::Bucket(bucket) => self.buckets.all[bucket].wait_behind(now, call.tokens),
             Bar::Quota(quota) => self.quotas.opens(now, quota, call.tokens).since(now),
         }
@@ -161,7 +157,7 @@ impl Bars {
     fn each_queued(&mut self, call: &Call, meets: &Meets, change: impl Fn(&mut Queued, u64)) {
         for &limit in self.sets.limits(meets.set).iter() {
             let limiter = &mut self.limits[limit as usize];
-            let draw = limiter.draw_of(call.draw());
+            let draw = limiter.draw_of(call);
             change(&mut limiter.queued, draw);
         }
         if let Some(bucket) = meets.bucket {

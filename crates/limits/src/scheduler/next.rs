@@ -222,7 +222,7 @@ impl<T> Scheduler<T> {
         };
         let call = &self.queue.calls[key].call;
         let limiter = &self.bars.limits[limit as usize];
-        let keeps_from = limiter.keeps_from(now, call.class, call.draw());
+        let keeps_from = limiter.keeps_from(now, call);
         keeps_from.map_or(verdict, Verdict::NotBefore)
     }
 

@@ -37,14 +37,13 @@ impl<T> Scheduler<T> {
         } = waiting;
         let weight = self.policy.classes()[call.class.0 as usize].weight;
         let service = Service::new(call.tokens, call.weight, weight);
-        let draw = call.draw();
         let mut drawn = self.spare.pop().unwrap_or_default();
         for &limit in self.bars.sets.limits(meets.set).iter() {
             let limiter = &mut self.bars.limits[limit as usize];
             drawn.push(Drawn::Limit {
                 limit,
-                is_kept: limiter.is_kept_for(now, call.class, draw),
-                stake: limiter.take(now, call.class, draw),
+                is_kept: limiter.is_kept_for(now, &call),
+                stake: limiter.take(now, &call),
             });
         }
         if let Some(bucket) = meets.bucket {

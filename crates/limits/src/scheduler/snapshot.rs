@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::state::Scheduler;
-use crate::call::{Class, Draw};
+use crate::call::Call;
 use crate::limiter::{Limiter, PacerNow};
 use crate::policy::{LimitId, LimitRule, Scope};
 use crate::queue::{Bar, Place};
@@ -107,7 +107,7 @@ impl Limiter {
             max: self.max(now),
             used,
             need: used + self.queued.draw,
-            opens: self.peek(now, Class(0), Draw::ONE, 0),
+            opens: self.peek(now, &Call::new("", now), 0),
             waiting: self.queued.calls,
             claimed,
             idle,

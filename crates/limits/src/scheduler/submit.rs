@@ -94,15 +94,15 @@ impl<T> Scheduler<T> {
         };
         for (limit, limiter) in self.bars.limits_of(meets) {
             let by = Some(By::Bar(Bar::Limit(limit)));
-            if limiter.is_beyond(call.class, call.draw()) {
+            if limiter.is_beyond(call) {
                 return Some((Reason::NeverPossible, by));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if let Some(deadline) = call.deadline
                 && deadline < limiter.opens_by(now)
             {
-                let verdict = limiter.peek(now, call.class, call.draw(), 0);
-                opens(limiter.earliest(now, call.class, call.draw(), verdict), by);
+                let verdict = limiter.peek(now, call, 0);
+                opens(limiter.earliest(now, call, verdict), by);
             }
         }
         if let Some(key) = meets.bucket {
