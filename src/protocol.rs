@@ -210,7 +210,7 @@ async fn past_preamble<S: Serve>(
         },
         () = stopped(&conversation.stop) => return None,
     };
-    if let preamble::Ended::Rejected(rejection) = ended {
+    if let Some(rejection) = ended {
         conversation.serve.rejected(&identity, rejection);
     }
     None
@@ -228,13 +228,10 @@ async fn first_bytes<S>(
     first: &mut Vec<u8>,
     conversation: &Conversation<S>,
 ) -> std::io::Result<usize> {
-    let silence = timeout(
-        conversation.settings.request_timeout,
-        client.read_some(first),
-    );
+    let patience = conversation.settings.request_timeout;
     tokio::select! {
         biased;
-        read = silence => read?,
+        read = timeout(patience, client.read_some(first)) => read?,
         () = stopped(&conversation.stop) => Ok(0),
     }
 }

@@ -26,10 +26,10 @@ pub struct Forwarded {
 /// it has to be read counts as absent.
 #[must_use]
 pub fn read(headers: &HeaderMap, trusted: &TrustedProxies) -> Forwarded {
-    let mut malformed = false;
+    let (mut address, mut malformed) = (None, false);
     for (name, read) in [
         (FORWARDED, forwarded_for as fn(&[u8]) -> Option<IpAddr>),
-        (X_FORWARDED_FOR, address),
+        (X_FORWARDED_FOR, address_of),
     ] {
         let mut found = None;
         let elements = headers
@@ -38,28 +38,18 @@ pub fn read(headers: &HeaderMap, trusted: &TrustedProxies) -> Forwarded {
             .rev()
             .flat_map(|line| parts(line.as_bytes(), b','));
         for element in elements {
-            let address = read(element);
-            let Some(address) = address.map(|address| address.to_canonical()) else {
-                malformed = true;
-                found = None;
-                break;
-            };
-            found = Some(address);
-            if !trusted.contains(address) {
+            found = read(element).map(|address| address.to_canonical());
+            malformed |= found.is_none();
+            if !found.is_some_and(|address| trusted.contains(address)) {
                 break;
             }
         }
         if found.is_some() {
-            return Forwarded {
-                address: found,
-                malformed,
-            };
+            address = found;
+            break;
         }
     }
-    Forwarded {
-        address: None,
-        malformed,
-    }
+    Forwarded { address, malformed }
 }
 
 /// What a separator parts, from the last part on. In quotes it parts nothing.
@@ -104,13 +94,13 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
         if found.is_some() {
             return None;
         }
-        found = Some(address(value)?);
+        found = Some(address_of(value)?);
     }
     found
 }
 
 /// An address, with or without a port; of IPv6 also in brackets.
-fn address(text: &[u8]) -> Option<IpAddr> {
+fn address_of(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);

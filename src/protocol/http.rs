@@ -25,13 +25,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
 
 use self::body::PacedBody;
 use self::client::{ClientIo, Phases};
 use self::heads::HEAD_BYTES;
 use self::identity::Identities;
 use super::wire::OnEof;
-use super::{Conversation, Settings, Whence, dialect};
+use super::{Conversation, Whence, dialect};
 use crate::call::sdk::{self, Malformed};
 use crate::call::{
     self, ByteStream, Dialect, Gathered, HttpCall, Message, Origin, Progress, Quota, Reason,
@@ -102,7 +103,7 @@ pub(super) async fn serve<S: Serve>(
     let mut is_stopping = false;
     // How a connection ends is the client's business; every call in it has its own record.
     poll_fn(|cx| {
-        // Polled before the shutdown, so that a request that is already here is served.
+        // Polled before the shutdown, so that a request that is known to be here is served.
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -114,6 +115,14 @@ pub(super) async fn serve<S: Serve>(
             stopped.as_mut().poll(cx).is_ready()
         };
         if !is_stopped || is_stopping || drained.lock().is_mid_head {
+            return Poll::Pending;
+        }
+        // An idle connection is closed only if the kernel has no request either.
+        drained.lock().looks = true;
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if drained.lock().is_mid_head {
             return Poll::Pending;
         }
         is_stopping = true;
@@ -185,9 +194,8 @@ impl<S: Serve> Client<S> {
                 response
             }
             Err(refusal) => {
-                self.conversation
-                    .serve
-                    .refused(origin, Dialect::Http, &refusal);
+                let serve = &self.conversation.serve;
+                serve.refused(origin, Dialect::Http, &refusal);
                 let mut response = refused(&refusal);
                 // Where its request ends is not known, or not worth reading to.
                 closes(&mut response);
@@ -199,15 +207,48 @@ impl<S: Serve> Client<S> {
         response
     }
 
-    async fn read_body(&self, call: &mut HttpCall, body: Incoming) -> Result<(), Refusal> {
-        call.body = read_body(body, &self.phases, &self.conversation.settings).await?;
-        if let RequestBody::Whole(bytes) = &call.body
-            && bytes.is_empty()
-        {
+    /// Reads a body of up to `buffer_bytes` whole. Of a larger one it reads that much, so a call asks
+    /// for a slot only after its client has sent as much.
+    async fn read_body(&self, call: &mut HttpCall, mut body: Incoming) -> Result<(), Refusal> {
+        let settings = &self.conversation.settings;
+        let max = settings.buffer_bytes;
+        let reading = async {
+            let mut gathered = Gathered::default();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|_| {
+                    Refusal::new(Reason::BadRequest, "the request's body ends in the middle")
+                })?;
+                let Ok(bytes) = frame.into_data() else {
+                    continue;
+                };
+                // Bytes still to come, as far as the length is known. For chunks it is not.
+                let left = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+                gathered.push(bytes, left.min(max));
+                let here = gathered.len();
+                if here >= max && here.saturating_add(left) > max {
+                    return Ok::<_, Refusal>((gathered.into_bytes(), false));
+                }
+            }
+            Ok((gathered.into_bytes(), true))
+        };
+        let within = settings.request_timeout;
+        let (read, is_whole) = timeout(within, reading).await.map_err(|_| {
+            let within = within.as_secs_f64();
+            let detail = format!("the request's body did not come in within {within} s");
+            Refusal::new(Reason::RequestSlow, detail)
+        })??;
+        if !is_whole {
+            let rest = PacedBody::new(body, Arc::clone(&self.phases), settings);
+            let rest = ByteStream::new(rest);
+            call.body = RequestBody::Streamed { read, rest };
+            return Ok(());
+        }
+        if read.is_empty() {
             // The client announced a body, and it has no byte: that is a length of 0.
             let headers = &mut call.head.headers;
             headers.insert(header::CONTENT_LENGTH, HeaderValue::from(0));
         }
+        call.body = RequestBody::Whole(read);
         Ok(())
     }
 
@@ -255,53 +296,6 @@ fn is_array_call(head: &http::request::Parts, body: &[u8]) -> bool {
         && body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-/// Reads a body of up to `buffer_bytes` whole. Of a larger one it reads that much, so a call asks for
-/// a slot only after its client has sent as much.
-async fn read_body(
-    mut body: Incoming,
-    phases: &Arc<Phases>,
-    settings: &Settings,
-) -> Result<RequestBody, Refusal> {
-    let max = settings.buffer_bytes;
-    let reading = async {
-        let mut gathered = Gathered::default();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| {
-                Refusal::new(Reason::BadRequest, "the request's body ends in the middle")
-            })?;
-            let Ok(bytes) = frame.into_data() else {
-                continue;
-            };
-            // Bytes still to come, as far as the length is known. For chunks it is not.
-            let left = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-            gathered.push(bytes, left.min(max));
-            let here = gathered.len();
-            if here >= max && here.saturating_add(left) > max {
-                return Ok::<_, Refusal>((gathered.into_bytes(), false));
-            }
-        }
-        Ok((gathered.into_bytes(), true))
-    };
-    let (bytes, is_whole) = tokio::time::timeout(settings.request_timeout, reading)
-        .await
-        .map_err(|_| {
-            Refusal::new(
-                Reason::RequestSlow,
-                format!(
-                    "the request's body did not come in within {} s",
-                    settings.request_timeout.as_secs_f64()
-                ),
-            )
-        })??;
-    if is_whole {
-        return Ok(RequestBody::Whole(bytes));
-    }
-    Ok(RequestBody::Streamed {
-        read: vec![bytes],
-        rest: ByteStream::new(PacedBody::new(body, Arc::clone(phases), settings)),
-    })
-}
-
 /// What an HTTP client is answered.
 #[must_use]
 pub fn answer(reply: Result<Reply, Refusal>) -> Response<ReplyBody> {
@@ -334,19 +328,16 @@ fn status_of(body: &ReplyBody) -> StatusCode {
 
 /// Announces that the connection closes after this answer.
 fn closes(response: &mut Response<ReplyBody>) {
-    response
-        .headers_mut()
-        .insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
 }
 
 fn refused(refusal: &Refusal) -> Response<ReplyBody> {
     let body = dialect::refusal_json(refusal);
     let mut response = json(refusal.reason.status(), ReplyBody::whole(body));
     if let Some(after) = refusal.retry_after {
-        response.headers_mut().insert(
-            header::RETRY_AFTER,
-            HeaderValue::from(dialect::retry_after_seconds(after)),
-        );
+        let seconds = HeaderValue::from(dialect::retry_after_seconds(after));
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
     response
 }
@@ -359,10 +350,8 @@ fn tell_quota(quota: &Quota, response: &mut Response<ReplyBody>) {
     let reset = quota.reset.as_secs() + u64::from(quota.reset.subsec_nanos() > 0);
     headers.insert(RATE_LIMIT_RESET, HeaderValue::from(reset));
     let caller = HeaderValue::try_from(quota.caller.to_string());
-    headers.insert(
-        LIMITER_CALLER,
-        caller.expect("an id is a letter and a number"),
-    );
+    let caller = caller.expect("an id is a letter and a number");
+    headers.insert(LIMITER_CALLER, caller);
 }
 
 /// A response with a body in JSON.

@@ -3,18 +3,19 @@
 //! With TLS every read and write goes through the runtime; the short ways below are for
 //! connections without it.
 
+use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream as BareStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::stream::Stream;
 use super::wire::Wire;
@@ -22,11 +23,36 @@ use super::wire::Wire;
 /// What one read takes at most.
 const READ_BYTES: usize = 4 * 1024;
 
-/// What is still read from a client after its answer, so that closing does not reset the
-/// connection and destroy an answer on its way.
-pub(super) const LINGER_BYTES: usize = 64 * 1024;
-/// How long that may take.
+/// How long a client is still read after its answer, so that closing does not reset the connection
+/// and destroy an answer on its way.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+/// The bytes that may still be read in that time.
+pub(super) struct Unread {
+    left: usize,
+}
+
+impl Default for Unread {
+    fn default() -> Self {
+        Self { left: 64 * 1024 }
+    }
+}
+
+impl Unread {
+    /// Reads and discards; ready at the end of the client's bytes, or when they are too many.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, stream: &mut Stream) -> Poll<()> {
+        let mut scrap = [MaybeUninit::uninit(); READ_BYTES];
+        while self.left > 0 {
+            let mut room = ReadBuf::uninit(&mut scrap);
+            let read = ready!(Pin::new(&mut *stream).poll_read(cx, &mut room));
+            if read.is_err() || room.filled().is_empty() {
+                break;
+            }
+            self.left = self.left.saturating_sub(room.filled().len());
+        }
+        Poll::Ready(())
+    }
+}
 
 /// A client's connection. It is watched only from the first moment on at which it has to be
 /// waited for: a call that is here whole and need not wait costs no watching.
@@ -220,7 +246,7 @@ impl Client {
 
     async fn read_decrypted(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
         let stream = self.watched()?;
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let mut chunk = ReadBuf::uninit(&mut chunk);
             Pin::new(&mut *stream)
@@ -282,19 +308,14 @@ impl Client {
         let Ok(stream) = self.watched() else {
             return;
         };
-        let until = Instant::now() + LINGER;
-        if !matches!(timeout_at(until, stream.shutdown()).await, Ok(Ok(()))) {
-            return;
-        }
-        let mut left = LINGER_BYTES;
-        let mut scrap = Vec::new();
-        while left > 0 {
-            scrap.clear();
-            match timeout_at(until, self.read_some(&mut scrap)).await {
-                Ok(Ok(read @ 1..)) => left = left.saturating_sub(read),
-                _ => return,
+        let lingering = async {
+            if stream.shutdown().await.is_ok() {
+                let mut unread = Unread::default();
+                poll_fn(|cx| unread.poll_discard(cx, stream)).await;
             }
-        }
+        };
+        // The connection is closed in either case.
+        let _ = timeout(LINGER, lingering).await;
     }
 
     /// Closes with a reset, so that no client takes half an answer for a whole one.

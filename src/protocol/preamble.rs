@@ -16,19 +16,11 @@ use crate::call::{Identity, Listener, Rejection, UserFrom};
 /// What a handshake record of TLS begins with; nothing of HTTP or JSON does.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// How a preamble ends without a request to come.
-pub(super) enum Ended {
-    /// The client closed, or stayed silent, without a byte: usually a health check.
-    Silent,
-    /// Not like this.
-    Rejected(Rejection),
-}
+/// Why no request will come; `None` if the client closed or stayed silent without a byte, which is
+/// usually a health check.
+pub(super) type Ended = Option<Rejection>;
 
-impl From<Rejection> for Ended {
-    fn from(rejection: Rejection) -> Self {
-        Self::Rejected(rejection)
-    }
-}
+const SILENT: Ended = None;
 
 /// Reads the preamble; what it tells about the client goes into its identity.
 pub(super) async fn read(
@@ -47,18 +39,17 @@ pub(super) async fn read(
         }
     }
     if let Some(certificate) = &listener.tls {
-        let patience = if certificate.required {
-            settings.handshake_timeout
-        } else {
-            settings.request_timeout
+        let patience = match certificate.required {
+            true => settings.handshake_timeout,
+            false => settings.request_timeout,
         };
         let first = timeout(patience, client.peek_first()).await;
         let Ok(Ok(Some(first))) = first else {
-            return Err(Ended::Silent);
+            return Err(SILENT);
         };
         if first == TLS_HANDSHAKE {
             let Ok(Stream::Plain(wire)) = client.into_watched() else {
-                return Err(Ended::Silent);
+                return Err(SILENT);
             };
             let patience = settings.handshake_timeout;
             let session = tls::accept(wire, &certificate.loaded, patience, identity).await?;
@@ -84,7 +75,7 @@ async fn read_header(client: &mut Client, patience: Duration) -> Result<Header, 
         let before = bytes.len();
         let peeked = match timeout_at(until, client.peek_some(&mut bytes)).await {
             Ok(Ok(peeked @ 1..)) => peeked,
-            Ok(Ok(0) | Err(_)) | Err(_) if before == 0 => return Err(Ended::Silent),
+            Ok(Ok(0) | Err(_)) | Err(_) if before == 0 => return Err(SILENT),
             Ok(Ok(0) | Err(_)) => return Err(Rejection::ProxyHeader.into()),
             Err(_) => return Err(Rejection::HandshakeTimeout.into()),
         };

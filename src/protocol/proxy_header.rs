@@ -55,10 +55,9 @@ fn is_begun(bytes: &[u8], begin: &[u8]) -> bool {
 fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, Malformed> {
     let most = &bytes[..bytes.len().min(V1_BYTES_MAX)];
     let Some(end) = memchr::memmem::find(most, V1_END) else {
-        return if most.len() == V1_BYTES_MAX {
-            Err(Malformed)
-        } else {
-            Ok(None)
+        return match most.len() {
+            V1_BYTES_MAX => Err(Malformed),
+            _ => Ok(None),
         };
     };
     let line = most[V1_BEGIN.len()..].get(..end - V1_BEGIN.len());
@@ -78,13 +77,9 @@ fn v1_source(line: &str) -> Result<Option<SocketAddr>, Malformed> {
         Some("TCP6") => false,
         _ => return Err(Malformed),
     };
-    let mut address = || -> Option<IpAddr> {
-        let word = words.next()?;
-        if is_v4 {
-            word.parse().ok().map(IpAddr::V4)
-        } else {
-            word.parse().ok().map(IpAddr::V6)
-        }
+    let mut address = || {
+        let address: IpAddr = words.next()?.parse().ok()?;
+        (address.is_ipv4() == is_v4).then_some(address)
     };
     let source = address().ok_or(Malformed)?;
     address().ok_or(Malformed)?;

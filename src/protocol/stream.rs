@@ -52,6 +52,18 @@ impl Stream {
         }
     }
 
+    fn wire_mut(&mut self) -> &mut Wire {
+        match self {
+            Self::Plain(wire) => wire,
+            Self::Tls(secured) => tls::below_mut(&mut secured.tls),
+        }
+    }
+
+    /// The next read asks the kernel, which may have bytes that the runtime does not know of yet.
+    pub(super) fn look(&mut self) {
+        self.wire_mut().look();
+    }
+
     /// Ready when the client has left, for any amount of unread bytes.
     pub(super) fn poll_left(&mut self, cx: &mut Context<'_>, on_eof: OnEof) -> Poll<()> {
         match self {
@@ -62,10 +74,7 @@ impl Stream {
 
     /// Ready when the connection is closed in both directions.
     pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self {
-            Self::Plain(wire) => wire.poll_reset(cx),
-            Self::Tls(secured) => tls::below_mut(&mut secured.tls).poll_reset(cx),
-        }
+        self.wire_mut().poll_reset(cx)
     }
 
     /// Whether the client's sending side is closed, as of the latest event.

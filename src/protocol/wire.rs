@@ -76,6 +76,11 @@ impl Wire {
         &self.tcp
     }
 
+    /// The next read asks the kernel, which may have bytes that the runtime does not know of yet.
+    pub(super) fn look(&mut self) {
+        self.read_unknown = true;
+    }
+
     /// Reads with a system call of the caller's own.
     ///
     /// # Errors

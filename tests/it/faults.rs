@@ -23,14 +23,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use self::account::Broken;
-use self::client::Wire;
+use self::client::{Client, Outcome, SMALL, Way, Wire};
 use self::matrix::{Cell, Column, Row};
 use self::run::{Ran, Under};
 use self::stand_in::Wrong;
+use self::tag::Tag;
 
 /// Runs cells, N at once; their results in the order of the cells.
 async fn run_all(cells: Vec<(Cell, Under)>, at_once: usize) -> Vec<(Under, Ran)> {
@@ -146,6 +149,38 @@ async fn after_any_fault_it_recovers_and_accounts_for_every_call() {
     let all = run_all(cells.collect(), 8).await;
     println!("{} cells", all.len());
     none_is_broken(&all);
+}
+
+/// Its answer may have been on its way when it closed its sending side.
+#[tokio::test]
+async fn a_client_that_half_closed_makes_its_next_call_over_another_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let (tell, fault) = tokio::sync::watch::channel(true);
+    let mut client = Client::new(addr, Wire::Http, Way::HalfCloses, fault);
+    let tags = [Tag(1), Tag(2), Tag(3)];
+    let serving = async {
+        for tag in [tags[0], tags[1]] {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            let _ = stream.read(&mut [0; 4096]).await;
+            let body = tag.body(SMALL.down);
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+            let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+            std::mem::forget(stream);
+        }
+    };
+    let calling = async {
+        let first = client.call(tags[0], tags[2], SMALL).await;
+        assert_eq!(
+            (first.outcome, first.left.is_some()),
+            (Outcome::Served, true)
+        );
+        client.way = Way::Stays;
+        let second = client.call(tags[1], tags[2], SMALL).await;
+        assert_eq!(second.outcome, Outcome::Served);
+    };
+    tokio::join!(serving, calling);
+    drop(tell);
 }
 
 fn soaked_well(soaked: &soak::Soaked) {

@@ -1,10 +1,15 @@
 //! HTTP/1.1 through the proxy, seen from both ends: a raw client, and a backend that records
 //! every byte it gets.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
 
 use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::support::{Scripted, Stack, json, read_all, read_until, sending};
 
@@ -57,6 +62,10 @@ impl Recording {
     }
 
     fn stack(&self) -> Stack {
+        self.stack_with("")
+    }
+
+    fn stack_with(&self, client: &str) -> Stack {
         Stack::start(&format!(
             r#"
             [[listen]]
@@ -68,6 +77,7 @@ impl Recording {
             http = "http://{}"
             [client]
             buffer_bytes = "4KiB"
+            {client}
             [queue]
             postpone = "in_turn"
             [limits]
@@ -164,6 +174,52 @@ async fn one_connection_carries_many_requests_also_pipelined_and_answers_in_orde
     // The clock of a later request starts at its own first byte.
     assert!(facts[1].origin.arrived > facts[0].origin.arrived);
     stack.at_rest().await;
+}
+
+const GET: &str = "GET /guests HTTP/1.1\r\nHost: t\r\n\r\n";
+
+/// A client whose first call has been answered, unknown to the runtime of this thread.
+async fn idle_client(stack: &Stack) -> std::net::TcpStream {
+    let mut client = sending(stack.addr, GET).await;
+    let answer = read_until(&mut client, "0}").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    client.into_std().expect("it is open")
+}
+
+/// Sends one more call without waiting, so the runtime of this thread does not know of it.
+fn call_unnoticed(client: &mut std::net::TcpStream) {
+    std::io::Write::write_all(client, GET.as_bytes()).expect("there is room");
+}
+
+#[tokio::test]
+async fn a_call_that_comes_while_its_connection_is_stopped_is_answered() {
+    let backend = Recording::start().await;
+    let stack = backend.stack();
+    let mut client = idle_client(&stack).await;
+    call_unnoticed(&mut client);
+    stack.closing.cancel();
+    let mut client = TcpStream::from_std(client).expect("it is open");
+    let answer = read_all(&mut client).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+    let head = answer.to_ascii_lowercase();
+    assert!(head.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_call_that_comes_while_its_connection_is_idle_for_too_long_is_answered() {
+    let backend = Recording::start().await;
+    let stack = backend.stack_with("idle_timeout = \"50ms\"");
+    let mut client = idle_client(&stack).await;
+    // Expires together with the connection's timer, and this task is polled first.
+    let mut sleeping = pin!(tokio::time::sleep(Duration::from_millis(50)));
+    poll_fn(|cx| Poll::Ready(sleeping.as_mut().poll(cx).is_pending())).await;
+    std::thread::sleep(Duration::from_millis(200));
+    sleeping.await;
+    call_unnoticed(&mut client);
+    let mut client = TcpStream::from_std(client).expect("it is open");
+    let answer = read_until(&mut client, "0}").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
 }
 
 #[tokio::test]

@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::admin::{LimitKind, LimitState, Opens};
-use tidegate::admit::Gate;
+use tidegate::admit::{Ask, Asked, Charge, Gate, Permit, Waits};
 use tidegate::app;
-use tidegate::call::{Facts, Identity, Listener, Observe, Peer, Rejection, Serve};
+use tidegate::call::claim::Deadline;
+use tidegate::call::{
+    Destination, Facts, Identity, Listener, Observe, Peer, Refusal, Rejection, Role, Serve,
+};
 use tidegate::callers::{Callers, Changed};
 use tidegate::classify::Classifier;
 use tidegate::coalesce::Coalescer;
@@ -20,8 +23,9 @@ use tidegate::forward::{Forwarder, Resolve};
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
 use tidegate::protocol::{self, Accepted, Conversation};
-use tidegate::tasks::{self, Tasks};
+use tidegate::tasks::Tasks;
 use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 use tidegate_runtime::{Clock, Live};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -110,11 +114,13 @@ pub(crate) struct Stack {
     pub(crate) callers: Callers,
     pub(crate) gate: Gate,
     pub(crate) coalescer: Coalescer,
-    pub(crate) tasks: Tasks<tasks::Answer>,
+    pub(crate) tasks: Tasks,
     pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
     pub(crate) pipeline: Pipeline,
+    /// Cancelled, it makes the connections finish what is under way.
+    pub(crate) closing: CancellationToken,
     _stop: DropGuard,
 }
 
@@ -161,11 +167,12 @@ impl Stack {
             stop.clone()
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
         );
+        let closing = CancellationToken::new();
         let conversation = Arc::new(Conversation {
             serve: pipeline.clone(),
             settings: config.protocol,
             clock,
-            stop: CancellationToken::new(),
+            stop: closing.clone(),
             cut: CancellationToken::new(),
         });
         let listeners = config.listen.listeners.into_iter().map(Arc::new);
@@ -191,6 +198,7 @@ impl Stack {
             clock,
             connections,
             pipeline,
+            closing,
             _stop: stop.drop_guard(),
         }
     }
@@ -267,6 +275,37 @@ pub(crate) async fn replying(delay: Duration, reply_bytes: usize) -> Running {
 pub(crate) fn identity(listener: &str, peer: impl Into<SocketAddr>) -> Arc<Identity> {
     let peer = Peer::Tcp(peer.into());
     Arc::new(Identity::without_names(listener.into(), peer))
+}
+
+/// A call that meets limits, without a known caller, a charge or a class of its own.
+pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestamp) -> Ask {
+    Ask {
+        function: function.into(),
+        destination,
+        limited: true,
+        arrived,
+        waits: Waits::Client,
+        charge: Charge {
+            caller: Caller::ANONYMOUS,
+            weight: Weight::ONE,
+            tokens: Tokens::ONE,
+            bucket: None,
+            quotas: None,
+            settling: None,
+            deadline: Deadline::Ordinary,
+        },
+        class: "none".into(),
+        role: Role::Apart,
+        target: None,
+    }
+}
+
+/// The permit, after any wait.
+pub(crate) async fn admitted(asked: Asked) -> Result<Permit, Refusal> {
+    match asked {
+        Asked::Answered(answer) => answer,
+        Asked::Waits(waiting) => waiting.await,
+    }
 }
 
 /// A window of 30 calls a second, as the admin address shows it.

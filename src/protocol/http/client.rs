@@ -5,7 +5,7 @@
 //! it is set again.
 
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::super::Settings;
-use super::super::io::{LINGER, LINGER_BYTES};
+use super::super::io::{LINGER, Unread};
 use super::super::stream::Stream;
 use super::super::wire::OnEof;
 use super::heads::Heads;
@@ -53,6 +53,8 @@ pub(super) struct Phase {
     pub(super) local: Option<SocketAddr>,
     /// The latest answered call, until its answer is written.
     answered: Option<Arc<Record>>,
+    /// The next read asks the kernel, which may have bytes that the runtime does not know of yet.
+    pub(super) looks: bool,
     /// The client has left. An earlier request that has not begun is not served.
     pub(super) has_left: bool,
 }
@@ -106,13 +108,12 @@ impl Phases {
     /// The request is answered. Its call is reported when the answer has been written.
     pub(super) fn end_request(&self, now: Timestamp, record: Option<Arc<Record>>) {
         let mut phase = self.lock();
-        phase.step = if phase.is_mid_head {
+        phase.step = match phase.is_mid_head {
             // Its first part waited for the previous answer.
-            Step::Head(now)
-        } else {
-            Step::Idle(now)
+            true => Step::Head(now),
+            false => Step::Idle(now),
         };
-        let earlier = std::mem::replace(&mut phase.answered, record);
+        let earlier = mem::replace(&mut phase.answered, record);
         drop(phase);
         drop(earlier);
     }
@@ -137,13 +138,14 @@ impl Phases {
         }
     }
 
-    /// Most bytes of the next read.
-    fn read_bytes(&self) -> usize {
-        if self.lock().is_streaming {
-            STREAM_BYTES
-        } else {
-            READ_BYTES
-        }
+    /// Most bytes of the next read, and whether it asks the kernel.
+    fn next_read(&self) -> (usize, bool) {
+        let mut phase = self.lock();
+        let most = match phase.is_streaming {
+            true => STREAM_BYTES,
+            false => READ_BYTES,
+        };
+        (most, mem::take(&mut phase.looks))
     }
 }
 
@@ -160,13 +162,8 @@ pub(super) struct ClientIo {
     timer: Timer,
     /// Since when a write has made no progress.
     stalled_since: Option<Instant>,
-    lingering: Option<Lingering>,
-}
-
-#[derive(Clone, Copy)]
-struct Lingering {
-    until: Instant,
-    left: usize,
+    /// What the client may still send after the end of our bytes, and until when.
+    lingering: Option<(Unread, Instant)>,
 }
 
 impl ClientIo {
@@ -215,7 +212,10 @@ impl ClientIo {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<usize>> {
         let mut chunk = [MaybeUninit::uninit(); STREAM_BYTES];
-        let most = self.phases.read_bytes();
+        let (most, looks) = self.phases.next_read();
+        if looks {
+            self.stream.look();
+        }
         let mut chunk = ReadBuf::uninit(&mut chunk[..most]);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut chunk))?;
         let bytes = chunk.filled();
@@ -226,6 +226,21 @@ impl ClientIo {
             self.note_heads();
         }
         Poll::Ready(Ok(bytes.len()))
+    }
+
+    /// Ready when the time for the next bytes is over.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let step = self.phases.lock().step;
+        let due = match step {
+            Step::Serving => return Poll::Pending,
+            Step::Head(began) => self.clock.instant(began) + self.request_timeout,
+            Step::Idle(since) => self.clock.instant(since) + self.idle_timeout,
+        };
+        // A stalled write has the timer; hyper comes back to the read afterwards.
+        if self.stalled_since.is_some() {
+            return Poll::Pending;
+        }
+        self.timer.poll_until(due, cx)
     }
 
     fn poll_written(
@@ -249,6 +264,7 @@ impl AsyncRead for ClientIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let mut is_late = false;
         loop {
             if self.heads.give(buf) || self.heads.is_over() {
                 return Poll::Ready(Ok(()));
@@ -268,21 +284,16 @@ impl AsyncRead for ClientIo {
                     self.phases.lock().has_left = true;
                     return Poll::Ready(Err(error));
                 }
-                Poll::Pending => break,
+                Poll::Pending if is_late => {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                Poll::Pending => {
+                    ready!(self.poll_late(cx));
+                    is_late = true;
+                    self.phases.lock().looks = true;
+                }
             }
         }
-        let step = self.phases.lock().step;
-        let due = match step {
-            Step::Serving => return Poll::Pending,
-            Step::Head(began) => self.clock.instant(began) + self.request_timeout,
-            Step::Idle(since) => self.clock.instant(since) + self.idle_timeout,
-        };
-        // A stalled write has the timer; hyper comes back here afterwards.
-        if self.stalled_since.is_some() {
-            return Poll::Pending;
-        }
-        ready!(self.timer.poll_until(due, cx));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -319,36 +330,24 @@ impl AsyncWrite for ClientIo {
     /// Sends the end, then reads what the client still sends, within bounds. An immediate close
     /// would reset the connection and destroy an answer on its way.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut lingering = match self.lingering {
-            Some(lingering) => lingering,
-            None => {
-                // TLS has a last message to send, which may have to wait.
-                let shut = Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| 0);
-                ready!(self.poll_written(shut, cx))?;
-                Lingering {
-                    until: Instant::now() + LINGER,
-                    left: LINGER_BYTES,
-                }
-            }
-        };
-        let mut scrap = [0; 4096];
-        loop {
-            self.lingering = Some(lingering);
-            let mut room = ReadBuf::new(&mut scrap);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut room) {
-                Poll::Ready(Ok(())) if room.filled().is_empty() => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(())) => {
-                    lingering.left = lingering.left.saturating_sub(room.filled().len());
-                    if lingering.left == 0 {
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
-                Poll::Pending => {
-                    ready!(self.timer.poll_until(lingering.until, cx));
-                    return Poll::Ready(Ok(()));
-                }
-            }
+        if self.lingering.is_none() {
+            // TLS has a last message to send, which may have to wait.
+            let shut = Pin::new(&mut self.stream).poll_shutdown(cx).map_ok(|()| 0);
+            ready!(self.poll_written(shut, cx))?;
+            self.lingering = Some((Unread::default(), Instant::now() + LINGER));
         }
+        let Self {
+            stream,
+            timer,
+            lingering: Some((unread, until)),
+            ..
+        } = &mut *self
+        else {
+            return Poll::Ready(Ok(()));
+        };
+        if unread.poll_discard(cx, stream).is_pending() {
+            ready!(timer.poll_until(*until, cx));
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -489,7 +489,8 @@ impl Call {
                 attempt.left = Some(Instant::now());
                 let reading = self.read(wire, tag, shape.down);
                 let read = tokio::time::timeout(HUNG, reading).await;
-                read.unwrap_or((Outcome::Hung, false))
+                // It can send nothing more over this connection.
+                (read.map_or(Outcome::Hung, |(outcome, _)| outcome), false)
             }
             Way::Stalls(span) => {
                 sleep(span).await;
