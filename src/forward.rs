@@ -118,9 +118,7 @@ impl Forward for Message {
             Self::Socket(call) => match backend.connect_and_write(&call.bytes).await {
                 Ok((stream, written)) => {
                     Carry::new(Arc::clone(&record), |committed| {
-                        if written > 0 {
-                            committed.set();
-                        }
+                        committed.set(written > 0);
                         exchange::array(stream, written, call, slot, record, backend, committed)
                     })
                     .await

@@ -79,11 +79,8 @@ impl HttpCall {
         let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
         let target = self.head.uri.path_and_query();
         let target = target.map_or(0, |it| it.as_str().len());
-        let body = match &self.body {
-            RequestBody::Whole(bytes) => bytes.len(),
-            RequestBody::Streamed { read, .. } => read.iter().map(Bytes::len).sum(),
-        };
-        target + headers.sum::<usize>() + body
+        let (RequestBody::Whole(body) | RequestBody::Streamed { read: body, .. }) = &self.body;
+        target + headers.sum::<usize>() + body.len()
     }
 
     /// Copies the parts that are still in the read buffer, so that a waiting call does not keep the
@@ -127,8 +124,8 @@ pub enum RequestBody {
     Whole(Bytes),
     /// Too large to hold: the part that was read, and the rest still at the client.
     Streamed {
-        /// Frames already read.
-        read: Vec<Bytes>,
+        /// The part that was read.
+        read: Bytes,
         /// The rest. It ends in an error if the client is too slow.
         rest: ByteStream,
     },
@@ -140,7 +137,7 @@ impl RequestBody {
         if let Self::Streamed { read, rest } = self {
             let counted = Counted {
                 rest: std::mem::take(rest),
-                before: read.iter().map(|bytes| bytes.len() as u64).sum(),
+                before: read.len() as u64,
                 record: Arc::clone(record),
             };
             *rest = ByteStream::new(counted);

@@ -9,15 +9,22 @@ use tokio::runtime::Handle;
 
 use crate::call::Record;
 
-/// Set by an exchange at its first byte. From then on it must not be cancelled.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Committed(Arc<AtomicBool>);
+/// A flag that is set and read within one task.
+#[derive(Debug, Default)]
+pub(super) struct Flag(AtomicBool);
 
-impl Committed {
-    pub(super) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+impl Flag {
+    pub(super) fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, to: bool) {
+        self.0.store(to, Ordering::Relaxed);
     }
 }
+
+/// Set by an exchange at its first byte. From then on it must not be cancelled.
+pub(super) type Committed = Arc<Flag>;
 
 /// Runs an exchange in the caller's own task. Dropping it before the first byte cancels the
 /// exchange. Dropping it later moves the exchange to a task that brings it to its end.
@@ -34,7 +41,7 @@ impl<T: Send + 'static> Carry<T> {
     {
         let committed = Committed::default();
         Self {
-            exchange: Some(Box::pin(exchange(committed.clone()))),
+            exchange: Some(Box::pin(exchange(Arc::clone(&committed)))),
             committed,
             record,
         }
@@ -58,7 +65,7 @@ impl<T: Send + 'static> Future for Carry<T> {
 impl<T: Send + 'static> Drop for Carry<T> {
     fn drop(&mut self) {
         if let Some(exchange) = self.exchange.take()
-            && self.committed.0.load(Ordering::Relaxed)
+            && self.committed.get()
         {
             self.record.note(|facts| facts.left = true);
             carry_on(async move {

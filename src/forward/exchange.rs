@@ -1,5 +1,6 @@
 //! One call on the socket protocol: one connection, one write, the reply until EOF.
 
+use std::fmt::Display;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ async fn write_whole(
     while written < bytes.len() {
         match stream.try_write(&bytes[written..]) {
             Ok(more) => {
-                committed.set();
+                committed.set(true);
                 written += more;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -192,35 +193,27 @@ fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Rep
         }
         Ending::Cut => {
             slot.finish(Outcome::Failed);
-            Err(cut(held.len()))
+            let how = format!("the backend's answer broke off after {} bytes", held.len());
+            Err(failed(Reason::BackendCut, how))
         }
     }
 }
 
-pub(super) fn closed() -> Refusal {
-    Refusal::new(
-        Reason::BackendClosed,
-        "the backend closed the connection without an answer; it is unknown whether the call was done",
-    )
+/// The failure of a call of which it is unknown whether it was done.
+pub(super) fn failed(reason: Reason, how: impl Display) -> Refusal {
+    let detail = format!("{how}; it is unknown whether the call was done");
+    Refusal::new(reason, detail)
 }
 
-pub(super) fn cut(read: usize) -> Refusal {
-    Refusal::new(
-        Reason::BackendCut,
-        format!(
-            "the backend's answer broke off after {read} bytes; it is unknown whether the call was done"
-        ),
-    )
+pub(super) fn closed() -> Refusal {
+    let how = "the backend closed the connection without an answer";
+    failed(Reason::BackendClosed, how)
 }
 
 pub(super) fn slow(bounds: &Bounds) -> Refusal {
-    Refusal::new(
-        Reason::BackendSlow,
-        format!(
-            "no whole answer from the backend within {} s; it is unknown whether the call was done",
-            bounds.response_timeout.as_secs_f64()
-        ),
-    )
+    let within = bounds.response_timeout.as_secs_f64();
+    let how = format!("no whole answer from the backend within {within} s");
+    failed(Reason::BackendSlow, how)
 }
 
 pub(super) fn slow_to_take() -> Refusal {

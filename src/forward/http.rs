@@ -72,12 +72,13 @@ async fn exchange<S: Slot>(
         slot: &mut slot,
         committed: &committed,
         deadline: &mut deadline,
+        record: &record,
         bounds: &backend.bounds,
         has_left: false,
     };
     let (mut head, body) = match send_once(&mut upstream, request, sending, &backend).await {
         Ok(response) => response.into_parts(),
-        Err(none) => return unanswered(none, &upstream, slot, &record),
+        Err(none) => return unanswered(none, &upstream, slot),
     };
     if let Err(refusal) = settle_head(&mut head) {
         slot.finish(Outcome::Failed);
@@ -115,26 +116,15 @@ async fn exchange<S: Slot>(
 }
 
 /// Ends a call that has no response.
-fn unanswered<S: Slot>(
-    none: NoResponse,
-    upstream: &Upstream,
-    slot: S,
-    record: &Record,
-) -> Exchanged<S> {
+fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchanged<S> {
     let (request, cause) = match none {
-        NoResponse::Failed(refusal) => {
-            slot.finish(Outcome::Failed);
-            return Ok(Err(refusal));
-        }
-        NoResponse::ClientLeft => {
-            record.note(|facts| facts.left = true);
+        NoResponse::Refused(refusal) => {
+            // The slot of a call that was not sent is given back undrawn when it is dropped.
             if upstream.signals.wrote() {
                 slot.finish(Outcome::Failed);
             }
-            return Ok(Err(cut_upload()));
+            return Ok(Err(refusal));
         }
-        // Given back undrawn, because it was not sent.
-        NoResponse::Lost => return Ok(Err(not_sent())),
         NoResponse::Unsent { request, cause } => (request, cause),
     };
     let (head, body) = request.into_parts();
@@ -152,17 +142,13 @@ fn unanswered<S: Slot>(
 
 /// Why there is no response.
 enum NoResponse {
-    /// It was sent, and failed.
-    Failed(Refusal),
-    /// The client left in the middle of its body.
-    ClientLeft,
+    /// It was sent and failed, or it was not sent and cannot be recovered.
+    Refused(Refusal),
     /// No byte was written.
     Unsent {
         request: Box<Request<SentBody>>,
         cause: ConnectError,
     },
-    /// No byte was written, but the request cannot be recovered.
-    Lost,
 }
 
 /// Why an exchange stops before hyper has an answer.
@@ -183,6 +169,7 @@ struct Sending<'a, S> {
     slot: &'a mut S,
     committed: &'a Committed,
     deadline: &'a mut Deadline,
+    record: &'a Record,
     bounds: &'a Bounds,
     /// Whether the last byte has left, or the backend has answered.
     has_left: bool,
@@ -202,7 +189,7 @@ impl<S: Slot> Sending<'_, S> {
             upstream.end();
         }
         if upstream.signals.wrote() {
-            self.committed.set();
+            self.committed.set(true);
         }
         let mut own = Context::from_waker(Waker::noop());
         let response = quietly(|| response.poll(&mut own));
@@ -231,6 +218,39 @@ impl<S: Slot> Sending<'_, S> {
     }
 }
 
+impl<S> Sending<'_, S> {
+    /// The deadline has passed without a response.
+    fn late(&self, upstream: &Upstream) -> Refusal {
+        match (upstream.signals.wrote(), self.has_left) {
+            (false, _) => not_sent(),
+            (true, true) => exchange::slow(self.bounds),
+            (true, false) => exchange::slow_to_take(),
+        }
+    }
+
+    /// hyper has failed, and does not return the request.
+    fn explain(&self, error: &hyper::Error, upstream: &Upstream) -> Refusal {
+        if error.source().is_some_and(|cause| cause.is::<ClientLeft>()) {
+            self.record.note(|facts| facts.left = true);
+            return cut_upload();
+        }
+        if !upstream.signals.wrote() {
+            return not_sent();
+        }
+        if error.is_parse() {
+            let how = format!("the backend's answer is not valid HTTP ({error})");
+            exchange::failed(Reason::BackendCut, how)
+        } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
+            cut_upload()
+        } else if upstream.signals.read.get() {
+            let how = "the backend's answer broke off in its head";
+            exchange::failed(Reason::BackendCut, how)
+        } else {
+            exchange::closed()
+        }
+    }
+}
+
 /// Sends a request and waits for the head of the response. A pooled connection that has ended is
 /// replaced once by a new one. It is never replaced by another pooled one, which may have ended
 /// too. If the backend closes the new one, it accepts no calls. If hyper has already taken the
@@ -244,7 +264,7 @@ async fn send_once<S: Slot>(
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
-        let whole = request.body().whole_length();
+        let whole = request.body().length;
         let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
         sending.has_left = false;
         let sent = loop {
@@ -261,41 +281,28 @@ async fn send_once<S: Slot>(
                 let request = whole.and_then(|length| read_back(bytes, length));
                 return Err(match request.map(Box::new) {
                     Some(request) => NoResponse::Unsent { request, cause },
-                    None => NoResponse::Lost,
+                    None => NoResponse::Refused(not_sent()),
                 });
             }
         };
         let mut failure = match sent {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(failure)) => failure,
-            Err(_) if !upstream.signals.wrote() => return Err(NoResponse::Lost),
-            Err(_) if sending.has_left => {
-                return Err(NoResponse::Failed(exchange::slow(sending.bounds)));
-            }
-            Err(_) => return Err(NoResponse::Failed(exchange::slow_to_take())),
+            Err(_) => return Err(NoResponse::Refused(sending.late(upstream))),
         };
         let Some(unsent) = failure.take_message() else {
             let error = failure.into_error();
-            return Err(
-                match (upstream.signals.wrote(), upstream.signals.read.get()) {
-                    _ if is_client_left(&error) => NoResponse::ClientLeft,
-                    (false, _) => NoResponse::Lost,
-                    (true, has_answered) => NoResponse::Failed(explain(&error, has_answered)),
-                },
-            );
+            return Err(NoResponse::Refused(sending.explain(&error, upstream)));
         };
-        let fresh = if std::mem::replace(&mut reopened, true) {
-            Err(closes_all())
-        } else {
-            Box::pin(Upstream::open(backend.connect())).await
+        let fresh = match std::mem::replace(&mut reopened, true) {
+            true => Err(closes_all()),
+            false => Box::pin(Upstream::open(backend.connect())).await,
         };
         match fresh {
             Ok(fresh) => *upstream = fresh,
             Err(cause) => {
-                return Err(NoResponse::Unsent {
-                    request: Box::new(unsent),
-                    cause,
-                });
+                let request = Box::new(unsent);
+                return Err(NoResponse::Unsent { request, cause });
             }
         }
         request = unsent;
@@ -367,13 +374,9 @@ impl<S: Slot> RunningReply<S> {
         if self.deadline <= Instant::now() {
             return exchange::slow(&self.backend.bounds);
         }
-        Refusal::new(
-            Reason::BackendCut,
-            format!(
-                "the backend's answer broke off after {} bytes ({error}); it is unknown whether the call was done",
-                self.read
-            ),
-        )
+        let read = self.read;
+        let how = format!("the backend's answer broke off after {read} bytes ({error})");
+        exchange::failed(Reason::BackendCut, how)
     }
 
     /// Gives the slot back before the answer is written.
@@ -534,30 +537,6 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in doomed {
         headers.remove(name);
     }
-}
-
-fn explain(error: &hyper::Error, has_answered: bool) -> Refusal {
-    if error.is_parse() {
-        Refusal::new(
-            Reason::BackendCut,
-            format!(
-                "the backend's answer is not valid HTTP ({error}); it is unknown whether the call was done"
-            ),
-        )
-    } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
-        cut_upload()
-    } else if has_answered {
-        Refusal::new(
-            Reason::BackendCut,
-            "the backend's answer broke off in its head; it is unknown whether the call was done",
-        )
-    } else {
-        exchange::closed()
-    }
-}
-
-fn is_client_left(error: &hyper::Error) -> bool {
-    error.source().is_some_and(|cause| cause.is::<ClientLeft>())
 }
 
 fn cut_upload() -> Refusal {

@@ -5,10 +5,9 @@
 //! keep-alive (Apache closes after 5 s). A connection that was idle for a moment is checked
 //! before it is used again, because a backend that restarts closes all of them at once.
 
-use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
-use super::carry::carry_on;
+use super::carry::{Flag, carry_on};
 use super::connect::ConnectError;
 use super::doorbell::Doorbell;
 use super::stream::{keep_alive, read_now};
@@ -249,20 +248,6 @@ struct FailedWrite {
     instead: Option<TcpStream>,
 }
 
-/// A flag that the connection sets and its exchange reads, in one task.
-#[derive(Debug, Default)]
-pub(super) struct Flag(AtomicBool);
-
-impl Flag {
-    pub(super) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn set(&self, to: bool) {
-        self.0.store(to, Ordering::Relaxed);
-    }
-}
-
 impl Signals {
     fn rearm(&self, look: bool) {
         self.look.set(look);
@@ -392,36 +377,28 @@ impl AsyncWrite for WatchedIo {
 
 /// A request body on its way to the backend.
 pub(super) struct SentBody {
-    read: VecDeque<Bytes>,
+    /// The part that is here and was not taken.
+    read: Bytes,
     rest: Option<ByteStream>,
-    /// The length of a whole body; a streamed one uses its own headers.
-    length: Option<u64>,
+    /// The length of a whole body; a streamed one uses its own headers.   bytes
+    pub(super) length: Option<u64>,
     taken: u64,
     signals: Option<Arc<Signals>>,
 }
 
 impl SentBody {
     pub(super) fn new(body: RequestBody) -> Self {
-        let (read, rest, length) = match body {
-            RequestBody::Whole(bytes) => {
-                let length = Some(bytes.len() as u64);
-                let read = Some(bytes).filter(|bytes| !bytes.is_empty());
-                (read.into_iter().collect(), None, length)
-            }
-            RequestBody::Streamed { read, rest } => (read.into(), Some(rest), None),
+        let (read, rest) = match body {
+            RequestBody::Whole(bytes) => (bytes, None),
+            RequestBody::Streamed { read, rest } => (read, Some(rest)),
         };
         Self {
+            length: rest.is_none().then_some(read.len() as u64),
             read,
             rest,
-            length,
             taken: 0,
             signals: None,
         }
-    }
-
-    /// The length, if all of it is here.   bytes
-    pub(super) fn whole_length(&self) -> Option<u64> {
-        self.length
     }
 
     /// Sets its connection; none of it has been taken yet.
@@ -431,22 +408,19 @@ impl SentBody {
     }
 
     /// The unchanged body, if none of it was taken.
-    pub(super) fn into_request_body(mut self) -> Option<RequestBody> {
+    pub(super) fn into_request_body(self) -> Option<RequestBody> {
         if self.taken > 0 {
             return None;
         }
-        Some(match self.rest.take() {
-            None => RequestBody::Whole(self.read.pop_front().unwrap_or_default()),
-            Some(rest) => RequestBody::Streamed {
-                read: std::mem::take(&mut self.read).into(),
-                rest,
-            },
+        let read = self.read;
+        Some(match self.rest {
+            None => RequestBody::Whole(read),
+            Some(rest) => RequestBody::Streamed { read, rest },
         })
     }
 
     fn mark(&self) {
-        if self.read.is_empty()
-            && self.rest.is_none()
+        if self.is_end_stream()
             && let Some(signals) = &self.signals
         {
             signals.body_taken.set(true);
@@ -459,7 +433,8 @@ impl Body for SentBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
-        if let Some(bytes) = self.read.pop_front() {
+        if !self.read.is_empty() {
+            let bytes = std::mem::take(&mut self.read);
             self.taken += bytes.len() as u64;
             self.mark();
             return Poll::Ready(Some(Ok(Frame::data(bytes))));

@@ -216,7 +216,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
             unreachable!("it is HTTP");
         };
         call.body = RequestBody::Streamed {
-            read: Vec::new(),
+            read: Bytes::new(),
             rest: ByteStream::new(ReplyBody::whole(Bytes::new())),
         };
         Classifier::new(settings)

@@ -349,7 +349,7 @@ async fn a_connection_reset_between_check_and_write_costs_no_call() {
     // A body of which frames were taken.
     let stream = pooled(&stack, &listener).await;
     let body = RequestBody::Streamed {
-        read: vec![Bytes::from_static(b"first ")],
+        read: Bytes::from_static(b"first "),
         rest: ByteStream::new(Resets(Some(stream))),
     };
     let (answer, request) = tokio::join!(served(&stack, "PUT", "/guests", body), async {
