@@ -7,11 +7,11 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use memchr::memchr2;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
+use crate::framer::end_of_string;
 use crate::python_json::{as_sound_json, field};
 use crate::userid;
 
@@ -193,7 +193,7 @@ fn compact(json: &[u8]) -> Vec<u8> {
         match json[at] {
             b' ' | b'\t' | b'\n' | b'\r' => at += 1,
             b'"' => {
-                let end = end_of_string(json, at + 1);
+                let end = end_of_string(json, at + 1).expect("sound JSON closes its strings");
                 compact.extend_from_slice(&json[at..end]);
                 at = end;
             }
@@ -204,16 +204,4 @@ fn compact(json: &[u8]) -> Vec<u8> {
         }
     }
     compact
-}
-
-/// Just past the closing quote of the string whose inside begins at `at`.
-fn end_of_string(json: &[u8], mut at: usize) -> usize {
-    loop {
-        let run = memchr2(b'"', b'\\', &json[at..]).expect("sound JSON closes its strings");
-        at += run + 1;
-        if json[at - 1] == b'"' {
-            return at;
-        }
-        at += 1;
-    }
 }

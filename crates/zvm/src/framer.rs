@@ -56,7 +56,7 @@ pub struct Framer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(crate) enum State {
     Leading,
     Outside,
     InString,
@@ -222,7 +222,7 @@ impl Framer {
 /// Where the string that `at` is in ends: just past its closing quote. If it does not end in this
 /// chunk, the state after the chunk.
 #[inline]
-fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, State> {
+pub(crate) fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, State> {
     loop {
         let rest = &chunk[at..];
         let ends = |byte: &u8| matches!(byte, b'"' | b'\\');
