@@ -19,16 +19,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::admit::{Ask, Asked, Gate};
+use tidegate::admit::{Ask, Asked, Claimed, Gate, Waits};
 use tidegate::app::App;
+use tidegate::call::claim::Deadline;
 use tidegate::call::{
-    Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Slot as _,
+    Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Role, Slot as _,
 };
 use tidegate::config;
-use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Away, Rule, RuleSettings};
 use tidegate_limits::scheduler::{OnExcess, Outcome};
+use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
 use tidegate_quota::zookeeper::Settings as ZooKeeper;
 use tidegate_quota::{Engine, QuotaLimit, Quotas};
 use tidegate_runtime::zookeeper;
@@ -209,8 +210,23 @@ impl<'a> Load<'a> {
             );
             let arrived = Timestamp::ZERO + self.began.elapsed();
             let ask = Ask {
-                quotas: draws.then(|| Arc::clone(user)),
-                ..Ask::new(&function, Destination::Http, arrived)
+                function: Arc::clone(&function),
+                destination: Destination::Http,
+                limited: true,
+                arrived,
+                waits: Waits::Client,
+                claimed: Claimed {
+                    caller: Caller::ANONYMOUS,
+                    weight: Weight::ONE,
+                    tokens: Tokens::ONE,
+                    bucket: None,
+                    quotas: draws.then(|| Arc::clone(user)),
+                    settling: None,
+                    deadline: Deadline::Ordinary,
+                },
+                class: "none".into(),
+                role: Role::Apart,
+                target: None,
             };
             let before = Instant::now();
             let asked = self.gate.ask(ask, &record);

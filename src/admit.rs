@@ -32,15 +32,14 @@ use tidegate_limits::{Call, Class, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 
-pub use self::ask::{Ask, Waits};
+pub use self::ask::{Ask, Claimed, Waits};
 pub use self::permit::Permit;
-use self::permit::Tie;
+use self::permit::{AtGate, Tie};
 use self::promote::Promoted;
 use self::queue::{Lane, Queue, Turn, Waiter, draining, tell};
 pub use self::quotas::QuotaAnswer;
 use self::settings::USER;
 pub use self::settings::{ClassRule, Deadline, PacedLimit, Pool, Settings, WhenFull, Window};
-use self::waiting::Pending;
 pub use self::waiting::{Asked, Place, Waiting};
 use crate::call::{Destination, Fault, Generation, Record};
 use crate::telemetry::log;
@@ -61,23 +60,22 @@ impl Gate {
     }
 
     /// Asks for a call's turn.
-    pub fn ask<'a>(&'a self, mut ask: Ask, record: &'a Arc<Record>) -> Asked<'a> {
+    pub fn ask(&self, mut ask: Ask, record: &Arc<Record>) -> Asked {
         if self.queue.draining.load(Ordering::Relaxed) {
             return Asked::Answered(Err(draining()));
         }
-        let lane = if ask.limited {
-            Lane::Limited
-        } else {
-            Lane::Unlimited
+        let lane = match ask.limited {
+            true => Lane::Limited,
+            false => Lane::Unlimited,
         };
         let backend = ask.destination;
-        let mut pending = Pending {
-            queue: &self.queue,
+        let mut at_gate = AtGate {
+            queue: Arc::clone(&self.queue),
             lane,
             backend,
-            settling: ask.settling.take(),
+            settling: ask.claimed.settling.take(),
             tie: Tie::Apart,
-            record,
+            record: Arc::clone(record),
         };
         let mut promoted = Promoted::default();
         let submitted = self.queue.change(|state, now| {
@@ -91,28 +89,28 @@ impl Gate {
             let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
             if class != own {
                 promoted.records.push(Arc::downgrade(record));
-                pending.tie = Tie::Rides;
+                at_gate.tie = Tie::Rides;
             }
             let call = Call::new(ask.function, ask.arrived)
                 .backend(Backend(backend as u8))
                 .class(class)
-                .caller(ask.caller)
-                .weight(ask.weight)
-                .tokens(ask.tokens)
-                .bucket(ask.bucket)
-                .quotas(ask.quotas)
+                .caller(ask.claimed.caller)
+                .weight(ask.claimed.weight)
+                .tokens(ask.claimed.tokens)
+                .bucket(ask.claimed.bucket)
+                .quotas(ask.claimed.quotas)
                 .deadline(deadline);
             let ticket = state.lanes[lane as usize]
                 .submit(now, call, Waiter::Asking)
                 .map_err(|(refusal, _)| refusal)?;
             if let Some(guest) = guest.filter(|_| class == own) {
-                pending.tie = state.tie(&self.queue, ask.role, guest, now, &mut promoted);
+                at_gate.tie = state.tie(&self.queue, ask.role, guest, now, &mut promoted);
             }
-            Ok(state.let_through_or_wait(lane, ticket, now, &pending))
+            Ok(state.let_through_or_wait(ticket, now, &at_gate))
         });
         promoted.tell();
         match submitted {
-            Ok(told) => pending.asked(told),
+            Ok(told) => at_gate.asked(told),
             Err(refusal) => Asked::Answered(Err(self.queue.refusal(&refusal, backend))),
         }
     }
@@ -120,54 +118,36 @@ impl Gate {
     /// Puts a call that could not be sent back in its turn, with all limits undrawn, and asks for
     /// it again. Its backend gets one probe at a time, unless the failure is our own. If waiting
     /// calls are being refused, so is this one.
-    pub fn ask_again<'a>(
-        &'a self,
-        permit: Permit,
-        fault: Fault,
-        record: &'a Arc<Record>,
-    ) -> Asked<'a> {
-        record.note(|facts| facts.quotas.clear());
+    pub fn ask_again(&self, permit: Permit, fault: Fault) -> Asked {
         let generation = permit.generation;
-        let (lane, backend, hold, settling, tie) = permit.into_parts();
-        let pending = Pending {
-            queue: &self.queue,
-            lane,
-            backend,
-            settling,
-            tie,
-            record,
-        };
+        let (call, hold) = permit.into_held();
+        call.record.note(|facts| facts.quotas.clear());
         let told = self.queue.change(|state, now| {
+            let lane = &mut state.lanes[call.lane as usize];
             if state.turned_away {
-                state.lanes[lane as usize].give_back(now, hold);
+                lane.give_back(now, hold);
                 return None;
             }
-            let ticket = state.lanes[lane as usize].requeue(now, hold, Waiter::Asking);
+            let ticket = lane.requeue(now, hold, Waiter::Asking);
             if fault != Fault::Own {
                 let spread = state.entropy.random_range(0.5..1.0);
-                state.backends.failed(backend, generation, now, spread);
-                state.shut(backend, now);
+                state.backends.failed(call.backend, generation, now, spread);
+                state.shut(call.backend, now);
             }
-            Some(state.let_through_or_wait(lane, ticket, now, &pending))
+            Some(state.let_through_or_wait(ticket, now, &call))
         });
         match told {
-            Some(told) => pending.asked(told),
+            Some(told) => call.asked(told),
             None => Asked::Answered(Err(draining())),
         }
     }
 
-    /// How urgent such a call is.
+    /// Until when such a call may wait (`None` without a bound), and how urgent it is.
     #[must_use]
-    pub fn class(&self, ask: &Ask) -> Class {
-        self.queue.lock().class(&ask.class)
-    }
-
-    /// Until when such a call may wait; `None` without a bound.
-    #[must_use]
-    pub fn deadline(&self, ask: &Ask) -> Option<Timestamp> {
+    pub fn patience(&self, ask: &Ask) -> (Option<Timestamp>, Class) {
         let state = self.queue.lock();
         let class = state.class(&ask.class);
-        state.deadline(class, ask, ask.arrived)
+        (state.deadline(class, ask, ask.arrived), class)
     }
 
     /// Runs the one timer, until dropped. Nothing else wakes calls whose moment has come, so if it

@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use tidegate_runtime::{BackOff, Clock, Live};
 
-use self::handed_over::HandOver;
-use crate::admit::{Ask, Asked, Gate, Permit, Waiting, Waits};
+use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
     Claim, Dialect, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal,
     Rejection, Reply, Request, RequestBody, Serve, Tunnel, Verdict,
@@ -23,7 +22,7 @@ use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told, Waiter};
 use crate::forward::{Connection, Forward, Forwarder, Unsent};
-use crate::tasks::{Answer, Tasks};
+use crate::tasks::Tasks;
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
 /// again: the first pause, and the longest.
@@ -40,7 +39,7 @@ pub struct Pipeline {
     /// Lets identical reads share a call.
     pub coalescer: Coalescer,
     /// Keeps calls that run without their clients.
-    pub tasks: Tasks<Answer>,
+    pub tasks: Tasks,
     /// Decides when the call may run.
     pub gate: Gate,
     /// Sends it.
@@ -81,9 +80,7 @@ impl Serve for Pipeline {
                 Way::Boxed(answer) => answer.await,
                 Way::Refused(refusal) => Err(refusal),
             };
-            if let Err(refusal) = &reply {
-                write_down(record, refusal);
-            }
+            let reply = reply.inspect_err(|refusal| write_down(record, refusal));
             self.tell_quota(progress, record);
             progress.answered(Arc::clone(record));
             reply
@@ -99,19 +96,12 @@ impl Serve for Pipeline {
         let claim = self.claim(&origin.identity, &operation.function, operation.limited);
         let ask = ask(&operation, &origin, &claim, Waits::Client);
         let observer = Arc::clone(&self.observer);
-        let record = open_record(origin, Dialect::Tcp, &operation, observer);
-        record.note(|facts| {
-            facts.claim = Some(claim);
-            facts.limited = operation.limited;
-        });
+        let record = open_record(origin, Dialect::Tcp, &operation, claim, observer);
         let dropped = Dropped { record, progress };
         async move {
             let record = &dropped.record;
             let tunnel = self.run(ask, Connection, progress, record).await;
-            if let Err(refusal) = &tunnel {
-                write_down(record, refusal);
-            }
-            tunnel
+            tunnel.inspect_err(|refusal| write_down(record, refusal))
         }
     }
 
@@ -164,10 +154,9 @@ trait Party: Sync {
     /// The call is back in the queue.
     fn wait(&self);
     /// Waits for the call's turn.
-    fn turn<'a>(
-        &'a self,
-        waiting: Waiting<'a>,
-    ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a;
+    fn turn(&self, waiting: Waiting) -> impl Future<Output = Result<Permit, Refusal>> + Send {
+        waiting
+    }
 }
 
 /// The client itself watches its connection.
@@ -178,13 +167,6 @@ impl Party for Progress {
 
     fn wait(&self) {
         Self::wait(self);
-    }
-
-    fn turn<'a>(
-        &'a self,
-        waiting: Waiting<'a>,
-    ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a {
-        waiting
     }
 }
 
@@ -199,7 +181,7 @@ impl Party for SharedCall {
 
     /// It waits until the last deadline, in the most urgent class, of its clients. Each of them is
     /// refused at its own deadline.
-    async fn turn<'a>(&'a self, mut waiting: Waiting<'a>) -> Result<Permit, Refusal> {
+    async fn turn(&self, mut waiting: Waiting) -> Result<Permit, Refusal> {
         loop {
             let changed = self.changed();
             // Without clients, the task that runs this drops it, unless one joins first.
@@ -245,16 +227,13 @@ impl Pipeline {
         } else {
             (None, Arc::clone(&self.observer))
         };
-        let record = open_record(origin, message.dialect(), &operation, observer);
+        let record = open_record(origin, message.dialect(), &operation, claim, observer);
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
         }
-        let is_read = self.forwarder.retries_reads() && operation.is_read(&message);
-        record.note(|facts| {
-            facts.claim = Some(claim);
-            facts.limited = operation.limited;
-            facts.is_read = is_read;
-        });
+        if self.forwarder.retries_reads() && operation.is_read(&message) {
+            record.note(|facts| facts.is_read = true);
+        }
         let way = match (outgoing(message, &operation), key, preference) {
             (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
             (Ok(outgoing), Some(key), None) => {
@@ -273,13 +252,9 @@ impl Pipeline {
             }
             (Ok(outgoing), key, Some(preference)) => {
                 let record = Arc::clone(&record);
-                Way::Boxed(Box::pin(self.hand_over(HandOver {
-                    preference,
-                    key,
-                    ask,
-                    outgoing,
-                    record,
-                })))
+                Way::Boxed(Box::pin(
+                    self.hand_over(preference, key, ask, outgoing, record),
+                ))
             }
             (Err(refusal), ..) => Way::Refused(refusal),
         };
@@ -299,11 +274,9 @@ impl Pipeline {
     /// If the reply has headers, adds what is left of the rate limit that the call met.
     fn tell_quota(&self, progress: &Progress, record: &Record) {
         let met = record.note(|facts| {
-            let claim = facts
-                .claim
-                .as_ref()
-                .filter(|_| facts.dialect == Dialect::Http)?;
-            Some((claim.caller, claim.charged.bucket()?))
+            let claim = facts.claim.as_ref()?;
+            let bucket = claim.charged.bucket()?;
+            (facts.dialect == Dialect::Http).then_some((claim.caller, bucket))
         });
         if let Some((caller, bucket)) = met
             && let Some(quota) = self.gate.quota(bucket, caller)
@@ -341,7 +314,7 @@ impl Pipeline {
         progress: &'a Progress,
         record: Arc<Record>,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
-        let (deadline, class) = (self.gate.deadline(&ask), self.gate.class(&ask));
+        let (deadline, class) = self.gate.patience(&ask);
         let part = match self.coalescer.join(key, deadline, class, &record) {
             Joined::Kept(reply) => Part::Answered(Box::new(reply)),
             Joined::First(call, waiter) => {
@@ -394,9 +367,7 @@ impl Pipeline {
             () = call.abandoned() => return,
             reply = self.run(ask, outgoing, &call, record) => reply,
         };
-        if let Err(refusal) = &reply {
-            write_down(record, refusal);
-        }
+        let reply = reply.inspect_err(|refusal| write_down(record, refusal));
         call.end(reply);
     }
 
@@ -458,7 +429,8 @@ impl Pipeline {
         let second = record.sent_again();
         let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
         let claim = self.claim(&identity, &ask.function, ask.limited);
-        let ask = ask.claimed(&claim);
+        let claimed = Claimed::of(&claim);
+        let ask = Ask { claimed, ..ask };
         second.note(|facts| facts.claim = Some(claim));
         party.wait();
         let permit = match admitted(self.gate.ask(ask, &second), party).await {
@@ -472,15 +444,10 @@ impl Pipeline {
         party.admit();
         let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
         match sending.await {
-            Ok(reply) => {
-                if let Err(refusal) = &reply {
-                    write_down(&second, refusal);
-                }
-                reply
-            }
+            Ok(reply) => reply.inspect_err(|refusal| write_down(&second, refusal)),
             Err(Unsent { slot, cause, .. }) => {
                 // The gate is informed, and the call leaves the queue again at once.
-                drop(self.gate.ask_again(slot, cause.fault(), &second));
+                drop(self.gate.ask_again(slot, cause.fault()));
                 Err(not_again(refusal, &second))
             }
         }
@@ -516,14 +483,14 @@ impl Pipeline {
                 // Its turn would come at once, and the shortage would be the same.
                 tokio::time::sleep(back_off.pause()).await;
             }
-            let asked = self.gate.ask_again(unsent.slot, fault, record);
+            let asked = self.gate.ask_again(unsent.slot, fault);
             permit = admitted(asked, party).await?;
         }
     }
 }
 
 /// The answer of the gate, after any wait.
-async fn admitted<P: Party>(asked: Asked<'_>, party: &P) -> Result<Permit, Refusal> {
+async fn admitted<P: Party>(asked: Asked, party: &P) -> Result<Permit, Refusal> {
     match asked {
         Asked::Answered(admitted) => admitted,
         Asked::Waits(turn) => party.turn(turn).await,
@@ -532,14 +499,16 @@ async fn admitted<P: Party>(asked: Asked<'_>, party: &P) -> Result<Permit, Refus
 
 /// What a call asks of the gate.
 fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> Ask {
-    let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
     Ask {
+        function: Arc::clone(&operation.function),
+        destination: operation.destination,
         limited: operation.limited,
+        arrived: origin.arrived,
         waits,
+        claimed: Claimed::of(claim),
         class: Arc::clone(&operation.class),
         role: operation.role,
         target: operation.target.clone(),
-        ..ask.claimed(claim)
     }
 }
 
@@ -554,17 +523,17 @@ fn open_record(
     origin: Origin,
     dialect: Dialect,
     operation: &Operation,
+    claim: Claim,
     observer: Arc<dyn Observe>,
 ) -> Arc<Record> {
-    let function = Arc::clone(&operation.label);
-    Record::open(
-        origin,
-        dialect,
-        function,
-        Arc::clone(&operation.class),
-        operation.target.clone(),
-        observer,
-    )
+    let (function, class) = (Arc::clone(&operation.label), Arc::clone(&operation.class));
+    let target = operation.target.clone();
+    let record = Record::open(origin, dialect, function, class, target, observer);
+    record.note(|facts| {
+        facts.claim = Some(claim);
+        facts.limited = operation.limited;
+    });
+    record
 }
 
 /// The content to send, in the form of its backend.
@@ -599,12 +568,9 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Message, Refusal>
 /// Records how a refused or failed call ended.
 fn write_down(record: &Record, refusal: &Refusal) {
     record.note(|facts| {
-        if facts.is_sent_again {
-            // The current facts are those of its second send.
-            return;
-        }
-        if facts.left {
-            // The call stays aborted, even if a client that closed only one half reads the refusal.
+        // The current facts are those of its second send. A call whose client has left stays
+        // aborted, even if a client that closed only one half reads the refusal.
+        if facts.is_sent_again || facts.left {
             return;
         }
         facts.verdict = match refusal.reason {

@@ -72,12 +72,6 @@ options! {
 
 impl Copy for Settings {}
 
-/// A result, which is kept in memory until it is deleted or expires.
-pub trait Weigh: Send + Sync + 'static {
-    /// Its size in bytes.
-    fn bytes(&self) -> usize;
-}
-
 /// The visible state of a call under way.
 pub trait Watch: Send + Sync + 'static {
     /// Whether it is past the gate.
@@ -106,16 +100,9 @@ impl Owner {
             Peer::Tcp(_) => None,
             Peer::Unix { uid } => Some(uid),
         };
-        let Identity {
-            listener,
-            address,
-            user,
-            user_agent,
-            originator,
-            ..
-        } = identity;
+        let named = (&identity.user, &identity.user_agent, &identity.originator);
         // As `Debug` quotes texts, no text can be mistaken for two.
-        let known = (listener, uid, address, user, user_agent, originator);
+        let known = (&identity.listener, uid, identity.address, named);
         Self::new(format!("{known:?}"))
     }
 }
@@ -135,7 +122,7 @@ pub struct Submission {
 }
 
 /// A task as it is now.
-pub struct Task<R> {
+pub struct Task {
     /// Its id.
     pub id: TaskId,
     /// The id of its access line.
@@ -149,30 +136,30 @@ pub struct Task<R> {
     /// Its call, until it has ended.
     pub watch: Option<Arc<dyn Watch>>,
     /// Its state.
-    pub state: State<Arc<R>>,
+    pub state: State,
 }
 
 /// The state of a task.
 #[derive(Clone, Debug)]
-pub enum State<R> {
+pub enum State {
     /// It waits for its turn.
     Waiting,
     /// It is past the gate.
     Running,
-    /// It has ended, with this result.
-    Done(R),
-    /// It has ended, and its result had no room.
+    /// It has ended, with this answer.
+    Done(Arc<Answer>),
+    /// It has ended, and its answer had no room.
     NotKept {
-        /// The size of the part of the result that was read.
+        /// The size of the part of the answer that was read.
         bytes: usize,
     },
     /// It was cancelled.
     Cancelled,
-    /// It ended without a result, because of a bug in Tidegate.
+    /// It ended without an answer, because of a bug in Tidegate.
     Failed,
 }
 
-impl<R> State<R> {
+impl State {
     /// The word for clients.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -187,7 +174,7 @@ impl<R> State<R> {
     }
 }
 
-/// A result without room.
+/// An answer without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotKept {
     /// The size of the part that was read.
@@ -201,16 +188,6 @@ pub enum Missing {
     Gone,
     /// It never existed, or it belongs to another owner.
     Unknown,
-}
-
-/// The effect of a cancellation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cancelled {
-    /// The task had not ended. It is kept as cancelled for the time to live, or until its place is
-    /// needed.
-    Work,
-    /// The result of a task that had ended. The task is removed.
-    Result,
 }
 
 /// Why a task was refused.
@@ -267,24 +244,19 @@ pub struct Ended {
 }
 
 /// The tasks of a process. Clones share one state.
-pub struct Tasks<R>(Arc<Inner<R>>);
+#[derive(Clone)]
+pub struct Tasks(Arc<Inner>);
 
-impl<R> Clone for Tasks<R> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-struct Inner<R> {
+struct Inner {
     clock: Clock,
     ids: Ids,
     futures: TaskTracker,
     /// Whether calls can be handed over. Readable without the lock.
     enabled: AtomicBool,
-    store: Mutex<TaskTable<R>>,
+    store: Mutex<TaskTable>,
 }
 
-impl<R: Weigh> Tasks<R> {
+impl Tasks {
     /// No tasks.
     #[must_use]
     pub fn new(settings: Settings, clock: Clock) -> Self {
@@ -324,10 +296,10 @@ impl<R: Weigh> Tasks<R> {
         &self,
         submission: Submission,
         watch: Arc<dyn Watch>,
-        work: impl FnOnce(Room<R>) -> F + Send + 'static,
+        work: impl FnOnce(Room) -> F + Send + 'static,
     ) -> Result<Submitted, NotTaken>
     where
-        F: Future<Output = Result<R, NotKept>> + Send + 'static,
+        F: Future<Output = Result<Answer, NotKept>> + Send + 'static,
     {
         let inner = &self.0;
         let (begun, has_begun) = oneshot::channel();
@@ -342,14 +314,14 @@ impl<R: Weigh> Tasks<R> {
         let future = tokio::spawn(async move {
             let mut work = pin!(work(room));
             let first = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
-            let result = match first {
-                Poll::Ready(result) => result,
+            let answer = match first {
+                Poll::Ready(answer) => answer,
                 Poll::Pending => {
                     ending.begun();
                     work.await
                 }
             };
-            ending.with(result);
+            ending.with(answer);
         });
         let abort = future.abort_handle();
         if !inner.lock().spawned(id, &abort) {
@@ -367,7 +339,7 @@ impl<R: Weigh> Tasks<R> {
     /// # Errors
     ///
     /// [`Missing`] if the owner has no such task.
-    pub fn get(&self, owner: &Owner, id: TaskId) -> Result<Task<R>, Missing> {
+    pub fn get(&self, owner: &Owner, id: TaskId) -> Result<Task, Missing> {
         let store = self.0.swept();
         self.0.find(&store, owner, id).map(Entry::task)
     }
@@ -377,7 +349,7 @@ impl<R: Weigh> Tasks<R> {
     /// # Errors
     ///
     /// [`Missing`] if the owner has no such task.
-    pub fn take(&self, owner: &Owner, id: TaskId) -> Result<Task<R>, Missing> {
+    pub fn take(&self, owner: &Owner, id: TaskId) -> Result<Task, Missing> {
         let mut store = self.0.swept();
         let task = self.0.find(&store, owner, id)?.task();
         if task.ended.is_some() {
@@ -392,17 +364,19 @@ impl<R: Weigh> Tasks<R> {
     /// # Errors
     ///
     /// [`Missing`] if the owner has no such task.
-    pub async fn cancel(&self, owner: &Owner, id: TaskId) -> Result<Cancelled, Missing> {
-        let (cancelled, left) = self.begin_to_cancel(owner, id)?;
-        left.cancelled().await;
-        Ok(cancelled)
+    pub async fn cancel(&self, owner: &Owner, id: TaskId) -> Result<(), Missing> {
+        if let Some(left) = self.begin_to_cancel(owner, id)? {
+            left.cancelled().await;
+        }
+        Ok(())
     }
 
+    /// Returns what is cancelled when the future is dropped; `None` if the task had ended.
     fn begin_to_cancel(
         &self,
         owner: &Owner,
         id: TaskId,
-    ) -> Result<(Cancelled, CancellationToken), Missing> {
+    ) -> Result<Option<CancellationToken>, Missing> {
         let mut store = self.0.lock();
         let now = self.0.clock.now();
         store.sweep(now);
@@ -410,9 +384,7 @@ impl<R: Weigh> Tasks<R> {
             Phase::Working { future, left, .. } => (future.clone(), left.clone()),
             Phase::Ended { .. } => {
                 store.remove(id.random);
-                let left = CancellationToken::new();
-                left.cancel();
-                return Ok((Cancelled::Result, left));
+                return Ok(None);
             }
         };
         store.end(now, id.random, State::Cancelled);
@@ -421,15 +393,15 @@ impl<R: Weigh> Tasks<R> {
         if let Some(future) = future {
             future.abort();
         }
-        Ok((Cancelled::Work, left))
+        Ok(Some(left))
     }
 
     /// The tasks of an owner, in the order of submission. Looks at all tasks.
     #[must_use]
-    pub fn list(&self, owner: &Owner) -> Vec<Task<R>> {
+    pub fn list(&self, owner: &Owner) -> Vec<Task> {
         let store = self.0.swept();
         let entries = store.entries.values();
-        let mut tasks: Vec<Task<R>> = entries
+        let mut tasks: Vec<Task> = entries
             .filter(|entry| entry.of.owner == *owner)
             .map(Entry::task)
             .collect();
@@ -469,13 +441,13 @@ impl<R: Weigh> Tasks<R> {
     }
 }
 
-impl<R> Inner<R> {
-    fn lock(&self) -> MutexGuard<'_, TaskTable<R>> {
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, TaskTable> {
         lock(&self.store)
     }
 
     /// The tasks, without those whose time is over.
-    fn swept(&self) -> MutexGuard<'_, TaskTable<R>> {
+    fn swept(&self) -> MutexGuard<'_, TaskTable> {
         let mut store = self.lock();
         store.sweep(self.clock.now());
         store
@@ -487,7 +459,7 @@ impl<R> Inner<R> {
         submission: Submission,
         watch: Arc<dyn Watch>,
         begun: oneshot::Sender<()>,
-    ) -> Result<Ending<R>, NotTaken> {
+    ) -> Result<Ending, NotTaken> {
         let mut store = self.lock();
         let now = self.clock.now();
         store.sweep(now);
@@ -513,10 +485,10 @@ impl<R> Inner<R> {
 
     fn find<'a>(
         &self,
-        store: &'a TaskTable<R>,
+        store: &'a TaskTable,
         owner: &Owner,
         id: TaskId,
-    ) -> Result<&'a Entry<R>, Missing> {
+    ) -> Result<&'a Entry, Missing> {
         self.ids.check(id)?;
         match store.entries.get(&id.random) {
             Some(entry) if entry.of.owner == *owner => Ok(entry),
@@ -549,12 +521,12 @@ impl Submitted {
 }
 
 /// Where a task stores its answer.
-pub struct Room<R> {
-    inner: Arc<Inner<R>>,
+pub struct Room {
+    inner: Arc<Inner>,
     id: TaskId,
 }
 
-impl<R> Room<R> {
+impl Room {
     /// Counts this many more bytes until the task ends; `false` if there is no room for them.
     #[must_use]
     pub fn hold(&self, bytes: usize) -> bool {
@@ -563,8 +535,8 @@ impl<R> Room<R> {
 }
 
 /// Ends a task when its future ends, for any reason.
-struct Ending<R> {
-    inner: Arc<Inner<R>>,
+struct Ending {
+    inner: Arc<Inner>,
     id: TaskId,
     // The rest is dropped after the task has ended.
     begun: Option<oneshot::Sender<()>>,
@@ -572,7 +544,7 @@ struct Ending<R> {
     _counted: TaskTrackerToken,
 }
 
-impl<R> Ending<R> {
+impl Ending {
     /// It waits for something.
     fn begun(&mut self) {
         if let Some(begun) = self.begun.take() {
@@ -580,21 +552,19 @@ impl<R> Ending<R> {
             let _ = begun.send(());
         }
     }
-}
 
-impl<R: Weigh> Ending<R> {
-    fn with(self, result: Result<R, NotKept>) {
+    fn with(self, answer: Result<Answer, NotKept>) {
         let mut store = self.inner.lock();
         let now = self.inner.clock.now();
-        match result {
-            Ok(result) => store.end_with(now, self.id.random, result),
+        match answer {
+            Ok(answer) => store.end_with(now, self.id.random, answer),
             Err(NotKept { bytes }) => store.end(now, self.id.random, State::NotKept { bytes }),
         }
     }
 }
 
-impl<R> Drop for Ending<R> {
-    /// After a result or a cancellation, the task has already ended. What remains is a panic, or
+impl Drop for Ending {
+    /// After an answer or a cancellation, the task has already ended. What remains is a panic, or
     /// the end of the runtime.
     fn drop(&mut self) {
         let mut store = self.inner.lock();

@@ -30,6 +30,19 @@ pub struct Ask {
     pub arrived: Timestamp,
     /// Who waits for it.
     pub waits: Waits,
+    /// The caller for which it takes turns, and what it draws.
+    pub claimed: Claimed,
+    /// The name of its class.
+    pub class: Arc<str>,
+    /// Its role for promotion.
+    pub role: Role,
+    /// The guest that it is about.
+    pub target: Option<Box<str>>,
+}
+
+/// A claim, as the scheduler counts.
+#[derive(Clone, Debug)]
+pub struct Claimed {
     /// The caller.
     pub caller: Caller,
     /// Its caller's turns for one turn of an ordinary caller.
@@ -44,40 +57,12 @@ pub struct Ask {
     pub settling: Option<Settling>,
     /// How long its rate limit lets it wait; without a setting, its class decides.
     pub deadline: claim::Deadline,
-    /// The name of its class.
-    pub class: Arc<str>,
-    /// Its role for promotion.
-    pub role: Role,
-    /// The guest that it is about.
-    pub target: Option<Box<str>>,
 }
 
-impl Ask {
-    /// A call that meets limits, without a known caller, a charge or a class of its own.
+impl Claimed {
+    /// This claim in those terms.
     #[must_use]
-    pub fn new(function: &Arc<str>, destination: Destination, arrived: Timestamp) -> Self {
-        Self {
-            function: Arc::clone(function),
-            destination,
-            limited: true,
-            arrived,
-            waits: Waits::Client,
-            caller: Caller::ANONYMOUS,
-            weight: Weight::ONE,
-            tokens: Tokens::ONE,
-            bucket: None,
-            quotas: None,
-            settling: None,
-            deadline: claim::Deadline::Ordinary,
-            class: Arc::from("none"),
-            role: Role::Apart,
-            target: None,
-        }
-    }
-
-    /// The same, with the caller and the charge of the claim.
-    #[must_use]
-    pub fn claimed(self, claim: &Claim) -> Self {
+    pub fn of(claim: &Claim) -> Self {
         Self {
             caller: Caller(claim.caller.0),
             weight: claim.weight,
@@ -86,7 +71,6 @@ impl Ask {
             quotas: claim.quotas.clone(),
             settling: claim.settling.clone(),
             deadline: claim.deadline(),
-            ..self
         }
     }
 }

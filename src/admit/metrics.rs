@@ -1,9 +1,8 @@
 //! Metrics of the queue and of limits over all callers.
 
-use std::sync::Arc;
-
-use tidegate_limits::scheduler::QueueNow;
-
+use tidegate_limits::Limit;
+use tidegate_limits::policy::LimitRule;
+use tidegate_limits::scheduler::{LimitNow, QueueNow};
 use tidegate_runtime::metric::{Reach, Show};
 
 tidegate_runtime::metrics! {
@@ -35,7 +34,6 @@ tidegate_runtime::metrics! {
 }
 
 /// A snapshot of the gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateNow {
     /// The queue.
     pub queue: QueueNow,
@@ -43,19 +41,8 @@ pub struct GateNow {
     pub outstanding: usize,
     /// The most there have been.
     pub outstanding_peak: usize,
-    /// Every window limit.
-    pub windows: Vec<WindowNow>,
-}
-
-/// A snapshot of one window limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WindowNow {
-    /// Its name in the config.
-    pub limit: Arc<str>,
-    /// Slots that are reserved or not back yet.
-    pub used: u64,
-    /// Slots per window.
-    pub configured: u32,
+    /// Every limit.
+    pub limits: Vec<(LimitRule, LimitNow)>,
 }
 
 impl GateMetrics {
@@ -71,12 +58,14 @@ impl GateMetrics {
         self.outstanding.show(now.outstanding);
         self.outstanding_limit.show(outstanding_max.unwrap_or(0));
         self.outstanding_peak.show(now.outstanding_peak);
+        let is_window = |(rule, _): &&(LimitRule, _)| matches!(rule.limit, Limit::Window { .. });
+        let windows = now.limits.iter().filter(is_window);
         self.retain("limit", |limit| {
-            now.windows.iter().any(|window| *window.limit == *limit)
+            windows.clone().any(|(rule, _)| *rule.name == *limit)
         });
-        for window in &now.windows {
-            self.window_used(&window.limit).show(window.used);
-            self.window_limit(&window.limit).show(window.configured);
+        for (rule, window) in windows.clone() {
+            self.window_used(&rule.name).show(window.used);
+            self.window_limit(&rule.name).show(window.configured);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What a call holds while it is past the gate.
 
-use std::mem;
 use std::sync::Arc;
 
 use tidegate_limits::scheduler::Outcome;
@@ -15,14 +14,19 @@ use crate::call::{Destination, Generation, Record, Slot, Verdict};
 /// sent, finished as failed if dropped later.
 #[must_use]
 pub struct Permit {
+    /// `None` once it has ended.
+    held: Option<(AtGate, Hold)>,
+    /// The last backend of its destination that it went to.
+    pub(super) generation: Generation,
+    sent: Option<Timestamp>,
+    delayed: bool,
+}
+
+/// A call at the gate, from its first question until its permit ends.
+pub(super) struct AtGate {
     pub(super) queue: Arc<Queue>,
     pub(super) lane: Lane,
     pub(super) backend: Destination,
-    /// The last backend of its destination that it went to.
-    pub(super) generation: Generation,
-    pub(super) hold: Option<Hold>,
-    pub(super) sent: Option<Timestamp>,
-    pub(super) delayed: bool,
     pub(super) settling: Option<Settling>,
     /// Held, and released with everything else.
     pub(super) tie: Tie,
@@ -30,31 +34,38 @@ pub struct Permit {
 }
 
 impl Permit {
+    pub(super) fn new(call: AtGate, hold: Hold, delayed: bool) -> Self {
+        Self {
+            held: Some((call, hold)),
+            generation: Generation::FIRST,
+            sent: None,
+            delayed,
+        }
+    }
+
     /// The hold itself, for a call that goes back to the queue.
-    pub(super) fn into_parts(mut self) -> (Lane, Destination, Hold, Option<Settling>, Tie) {
-        let hold = self.hold.take().expect(HELD);
-        let tie = mem::replace(&mut self.tie, Tie::Apart);
-        (self.lane, self.backend, hold, self.settling.take(), tie)
+    pub(super) fn into_held(mut self) -> (AtGate, Hold) {
+        self.held.take().expect(HELD)
     }
 
     fn end(&mut self, outcome: Outcome) {
-        let Some(hold) = self.hold.take() else {
+        let Some((mut call, hold)) = self.held.take() else {
             return;
         };
         // The time of a failed call does not show its cost for the backend.
         let settling = match outcome {
-            Outcome::Served | Outcome::Overloaded => self.settling.take(),
+            Outcome::Served | Outcome::Overloaded => call.settling.take(),
             Outcome::Failed => None,
         };
-        let (now, settled) = self.queue.change(|state, now| {
+        let (now, settled) = call.queue.change(|state, now| {
             let settled = settling
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
             let measured = settled.map(|settled| claim::drawn(settled.charged));
-            state.lanes[self.lane as usize].finish(now, hold, outcome, measured);
+            state.lanes[call.lane as usize].finish(now, hold, outcome, measured);
             (now, settled)
         });
-        let succeeded = self.record.note(|facts| {
+        let succeeded = call.record.note(|facts| {
             facts.settled = settled;
             facts.answered = Some(now);
             facts.verdict = match outcome {
@@ -65,7 +76,7 @@ impl Permit {
             };
             outcome == Outcome::Served && facts.is_success()
         });
-        if let (Tie::Acts { until }, true) = (&mut self.tie, succeeded) {
+        if let (Tie::Acts { until }, true) = (&mut call.tie, succeeded) {
             until.ending = Ending::Success;
         }
     }
@@ -79,23 +90,22 @@ impl Slot for Permit {
     }
 
     fn sent(&mut self) {
-        let hold = self.hold.as_ref().expect(HELD);
-        let (lane, backend, generation) = (self.lane, self.backend, self.generation);
-        let now = self.queue.change(|state, now| {
-            state.lanes[lane as usize].sent(now, hold);
-            if state.backends.succeeded(backend, generation) {
-                state.open(backend, now);
+        let (call, hold) = self.held.as_ref().expect(HELD);
+        let now = call.queue.change(|state, now| {
+            state.lanes[call.lane as usize].sent(now, hold);
+            if state.backends.succeeded(call.backend, self.generation) {
+                state.open(call.backend, now);
             }
             now
         });
+        call.record.note(|facts| facts.sent = Some(now));
         self.sent = Some(now);
-        self.record.note(|facts| facts.sent = Some(now));
     }
 
     fn replied(&mut self) {
-        let hold = self.hold.as_ref().expect(HELD);
-        self.queue
-            .change(|state, now| state.lanes[self.lane as usize].replied(now, hold));
+        let (call, hold) = self.held.as_ref().expect(HELD);
+        call.queue
+            .change(|state, now| state.lanes[call.lane as usize].replied(now, hold));
     }
 
     fn finish(mut self, outcome: Outcome) {
@@ -107,10 +117,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.sent.is_some() {
             self.end(Outcome::Failed);
-        } else if let Some(hold) = self.hold.take() {
-            self.queue
-                .change(|state, now| state.lanes[self.lane as usize].give_back(now, hold));
-            self.record.note(|facts| facts.quotas.clear());
+        } else if let Some((call, hold)) = self.held.take() {
+            call.queue
+                .change(|state, now| state.lanes[call.lane as usize].give_back(now, hold));
+            call.record.note(|facts| facts.quotas.clear());
         }
     }
 }

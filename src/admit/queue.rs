@@ -274,7 +274,7 @@ impl State {
     /// then its class, then who waits for it.
     pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let (_, own) = &self.classes[class.0 as usize];
-        match (ask.deadline, own, ask.waits) {
+        match (ask.claimed.deadline, own, ask.waits) {
             (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::NoClient) => None,
             (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
         }

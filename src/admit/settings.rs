@@ -121,10 +121,7 @@ impl ClassRule {
     }
 
     pub(super) fn share(&self) -> ClassShare {
-        ClassShare {
-            name: Arc::clone(&self.name),
-            weight: self.weight,
-        }
+        ClassShare::new(Arc::clone(&self.name), self.weight)
     }
 }
 

@@ -1,14 +1,12 @@
 //! What operators see of the gate.
 
-use std::sync::Arc;
-
 use tidegate_limits::policy::{LimitRule, Scope};
 use tidegate_limits::scheduler::{LimitNow, QueueNow};
-use tidegate_limits::{Limit, Scheduler, Timestamp};
+use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
-use super::metrics::{GateNow, WindowNow};
-use super::queue::Waiter;
+use super::metrics::GateNow;
+use super::queue::{State, Waiter};
 use crate::call::Destination;
 
 impl Gate {
@@ -21,12 +19,7 @@ impl Gate {
     /// The current state of every limit. The backends' health is elsewhere.
     #[must_use]
     pub fn limits_now(&self) -> (Vec<(LimitRule, LimitNow)>, Timestamp) {
-        self.queue.look(|state, now| {
-            let lanes = state.lanes.iter();
-            let limits = lanes.flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)));
-            let limits = limits.filter(|(rule, _)| !matches!(rule.scope, Scope::Backend(_)));
-            (limits.collect(), now)
-        })
+        self.queue.look(|state, now| (state.limits_now(now), now))
     }
 
     /// The current state of the queue. Looks at every waiting call.
@@ -38,22 +31,11 @@ impl Gate {
     /// A snapshot for metrics. Looks at every waiting call.
     #[must_use]
     pub fn now(&self) -> GateNow {
-        self.queue.look(|state, now| {
-            let lanes = state.lanes.iter();
-            let limits = lanes.flat_map(|lane| lane.rules().zip(lane.limits_now(now)));
-            let windows = limits.filter(|(rule, _)| matches!(rule.limit, Limit::Window { .. }));
-            GateNow {
-                windows: windows
-                    .map(|(rule, now)| WindowNow {
-                        limit: Arc::clone(&rule.name),
-                        used: now.used,
-                        configured: now.configured,
-                    })
-                    .collect(),
-                queue: state.calls().queue_now(now),
-                outstanding: state.calls().in_flight(),
-                outstanding_peak: state.peak,
-            }
+        self.queue.look(|state, now| GateNow {
+            limits: state.limits_now(now),
+            queue: state.calls().queue_now(now),
+            outstanding: state.calls().in_flight(),
+            outstanding_peak: state.peak,
         })
     }
 
@@ -67,5 +49,15 @@ impl Gate {
             lanes.clone().map(Scheduler::in_flight).sum(),
             lanes.map(waiting).sum(),
         )
+    }
+}
+
+impl State {
+    /// The current state of every limit. The backends' health is elsewhere.
+    fn limits_now(&self, now: Timestamp) -> Vec<(LimitRule, LimitNow)> {
+        let lanes = self.lanes.iter();
+        let limits = lanes.flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)));
+        let limits = limits.filter(|(rule, _)| !matches!(rule.scope, Scope::Backend(_)));
+        limits.collect()
     }
 }

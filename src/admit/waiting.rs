@@ -1,20 +1,18 @@
 //! A call in the queue, until its turn comes.
 
-use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use tidegate_limits::scheduler::Delays;
 use tidegate_limits::{Class, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
-use super::permit::{Acting, Permit, Tie};
+use super::permit::{Acting, AtGate, Permit, Tie};
 use super::promote::{Ending, Follower, Promoted};
 use super::queue::{Lane, Queue, State, Turn, Waiter, draining};
 use super::settings::USER;
-use crate::call::claim::Settling;
-use crate::call::{Destination, Generation, Record, Refusal, Role};
+use crate::call::{Destination, Refusal, Role};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum Told {
@@ -24,49 +22,25 @@ pub(super) enum Told {
 
 /// The answer to a call that asks for its turn.
 #[must_use]
-pub enum Asked<'a> {
+pub enum Asked {
     /// It need not wait.
     Answered(Result<Permit, Refusal>),
     /// It must wait.
-    Waits(Waiting<'a>),
+    Waits(Waiting),
 }
 
-impl Asked<'_> {
-    /// The permit, after any wait.
-    ///
-    /// # Errors
-    /// The refusal, if its turn does not come in time.
-    pub async fn outcome(self) -> Result<Permit, Refusal> {
-        match self {
-            Self::Answered(outcome) => outcome,
-            Self::Waits(waiting) => waiting.await,
-        }
-    }
-}
-
-/// The parts of a later permit.
-pub(super) struct Pending<'a> {
-    pub(super) queue: &'a Arc<Queue>,
-    pub(super) lane: Lane,
-    pub(super) backend: Destination,
-    pub(super) settling: Option<Settling>,
-    pub(super) tie: Tie,
-    pub(super) record: &'a Arc<Record>,
-}
-
-impl<'a> Pending<'a> {
-    pub(super) fn asked(mut self, told: Told) -> Asked<'a> {
+impl AtGate {
+    pub(super) fn asked(self, told: Told) -> Asked {
         match told {
             Told::Now(turn) => Asked::Answered(self.outcome(turn)),
             Told::Later(ticket, turn) => Asked::Waits(Waiting {
-                pending: self,
-                ticket: Some(ticket),
+                place: Some((self, ticket)),
                 turn,
             }),
         }
     }
 
-    fn outcome(&mut self, turn: Turn) -> Result<Permit, Refusal> {
+    fn outcome(mut self, turn: Turn) -> Result<Permit, Refusal> {
         match turn {
             Turn::Go {
                 hold,
@@ -89,21 +63,7 @@ impl<'a> Pending<'a> {
                     // It was held, even if it was released at the same moment.
                     facts.limit = facts.delays.longest().cloned().or(waited.held_by);
                 });
-                let queue = Arc::clone(self.queue);
-                let record = Arc::clone(self.record);
-                let tie = mem::replace(&mut self.tie, Tie::Apart);
-                Ok(Permit {
-                    queue,
-                    lane: self.lane,
-                    backend: self.backend,
-                    generation: Generation::FIRST,
-                    hold: Some(hold),
-                    sent: None,
-                    delayed,
-                    settling: self.settling.take(),
-                    tie,
-                    record,
-                })
+                Ok(Permit::new(self, hold, delayed))
             }
             Turn::No { refusal, delays } => {
                 self.note_delays(delays);
@@ -118,20 +78,23 @@ impl<'a> Pending<'a> {
 }
 
 /// A call in the queue, until its turn comes. Dropping it leaves the queue.
-pub struct Waiting<'a> {
-    pending: Pending<'a>,
-    ticket: Option<Ticket>,
+pub struct Waiting {
+    /// `None` once its turn has come, or it was refused.
+    place: Option<(AtGate, Ticket)>,
     turn: oneshot::Receiver<Turn>,
 }
 
-impl Waiting<'_> {
+impl Waiting {
     /// Lets it wait until then (`None` without a bound), in this class, but never in a less urgent
     /// one than it was promoted to. A call whose turn has come, or that was refused, does not
     /// change.
     pub fn wait_as(&self, deadline: Option<Timestamp>, class: Class) {
-        let Some(ticket) = self.ticket else { return };
-        self.pending.queue.change(|state, now| {
-            let lane = &mut state.lanes[self.pending.lane as usize];
+        let Some((call, ticket)) = &self.place else {
+            return;
+        };
+        let ticket = *ticket;
+        call.queue.change(|state, now| {
+            let lane = &mut state.lanes[call.lane as usize];
             lane.set_deadline(ticket, deadline);
             let waiter = lane.payload_mut(ticket);
             let promoted = waiter.is_some_and(|waiter| waiter.is_promoted());
@@ -142,12 +105,12 @@ impl Waiting<'_> {
     /// Its position; `None` if its turn has come.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
-        let pending = &self.pending;
+        let (call, ticket) = self.place.as_ref()?;
         Some(Place {
-            queue: Arc::clone(pending.queue),
-            lane: pending.lane,
-            ticket: self.ticket?,
-            backend: pending.backend,
+            queue: Arc::clone(&call.queue),
+            lane: call.lane,
+            ticket: *ticket,
+            backend: call.backend,
         })
     }
 
@@ -158,25 +121,24 @@ impl Waiting<'_> {
     }
 }
 
-impl Future for Waiting<'_> {
+impl Future for Waiting {
     type Output = Result<Permit, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let told = ready!(Pin::new(&mut self.turn).poll(cx));
-        self.ticket = None;
         let turn = told.expect("a waiting call is always told, or taken out by itself");
-        Poll::Ready(self.pending.outcome(turn))
+        let (call, _) = self.place.take().expect("a call gets its turn once");
+        Poll::Ready(call.outcome(turn))
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket.take() else {
+        let Some((call, ticket)) = self.place.take() else {
             return;
         };
-        let pending = &self.pending;
-        let delays = pending.queue.change(|state, now| {
-            let lane = &mut state.lanes[pending.lane as usize];
+        let delays = call.queue.change(|state, now| {
+            let lane = &mut state.lanes[call.lane as usize];
             match self.turn.try_recv() {
                 // Informed at the moment of leaving: everything drawn is given back.
                 Ok(Turn::Go { hold, waited, .. }) => {
@@ -191,7 +153,7 @@ impl Drop for Waiting<'_> {
                 }
             }
         });
-        pending.note_delays(delays);
+        call.note_delays(delays);
     }
 }
 
@@ -209,11 +171,9 @@ impl Place {
     /// `None` if it no longer waits.
     #[must_use]
     pub fn refusal_now(&self) -> Option<Refusal> {
-        let refusal = {
-            let state = self.queue.lock();
-            let now = self.queue.clock.now();
-            state.lanes[self.lane as usize].refusal_now(now, self.ticket)
-        };
+        let refusal = self
+            .queue
+            .look(|state, now| state.lanes[self.lane as usize].refusal_now(now, self.ticket));
         refusal.map(|refusal| self.queue.refusal(&refusal, self.backend))
     }
 }
@@ -253,25 +213,24 @@ impl State {
     /// it in their channels.
     pub(super) fn let_through_or_wait(
         &mut self,
-        lane: Lane,
         ticket: Ticket,
         now: Timestamp,
-        pending: &Pending<'_>,
+        call: &AtGate,
     ) -> Told {
         if let Some(turn) = self.let_through(now) {
             return Told::Now(turn);
         }
         let (tell, turn) = oneshot::channel();
-        let waiter = self.lanes[lane as usize].payload_mut(ticket);
-        *waiter.expect("who was not told waits") = Waiter::Waiting {
+        let lane = &mut self.lanes[call.lane as usize];
+        let record = Arc::downgrade(&call.record);
+        let waiter = lane.payload_mut(ticket);
+        *waiter.expect("a call without an answer waits") = Waiter::Waiting {
             tell,
-            promoted: matches!(pending.tie, Tie::Rides),
-            record: Arc::downgrade(pending.record),
+            promoted: matches!(call.tie, Tie::Rides),
+            record: Weak::clone(&record),
         };
-        if let Tie::Follows(guest) = &pending.tie {
-            let record = Arc::downgrade(pending.record);
-            let calls = &mut self.lanes[lane as usize];
-            let waits = |ticket| calls.payload_mut(ticket).is_some();
+        if let Tie::Follows(guest) = &call.tie {
+            let waits = |ticket| lane.payload_mut(ticket).is_some();
             let follower = Follower { ticket, record };
             self.promotions.waits(guest, follower, waits);
         }

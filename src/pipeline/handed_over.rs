@@ -36,16 +36,6 @@ const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-appli
 /// Distinguishes a kept answer of any status from a report about the task.
 const TASK_STATE: HeaderName = HeaderName::from_static("x-task-state");
 
-/// A call to be handed over.
-pub(super) struct HandOver {
-    pub(super) preference: Preference,
-    /// Set if it may share an answer.
-    pub(super) key: Option<Key>,
-    pub(super) ask: Ask,
-    pub(super) outgoing: Message,
-    pub(super) record: Arc<Record>,
-}
-
 /// The client of such a call: none, until one asks.
 #[derive(Default)]
 struct Absent {
@@ -62,10 +52,7 @@ impl Party for Absent {
         self.progress.wait();
     }
 
-    fn turn<'a>(
-        &'a self,
-        waiting: Waiting<'a>,
-    ) -> impl Future<Output = Result<Permit, Refusal>> + Send + 'a {
+    fn turn(&self, waiting: Waiting) -> impl Future<Output = Result<Permit, Refusal>> + Send {
         *lock(&self.place) = waiting.place();
         waiting
     }
@@ -77,8 +64,7 @@ impl Watch for Absent {
     }
 
     fn refusal_now(&self) -> Option<Refusal> {
-        let place = lock(&self.place);
-        let place = place.clone();
+        let place = lock(&self.place).clone();
         place?.refusal_now()
     }
 }
@@ -110,25 +96,32 @@ impl Pipeline {
     }
 
     /// Hands a call over, and answers with the address to come back to. If the answer is there at
-    /// once or within the client's wait, it returns the answer.
-    pub(super) async fn hand_over(&self, call: HandOver) -> Result<Reply, Refusal> {
-        let wait = call.preference.wait;
-        let (owner, number, function) = call.record.note(|facts| {
+    /// once or within the client's wait, it returns the answer. With a key, the call may share an
+    /// answer.
+    pub(super) async fn hand_over(
+        &self,
+        Preference { wait }: Preference,
+        key: Option<Key>,
+        ask: Ask,
+        outgoing: Message,
+        record: Arc<Record>,
+    ) -> Result<Reply, Refusal> {
+        let (owner, number, function) = record.note(|facts| {
             let owner = Owner::of(&facts.origin.identity);
             (owner, facts.id, Arc::clone(&facts.function))
         });
         let absent = Arc::new(Absent::default());
-        let caller = CallerId(call.ask.caller.0);
+        let caller = CallerId(ask.claimed.caller.0);
         let submission = Submission {
             owner: owner.clone(),
             caller,
             call: number,
             function,
-            bytes: call.outgoing.bytes(),
+            bytes: outgoing.bytes(),
         };
         let watch = Arc::<Absent>::clone(&absent);
         let pipeline = self.clone();
-        let work = move |room| pipeline.run_handed_over(call, absent, room);
+        let work = move |room| pipeline.run_handed_over(key, ask, outgoing, record, absent, room);
         let submitted = self.tasks.submit(submission, watch, work);
         let mut task = submitted.map_err(|refused| not_taken(refused, caller))?;
         if !task.has_ended_at_once().await && !wait.is_zero() {
@@ -136,26 +129,22 @@ impl Pipeline {
             let _ = tokio::time::timeout(wait, task.ended()).await;
         }
         let task = self.tasks.take(&owner, task.id).map_err(missing_task)?;
-        match task.ended {
-            None => Ok(Reply::http(self.accepted(&task, wait))),
-            Some(_) => self.reply(task),
-        }
+        Ok(Reply::http(match task.ended {
+            None => self.accepted(&task, wait),
+            Some(_) => self.reply(&task)?,
+        }))
     }
 
     /// Runs a call that was handed over to its end.
     async fn run_handed_over(
         self,
-        call: HandOver,
+        key: Option<Key>,
+        ask: Ask,
+        outgoing: Message,
+        record: Arc<Record>,
         absent: Arc<Absent>,
-        room: Room<Answer>,
+        room: Room,
     ) -> Result<Answer, NotKept> {
-        let HandOver {
-            key,
-            ask,
-            outgoing,
-            record,
-            ..
-        } = call;
         record.note(|facts| facts.handed_over = true);
         let reply = match key {
             Some(key) => {
@@ -165,9 +154,7 @@ impl Pipeline {
             }
             None => self.run(ask, outgoing, &*absent, &record).await,
         };
-        if let Err(refusal) = &reply {
-            write_down(&record, refusal);
-        }
+        let reply = reply.inspect_err(|refusal| write_down(&record, refusal));
         drop(record);
         let cut = match Answer::read(protocol::answer(reply), &room).await {
             Ok(answer) => return Ok(answer),
@@ -200,35 +187,39 @@ impl Pipeline {
         let owner = Owner::of(&request.origin.identity);
         let own = Arc::clone(&record);
         let answer = Box::pin(async move {
-            let reply = self.answer_about_tasks(&owner, asked).await;
-            if let Ok(Reply {
-                head: Some(head), ..
-            }) = &reply
-            {
-                own.note(|facts| {
-                    facts.verdict = Verdict::Passed;
-                    facts.status = Some(head.status.as_u16());
-                });
-            }
-            reply
+            let response = self.answer_about_tasks(&owner, asked).await?;
+            own.note(|facts| {
+                facts.verdict = Verdict::Passed;
+                facts.status = Some(response.status().as_u16());
+            });
+            Ok(Reply::http(response))
         });
         Some((record, Way::Boxed(answer)))
     }
 
-    async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Result<Reply, Refusal> {
+    async fn answer_about_tasks(
+        &self,
+        owner: &Owner,
+        asked: Asked,
+    ) -> Result<Response<ReplyBody>, Refusal> {
         match asked {
             Asked::All => {
                 let tasks = self.tasks.list(owner);
                 let tasks: Vec<_> = tasks.iter().map(|task| self.told(task)).collect();
                 let list = BTreeMap::from([("tasks", tasks)]);
-                Ok(Reply::http(json(StatusCode::OK, &list)))
+                Ok(json(StatusCode::OK, &list))
             }
-            Asked::Fetch(id) => self.reply_later(self.tasks.get(owner, id).map_err(missing_task)?),
+            Asked::Fetch(id) => {
+                let task = self.tasks.get(owner, id).map_err(missing_task)?;
+                let mut response = self.reply(&task)?;
+                show_state(&mut response, &task);
+                Ok(response)
+            }
             Asked::Cancel(id) => {
                 self.tasks.cancel(owner, id).await.map_err(missing_task)?;
                 let mut response = Response::new(ReplyBody::whole(Bytes::new()));
                 *response.status_mut() = StatusCode::NO_CONTENT;
-                Ok(Reply::http(response))
+                Ok(response)
             }
             Asked::NoTask => Err(missing_task(Missing::Unknown)),
             Asked::WrongMethod { allow } => {
@@ -240,16 +231,16 @@ impl Pipeline {
                 let mut response = protocol::json(StatusCode::METHOD_NOT_ALLOWED, body);
                 let allow = HeaderValue::from_static(allow);
                 response.headers_mut().insert(header::ALLOW, allow);
-                Ok(Reply::http(response))
+                Ok(response)
             }
         }
     }
 
     /// The answer of a task, or its progress.
-    fn reply(&self, task: Task<Answer>) -> Result<Reply, Refusal> {
+    fn reply(&self, task: &Task) -> Result<Response<ReplyBody>, Refusal> {
         match &task.state {
-            State::Done(answer) => Ok(Reply::http(answer.response())),
-            State::Waiting | State::Running => Ok(Reply::http(self.progress(&task))),
+            State::Done(answer) => Ok(answer.response()),
+            State::Waiting | State::Running => Ok(self.progress(task)),
             State::NotKept { bytes } => Err(Refusal::new(
                 Reason::AnswerNotKept,
                 format!(
@@ -261,41 +252,22 @@ impl Pipeline {
         }
     }
 
-    /// The same, for a client that cannot otherwise tell which of the two it is.
-    fn reply_later(&self, task: Task<Answer>) -> Result<Reply, Refusal> {
-        let state = HeaderValue::from_static(task.state.label());
-        let mut reply = self.reply(task);
-        if let Ok(Reply {
-            head: Some(head), ..
-        }) = &mut reply
-        {
-            head.headers.insert(TASK_STATE, state);
-        }
-        reply
-    }
-
-    fn accepted(&self, task: &Task<Answer>, wait: Duration) -> Response<ReplyBody> {
+    fn accepted(&self, task: &Task, wait: Duration) -> Response<ReplyBody> {
         let mut response = self.progress(task);
-        let headers = response.headers_mut();
         let applied = match wait.as_secs() {
             0 => "respond-async".to_owned(),
             wait => format!("respond-async, wait={wait}"),
         };
-        for (name, value) in [
-            (header::LOCATION, format!("{PATH}/{}", task.id)),
-            (PREFERENCE_APPLIED, applied),
-        ] {
-            let value = HeaderValue::try_from(value);
-            headers.insert(
-                name,
-                value.expect("hexadecimal digits, or as it stands above"),
-            );
-        }
-        headers.insert(TASK_STATE, HeaderValue::from_static(task.state.label()));
+        let ascii = |text| HeaderValue::try_from(text).expect("it is ASCII");
+        let place = ascii(format!("{PATH}/{}", task.id));
+        let headers = response.headers_mut();
+        headers.insert(header::LOCATION, place);
+        headers.insert(PREFERENCE_APPLIED, ascii(applied));
+        show_state(&mut response, task);
         response
     }
 
-    fn progress(&self, task: &Task<Answer>) -> Response<ReplyBody> {
+    fn progress(&self, task: &Task) -> Response<ReplyBody> {
         let told = self.told(task);
         let mut response = json(StatusCode::ACCEPTED, &told);
         if let Some(seconds) = told.retry_after {
@@ -305,7 +277,7 @@ impl Pipeline {
         response
     }
 
-    fn told(&self, task: &Task<Answer>) -> Told {
+    fn told(&self, task: &Task) -> Told {
         let until = task.ended.unwrap_or_else(|| self.clock.now());
         let took = until.since(task.submitted);
         let held = task.watch.as_ref().and_then(|watch| watch.refusal_now());
@@ -401,6 +373,12 @@ fn not_taken(refused: tasks::NotTaken, caller: CallerId) -> Refusal {
         }),
         ..Refusal::new(reason, detail)
     }
+}
+
+/// Tells a client whether it got the answer or a report.
+fn show_state(response: &mut Response<ReplyBody>, task: &Task) {
+    let state = HeaderValue::from_static(task.state.label());
+    response.headers_mut().insert(TASK_STATE, state);
 }
 
 fn missing_task(missing: Missing) -> Refusal {

@@ -5,15 +5,15 @@ use http::header::{self, HeaderMap};
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 
-use super::{NotKept, Room, Weigh};
+use super::{NotKept, Room};
 use crate::call::{BodyError, ByteStream, ReplyBody, compact_headers};
 
 /// A whole answer, in HTTP form.
 #[derive(Debug)]
 pub struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Bytes,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
 }
 
 /// Why an answer cannot be kept.
@@ -25,20 +25,19 @@ pub enum Unread {
     Cut(BodyError),
 }
 
-impl Weigh for Answer {
-    fn bytes(&self) -> usize {
+impl Answer {
+    /// Its size in bytes.
+    pub(super) fn bytes(&self) -> usize {
         let headers = self.headers.iter();
         let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
         headers.sum::<usize>() + self.body.len()
     }
-}
 
-impl Answer {
     /// Reads an answer to its end, within the bounds.
     ///
     /// # Errors
     /// [`Unread`] if there is no room for it, or a part is missing.
-    pub async fn read(response: Response<ReplyBody>, room: &Room<Self>) -> Result<Self, Unread> {
+    pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Self, Unread> {
         let (head, body) = response.into_parts();
         let body = match body {
             // A copy, so that the receive buffer is freed.
@@ -66,7 +65,7 @@ impl Answer {
     }
 }
 
-async fn read_stream(mut body: ByteStream, room: &Room<Answer>) -> Result<Bytes, Unread> {
+async fn read_stream(mut body: ByteStream, room: &Room) -> Result<Bytes, Unread> {
     let mut whole = BytesMut::new();
     let mut read = 0;
     let mut fits = true;

@@ -9,14 +9,14 @@ use tidegate_limits::Timestamp;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ended, NotTaken, Settings, State, Submission, Task, TaskBound, TaskId, Watch, Weigh};
+use super::{Answer, Ended, NotTaken, Settings, State, Submission, Task, TaskBound, TaskId, Watch};
 
 /// Every task that is here.
-pub(super) struct TaskTable<R> {
+pub(super) struct TaskTable {
     pub(super) settings: Settings,
     pub(super) entropy: StdRng,
     pub(super) draining: bool,
-    pub(super) entries: HashMap<u128, Entry<R>>,
+    pub(super) entries: HashMap<u128, Entry>,
     pub(super) shares: HashMap<CallerId, Share>,
     /// Ended tasks, and some that were removed since, in the order of their end.
     pub(super) ended: VecDeque<(Timestamp, u128)>,
@@ -31,16 +31,16 @@ pub(super) struct Share {
     pub(super) bytes: usize,
 }
 
-pub(super) struct Entry<R> {
+pub(super) struct Entry {
     pub(super) id: TaskId,
-    /// Its bytes are those of its request and of its answer so far, or of its result once it has
+    /// Its bytes are those of its request and of its answer so far, or of its answer once it has
     /// ended.
     pub(super) of: Submission,
     submitted: Timestamp,
-    pub(super) phase: Phase<R>,
+    pub(super) phase: Phase,
 }
 
-pub(super) enum Phase<R> {
+pub(super) enum Phase {
     Working {
         watch: Arc<dyn Watch>,
         /// `None` until it is spawned.
@@ -51,12 +51,12 @@ pub(super) enum Phase<R> {
     Ended {
         at: Timestamp,
         /// Never waiting or running.
-        state: State<Arc<R>>,
+        state: State,
     },
 }
 
-impl<R> Entry<R> {
-    pub(super) fn task(&self) -> Task<R> {
+impl Entry {
+    pub(super) fn task(&self) -> Task {
         let (ended, watch, state) = match &self.phase {
             Phase::Working { watch, .. } => {
                 let state = if watch.is_admitted() {
@@ -84,11 +84,17 @@ impl<R> Entry<R> {
     }
 
     fn was_cancelled(&self) -> bool {
-        matches!(&self.phase, Phase::Ended { state, .. } if matches!(state, State::Cancelled))
+        matches!(
+            self.phase,
+            Phase::Ended {
+                state: State::Cancelled,
+                ..
+            }
+        )
     }
 }
 
-impl<R> TaskTable<R> {
+impl TaskTable {
     /// Nothing is here yet.
     pub(super) fn new(settings: Settings, entropy: StdRng) -> Self {
         Self {
@@ -109,7 +115,7 @@ impl<R> TaskTable<R> {
         submitted: Timestamp,
         id: TaskId,
         of: Submission,
-        phase: Phase<R>,
+        phase: Phase,
     ) {
         let share = self.shares.entry(of.caller).or_default();
         share.tasks += 1;
@@ -132,9 +138,8 @@ impl<R> TaskTable<R> {
         if !callers_only && self.entries.len() < self.settings.tasks_max {
             return;
         }
-        let is_one = |entry: &Entry<R>| {
-            entry.was_cancelled() && (entry.of.caller == caller || !callers_only)
-        };
+        let is_one =
+            |entry: &Entry| entry.was_cancelled() && (entry.of.caller == caller || !callers_only);
         let oldest = self.ended.iter().map(|&(_, random)| random);
         let mut oldest = oldest.filter(|random| self.entries.get(random).is_some_and(is_one));
         if let Some(random) = oldest.next() {
@@ -167,7 +172,7 @@ impl<R> TaskTable<R> {
         } else {
             return Ok(());
         };
-        let makes_room = |entry: &Entry<R>| {
+        let makes_room = |entry: &Entry| {
             let of_caller = entry.of.caller == caller;
             let would = match reason {
                 TaskBound::Draining => false,
@@ -231,24 +236,21 @@ impl<R> TaskTable<R> {
     }
 
     /// A task ends and holds nothing any more. An ended task does not change.
-    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State<Arc<R>>) {
+    pub(super) fn end(&mut self, now: Timestamp, random: u128, state: State) {
         if self.is_working(random) {
             self.release(random);
             self.set_ended(now, random, state);
         }
     }
 
-    /// A task ends with a result. It is kept if there is room for it after the task's own bytes are
+    /// A task ends with an answer. It is kept if there is room for it after the task's own bytes are
     /// released.
-    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, result: R)
-    where
-        R: Weigh,
-    {
+    pub(super) fn end_with(&mut self, now: Timestamp, random: u128, answer: Answer) {
         if self.is_working(random) {
             self.release(random);
-            let bytes = result.bytes();
+            let bytes = answer.bytes();
             let state = if self.hold(random, bytes) {
-                State::Done(Arc::new(result))
+                State::Done(Arc::new(answer))
             } else {
                 State::NotKept { bytes }
             };
@@ -256,7 +258,7 @@ impl<R> TaskTable<R> {
         }
     }
 
-    fn set_ended(&mut self, now: Timestamp, random: u128, state: State<Arc<R>>) {
+    fn set_ended(&mut self, now: Timestamp, random: u128, state: State) {
         let Some(entry) = self.entries.get_mut(&random) else {
             return;
         };

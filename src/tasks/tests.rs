@@ -1,6 +1,8 @@
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::advance;
@@ -10,13 +12,16 @@ use crate::call::Progress;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-impl Weigh for Vec<u8> {
-    fn bytes(&self) -> usize {
-        self.len()
+/// An answer of these bytes.
+fn an_answer(body: impl Into<Bytes>) -> Answer {
+    Answer {
+        status: StatusCode::OK,
+        headers: HeaderMap::new(),
+        body: body.into(),
     }
 }
 
-fn tasks() -> Tasks<Vec<u8>> {
+fn tasks() -> Tasks {
     let settings = Settings {
         enabled: true,
         tasks_max: 5,
@@ -66,7 +71,7 @@ fn watch(progress: &Arc<Progress>) -> Arc<dyn Watch> {
 }
 
 fn submit<F>(
-    tasks: &Tasks<Vec<u8>>,
+    tasks: &Tasks,
     key: &str,
     work: impl FnOnce(Arc<Progress>) -> F + Send + 'static,
 ) -> Result<TaskId, NotTaken>
@@ -76,7 +81,7 @@ where
     let progress = Arc::new(Progress::default());
     let submitted = tasks.submit(submission(key, 0), watch(&progress), |_| {
         let result = work(progress);
-        async move { Ok(result.await) }
+        async move { Ok(an_answer(result.await)) }
     });
     submitted.map(|submitted| submitted.id)
 }
@@ -92,9 +97,10 @@ fn one_answered() -> TasksNow {
     }
 }
 
-fn cancel(tasks: &Tasks<Vec<u8>>, key: &str, id: TaskId) -> Result<Cancelled, Missing> {
+/// Whether it had not ended.
+fn cancel(tasks: &Tasks, key: &str, id: TaskId) -> Result<bool, Missing> {
     let begun = tasks.begin_to_cancel(&owner(key), id);
-    begun.map(|(cancelled, _)| cancelled)
+    begun.map(|left| left.is_some())
 }
 
 async fn settled() {
@@ -104,21 +110,21 @@ async fn settled() {
 }
 
 /// Submits a future that ends at once with this many bytes, and waits for it.
-async fn done(tasks: &Tasks<Vec<u8>>, key: &str, bytes: usize) -> Result<TaskId, NotTaken> {
+async fn done(tasks: &Tasks, key: &str, bytes: usize) -> Result<TaskId, NotTaken> {
     let id = submit(tasks, key, move |_| async move { vec![b'x'; bytes] })?;
     settled().await;
     Ok(id)
 }
 
-fn endless(tasks: &Tasks<Vec<u8>>, key: &str) -> Result<TaskId, NotTaken> {
+fn endless(tasks: &Tasks, key: &str) -> Result<TaskId, NotTaken> {
     submit(tasks, key, |_| pending())
 }
 
 /// The state as a word.
-fn state(tasks: &Tasks<Vec<u8>>, key: &str, id: TaskId) -> String {
+fn state(tasks: &Tasks, key: &str, id: TaskId) -> String {
     match tasks.get(&owner(key), id) {
         Ok(task) => match task.state {
-            State::Done(result) => format!("done {}", result.len()),
+            State::Done(answer) => format!("done {}", answer.bytes()),
             State::NotKept { bytes } => format!("not kept {bytes}"),
             other => format!("{other:?}").to_lowercase(),
         },
@@ -236,7 +242,7 @@ async fn cancelling_drops_the_future_and_is_shown_until_it_expires() {
     let id = id.expect("there is room");
     settled().await;
     assert_eq!(drops.load(Ordering::Relaxed), 0);
-    assert_eq!(cancel(&tasks, "nova", id), Ok(Cancelled::Work));
+    assert_eq!(cancel(&tasks, "nova", id), Ok(true));
     assert_eq!(state(&tasks, "nova", id), "cancelled");
     settled().await;
     assert_eq!(drops.load(Ordering::Relaxed), 1);
@@ -293,7 +299,7 @@ async fn a_cancelled_future_that_ends_keeps_no_result() {
 async fn cancelling_an_ended_task_removes_it() {
     let tasks = tasks();
     let id = done(&tasks, "nova", 50).await.expect("there is room");
-    assert_eq!(cancel(&tasks, "nova", id), Ok(Cancelled::Result));
+    assert_eq!(cancel(&tasks, "nova", id), Ok(false));
     assert_eq!(state(&tasks, "nova", id), "gone");
     assert_eq!(cancel(&tasks, "nova", id), Err(Missing::Gone));
     assert_eq!(tasks.snapshot(), one_answered());
@@ -496,7 +502,7 @@ fn many_threads_lose_no_task_and_no_byte() {
             bytes_per_caller_max: usize::MAX,
             time_to_live: MINUTE,
         };
-        let tasks: Tasks<Vec<u8>> = Tasks::new(settings, Clock::start());
+        let tasks: Tasks = Tasks::new(settings, Clock::start());
         let submitters = (0..8).map(|submitter| {
             let tasks = tasks.clone();
             tokio::spawn(async move {
@@ -520,10 +526,10 @@ fn many_threads_lose_no_task_and_no_byte() {
             submitter.await.expect("it does not panic");
         }
         tasks.drain().await;
-        let all: Vec<Task<Vec<u8>>> = (0..3)
+        let all: Vec<Task> = (0..3)
             .flat_map(|n| tasks.list(&owner(&format!("owner {n}"))))
             .collect();
-        let is_done = |task: &&Task<Vec<u8>>| matches!(task.state, State::Done(_));
+        let is_done = |task: &&Task| matches!(task.state, State::Done(_));
         let done = all.iter().filter(is_done).count();
         let now = tasks.snapshot();
         assert_eq!((now.ended, now.waiting, now.running), (all.len(), 0, 0));
@@ -548,7 +554,7 @@ async fn an_answer_replaces_its_request_in_the_count() {
     let submit = |key: &str, bytes, answer: oneshot::Receiver<Vec<u8>>| {
         let progress = Arc::new(Progress::default());
         let submitted = tasks.submit(submission(key, bytes), watch(&progress), |_| async {
-            Ok(answer.await.expect("it is answered"))
+            Ok(an_answer(answer.await.expect("it is answered")))
         });
         submitted.map(|submitted| submitted.id)
     };
@@ -596,7 +602,7 @@ async fn the_submitter_learns_of_waits_and_of_the_end() {
     let tasks = tasks();
     let progress = || Arc::new(Progress::default());
     let at_once = tasks.submit(submission("nova", 0), progress(), |_| async {
-        Ok(b"now".to_vec())
+        Ok(an_answer("now"))
     });
     let mut at_once = at_once.expect("there is room");
     assert!(at_once.has_ended_at_once().await);
@@ -606,7 +612,7 @@ async fn the_submitter_learns_of_waits_and_of_the_end() {
 
     let (answer, answered) = oneshot::channel();
     let later = tasks.submit(submission("nova", 0), progress(), |_| async {
-        Ok(answered.await.expect("it is answered"))
+        Ok(an_answer(answered.await.expect("it is answered")))
     });
     let mut later = later.expect("there is room");
     assert!(!later.has_ended_at_once().await);
@@ -628,8 +634,7 @@ async fn cancelling_waits_until_the_future_is_dropped() {
     });
     let id = id.expect("there is room");
     settled().await;
-    let cancelled = tasks.cancel(&owner("nova"), id).await;
-    assert_eq!(cancelled, Ok(Cancelled::Work));
+    assert_eq!(tasks.cancel(&owner("nova"), id).await, Ok(()));
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 }
 

@@ -11,7 +11,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tidegate::admit::{Ask, Asked, Permit};
+use tidegate::admit::{Asked, Permit};
 use tidegate::call::{
     self, BodyError, ByteStream, Destination, Dialect, Facts, HttpCall, Identity, Message, Origin,
     Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody, Serve, Tunnel, Verdict,
@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, PATIENCE, Scripted, Stack, config, identity, json, read_all, read_until, reset, sending,
-    serve, until,
+    Held, PATIENCE, Scripted, Stack, asking, config, identity, json, read_all, read_until, reset,
+    sending, serve, until,
 };
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Kept: yes\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
@@ -667,7 +667,7 @@ impl Paused {
         let seen = Arc::new(self.stack.seen.clone());
         let (name, class) = ("x".into(), "polling".into());
         let record = Record::open(self.origin(), Dialect::Socket, name, class, None, seen);
-        let ask = Ask::new(&"x".into(), Destination::Http, self.stack.clock.now());
+        let ask = asking("x", Destination::Http, self.stack.clock.now());
         match self.stack.gate.ask(ask, &record) {
             Asked::Answered(Ok(permit)) => permit,
             _ => panic!("the slot is free"),
@@ -860,7 +860,7 @@ impl Serve for Sabotaged {
             && call.head.uri.path() == "/panics"
         {
             call.body = RequestBody::Streamed {
-                read: Vec::new(),
+                read: bytes::Bytes::new(),
                 rest: ByteStream::new(Panics),
             };
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::admit::{Ask, Asked, Gate};
+use tidegate::admit::{Ask, Claimed, Gate};
 use tidegate::app;
 use tidegate::call::claim::Charged;
 use tidegate::call::costs::Costs;
@@ -30,7 +30,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::sidecar::Sidecar;
-use crate::support::{self, Held, OK, Scripted, Stack, array, ask, json, read_all};
+use crate::support::{
+    self, Held, OK, Scripted, Stack, admitted, array, ask, asking, json, read_all,
+};
 
 /// A config with one listener, whose windows are off, and more sections.
 fn text(backend: SocketAddr, more: &str) -> String {
@@ -118,13 +120,13 @@ impl Door {
             None,
             Arc::new(Counting(self.callers.clone(), self.clock)),
         );
-        let ask = Ask::new(&function.into(), Destination::Socket, now).claimed(&claim);
-        record.note(|facts| facts.claim = Some(claim));
-        let outcome = match self.gate.ask(ask, &record) {
-            Asked::Answered(outcome) => outcome,
-            Asked::Waits(waiting) => waiting.await,
+        let claimed = Claimed::of(&claim);
+        let ask = Ask {
+            claimed,
+            ..asking(function, Destination::Socket, now)
         };
-        let came = match outcome {
+        record.note(|facts| facts.claim = Some(claim));
+        let came = match admitted(self.gate.ask(ask, &record)).await {
             Ok(permit) => Came::Through(Box::new(permit)),
             Err(refusal) => {
                 record.note(|facts| facts.verdict = Verdict::Refused);

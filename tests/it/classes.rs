@@ -21,7 +21,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::support::{
-    Held, OK, Seen, Stack, both, config, identity, listens, one_listener, read_until,
+    Held, OK, Seen, Stack, admitted, asking, both, config, identity, listens, one_listener,
+    read_until,
 };
 
 /// How long the backend takes for most calls.
@@ -91,13 +92,12 @@ impl Stages {
             }),
         };
         let operation = self.classifier.classify(&request);
-        let ask = Ask::new(&operation.function, operation.destination, origin.arrived);
         let ask = Ask {
             limited: operation.limited,
             class: Arc::clone(&operation.class),
             role: operation.role,
             target: operation.target.clone(),
-            ..ask
+            ..asking(&operation.function, operation.destination, origin.arrived)
         };
         let observer = Arc::new(self.seen.clone());
         let (label, class) = (operation.label, operation.class);
@@ -133,7 +133,7 @@ impl Stages {
         overall_rc: Option<i64>,
     ) -> Result<(), Refusal> {
         let (ask, record) = self.ask(function, &guest);
-        let mut permit = self.gate.ask(ask, &record).outcome().await?;
+        let mut permit = admitted(self.gate.ask(ask, &record)).await?;
         permit.sent();
         tokio::time::sleep(takes).await;
         record.note(|facts| facts.overall_rc = overall_rc);
@@ -164,7 +164,7 @@ impl Stages {
     /// The class in which a read of this guest is let through now.
     async fn class_in_which_it_rides(&self, guest: &str) -> String {
         let (ask, record) = self.ask("guest_get_power_state", guest);
-        let permit = self.gate.ask(ask, &record).outcome().await;
+        let permit = admitted(self.gate.ask(ask, &record)).await;
         drop(permit.expect("the gate is free"));
         record.note(|facts| facts.class.to_string())
     }
@@ -353,7 +353,7 @@ async fn a_user_call_whose_client_leaves_is_over_however_far_it_came() {
     let (ask, record) = stages.ask("guest_start", "WAITS");
     let waiting = stages.gate.ask(ask, &record);
     calls.join_all().await;
-    let _ = waiting.outcome().await.expect("its turn has come");
+    let _ = admitted(waiting).await.expect("its turn has come");
     // Dropped before it was sent, and so given back: nothing was done to its guest.
     assert_eq!(stages.class_of_a_read("WAITS").await, "polling");
     let mut calls = JoinSet::new();
@@ -427,11 +427,10 @@ async fn a_write_that_the_backend_refused_promotes_no_poll_of_its_guest() {
 async fn a_read_that_could_not_be_sent_is_promoted_all_the_same() {
     let stages = Stages::start(&text(IN_TURN, ONE_AT_A_TIME, ""));
     let (ask, record) = stages.ask("guest_get_power_state", "MINE");
-    let permit = stages.gate.ask(ask, &record).outcome().await;
+    let permit = admitted(stages.gate.ask(ask, &record)).await;
     // The backend took no connection: it waits again, behind the backend's recovery.
-    let again = stages
-        .gate
-        .ask_again(permit.expect("it is free"), Fault::Backend, &record);
+    let permit = permit.expect("it is free");
+    let again = stages.gate.ask_again(permit, Fault::Backend);
     assert_eq!(stages.gate.queue_now().classes[0].waiting, 0);
     let (ask, of_user) = stages.ask("guest_start", "MINE");
     let user = stages.gate.ask(ask, &of_user);
@@ -443,7 +442,7 @@ async fn a_read_that_could_not_be_sent_is_promoted_all_the_same() {
     assert_eq!(stages.gate.busy(), (0, 0));
 }
 
-fn waits(asked: Asked<'_>) -> Waiting<'_> {
+fn waits(asked: Asked) -> Waiting {
     match asked {
         Asked::Waits(waiting) => waiting,
         Asked::Answered(_) => panic!("it has to wait"),
@@ -456,11 +455,11 @@ async fn a_shared_read_stays_promoted_for_any_client() {
     let gate = &stages.gate;
     let users = || gate.queue_now().classes[0].waiting;
     let (ask, first) = stages.ask("guest_list", "");
-    let slot = gate.ask(ask, &first).outcome().await.expect("it is free");
+    let slot = admitted(gate.ask(ask, &first)).await.expect("it is free");
 
     // Until it is promoted it is in the most urgent class of the calls that share it.
     let (ask, read) = stages.ask("guest_get_power_state", "MINE");
-    let polling = gate.class(&ask);
+    let (_, polling) = gate.patience(&ask);
     let early = waits(gate.ask(ask, &read));
     early.wait_as(None, Class(0));
     assert_eq!(users(), 1);
@@ -481,7 +480,7 @@ async fn a_shared_read_stays_promoted_for_any_client() {
     drop(slot);
     let permit = early.await.expect("the slot is free");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let again = waits(gate.ask_again(permit, Fault::Backend, &read));
+    let again = waits(gate.ask_again(permit, Fault::Backend));
     again.wait_as(None, polling);
     late.wait_as(None, polling);
     assert_eq!(users(), 2);

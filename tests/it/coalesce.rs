@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::admit::{Ask, Asked, Gate};
+use tidegate::admit::{Asked, Gate};
 use tidegate::call::{
     ArrayCall, Destination, Dialect, Facts, Identity, Message, Observe, Origin, Progress, Reason,
     Record, Refusal, Rejection, Reply, Request, Serve, Verdict,
@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, OK, Scripted, Stack, array, both, config, identity, json, listens, one_listener,
+    Held, OK, Scripted, Stack, array, asking, both, config, identity, json, listens, one_listener,
     read_all, reset, sending, until,
 };
 
@@ -842,7 +842,7 @@ impl Alone {
             None,
             Arc::new(Unheard),
         );
-        let ask = Ask::new(&"x".into(), Destination::Socket, self.clock.now());
+        let ask = asking("x", Destination::Socket, self.clock.now());
         match self.pipeline.gate.ask(ask, &record) {
             Asked::Answered(Ok(permit)) => permit,
             _ => panic!("the slot is free"),

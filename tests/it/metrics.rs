@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::{Decisions, QuotaState, QuotaStoreState, QuotasState};
-use tidegate::admit::metrics::{GateNow, WindowNow};
+use tidegate::admit::metrics::GateNow;
 use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{GroupNow, Registered};
@@ -20,7 +20,9 @@ use tidegate_leases::client::ClientMetrics;
 use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
-use tidegate_limits::scheduler::{PacerNow, QueueNow};
+use tidegate_limits::policy::{LimitRule, WindowShape, WindowStamp};
+use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow};
+use tidegate_limits::{Limit, Verdict};
 use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
 
 /// Metrics of which each has at least one value.
@@ -44,7 +46,7 @@ fn exercised() -> Metrics {
         },
         outstanding: 7,
         outstanding_peak: 9,
-        windows: vec![window("total"), window("guest_list")],
+        limits: vec![window("total"), window("guest_list")],
     };
     metrics.admit.mirror(&gate, Some(10));
     metrics.coalesce.mirror(&CoalesceNow {
@@ -190,12 +192,29 @@ fn exercise_quotas(metrics: &Metrics) {
     });
 }
 
-fn window(limit: &str) -> WindowNow {
-    WindowNow {
-        limit: limit.into(),
-        used: 12,
+fn window(name: &str) -> (LimitRule, LimitNow) {
+    let window = Limit::Window {
+        max: 30,
+        length: Duration::from_secs(1),
+        guard: Duration::ZERO,
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    };
+    let rule = LimitRule::new(name, window);
+    let now = LimitNow {
+        name: name.into(),
+        scope: rule.scope.clone(),
         configured: 30,
-    }
+        max: 30,
+        used: 12,
+        need: 12,
+        opens: Verdict::Ready,
+        waiting: 0,
+        claimed: 0,
+        idle: Duration::ZERO,
+        paced: None,
+    };
+    (rule, now)
 }
 
 fn group(name: &str, calls: u64, tokens: f64) -> GroupNow {
@@ -353,7 +372,7 @@ fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
         queue: QueueNow::default(),
         outstanding: 0,
         outstanding_peak: 0,
-        windows: vec![window("total")],
+        limits: vec![window("total")],
     };
     metrics.admit.mirror(&gate, None);
     let text = text(&metrics);

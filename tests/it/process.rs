@@ -20,8 +20,8 @@ use tokio::process::{Child, Command};
 
 use crate::sidecar::{Log, Said, Sidecar, TIDEGATE, field, get, run};
 use crate::support::{
-    Held, OK, PATIENCE, Scripted, Seen, array, ask, closed_port, connect, identity, json,
-    one_listener, read_all, until,
+    Held, OK, PATIENCE, Scripted, Seen, admitted, array, ask, asking, closed_port, connect,
+    identity, json, one_listener, read_all, until,
 };
 
 /// A config with one listener, `test`, before one backend for everything.
@@ -768,7 +768,7 @@ fn ask_of(clock: Clock) -> (Ask, Arc<Record>) {
         arrived: clock.now(),
     };
     let function: Arc<str> = "guest_get_info".into();
-    let ask = Ask::new(&function, Destination::Socket, clock.now());
+    let ask = asking(&function, Destination::Socket, clock.now());
     let class = Arc::clone(&ask.class);
     let record = Record::open(
         origin,
@@ -804,7 +804,7 @@ fn one_waits<'a>(
     };
     let second = gate.ask(second.clone(), second_record);
     let mut waiting: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
-        drop(second.outcome().await);
+        drop(admitted(second).await);
     });
     let waker = Arc::new(PanicsWhenWoken).into();
     let polled = waiting.as_mut().poll(&mut Context::from_waker(&waker));

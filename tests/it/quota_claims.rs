@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate::admit::Ask;
+use tidegate::admit::Claimed;
+use tidegate::call::Identity;
 use tidegate::call::claim::{Claim, QUOTA_KEY_BYTES_MAX};
-use tidegate::call::{Destination, Identity};
 use tidegate::callers::rate_limit::Size;
 use tidegate::callers::settings::{Quota, QuotaBy, Settings};
 use tidegate::callers::{Callers, Meets, NewRateLimit};
@@ -262,8 +262,7 @@ fn a_rate_limit_of_the_caller_is_charged_beside_its_quotas() {
     assert_eq!(claim.rate_limit().map(|label| &**label), Some("slow"));
     assert_eq!(drawn(&claim), [("rate_limit:own", "alice")]);
     // What waits at the gate draws from the same.
-    let ask = Ask::new(&"guest_list".into(), Destination::Socket, Timestamp::ZERO);
-    assert_eq!(ask.claimed(&claim).quotas, claim.quotas);
+    assert_eq!(Claimed::of(&claim).quotas, claim.quotas);
 }
 
 #[test]

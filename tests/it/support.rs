@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::admin::{LimitKind, LimitState, Opens};
-use tidegate::admit::{Ask, Asked, Charge, Gate, Permit, Waits};
+use tidegate::admit::{Ask, Asked, Claimed, Gate, Permit, Waits};
 use tidegate::app;
 use tidegate::call::claim::Deadline;
 use tidegate::call::{
@@ -285,7 +285,7 @@ pub(crate) fn asking(function: &str, destination: Destination, arrived: Timestam
         limited: true,
         arrived,
         waits: Waits::Client,
-        charge: Charge {
+        claimed: Claimed {
             caller: Caller::ANONYMOUS,
             weight: Weight::ONE,
             tokens: Tokens::ONE,
