@@ -62,8 +62,8 @@ struct State {
     waiting: usize,
     /// The slot of time of the last reported demand.
     told_in: u64,
-    /// Of a rate.
-    pacer: Option<LinePacer>,
+    /// Of a rate: admits operations evenly.
+    pacer: Option<Pacer>,
     /// Of a gauge: the taken places.
     held: u64,
 }
@@ -83,15 +83,6 @@ struct Demand {
 enum Measured {
     Rate(Box<Arrivals>),
     Gauge { peaks: Peaks, held: u64 },
-}
-
-/// Admits operations evenly. An expensive one runs when one of cost 1 could, and leaves a debt.
-#[derive(Debug)]
-struct LinePacer {
-    per_second: f64,
-    paced: Pacer,
-    /// When the debt is paid; `paced` counts from here.
-    paid: Timestamp,
 }
 
 /// The answer to the first in line.
@@ -370,7 +361,7 @@ impl State {
 }
 
 fn take_operations(
-    pacer: &mut Option<LinePacer>,
+    pacer: &mut Option<Pacer>,
     now: Timestamp,
     allowance: Allowance,
     cost: Tokens,
@@ -384,59 +375,35 @@ fn take_operations(
         // no more than a pool.
         return Turn::WhenTold;
     };
-    let pacer = pacer.get_or_insert_with(|| LinePacer::new(now, rate, 1.0));
-    if pacer.per_second != per_second {
+    let pacer = pacer.get_or_insert_with(|| pacer_with(now, rate, 1.0));
+    if pacer.pace().rate() != rate {
         // The pool stays in operations, not in time. A debt from a slow rate would last too long at
         // a fast one, and the savings of a fast one would be too much at a slow one.
-        *pacer = LinePacer::new(now, rate, pacer.operations(now).min(1.0));
+        *pacer = pacer_with(now, rate, pacer.peek(now).min(1.0));
     }
-    pacer.take(now, cost)
+    // An expensive operation runs when one of cost 1 could, and leaves a debt. One of cost 0 runs
+    // even then.
+    let needed = if cost > Tokens::ONE {
+        Tokens::ONE
+    } else {
+        cost
+    };
+    if needed > Tokens::ZERO && !pacer.has(now, needed) {
+        return Turn::NotBefore(pacer.available_at(now, needed));
+    }
+    pacer.take_more(now, cost.get(), cost.get());
+    Turn::Taken
 }
 
-impl LinePacer {
-    /// At this rate, with this many operations in the pool; a negative number is a debt.
-    fn new(now: Timestamp, rate: Rate, at_once: f64) -> Self {
-        let pace = Pace::new(rate, BurstRatio::STRICT)
-            .with_pool_min(POOL_MIN)
-            .expect("10 ms are a pool");
-        let debt = Duration::try_from_secs_f64((-at_once).max(0.0) / rate.get());
-        let paid = now + debt.unwrap_or(Duration::MAX);
-        let mut paced = Pacer::new(paid, pace);
-        paced.put_back(paid, at_once.max(0.0) - 1.0);
-        Self {
-            per_second: rate.get(),
-            paced,
-            paid,
-        }
-    }
-
-    /// Operations in the pool; negative in debt.
-    fn operations(&self, now: Timestamp) -> f64 {
-        if now < self.paid {
-            -self.paid.since(now).as_secs_f64() * self.per_second
-        } else {
-            self.paced.peek(now)
-        }
-    }
-
-    fn take(&mut self, now: Timestamp, cost: Tokens) -> Turn {
-        let needed = if cost > Tokens::ONE {
-            Tokens::ONE
-        } else {
-            cost
-        };
-        // In debt the pool is empty, and only operations of cost 0 pass.
-        if !self.paced.has(now, needed) {
-            return Turn::NotBefore(self.paced.available_at(self.paid.max(now), needed));
-        }
-        let left = self.operations(now) - cost.get();
-        if left < 0.0 {
-            *self = Self::new(now, self.paced.pace().rate(), left);
-        } else {
-            self.paced.draw(now, cost);
-        }
-        Turn::Taken
-    }
+/// A pacer with this many operations in its pool; a negative number is a debt.
+fn pacer_with(now: Timestamp, rate: Rate, operations: f64) -> Pacer {
+    let pace = Pace::new(rate, BurstRatio::STRICT)
+        .with_pool_min(POOL_MIN)
+        .expect("10 ms are a pool");
+    let mut pacer = Pacer::new(now, pace);
+    // It begins with one operation.
+    pacer.put_back(now, operations - 1.0);
+    pacer
 }
 
 impl Demand {
