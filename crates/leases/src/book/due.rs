@@ -1,16 +1,15 @@
-//! When to check a row again: a binary heap that never moves when it grows.
-//!
-//! The standard library's heap would take a third more for each entry, because of alignment, and
-//! up to twice the memory while its vector grows.
+//! When to check a row again: a heap with a small entry for each, and little spare room.
+
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
 
 use tidegate_limits::Timestamp;
 
-use super::rows::Rows;
-
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Due {
-    /// None is before the one at half its number.
-    heap: Rows<Entry>,
+    /// The earliest moment first. Grows by a quarter and not to twice its size, because there is
+    /// one entry for each holder.
+    heap: BinaryHeap<Reverse<Entry>>,
 }
 
 /// A moment and a row in 12 bytes: a whole moment would be aligned, and make it 16.
@@ -37,72 +36,31 @@ impl Entry {
 }
 
 impl Due {
-    pub(super) const fn new() -> Self {
-        Self { heap: Rows::new() }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
 
     /// The earliest moment, and its row.
     pub(super) fn first(&self) -> Option<(Timestamp, u32)> {
-        self.heap.get(0).map(|entry| (entry.moment(), entry.place))
+        let Reverse(entry) = self.heap.peek()?;
+        Some((entry.moment(), entry.place))
     }
 
     pub(super) fn push(&mut self, moment: Timestamp, place: u32) {
-        let mut at = self.heap.len();
-        self.heap.push(Entry::new(moment, place));
-        while at > 0 {
-            let parent = (at - 1) / 2;
-            if self.heap[parent] <= self.heap[at] {
-                return;
-            }
-            self.heap.swap(parent, at);
-            at = parent;
+        if self.heap.len() == self.heap.capacity() {
+            self.heap.reserve_exact(self.heap.len() / 4 + 4);
         }
+        self.heap.push(Reverse(Entry::new(moment, place)));
     }
 
     /// Removes the first.
     pub(super) fn pop(&mut self) {
-        let Some(last) = self.heap.pop() else {
-            return;
-        };
-        let len = self.heap.len();
-        if len == 0 {
-            return;
-        }
-        self.heap[0] = last;
-        let mut at = 0;
-        loop {
-            let left = 2 * at + 1;
-            if left >= len {
-                return;
-            }
-            let right = left + 1;
-            let next = if right < len && self.heap[right] < self.heap[left] {
-                right
-            } else {
-                left
-            };
-            if last <= self.heap[next] {
-                return;
-            }
-            self.heap.swap(at, next);
-            at = next;
-        }
+        self.heap.pop();
     }
 
-    pub(super) fn clear(&mut self) {
-        self.heap = Rows::new();
-    }
-
-    /// Keeps only those entries. O(n log n).
+    /// Keeps only those entries. O(n).
     pub(super) fn retain(&mut self, keep: impl Fn(Timestamp, u32) -> bool) {
-        let all = core::mem::take(&mut self.heap);
-        for entry in all.iter().filter(|it| keep(it.moment(), it.place)) {
-            self.push(entry.moment(), entry.place);
-        }
+        self.heap.retain(|Reverse(it)| keep(it.moment(), it.place));
     }
 }
 
@@ -116,7 +74,7 @@ mod tests {
     fn the_earliest_comes_first() {
         for seed in 0..50 {
             let mut random = Random::new(seed);
-            let mut due = Due::new();
+            let mut due = Due::default();
             let mut entries: Vec<(Timestamp, u32)> = Vec::new();
             for place in 0..1000 {
                 if random.one_in(3) {

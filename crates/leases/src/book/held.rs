@@ -141,12 +141,12 @@ impl Book {
     #[must_use]
     pub fn new(terms: Terms) -> Self {
         Self {
-            rows: Rows::new(),
+            rows: Rows::default(),
             occupied: 0,
             live: 0,
             demand: Demand::new(terms.ranks()),
             counted: Sums::new(),
-            due: Due::new(),
+            due: Due::default(),
             terms,
         }
     }
@@ -414,7 +414,7 @@ impl Book {
             row.looked_at = Timestamp::MAX;
             self.occupied -= 1;
             if self.occupied == 0 {
-                self.due.clear();
+                self.due = Due::default();
             }
             return;
         };

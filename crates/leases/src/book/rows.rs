@@ -10,7 +10,7 @@ use core::ops::{Index, IndexMut};
 /// Rows of one chunk: some kilobytes, a usual size for the allocator.
 const CHUNK: usize = 256;
 
-/// Rows by number, from zero. Reading, appending and removing the last are O(1).
+/// Rows by number, from zero. Reading and appending are O(1).
 #[derive(Debug)]
 pub struct Rows<T> {
     /// All are full except the last, and none is empty.
@@ -18,12 +18,6 @@ pub struct Rows<T> {
 }
 
 impl<T> Rows<T> {
-    /// No rows.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { chunks: Vec::new() }
-    }
-
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -57,16 +51,6 @@ impl<T> Rows<T> {
         }
     }
 
-    /// Removes the last.
-    pub fn pop(&mut self) -> Option<T> {
-        let last = self.chunks.last_mut()?;
-        let row = last.pop();
-        if last.is_empty() {
-            self.chunks.pop();
-        }
-        row
-    }
-
     /// The one of this number, if there is one.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&T> {
@@ -77,25 +61,12 @@ impl<T> Rows<T> {
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten()
     }
-
-    /// Lets two change places.
-    ///
-    /// # Panics
-    ///
-    /// If there are fewer.
-    pub fn swap(&mut self, one: usize, other: usize)
-    where
-        T: Copy,
-    {
-        let row = self[one];
-        self[one] = self[other];
-        self[other] = row;
-    }
 }
 
+/// No rows.
 impl<T> Default for Rows<T> {
     fn default() -> Self {
-        Self::new()
+        Self { chunks: Vec::new() }
     }
 }
 
@@ -118,29 +89,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_keep_their_numbers_whatever_comes_and_goes_behind_them() {
-        let mut rows = Rows::new();
+    fn rows_keep_their_numbers_whatever_comes_behind_them() {
+        let mut rows = Rows::default();
         for number in 0..3 * CHUNK + 7 {
             assert_eq!(rows.len(), number);
             rows.push(number);
         }
-        for number in (CHUNK - 1..3 * CHUNK + 7).rev() {
-            assert_eq!(rows.pop(), Some(number));
-            assert_eq!(rows.len(), number);
-            assert_eq!(rows.get(number), None);
-        }
+        assert_eq!(rows.get(3 * CHUNK + 7), None);
         rows[3] = 77;
-        rows.swap(3, 5);
-        assert_eq!((rows[3], rows[5]), (5, 77));
-        for number in CHUNK - 1..CHUNK + 1 {
-            rows.push(number);
-        }
-        assert!(rows.iter().skip(6).copied().eq(6..CHUNK + 1));
+        assert_eq!((rows[3], rows[5]), (77, 5));
+        assert!(rows.iter().skip(4).copied().eq(4..3 * CHUNK + 7));
     }
 
     #[test]
     fn full_rows_have_no_spare_capacity() {
-        let mut rows = Rows::new();
+        let mut rows = Rows::default();
         (0..2 * CHUNK).for_each(|number| rows.push(number));
         let room: usize = rows.chunks.iter().map(Vec::capacity).sum();
         assert_eq!(room, 2 * CHUNK);

@@ -165,7 +165,7 @@ impl Resource {
             book: Book::new(terms),
             learning_until: (learning_until > now).then_some(learning_until),
             places: HashMap::new(),
-            seen: Rows::new(),
+            seen: Rows::default(),
             left: VecDeque::new(),
             reserved: HashSet::new(),
             made: now,
