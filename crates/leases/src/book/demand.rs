@@ -34,47 +34,58 @@ const STEP: usize = 4;
 #[derive(Debug)]
 pub(super) enum Demand {
     /// Without priorities.
-    Plain(Node<Plain>),
+    Plain(Node<()>),
     /// With priorities.
-    Ranked(Node<Ranked>),
+    Ranked(Node<i64>),
 }
 
 #[derive(Debug)]
-pub(super) enum Node<E> {
-    Leaf(Vec<E>),
+pub(super) enum Node<P> {
+    Leaf(Vec<Entry<P>>),
     /// Never empty.
-    Inner(Vec<Child<E>>),
+    Inner(Vec<Child<P>>),
 }
 
 #[derive(Debug)]
-pub(super) struct Child<E> {
+pub(super) struct Child<P> {
     /// The first below it.
     first: Key,
     /// Of all below it.
     sum: Sum,
-    node: Node<E>,
+    node: Node<P>,
 }
 
-/// The demand of a holder, in a leaf.
-pub(super) trait Entry: Copy + Debug {
-    fn new(owner: u32, band: &Band) -> Self;
-    fn key(&self) -> Key;
-    fn own(&self) -> Sum;
-}
-
-/// 16 bytes, of which there is one for each holder.
+/// The demand of a holder, in a leaf: one for each holder, in 16 bytes without priorities.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plain {
+pub(super) struct Entry<P> {
+    priority: P,
     wants: f64,
     weight: u32,
     owner: u32,
 }
 
-/// The same with its priority: 24 bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ranked {
-    priority: i64,
-    plain: Plain,
+/// What an entry keeps of its priority: nothing, if priorities do not count.
+pub(super) trait Priority: Copy + Debug {
+    fn of(band: &Band) -> Self;
+    fn get(self) -> i64;
+}
+
+impl Priority for () {
+    fn of(_: &Band) -> Self {}
+
+    fn get(self) -> i64 {
+        0
+    }
+}
+
+impl Priority for i64 {
+    fn of(band: &Band) -> Self {
+        band.priority
+    }
+
+    fn get(self) -> i64 {
+        self
+    }
 }
 
 /// The key of the order.
@@ -166,16 +177,16 @@ impl Demand {
     /// priorities.
     pub(super) fn insert(&mut self, owner: u32, band: &Band) {
         match self {
-            Self::Plain(root) => root.insert_at_root(Plain::new(owner, band)),
-            Self::Ranked(root) => root.insert_at_root(Ranked::new(owner, band)),
+            Self::Plain(root) => root.insert_at_root(Entry::new(owner, band)),
+            Self::Ranked(root) => root.insert_at_root(Entry::new(owner, band)),
         }
     }
 
     /// Removes an existing band.
     pub(super) fn remove(&mut self, owner: u32, band: &Band) {
         match self {
-            Self::Plain(root) => root.remove_at_root(&Plain::new(owner, band).key()),
-            Self::Ranked(root) => root.remove_at_root(&Ranked::new(owner, band).key()),
+            Self::Plain(root) => root.remove_at_root(&Entry::<()>::new(owner, band).key()),
+            Self::Ranked(root) => root.remove_at_root(&Entry::<i64>::new(owner, band).key()),
         }
     }
 
@@ -260,8 +271,8 @@ impl Demand {
     }
 }
 
-impl<E: Entry> Node<E> {
-    fn insert_at_root(&mut self, entry: E) {
+impl<P: Priority> Node<P> {
+    fn insert_at_root(&mut self, entry: Entry<P>) {
         if let Some(right) = self.insert(entry) {
             let left = core::mem::replace(self, Self::Leaf(Vec::new()));
             *self = Self::Inner(alloc::vec![Child::of(left), Child::of(right)]);
@@ -281,7 +292,7 @@ impl<E: Entry> Node<E> {
 
     fn sum(&self) -> Sum {
         match self {
-            Self::Leaf(entries) => entries.iter().map(E::own).sum(),
+            Self::Leaf(entries) => entries.iter().map(Entry::own).sum(),
             Self::Inner(children) => children.iter().map(|child| child.sum).sum(),
         }
     }
@@ -295,7 +306,7 @@ impl<E: Entry> Node<E> {
     }
 
     /// Inserts an entry. Returns the second part of the node if it became too wide.
-    fn insert(&mut self, entry: E) -> Option<Self> {
+    fn insert(&mut self, entry: Entry<P>) -> Option<Self> {
         match self {
             Self::Leaf(entries) => {
                 let place = place_in(entries, &entry.key());
@@ -347,7 +358,7 @@ impl<E: Entry> Node<E> {
             Self::Leaf(entries) => {
                 let first = entries.partition_point(|entry| from.is_after(&entry.key()));
                 let end = entries.partition_point(|entry| to.is_after(&entry.key()));
-                entries[first..end].iter().map(E::own).sum()
+                entries[first..end].iter().map(Entry::own).sum()
             }
             Self::Inner(children) => {
                 // Each edge may be inside the last child that begins before it.
@@ -381,8 +392,8 @@ impl<E: Entry> Node<E> {
             }
             Self::Inner(children) => {
                 // It is below the last child whose first it is not yet, or the first of the next.
-                let mut last: Option<(&Child<E>, Sum)> = None;
-                let within = |last: Option<(&Child<E>, Sum)>| {
+                let mut last: Option<(&Child<P>, Sum)> = None;
+                let within = |last: Option<(&Child<P>, Sum)>| {
                     last.and_then(|(child, before)| child.node.before_first(before, is_first))
                 };
                 for child in children {
@@ -400,13 +411,13 @@ impl<E: Entry> Node<E> {
 
 /// How many of these are before the key. All are read without branches, so that a leaf outside
 /// the cache is fetched as a whole and not in the steps of a binary search.
-fn place_in<E: Entry>(entries: &[E], key: &Key) -> usize {
+fn place_in<P: Priority>(entries: &[Entry<P>], key: &Key) -> usize {
     let before = entries.iter().map(|entry| entry.key().is_before(key));
     before.map(usize::from).sum()
 }
 
 /// The child for this key.
-fn place_of<E>(children: &[Child<E>], key: &Key) -> usize {
+fn place_of<P>(children: &[Child<P>], key: &Key) -> usize {
     let after = children.partition_point(|child| !key.is_before(&child.first));
     after.saturating_sub(1)
 }
@@ -439,7 +450,7 @@ fn second_part<T>(items: &mut Vec<T>, place: usize, width: usize) -> Option<Vec<
 
 /// Merges a child with the next if they fit into three quarters of one. So it is not split again
 /// soon, and neighbours are never nearly empty.
-fn join_if_narrow<E: Entry>(children: &mut Vec<Child<E>>, left: usize) {
+fn join_if_narrow<P: Priority>(children: &mut Vec<Child<P>>, left: usize) {
     let (Some(child), Some(next)) = (children.get(left), children.get(left + 1)) else {
         return;
     };
@@ -466,8 +477,8 @@ fn append<T>(items: &mut Vec<T>, more: Vec<T>) {
     items.extend(more);
 }
 
-impl<E: Entry> Child<E> {
-    fn of(node: Node<E>) -> Self {
+impl<P: Priority> Child<P> {
+    fn of(node: Node<P>) -> Self {
         let mut child = Self {
             first: Key {
                 priority: 0,
@@ -499,9 +510,10 @@ impl<E: Entry> Child<E> {
     }
 }
 
-impl Entry for Plain {
+impl<P: Priority> Entry<P> {
     fn new(owner: u32, band: &Band) -> Self {
         Self {
+            priority: P::of(band),
             wants: band.wants.get(),
             weight: band.weight(),
             owner,
@@ -510,7 +522,7 @@ impl Entry for Plain {
 
     fn key(&self) -> Key {
         Key {
-            priority: 0,
+            priority: self.priority.get(),
             each: self.wants / f64::from(self.weight),
             owner: self.owner,
         }
@@ -521,26 +533,6 @@ impl Entry for Plain {
             wants: self.wants,
             clients: self.weight.into(),
         }
-    }
-}
-
-impl Entry for Ranked {
-    fn new(owner: u32, band: &Band) -> Self {
-        Self {
-            priority: band.priority,
-            plain: Plain::new(owner, band),
-        }
-    }
-
-    fn key(&self) -> Key {
-        Key {
-            priority: self.priority,
-            ..self.plain.key()
-        }
-    }
-
-    fn own(&self) -> Sum {
-        self.plain.own()
     }
 }
 
@@ -562,7 +554,7 @@ mod tests {
     use crate::shares::{share, share_by_priority};
     use core::num::NonZeroU64;
 
-    impl<E: Entry> Node<E> {
+    impl<P: Priority> Node<P> {
         /// Checks what is promised of a node and all below it, and lists the entries in order.
         /// Returns how deep it is.
         fn check(&self, list: &mut Vec<Key>) -> usize {
@@ -570,7 +562,7 @@ mod tests {
                 Self::Leaf(entries) => {
                     assert!(entries.len() <= LEAF_WIDTH);
                     assert!(entries.capacity() - entries.len() < 2 * STEP);
-                    list.extend(entries.iter().map(E::key));
+                    list.extend(entries.iter().map(Entry::key));
                     1
                 }
                 Self::Inner(children) => {
@@ -608,7 +600,7 @@ mod tests {
 
     #[test]
     fn an_entry_takes_16_bytes_and_a_priority_another_8() {
-        assert_eq!((size_of::<Plain>(), size_of::<Ranked>()), (16, 24));
+        assert_eq!((size_of::<Entry<()>>(), size_of::<Entry<i64>>()), (16, 24));
     }
 
     #[test]
