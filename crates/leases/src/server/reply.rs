@@ -3,58 +3,44 @@
 use crate::wire::{self, Mastership};
 
 /// An answer that can name another master.
-pub(super) trait Reply {
+pub(super) trait Reply: Default {
     /// Contains only that. Without an address, it is unknown whether there is a master.
-    fn redirect(master: Mastership) -> Self;
+    fn redirect(master: Mastership) -> Self {
+        let mut answer = Self::default();
+        answer.set_master(master);
+        answer
+    }
+
+    fn set_master(&mut self, master: Mastership);
+
     /// Whether it contains only the master.
     fn redirects(&self) -> bool;
 }
 
-impl Reply for wire::GetCapacityResponse {
-    fn redirect(master: Mastership) -> Self {
-        Self {
-            response: Vec::new(),
-            mastership: Some(master),
-        }
-    }
+macro_rules! replies {
+    ($($Response:ident),+) => {$(
+        impl Reply for wire::$Response {
+            fn set_master(&mut self, master: Mastership) {
+                self.mastership = Some(master);
+            }
 
-    fn redirects(&self) -> bool {
-        self.mastership.is_some()
-    }
+            fn redirects(&self) -> bool {
+                self.mastership.is_some()
+            }
+        }
+    )+};
 }
 
-impl Reply for wire::GetServerCapacityResponse {
-    fn redirect(master: Mastership) -> Self {
-        Self {
-            response: Vec::new(),
-            mastership: Some(master),
-        }
-    }
-
-    fn redirects(&self) -> bool {
-        self.mastership.is_some()
-    }
-}
-
-impl Reply for wire::ReleaseCapacityResponse {
-    fn redirect(master: Mastership) -> Self {
-        Self {
-            mastership: Some(master),
-        }
-    }
-
-    fn redirects(&self) -> bool {
-        self.mastership.is_some()
-    }
-}
+replies!(
+    GetCapacityResponse,
+    GetServerCapacityResponse,
+    ReleaseCapacityResponse
+);
 
 /// The request was for the master.
 impl Reply for wire::DiscoveryResponse {
-    fn redirect(master: Mastership) -> Self {
-        Self {
-            mastership: master,
-            is_master: false,
-        }
+    fn set_master(&mut self, master: Mastership) {
+        self.mastership = master;
     }
 
     fn redirects(&self) -> bool {
