@@ -124,11 +124,13 @@ impl Client {
     ///
     /// Any except [`Error::Unknown`].
     pub async fn get(&self, path: &str) -> Result<Option<Node>, Error> {
-        let read = self.call(Kind::Read, async |session| session.get_data(path).await);
+        let read = self.call(Kind::Read, async |session| {
+            let (data, stat) = session.get_data(path).await?;
+            Ok(Node { data, stat })
+        });
         match read.await {
-            Ok((data, stat)) => Ok(Some(Node { data, stat })),
             Err(Error::Refused(zk::Error::NoNode)) => Ok(None),
-            Err(error) => Err(error),
+            read => read.map(Some),
         }
     }
 
@@ -139,21 +141,17 @@ impl Client {
     /// Any except [`Error::Unknown`].
     pub async fn get_and_watch(&self, path: &str) -> Result<(Option<Node>, Changed), Error> {
         self.call(Kind::Read, async |session| {
-            match session.get_and_watch_data(path).await {
-                Ok((data, stat, watcher)) => Ok((Some(Node { data, stat }), changed(watcher))),
-                // If the node is made in between, the watcher's first notice shows it.
-                Err(zk::Error::NoNode) => {
-                    let (stat, watcher) = session.check_and_watch_stat(path).await?;
-                    match stat {
-                        None => Ok((None, changed(watcher))),
-                        Some(_) => {
-                            let (data, stat, watcher) = session.get_and_watch_data(path).await?;
-                            Ok((Some(Node { data, stat }), changed(watcher)))
-                        }
-                    }
+            let mut found = session.get_and_watch_data(path).await;
+            if matches!(found, Err(zk::Error::NoNode)) {
+                let (stat, watcher) = session.check_and_watch_stat(path).await?;
+                if stat.is_none() {
+                    return Ok((None, changed(watcher)));
                 }
-                Err(error) => Err(error),
+                // It was made in between.
+                found = session.get_and_watch_data(path).await;
             }
+            let (data, stat, watcher) = found?;
+            Ok((Some(Node { data, stat }), changed(watcher)))
         })
         .await
     }
@@ -167,19 +165,13 @@ impl Client {
     ///
     /// Any.
     pub async fn create(&self, path: &str, data: &[u8]) -> Result<Option<zk::Stat>, Error> {
-        let options = zk::CreateMode::Persistent.with_acls(self.acls());
         let made = self.call(Kind::Write, async |session| {
-            match session.create(path, data, &options).await {
-                Err(zk::Error::NoNode) => {}
-                made => return made,
-            }
-            make_above(session, path, &options).await?;
-            session.create(path, data, &options).await
+            self.make(session, path, data, zk::CreateMode::Persistent)
+                .await
         });
         match made.await {
-            Ok((stat, _)) => Ok(Some(stat)),
             Err(Error::Refused(zk::Error::NodeExists)) => Ok(None),
-            Err(error) => Err(error),
+            made => made.map(Some),
         }
     }
 
@@ -199,9 +191,8 @@ impl Client {
             session.set_data(path, data, Some(version)).await
         });
         match set.await {
-            Ok(stat) => Ok(Some(stat)),
             Err(Error::Refused(zk::Error::BadVersion | zk::Error::NoNode)) => Ok(None),
-            Err(error) => Err(error),
+            set => set.map(Some),
         }
     }
 
@@ -214,21 +205,14 @@ impl Client {
     ///
     /// Any.
     pub async fn put_ephemeral(&self, path: &str, data: &[u8]) -> Result<zk::Stat, Error> {
-        let lasting = zk::CreateMode::Persistent.with_acls(self.acls());
-        let ephemeral = zk::CreateMode::Ephemeral.with_acls(self.acls());
         self.call(Kind::Write, async |session| {
             match session.set_data(path, data, None).await {
-                Err(zk::Error::NoNode) => {}
-                set => return set,
-            }
-            let made = match session.create(path, data, &ephemeral).await {
                 Err(zk::Error::NoNode) => {
-                    make_above(session, path, &lasting).await?;
-                    session.create(path, data, &ephemeral).await
+                    self.make(session, path, data, zk::CreateMode::Ephemeral)
+                        .await
                 }
-                made => made,
-            };
-            made.map(|(stat, _)| stat)
+                set => set,
+            }
         })
         .await
     }
@@ -243,9 +227,8 @@ impl Client {
             session.delete(path, None).await
         });
         match deleted.await {
-            Ok(()) => Ok(true),
             Err(Error::Refused(zk::Error::NoNode)) => Ok(false),
-            Err(error) => Err(error),
+            deleted => deleted.map(|()| true),
         }
     }
 
@@ -275,6 +258,33 @@ impl Client {
         match self.0.settings.auth {
             Some(_) => zk::Acls::creator_all(),
             None => zk::Acls::anyone_all(),
+        }
+    }
+
+    /// Makes a node, and its missing ancestors.
+    async fn make(
+        &self,
+        session: &zk::Client,
+        path: &str,
+        data: &[u8],
+        mode: zk::CreateMode,
+    ) -> Result<zk::Stat, zk::Error> {
+        let options = mode.with_acls(self.acls());
+        let mut made = session.create(path, data, &options).await;
+        if matches!(made, Err(zk::Error::NoNode)) {
+            self.make_above(session, path).await?;
+            made = session.create(path, data, &options).await;
+        }
+        made.map(|(stat, _)| stat)
+    }
+
+    /// Makes a node's missing ancestors.
+    async fn make_above(&self, session: &zk::Client, path: &str) -> Result<(), zk::Error> {
+        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        let options = zk::CreateMode::Persistent.with_acls(self.acls());
+        match session.mkdir(above, &options).await {
+            Ok(()) | Err(zk::Error::NodeExists) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -350,19 +360,6 @@ impl Client {
             Ok(made) => made,
             Err(failed) => Err(zk::Error::UnexpectedError(failed.to_string())),
         }
-    }
-}
-
-/// Makes a node's missing ancestors.
-async fn make_above(
-    session: &zk::Client,
-    path: &str,
-    options: &zk::CreateOptions<'_>,
-) -> Result<(), zk::Error> {
-    let above = path.rsplit_once('/').map_or("", |(above, _)| above);
-    match session.mkdir(above, options).await {
-        Ok(()) | Err(zk::Error::NodeExists) => Ok(()),
-        Err(error) => Err(error),
     }
 }
 
