@@ -21,13 +21,14 @@
 //! assert!(registry.text().contains("example_guests_total{door=\"north\",invited=\"yes\"} 1"));
 //! ```
 
+use std::collections::HashMap;
+use std::ops::Sub;
 use std::slice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
+use prometheus::core::{Atomic, Collector, GenericCounter, MetricVec, MetricVecBuilder};
 use prometheus::{HistogramOpts, Opts, TextEncoder};
-use std::collections::HashMap;
 
 use crate::lock;
 
@@ -286,17 +287,8 @@ pub trait Reach<T> {
     fn reach(&self, total: T);
 }
 
-impl Reach<u64> for prometheus::IntCounter {
-    fn reach(&self, total: u64) {
-        if total < self.get() {
-            self.reset();
-        }
-        self.inc_by(total - self.get());
-    }
-}
-
-impl Reach<f64> for prometheus::Counter {
-    fn reach(&self, total: f64) {
+impl<P: Atomic<T: Sub<Output = P::T>>> Reach<P::T> for GenericCounter<P> {
+    fn reach(&self, total: P::T) {
         if total < self.get() {
             self.reset();
         }
