@@ -9,7 +9,7 @@ use tidegate_leases::server::page::{self, Shown};
 use tidegate_leases::server::{Metrics, Reach, Service, Templates, keep_asking, serve};
 use tidegate_leases::wire::Epoch;
 use tidegate_limits::Timestamp;
-use tidegate_runtime::election::{Election as _, Mastership};
+use tidegate_runtime::election::Mastership;
 use tidegate_runtime::{BackOff, Clock, Live, etcd};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -25,7 +25,7 @@ use tidegate_limits::quota::Version;
 use tidegate_runtime::Clock;
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::{
-    self, Change, Client, Compare, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
+    self, Change, Client, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
@@ -322,7 +322,7 @@ impl Remote for Etcd {
         // 0 is the revision of a missing key.
         let revision = expected.map_or(0, |version| version.0);
         let swap = Txn::new()
-            .when(Compare::ModRevision(key.clone(), revision))
+            .when(&key, revision)
             .then(Operation::put(&key, text, None))
             .otherwise(Operation::Get(Range::key(&key)));
         let mut reply = self.client.txn(&swap).await.map_err(told)?;

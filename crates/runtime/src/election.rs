@@ -60,43 +60,11 @@ impl Mastership {
     }
 }
 
-/// How several candidates find their master.
-pub trait Election {
-    /// Becomes a candidate; needs a tokio runtime.
-    ///
-    /// When `shutdown` is cancelled it resigns, so that another takes over at once. It closes the
-    /// channel when the store knows, or after a third of the time to live.
-    fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership>;
-}
-
-/// The only server: master at once and for ever.
-#[derive(Clone, Copy, Debug)]
-pub struct OneNode;
-
-impl Election for OneNode {
-    fn start(self, _: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership> {
-        let (mastership, told) = watch::channel(Mastership::Master {
-            until: Timestamp::MAX,
-            term: 1,
-        });
-        tokio::spawn(async move {
-            shutdown.cancelled().await;
-            mastership.send_replace(Mastership::Unknown);
-        });
-        told
-    }
-}
-
 /// How long a silent master stays the master.
 ///
 /// A longer time survives longer outages of the store; a shorter one hands over sooner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeToLive(Duration);
-
-/// A time to live outside [`TimeToLive::MIN`] to [`TimeToLive::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a time to live must be from 1 s to 1 h, not {0:?}")]
-pub struct TimeToLiveOutOfRange(pub Duration);
 
 impl TimeToLive {
     /// Below this, an ordinary hiccup of a store deposes masters.
@@ -106,15 +74,12 @@ impl TimeToLive {
     /// Above this, no client waits for the next master.
     pub const MAX: Self = Self(Duration::from_secs(3_600));
 
-    /// # Errors
-    ///
-    /// If it is shorter than [`MIN`](Self::MIN) or longer than [`MAX`](Self::MAX).
-    pub fn new(span: Duration) -> Result<Self, TimeToLiveOutOfRange> {
-        if (Self::MIN.0..=Self::MAX.0).contains(&span) {
-            Ok(Self(span))
-        } else {
-            Err(TimeToLiveOutOfRange(span))
-        }
+    /// `None` if it is shorter than [`MIN`](Self::MIN) or longer than [`MAX`](Self::MAX).
+    #[must_use]
+    pub fn new(span: Duration) -> Option<Self> {
+        (Self::MIN.0..=Self::MAX.0)
+            .contains(&span)
+            .then_some(Self(span))
     }
 
     /// As a span of time.
@@ -181,11 +146,16 @@ pub enum Place {
     },
 }
 
-impl Election for Settings {
-    fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership> {
+impl Settings {
+    /// Becomes a candidate; needs a tokio runtime.
+    ///
+    /// When `shutdown` is cancelled it resigns, so that another takes over at once. It closes the
+    /// channel when the store knows, or after a third of the time to live.
+    #[must_use]
+    pub fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership> {
         let ttl = self.time_to_live;
         match self.place {
-            Place::OneNode => OneNode.start(clock, shutdown),
+            Place::OneNode => always_the_master(shutdown),
             #[cfg(feature = "etcd")]
             Place::Etcd { store, key } => {
                 let register = etcd::Key::new(store, &key, ttl);
@@ -198,6 +168,19 @@ impl Election for Settings {
             }
         }
     }
+}
+
+/// The only candidate is the master at once, until `shutdown`.
+fn always_the_master(shutdown: CancellationToken) -> watch::Receiver<Mastership> {
+    let (mastership, told) = watch::channel(Mastership::Master {
+        until: Timestamp::MAX,
+        term: 1,
+    });
+    tokio::spawn(async move {
+        shutdown.cancelled().await;
+        mastership.send_replace(Mastership::Unknown);
+    });
+    told
 }
 
 /// Contends for a register until `shutdown`.

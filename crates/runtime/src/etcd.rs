@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 use self::connection::Member;
 pub use self::endpoint::{Endpoint, EndpointError, Tls, TlsError};
 use self::failure::Failure;
-pub use self::messages::{Compare, KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
+pub use self::messages::{KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
 pub use self::watch::{Change, Changes, Watch, Watched};
 
 /// The address of etcd, the user, and the time limits of an answer.
@@ -79,7 +79,7 @@ impl fmt::Debug for Credentials {
 }
 
 /// Why a call has no result.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// etcd refused, and did nothing.
     #[error("etcd refused: {message} (code {code})")]
@@ -134,15 +134,8 @@ struct Shared {
     members: Vec<Member>,
     /// The member that answered last.
     preferred: AtomicUsize,
-    token: Mutex<Option<Token>>,
-}
-
-/// etcd's token for a name and password. Numbered, so that only one of many calls with an expired
-/// token fetches the next.
-#[derive(Clone)]
-struct Token {
-    value: String,
-    number: u64,
+    /// For the name and password.
+    token: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Client {
@@ -158,7 +151,7 @@ impl Client {
         let members = settings
             .endpoints
             .iter()
-            .map(|endpoint| Member::new(endpoint.clone(), settings.tls.clone()))
+            .map(|endpoint| Member::new(endpoint.clone(), &settings))
             .collect();
         Self(Arc::new(Shared {
             settings,
@@ -283,19 +276,6 @@ impl Client {
         }
     }
 
-    /// The rest of a lease, in whole seconds, or `None` if the lease does not exist.
-    ///
-    /// # Errors
-    ///
-    /// Any except [`Error::Unknown`].
-    pub async fn lease_time_to_live(&self, id: i64) -> Result<Option<Duration>, Error> {
-        let path = "/etcdserverpb.Lease/LeaseTimeToLive";
-        let reply: proto::LeaseResponse = self
-            .call(path, proto::LeaseRequest { id }, Repeat::Harmless)
-            .await?;
-        Ok(reply.time_to_live())
-    }
-
     /// Follows the changes of a range from a revision; from now on, if it is 0.
     #[must_use]
     pub fn watch(&self, range: Range, from: u64) -> Watch {
@@ -313,15 +293,15 @@ impl Client {
         loop {
             let token = self.token(deadline).await?;
             let reply = self
-                .answered(path, &request, token.as_ref(), repeat, deadline)
+                .answered(path, &request, token.as_deref(), repeat, deadline)
                 .await;
-            match reply {
-                Err(Error::Unauthenticated(_)) if token.is_some() && !authenticated_anew => {
+            match (reply, token) {
+                (Err(Error::Unauthenticated(_)), Some(token)) if !authenticated_anew => {
                     // Tokens end, and members forget them when they restart.
                     authenticated_anew = true;
-                    self.forget(token).await;
+                    self.forget(&token).await;
                 }
-                reply => return reply,
+                (reply, _) => return reply,
             }
         }
     }
@@ -331,7 +311,7 @@ impl Client {
         &self,
         path: &'static str,
         request: &Q,
-        token: Option<&Token>,
+        token: Option<&str>,
         repeat: Repeat,
         deadline: Instant,
     ) -> Result<R, Error>
@@ -342,13 +322,11 @@ impl Client {
         let shared = &*self.0;
         let count = shared.members.len();
         let first = shared.preferred.load(Ordering::Relaxed);
-        let token = token.map(|token| token.value.as_str());
         let mut last = Error::Unreachable("there are no endpoints".into());
         for at in (0..count).map(|at| (first + at) % count) {
             let member = &shared.members[at];
             let end = deadline.min(Instant::now() + shared.settings.try_timeout);
-            let max = shared.settings.max_reply;
-            last = match member.unary(path, request.clone(), token, end, max).await {
+            last = match member.unary(path, request.clone(), token, end).await {
                 Ok(reply) => {
                     shared.preferred.store(at, Ordering::Relaxed);
                     return Ok(reply);
@@ -375,7 +353,7 @@ impl Client {
     }
 
     /// The token to send, fetched if missing; `None` if no user is configured.
-    async fn token(&self, deadline: Instant) -> Result<Option<Token>, Error> {
+    async fn token(&self, deadline: Instant) -> Result<Option<String>, Error> {
         let Some(credentials) = &self.0.settings.credentials else {
             return Ok(None);
         };
@@ -383,8 +361,8 @@ impl Client {
         let mut token = timeout_at(deadline, self.0.token.lock())
             .await
             .map_err(|_| late())?;
-        if let Some(known) = token.as_ref().filter(|token| !token.value.is_empty()) {
-            return Ok(Some(known.clone()));
+        if token.is_some() {
+            return Ok(token.clone());
         }
         let request = proto::AuthenticateRequest {
             name: credentials.user.clone(),
@@ -401,21 +379,12 @@ impl Client {
         if reply.token.is_empty() {
             return Err(Error::Garbage("a token that is empty".into()));
         }
-        let next = Token {
-            value: reply.token,
-            number: token.as_ref().map_or(0, |token| token.number) + 1,
-        };
-        *token = Some(next.clone());
-        Ok(Some(next))
+        *token = Some(reply.token);
+        Ok(token.clone())
     }
 
     /// Drops a token, unless another call has replaced it already.
-    async fn forget(&self, spent: Option<Token>) {
-        let mut token = self.0.token.lock().await;
-        if let (Some(known), Some(spent)) = (token.as_mut(), spent)
-            && known.number == spent.number
-        {
-            known.value.clear();
-        }
+    async fn forget(&self, spent: &str) {
+        self.0.token.lock().await.take_if(|known| known == spent);
     }
 }

@@ -24,8 +24,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
-use tidegate_runtime::election::{self, Election, Mastership, Place};
-use tidegate_runtime::etcd::{Compare, Error, KeyValue, Operation, Outcome, Range, Txn, Watch};
+use tidegate_runtime::election::{self, Mastership, Place};
+use tidegate_runtime::etcd::{Error, KeyValue, Operation, Outcome, Range, Txn, Watch};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -247,7 +247,7 @@ impl Etcd {
         };
         let text = serde_json::to_vec(&told).expect("numbers and strings are always JSON");
         let write = Txn::new()
-            .when(Compare::ModRevision(key.to_vec(), term.revision))
+            .when(key, term.revision)
             .then(Operation::put(key, &text, None))
             .otherwise(Operation::Get(Range::key(key)));
         let reply = match self.client.txn(&write).await {

@@ -8,9 +8,7 @@
 
 use super::TimeToLive;
 use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
-use crate::etcd::{
-    Client, Compare, Error, KeyValue, Operation, Outcome, Range, Settings, Txn, Watch,
-};
+use crate::etcd::{Client, Error, KeyValue, Operation, Outcome, Range, Settings, Txn, Watch};
 
 /// A key that candidates contend for.
 pub(super) struct Key {
@@ -85,7 +83,7 @@ impl Register for Key {
         let lease = self.client.lease_grant(record.time_to_live()).await?;
         let expected = expected.map_or(0, |version| version.revision);
         let txn = Txn::new()
-            .when(Compare::ModRevision(self.key.clone(), expected))
+            .when(&self.key, expected)
             .then(Operation::put(
                 &self.key,
                 &record.to_bytes(),

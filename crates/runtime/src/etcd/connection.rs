@@ -24,6 +24,7 @@ use tonic::codegen::Service;
 use tonic::codegen::tokio_stream::{self, StreamExt as _};
 use tonic_prost::ProstCodec;
 
+use super::Settings;
 use super::endpoint::{Endpoint, Tls};
 use super::failure::Failure;
 use crate::lock;
@@ -32,6 +33,7 @@ use crate::lock;
 pub(super) struct Member {
     endpoint: Endpoint,
     tls: Option<Tls>,
+    max_reply: usize,
     connection: Mutex<Option<SendRequest<Body>>>,
 }
 
@@ -43,10 +45,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 pub(super) type Messages<T> = tonic::Streaming<T>;
 
 impl Member {
-    pub(super) fn new(endpoint: Endpoint, tls: Option<Tls>) -> Self {
+    pub(super) fn new(endpoint: Endpoint, settings: &Settings) -> Self {
         Self {
             endpoint,
-            tls,
+            tls: settings.tls.clone(),
+            max_reply: settings.max_reply,
             connection: Mutex::default(),
         }
     }
@@ -58,13 +61,12 @@ impl Member {
         request: Q,
         token: Option<&str>,
         end: Instant,
-        max_reply: usize,
     ) -> Result<R, Failure>
     where
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let mut grpc = self.grpc(token, end, max_reply).await?;
+        let mut grpc = self.grpc(token, end).await?;
         let codec = ProstCodec::<Q, R>::default();
         let path = PathAndQuery::from_static(path);
         let answer = grpc.unary(tonic::Request::new(request), path, codec);
@@ -78,13 +80,12 @@ impl Member {
         request: Q,
         token: Option<&str>,
         end: Instant,
-        max_reply: usize,
     ) -> Result<Messages<R>, Failure>
     where
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let mut grpc = self.grpc(token, end, max_reply).await?;
+        let mut grpc = self.grpc(token, end).await?;
         let codec = ProstCodec::<Q, R>::default();
         // The sending side of the stream stays open: its end would end the other side.
         let requests = tokio_stream::once(request).chain(tokio_stream::pending());
@@ -93,18 +94,13 @@ impl Member {
         self.answered(timeout_at(end, answer).await)
     }
 
-    async fn grpc(
-        &self,
-        token: Option<&str>,
-        end: Instant,
-        max_reply: usize,
-    ) -> Result<Grpc<Caller>, Failure> {
+    async fn grpc(&self, token: Option<&str>, end: Instant) -> Result<Grpc<Caller>, Failure> {
         let token = match token.map(HeaderValue::from_str) {
             None => None,
             Some(Ok(token)) => Some(token),
-            Some(Err(_)) => return Err(self.garbage("a token that is no header's value")),
+            Some(Err(_)) => return Err(self.endpoint.garbage("a token that is no header's value")),
         };
-        let kept = self.kept();
+        let kept = lock(&self.connection).clone();
         let connection = match kept.filter(|kept| kept.is_ready()) {
             Some(kept) => kept,
             None => {
@@ -113,9 +109,14 @@ impl Member {
                 connected
             }
         };
-        let caller = Caller { connection, token };
+        let endpoint = self.endpoint.clone();
+        let caller = Caller {
+            endpoint,
+            connection,
+            token,
+        };
         let grpc = Grpc::with_origin(caller, self.endpoint.origin());
-        Ok(grpc.max_decoding_message_size(max_reply))
+        Ok(grpc.max_decoding_message_size(self.max_reply))
     }
 
     /// The result of an answer. After any answer that is not etcd's, the next call connects again.
@@ -126,108 +127,68 @@ impl Member {
         let failure = match answer {
             Ok(Ok(response)) => return Ok(response.into_inner()),
             Ok(Err(status)) => {
-                let unanswered = status.source().and_then(|source| source.downcast_ref());
-                match unanswered {
-                    Some(Unanswered::Never(cause)) => self.never(cause),
-                    Some(Unanswered::Perhaps(cause)) => self.perhaps(cause),
-                    Some(Unanswered::Garbage(cause)) => self.garbage(cause),
-                    None => return Err(Failure::of(&status)),
-                }
+                let unanswered = status.source().and_then(|it| it.downcast_ref::<Failure>());
+                unanswered.cloned().ok_or_else(|| Failure::of(&status))?
             }
-            Err(_) => self.perhaps("no answer in time"),
+            Err(_) => self.endpoint.trouble("no answer in time"),
         };
         *lock(&self.connection) = None;
         Err(failure)
     }
 
-    fn kept(&self) -> Option<SendRequest<Body>> {
-        lock(&self.connection).clone()
-    }
-
     async fn connect(&self, end: Instant) -> Result<SendRequest<Body>, Failure> {
+        let endpoint = &self.endpoint;
         let connecting = async {
-            let stream = TcpStream::connect(&*self.endpoint.authority)
+            let stream = TcpStream::connect(&*endpoint.authority)
                 .await
-                .map_err(|error| self.never(error))?;
+                .map_err(|error| endpoint.unsent(error))?;
             // Small requests, each answered before the next.
             let _ = stream.set_nodelay(true);
-            if !self.endpoint.https {
+            if !endpoint.https {
                 return self.handshake(Box::new(stream)).await;
             }
             let Some(Tls(tls)) = &self.tls else {
-                return Err(self.never("https, but no authority to trust is configured"));
+                return Err(endpoint.unsent("https, but no authority to trust is configured"));
             };
-            let Some(name) = self.endpoint.server_name() else {
-                return Err(self.never("its host is no name that a certificate can carry"));
+            let Some(name) = endpoint.server_name() else {
+                return Err(endpoint.unsent("its host is no name that a certificate can carry"));
             };
             let stream = TlsConnector::from(Arc::clone(tls))
                 .connect(name, stream)
                 .await
-                .map_err(|error| self.never(error))?;
+                .map_err(|error| endpoint.unsent(error))?;
             self.handshake(Box::new(stream)).await
         };
         timeout_at(end, connecting)
             .await
-            .unwrap_or_else(|_| Err(self.never("not connected in time")))
+            .unwrap_or_else(|_| Err(endpoint.unsent("not connected in time")))
     }
 
     async fn handshake(&self, stream: Box<dyn Stream>) -> Result<SendRequest<Body>, Failure> {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
-            .map_err(|error| self.never(error))?;
+            .map_err(|error| self.endpoint.unsent(error))?;
         // Ends with its sender and the last reply; the calls get its errors.
         tokio::spawn(connection);
         Ok(sender)
     }
-
-    fn never(&self, cause: impl fmt::Display) -> Failure {
-        Failure::Unsent(format!("{}: {cause}", self.endpoint).into())
-    }
-
-    fn perhaps(&self, cause: impl fmt::Display) -> Failure {
-        Failure::Trouble(format!("{}: {cause}", self.endpoint).into())
-    }
-
-    fn garbage(&self, cause: impl fmt::Display) -> Failure {
-        Failure::Garbage(format!("{}: {cause}", self.endpoint).into())
-    }
 }
-
-/// Why a request has no reply of gRPC.
-#[derive(Debug)]
-enum Unanswered {
-    /// No byte of it has left.
-    Never(Box<str>),
-    /// It may have been done.
-    Perhaps(Box<str>),
-    /// The server's answer is not etcd's.
-    Garbage(Box<str>),
-}
-
-impl fmt::Display for Unanswered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Never(cause) | Self::Perhaps(cause) | Self::Garbage(cause) => f.write_str(cause),
-        }
-    }
-}
-
-impl std::error::Error for Unanswered {}
 
 /// Sends requests as one user.
 struct Caller {
+    endpoint: Endpoint,
     connection: SendRequest<Body>,
     token: Option<HeaderValue>,
 }
 
 impl Service<Request<Body>> for Caller {
     type Response = Response<Incoming>;
-    type Error = Unanswered;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Unanswered>> + Send>>;
+    type Error = Failure;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failure>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unanswered>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let ready = self.connection.poll_ready(cx);
-        ready.map_err(|error| Unanswered::Never(cause(&error).into()))
+        ready.map_err(|error| self.endpoint.unsent(cause(&error)))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -235,17 +196,18 @@ impl Service<Request<Body>> for Caller {
             request.headers_mut().insert("token", token.clone());
         }
         let sent = self.connection.try_send_request(request);
+        let endpoint = self.endpoint.clone();
         Box::pin(async move {
             let response = sent.await.map_err(|mut refused| {
                 let unsent = refused.take_message().is_some();
                 let error = refused.into_error();
-                let cause = cause(&error).into();
+                let cause = cause(&error);
                 if is_no_http2(&error) {
-                    Unanswered::Garbage(cause)
+                    endpoint.garbage(cause)
                 } else if unsent {
-                    Unanswered::Never(cause)
+                    endpoint.unsent(cause)
                 } else {
-                    Unanswered::Perhaps(cause)
+                    endpoint.trouble(cause)
                 }
             })?;
             let kind = response.headers().get(header::CONTENT_TYPE);
@@ -253,8 +215,7 @@ impl Service<Request<Body>> for Caller {
             if is_grpc {
                 Ok(response)
             } else {
-                let told = format!("status {} without gRPC", response.status());
-                Err(Unanswered::Garbage(told.into()))
+                Err(endpoint.garbage(format!("status {} without gRPC", response.status())))
             }
         })
     }
@@ -285,5 +246,17 @@ impl Endpoint {
     /// Scheme and authority of requests.
     fn origin(&self) -> Uri {
         self.to_string().parse().expect("an endpoint is a URI")
+    }
+
+    fn unsent(&self, cause: impl fmt::Display) -> Failure {
+        Failure::Unsent(format!("{self}: {cause}").into())
+    }
+
+    fn trouble(&self, cause: impl fmt::Display) -> Failure {
+        Failure::Trouble(format!("{self}: {cause}").into())
+    }
+
+    fn garbage(&self, cause: impl fmt::Display) -> Failure {
+        Failure::Garbage(format!("{self}: {cause}").into())
     }
 }

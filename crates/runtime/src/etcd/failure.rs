@@ -5,15 +5,19 @@ use tonic::{Code, Status};
 use super::Error;
 
 /// Why a call has no answer.
-#[derive(Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// No byte of the request has left.
+    #[error("{0}")]
     Unsent(Box<str>),
     /// It may have been done.
+    #[error("{0}")]
     Trouble(Box<str>),
     /// The server's answer is not etcd's.
+    #[error("{0}")]
     Garbage(Box<str>),
     /// It was not done, and another member would answer the same.
+    #[error("{0}")]
     Final(Error),
 }
 

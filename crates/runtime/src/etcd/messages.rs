@@ -26,7 +26,6 @@ pub struct KeyValue {
 pub struct Range {
     key: Vec<u8>,
     end: Vec<u8>,
-    limit: u64,
 }
 
 impl Range {
@@ -36,7 +35,6 @@ impl Range {
         Self {
             key: key.to_vec(),
             end: Vec::new(),
-            limit: 0,
         }
     }
 
@@ -58,14 +56,7 @@ impl Range {
         Self {
             key: key.to_vec(),
             end,
-            limit: 0,
         }
-    }
-
-    /// At most this number, the first in order.
-    #[must_use]
-    pub fn at_most(self, limit: u64) -> Self {
-        Self { limit, ..self }
     }
 }
 
@@ -74,7 +65,6 @@ impl From<Range> for proto::RangeRequest {
         Self {
             key: range.key,
             range_end: range.end,
-            limit: signed(range.limit),
         }
     }
 }
@@ -86,43 +76,6 @@ pub struct Ranged {
     pub revision: u64,
     /// In the order of their keys.
     pub entries: Vec<KeyValue>,
-    /// Whether there are more than the limit.
-    pub more: bool,
-}
-
-/// A condition on a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Compare {
-    /// It was made by this revision; 0 if it does not exist.
-    CreateRevision(Vec<u8>, u64),
-    /// It was last written by this revision; 0 if it does not exist.
-    ModRevision(Vec<u8>, u64),
-    /// This number of writes since it was made; 0 if it does not exist.
-    Version(Vec<u8>, u64),
-    /// It has this value.
-    Value(Vec<u8>, Vec<u8>),
-    /// It is bound to this lease.
-    Lease(Vec<u8>, i64),
-}
-
-impl From<Compare> for proto::Compare {
-    fn from(compare: Compare) -> Self {
-        use proto::compare::{CompareTarget as Target, TargetUnion as Union};
-        let (key, target, union) = match compare {
-            Compare::CreateRevision(key, at) => {
-                (key, Target::Create, Union::CreateRevision(signed(at)))
-            }
-            Compare::ModRevision(key, at) => (key, Target::Mod, Union::ModRevision(signed(at))),
-            Compare::Version(key, writes) => (key, Target::Version, Union::Version(signed(writes))),
-            Compare::Value(key, value) => (key, Target::Value, Union::Value(value)),
-            Compare::Lease(key, lease) => (key, Target::Lease, Union::Lease(lease)),
-        };
-        Self {
-            target: target.into(),
-            key,
-            target_union: Some(union),
-        }
-    }
 }
 
 /// One step of a transaction.
@@ -139,8 +92,6 @@ pub enum Operation {
         /// The lease to bind it to; without one the key is permanent.
         lease: Option<i64>,
     },
-    /// Deletes.
-    Delete(Range),
 }
 
 impl Operation {
@@ -165,10 +116,6 @@ impl From<Operation> for proto::RequestOp {
                 value,
                 lease: lease.unwrap_or(0),
             }),
-            Operation::Delete(range) => Request::RequestDeleteRange(proto::DeleteRangeRequest {
-                key: range.key,
-                range_end: range.end,
-            }),
         };
         Self {
             request: Some(request),
@@ -179,7 +126,7 @@ impl From<Operation> for proto::RequestOp {
 /// A transaction: if all conditions hold, one list of steps, otherwise the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Txn {
-    when: Vec<Compare>,
+    when: Vec<(Vec<u8>, u64)>,
     then: Vec<Operation>,
     otherwise: Vec<Operation>,
 }
@@ -191,10 +138,10 @@ impl Txn {
         Self::default()
     }
 
-    /// Adds a condition.
+    /// Adds a condition: the key was last written by this revision; 0 if it does not exist.
     #[must_use]
-    pub fn when(mut self, compare: Compare) -> Self {
-        self.when.push(compare);
+    pub fn when(mut self, key: &[u8], mod_revision: u64) -> Self {
+        self.when.push((key.to_vec(), mod_revision));
         self
     }
 
@@ -246,15 +193,19 @@ pub enum Outcome {
     Found(Ranged),
     /// It was written.
     Put,
-    /// The number of deleted keys.
-    Deleted(u64),
 }
 
 impl From<Txn> for proto::TxnRequest {
     fn from(txn: Txn) -> Self {
+        use proto::compare::{CompareTarget, TargetUnion};
+        let compare = |(key, mod_revision)| proto::Compare {
+            target: CompareTarget::Mod.into(),
+            key,
+            target_union: Some(TargetUnion::ModRevision(signed(mod_revision))),
+        };
         let steps = |of: Vec<Operation>| of.into_iter().map(Into::into).collect();
         Self {
-            compare: txn.when.into_iter().map(Into::into).collect(),
+            compare: txn.when.into_iter().map(compare).collect(),
             success: steps(txn.then),
             failure: steps(txn.otherwise),
         }
@@ -297,7 +248,6 @@ impl TryFrom<proto::RangeResponse> for Ranged {
         Ok(Self {
             revision: revision(reply.header)?,
             entries: entries.collect::<Result<_, _>>()?,
-            more: reply.more,
         })
     }
 }
@@ -310,9 +260,6 @@ impl TryFrom<proto::TxnResponse> for TxnReply {
         let outcome = |step: proto::ResponseOp| match step.response {
             Some(Response::ResponseRange(found)) => Ok(Outcome::Found(found.try_into()?)),
             Some(Response::ResponsePut(_)) => Ok(Outcome::Put),
-            Some(Response::ResponseDeleteRange(gone)) => {
-                Ok(Outcome::Deleted(unsigned(gone.deleted)?))
-            }
             None => Err(Error::Garbage("a step without a result".into())),
         };
         Ok(Self {

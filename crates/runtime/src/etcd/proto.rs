@@ -25,8 +25,6 @@ pub struct RangeRequest {
     pub key: ::prost::alloc::vec::Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: ::prost::alloc::vec::Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub limit: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RangeResponse {
@@ -34,8 +32,6 @@ pub struct RangeResponse {
     pub header: ::core::option::Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: ::prost::alloc::vec::Vec<KeyValue>,
-    #[prost(bool, tag = "3")]
-    pub more: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutRequest {
@@ -49,20 +45,8 @@ pub struct PutRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DeleteRangeRequest {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: ::prost::alloc::vec::Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub range_end: ::prost::alloc::vec::Vec<u8>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DeleteRangeResponse {
-    #[prost(int64, tag = "2")]
-    pub deleted: i64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RequestOp {
-    #[prost(oneof = "request_op::Request", tags = "1, 2, 3")]
+    #[prost(oneof = "request_op::Request", tags = "1, 2")]
     pub request: ::core::option::Option<request_op::Request>,
 }
 /// Nested message and enum types in `RequestOp`.
@@ -73,13 +57,11 @@ pub mod request_op {
         RequestRange(super::RangeRequest),
         #[prost(message, tag = "2")]
         RequestPut(super::PutRequest),
-        #[prost(message, tag = "3")]
-        RequestDeleteRange(super::DeleteRangeRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ResponseOp {
-    #[prost(oneof = "response_op::Response", tags = "1, 2, 3")]
+    #[prost(oneof = "response_op::Response", tags = "1, 2")]
     pub response: ::core::option::Option<response_op::Response>,
 }
 /// Nested message and enum types in `ResponseOp`.
@@ -90,8 +72,6 @@ pub mod response_op {
         ResponseRange(super::RangeResponse),
         #[prost(message, tag = "2")]
         ResponsePut(super::PutResponse),
-        #[prost(message, tag = "3")]
-        ResponseDeleteRange(super::DeleteRangeResponse),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -100,7 +80,7 @@ pub struct Compare {
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: ::prost::alloc::vec::Vec<u8>,
-    #[prost(oneof = "compare::TargetUnion", tags = "4, 5, 6, 7, 8")]
+    #[prost(oneof = "compare::TargetUnion", tags = "6")]
     pub target_union: ::core::option::Option<compare::TargetUnion>,
 }
 /// Nested message and enum types in `Compare`.
@@ -120,10 +100,7 @@ pub mod compare {
     #[repr(i32)]
     pub enum CompareTarget {
         Version = 0,
-        Create = 1,
         Mod = 2,
-        Value = 3,
-        Lease = 4,
     }
     impl CompareTarget {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -133,36 +110,22 @@ pub mod compare {
         pub fn as_str_name(&self) -> &'static str {
             match self {
                 Self::Version => "VERSION",
-                Self::Create => "CREATE",
                 Self::Mod => "MOD",
-                Self::Value => "VALUE",
-                Self::Lease => "LEASE",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
         pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
             match value {
                 "VERSION" => Some(Self::Version),
-                "CREATE" => Some(Self::Create),
                 "MOD" => Some(Self::Mod),
-                "VALUE" => Some(Self::Value),
-                "LEASE" => Some(Self::Lease),
                 _ => None,
             }
         }
     }
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum TargetUnion {
-        #[prost(int64, tag = "4")]
-        Version(i64),
-        #[prost(int64, tag = "5")]
-        CreateRevision(i64),
         #[prost(int64, tag = "6")]
         ModRevision(i64),
-        #[prost(bytes, tag = "7")]
-        Value(::prost::alloc::vec::Vec<u8>),
-        #[prost(int64, tag = "8")]
-        Lease(i64),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -271,13 +234,13 @@ pub struct LeaseGrantRequest {
     #[prost(int64, tag = "1")]
     pub ttl: i64,
 }
-/// The request of LeaseRevoke, LeaseKeepAlive and LeaseTimeToLive.
+/// The request of LeaseRevoke and LeaseKeepAlive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseRequest {
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
-/// The response of LeaseGrant, LeaseKeepAlive and LeaseTimeToLive.
+/// The response of LeaseGrant and LeaseKeepAlive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseResponse {
     #[prost(int64, tag = "2")]

@@ -101,17 +101,6 @@ impl Watch {
     /// call tries again nevertheless.
     pub async fn next(&mut self) -> Result<Watched, Error> {
         loop {
-            if self.stream.is_none() {
-                tokio::time::sleep_until(self.not_before).await;
-                if let Err(error) = self.open().await {
-                    self.broken();
-                    if matches!(error, Error::Refused { .. } | Error::Unauthenticated(_)) {
-                        return Err(error);
-                    }
-                    debug!(%error, "etcd: a watch could not be opened");
-                    continue;
-                }
-            }
             match self.message().await {
                 Ok(Some(reply)) => {
                     self.back_off.reset();
@@ -125,7 +114,7 @@ impl Watch {
                     if matches!(error, Error::Refused { .. } | Error::Unauthenticated(_)) {
                         return Err(error);
                     }
-                    debug!(%error, "etcd: a watch broke");
+                    debug!(%error, "etcd: a watch broke, or could not be opened");
                 }
             }
         }
@@ -185,43 +174,37 @@ impl Watch {
         self.not_before = Instant::now() + pause;
     }
 
-    async fn open(&mut self) -> Result<(), Error> {
+    async fn open(&self) -> Result<Stream, Error> {
         let shared = &*self.client.0;
         let count = shared.members.len();
         if count == 0 {
             return Err(Error::Unreachable("there are no endpoints".into()));
         }
-        let end = Instant::now() + shared.settings.try_timeout;
-        let token = self
-            .client
-            .token(Instant::now() + shared.settings.deadline)
-            .await?;
+        let deadline = Instant::now() + shared.settings.deadline;
+        let token = self.client.token(deadline).await?;
         let request = messages::watch(&self.range, self.from);
         let member = &shared.members[self.member % count];
-        let end = end.max(Instant::now() + shared.settings.try_timeout);
-        let value = token.as_ref().map(|token| token.value.as_str());
-        let max = shared.settings.max_reply;
+        let end = Instant::now() + shared.settings.try_timeout;
+        let path = "/etcdserverpb.Watch/Watch";
         let opened = member
-            .stream::<WatchRequest, _>("/etcdserverpb.Watch/Watch", request, value, end, max)
-            .await;
-        let messages = match opened.map_err(Failure::of_harmless) {
-            Ok(messages) => messages,
-            Err(error) => {
-                if matches!(error, Error::Unauthenticated(_)) {
-                    self.client.forget(token).await;
-                }
-                return Err(error);
-            }
-        };
-        self.stream = Some(Stream {
-            messages,
+            .stream::<WatchRequest, _>(path, request, token.as_deref(), end)
+            .await
+            .map_err(Failure::of_harmless);
+        if let (Err(Error::Unauthenticated(_)), Some(token)) = (&opened, token) {
+            self.client.forget(&token).await;
+        }
+        Ok(Stream {
+            messages: opened?,
             silent_until: Instant::now() + SILENCE_MAX,
-        });
-        Ok(())
+        })
     }
 
-    /// The next message of the stream; `None` at its end.
+    /// The next message of the stream, which is opened if there is none; `None` at its end.
     async fn message(&mut self) -> Result<Option<WatchResponse>, Error> {
+        if self.stream.is_none() {
+            tokio::time::sleep_until(self.not_before).await;
+            self.stream = Some(self.open().await?);
+        }
         let Some(stream) = &mut self.stream else {
             return Ok(None);
         };
