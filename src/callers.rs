@@ -23,7 +23,7 @@ pub mod shown;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::HashMap;
 use tidegate_callers::{
     CallerId, Charge, CostModel, Fold, FunctionId, Group, Matches, NewCaller, RateLimitId,
     ServiceTimes, Table, TableError, Usage,
@@ -67,7 +67,7 @@ pub struct Callers {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     table: Table,
     /// Kept from call to call, so that a look-up allocates nothing.
@@ -131,7 +131,10 @@ impl Callers {
         settings: &Settings,
         saved: Option<Saved>,
     ) -> Result<Changed<Self>, Vec<TableError>> {
-        let mut state = State::new(settings);
+        let mut state = State {
+            table: Table::new(settings.table),
+            ..State::default()
+        };
         if let Some(saved) = saved {
             state.restore(saved);
         }
@@ -192,25 +195,6 @@ enum When {
 }
 
 impl State {
-    fn new(settings: &Settings) -> Self {
-        Self {
-            table: Table::new(settings.table),
-            matches: Matches::new(),
-            accounts: HashMap::new(),
-            groups: BTreeMap::new(),
-            rate_limits: BTreeMap::new(),
-            rate_limits_made: 0,
-            profiles: Vec::new(),
-            functions: Functions::new(),
-            quotas: Quotas::default(),
-            costs: Costs::default(),
-            cost_model: Arc::default(),
-            configured: Settings::default(),
-            service_times: ServiceTimes::new(),
-            evicted: 0,
-        }
-    }
-
     fn apply(&mut self, settings: &Settings, when: When) -> Result<(), Vec<TableError>> {
         // Ids first, since the callers name them; nothing is changed until these are taken.
         let mut made = self.rate_limits_made;
@@ -419,7 +403,7 @@ impl State {
             }
             let used = self.groups.entry(group).or_default();
             if has_lost {
-                used.usage = Usage::new();
+                used.usage = Usage::default();
             }
             for id in now.iter().filter(|id| has_lost || !was.contains(id)) {
                 let account = self.accounts.get(id);

@@ -29,7 +29,7 @@ impl Callers {
         function: &str,
         meets: Meets,
     ) -> Claim {
-        let mut state = self.lock();
+        let state = &mut *self.lock();
         state.find(now, identity);
         let function_name = function;
         let function = state.functions.find(function_name);
@@ -38,42 +38,33 @@ impl Callers {
             Meets::NoLimits => TokenCount::ZERO,
         };
         let counted = state.count(now, identity, function, cost);
-        let State {
-            table,
-            matches,
-            accounts,
-            rate_limits,
-            functions,
-            quotas,
-            cost_model,
-            costs,
-            ..
-        } = &mut *state;
-        let (charged, settlement) = match (meets, charged_to(rate_limits, matches)) {
-            (Meets::Limits, Some(limit)) => (charge(limit), limit.settlement(costs.settle)),
-            (Meets::Limits, None) if costs.settle => (Charged::Nothing, Settlement::Measured),
+        let (charged, settlement) = match (meets, charged_to(&state.rate_limits, &state.matches)) {
+            (Meets::Limits, Some(limit)) => (charge(limit), limit.settlement(state.costs.settle)),
+            (Meets::Limits, None) if state.costs.settle => (Charged::Nothing, Settlement::Measured),
             _ => (Charged::Nothing, Settlement::Estimate),
         };
         let settling =
             (meets == Meets::Limits && settlement == Settlement::Measured).then(|| Settling {
-                costs: Arc::clone(cost_model),
+                costs: Arc::clone(&state.cost_model),
                 estimated: cost,
             });
         let asking = Asking {
             identity,
             function: function_name,
-            functions,
+            functions: &state.functions,
             function_id: function,
-            is_exempt: is_exempt(&charged, matches),
+            is_exempt: is_exempt(&charged, &state.matches),
         };
         let quotas = match meets {
-            Meets::Limits => quotas.of(&asking, || quota_key(table, accounts, matches)),
+            Meets::Limits => state.quotas.of(&asking, || {
+                quota_key(&state.table, &mut state.accounts, &state.matches)
+            }),
             Meets::NoLimits => None,
         };
         Claim {
             at: now,
-            caller: matches.caller(),
-            weight: matches.weight().unwrap_or_default(),
+            caller: state.matches.caller(),
+            weight: state.matches.weight().unwrap_or_default(),
             function,
             cost,
             charged,
@@ -98,14 +89,7 @@ impl Callers {
             }),
             false => facts.settled,
         };
-        let mut state = self.lock();
-        let State {
-            table,
-            accounts,
-            groups,
-            service_times,
-            ..
-        } = &mut *state;
+        let state = &mut *self.lock();
         let count = |usage: &mut Usage| {
             if let Some(wait) = wait {
                 usage.delayed(now, wait);
@@ -118,12 +102,12 @@ impl Callers {
             }
         };
         for id in &claim.counted {
-            if let Some(account) = accounts.get_mut(id) {
+            if let Some(account) = state.accounts.get_mut(id) {
                 count(account.usage());
             }
         }
-        each_group(table, &claim.counted, |group| {
-            let Some(group) = groups.get_mut(group) else {
+        each_group(&state.table, &claim.counted, |group| {
+            let Some(group) = state.groups.get_mut(group) else {
                 return;
             };
             count(&mut group.usage);
@@ -139,22 +123,14 @@ impl Callers {
             (facts.verdict, facts.service())
             && facts.dialect != Dialect::Tcp
         {
-            service_times.count(now, claim.function, service);
+            state.service_times.count(now, claim.function, service);
         }
     }
 
     /// What a call of this identity would be charged to if it came now. Nothing is counted.
     #[must_use]
     pub fn charged(&self, identity: &Identity) -> Charged {
-        let mut state = self.lock();
-        let State {
-            table,
-            matches,
-            rate_limits,
-            ..
-        } = &mut *state;
-        table.classify(&seen(identity), matches);
-        charged_to(rate_limits, matches).map_or(Charged::Nothing, charge)
+        self.lock().would_charge(identity)
     }
 
     /// Where a call that waits for a removed rate limit is charged instead: the limit of the next
@@ -162,20 +138,18 @@ impl Callers {
     #[must_use]
     pub fn reroute(&self, caller: CallerId) -> Option<BucketId> {
         let mut state = self.lock();
-        let State {
-            table,
-            matches,
-            accounts,
-            rate_limits,
-            ..
-        } = &mut *state;
-        let identity = accounts.get(&caller)?.seen.as_ref()?;
-        table.classify(&seen(identity), matches);
-        charge(charged_to(rate_limits, matches)?).bucket()
+        let identity = Arc::clone(state.accounts.get(&caller)?.seen.as_ref()?);
+        state.would_charge(&identity).bucket()
     }
 }
 
 impl State {
+    /// What a call of this identity would be charged to. Nothing is counted.
+    fn would_charge(&mut self, identity: &Identity) -> Charged {
+        self.table.classify(&seen(identity), &mut self.matches);
+        charged_to(&self.rate_limits, &self.matches).map_or(Charged::Nothing, charge)
+    }
+
     /// Finds the callers that an identity matches, and registers it where it matches none exactly.
     fn find(&mut self, now: Timestamp, identity: &Identity) {
         let found = self
@@ -199,18 +173,11 @@ impl State {
         function: FunctionId,
         cost: TokenCount,
     ) -> Counted {
-        let Self {
-            table,
-            matches,
-            accounts,
-            groups,
-            ..
-        } = self;
-        for found in matches.as_slice() {
-            let account = accounts.entry(found.caller()).or_default();
+        for found in self.matches.as_slice() {
+            let account = self.accounts.entry(found.caller()).or_default();
             account.usage().count(now, function, cost);
         }
-        if let Some(account) = accounts.get_mut(&matches.caller())
+        if let Some(account) = self.accounts.get_mut(&self.matches.caller())
             && !account
                 .seen
                 .as_ref()
@@ -218,13 +185,13 @@ impl State {
         {
             account.seen = Some(Arc::clone(identity));
         }
-        let counted: Counted = matches.as_slice().iter().map(Match::caller).collect();
-        each_group(table, &counted, |group| {
+        let counted: Counted = self.matches.as_slice().iter().map(Match::caller).collect();
+        each_group(&self.table, &counted, |group| {
             // Looked up first: most groups are known, and their names need no copy.
-            if !groups.contains_key(group) {
-                groups.insert(group.clone(), GroupUse::default());
+            if !self.groups.contains_key(group) {
+                self.groups.insert(group.clone(), GroupUse::default());
             }
-            if let Some(group) = groups.get_mut(group) {
+            if let Some(group) = self.groups.get_mut(group) {
                 group.usage.count(now, function, cost);
             }
         });

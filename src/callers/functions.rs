@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt};
+use foldhash::HashMap;
 use tidegate_callers::FunctionId;
 
 /// The most functions that have a number of their own; all further ones count together.
@@ -19,15 +19,17 @@ pub(super) struct Functions {
     other: Arc<str>,
 }
 
-impl Functions {
-    pub(super) fn new() -> Self {
+impl Default for Functions {
+    fn default() -> Self {
         Self {
-            by_name: HashMap::new(),
+            by_name: HashMap::default(),
             names: Vec::new(),
             other: OTHER.into(),
         }
     }
+}
 
+impl Functions {
     /// Gives a name its number, if it has none yet and there is one left.
     pub(super) fn add(&mut self, name: &Arc<str>) -> FunctionId {
         let known = self.find(name);

@@ -13,7 +13,7 @@ use tidegate_limits::bucket::TokenCount;
 
 use super::claims::{charge, charged_to};
 use super::rate_limit::{Derive, Profile, RateLimit};
-use super::{Callers, Error, State};
+use super::{Callers, Error};
 use crate::call::claim::Charged;
 use crate::call::costs::{Costs, SuggestedCost};
 
@@ -96,7 +96,7 @@ impl Callers {
         let usage = state.usage_of(id)?.map(|usage| usage.snapshot(now));
         Ok(CallerNow {
             row: row.clone(),
-            usage: usage.unwrap_or_else(|| Usage::new().snapshot(now)),
+            usage: usage.unwrap_or_else(|| Usage::default().snapshot(now)),
         })
     }
 
@@ -106,7 +106,7 @@ impl Callers {
         let state = self.lock();
         let known = state.table.groups().any(|(it, _)| it.as_str() == group);
         let usage = state.groups.get(group).map(|it| it.usage.snapshot(now));
-        known.then(|| usage.unwrap_or_else(|| Usage::new().snapshot(now)))
+        known.then(|| usage.unwrap_or_else(|| Usage::default().snapshot(now)))
     }
 
     /// Every group, by name.
@@ -241,19 +241,12 @@ impl Callers {
     #[must_use]
     pub fn classify(&self, identity: &Identity<'_>, function: &str) -> Classified {
         let state = self.lock();
-        let State {
-            table,
-            rate_limits,
-            functions,
-            cost_model,
-            ..
-        } = &*state;
-        let mut matches = Matches::new();
-        table.classify(identity, &mut matches);
+        let mut matches = Matches::default();
+        state.table.classify(identity, &mut matches);
         Classified {
             matches: matches.as_slice().to_vec(),
-            charged: charged_to(rate_limits, &matches).map_or(Charged::Nothing, charge),
-            cost: cost_model.cost(functions.find(function)),
+            charged: charged_to(&state.rate_limits, &matches).map_or(Charged::Nothing, charge),
+            cost: state.cost_model.cost(state.functions.find(function)),
         }
     }
 }

@@ -233,7 +233,7 @@ fn resident() -> Option<usize> {
 /// A table of N rows that were registered automatically.
 fn registered(rows: u32) -> Table {
     let mut table = Table::new(settings(AutoRegister::MAX, u16::MAX));
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     for n in 0..rows {
         let client = who_matches(MIXES[n as usize % 2], n);
         let registration =
@@ -260,7 +260,7 @@ fn measure_memory() {
 /// Every call comes from an agent that was never seen, and one of them in a hundred registers.
 fn measure_rotation() {
     let mut table = Table::new(settings(AutoRegister::MAX, 10));
-    let (mut matches, mut n) = (Matches::new(), 0);
+    let (mut matches, mut n) = (Matches::default(), 0);
     let agents: Vec<String> = (0..ROUNDS).map(|nth| format!("agent-{nth:x}-")).collect();
     let mut rotate = |table: &mut Table, pace: Duration| {
         let mut agent = String::new();
@@ -324,7 +324,7 @@ fn main() {
         let patterns = patterns.unwrap_or(10_000);
         let table = filled(mix, patterns);
         let clients = clients(patterns, |n| who_matches(mix, n));
-        let mut matches = Matches::new();
+        let mut matches = Matches::default();
         for client in clients.iter().cycle().take(count as usize) {
             table.classify(black_box(&client.as_identity()), &mut matches);
             black_box(matches.charged());
@@ -334,7 +334,7 @@ fn main() {
     }
     // First of all, while the process has no freed memory to use again.
     measure_memory();
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     for mix in MIXES {
         println!("{}: {}", mix.name, mix.about);
         for patterns in [10, 100, 1_000, 10_000] {

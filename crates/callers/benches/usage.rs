@@ -34,7 +34,7 @@ impl Calling {
     /// After a day of it.
     fn new(functions: u16) -> Self {
         let mut calling = Self {
-            usage: Usage::new(),
+            usage: Usage::default(),
             now: Timestamp::ZERO,
             functions,
             next: 0,
@@ -133,7 +133,7 @@ fn main() {
         timed(10, || black_box(&mut calling.usage).merge(&other))
     });
 
-    let mut times = ServiceTimes::new();
+    let mut times = ServiceTimes::default();
     let mut round = 0;
     measure(
         "count a service time, 80 functions",

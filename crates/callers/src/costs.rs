@@ -132,16 +132,6 @@ pub struct Settled {
     pub charged: TokenCount,
 }
 
-impl Settled {
-    /// What is still to be charged, or below zero refunded, in tokens.
-    #[must_use]
-    pub fn difference(self) -> f64 {
-        // One of the two is nothing.
-        self.charged.saturating_sub(self.estimated).tokens()
-            - self.estimated.saturating_sub(self.charged).tokens()
-    }
-}
-
 /// Rounds a number from 2.6 up to the nearest step; below ten steps are whole numbers.
 fn round_to_step(value: f64) -> f64 {
     const STEPS: [f64; 13] = [
@@ -199,12 +189,6 @@ pub struct ServiceTime {
 impl ServiceTimes {
     /// Functions that have a mean of their own, at most.
     pub const FUNCTIONS_MAX: usize = 256;
-
-    /// Nothing measured.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
 
     /// Counts a reply, for which the backend took so long.
     pub fn count(&mut self, now: Timestamp, function: FunctionId, service: Duration) {

@@ -60,12 +60,6 @@ pub struct Matches {
 }
 
 impl Matches {
-    /// No matches yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Every caller that the call belongs to, each once, the most specific first.
     #[must_use]
     pub const fn as_slice(&self) -> &[Match] {

@@ -116,6 +116,7 @@ impl<S: Slot, const SECONDS: u64> Ring<S, SECONDS> {
     }
 
     /// Bytes allocated.
+    #[cfg(test)]
     pub(crate) fn heap_bytes(&self) -> usize {
         self.older.as_ref().map_or(0, |_| size_of::<[S; SLOTS]>())
     }

@@ -178,6 +178,12 @@ pub struct Table {
     kept_patterns: usize,
 }
 
+impl Default for Table {
+    fn default() -> Self {
+        Self::new(TableSettings::default())
+    }
+}
+
 impl Table {
     /// A table with only [`CallerId::UNKNOWN`].
     #[must_use]

@@ -17,10 +17,12 @@
 //! **Memory.** Where a pointer has eight bytes, a caller that called once takes 640 bytes, and
 //! none takes more than 7,936: 448 for the value itself, 2,400 for the slots of five minutes
 //! and of the hour, 1,440 for those of the day, 1,440 for the hour's history, 1,536 for the
-//! functions, 672 for the waits ([`Usage::bytes`]). All counts saturate.
+//! functions, 672 for the waits. All counts saturate.
 
 mod halves;
 mod history;
+#[cfg(test)]
+mod memory;
 mod rounded;
 mod suggest;
 mod top;
@@ -81,6 +83,20 @@ impl Span {
             Self::Day => DAY_SLOT,
         };
         Duration::from_secs(slot * SLOTS as u64)
+    }
+
+    /// The number of the half of it in which a moment lies, counted from the clock's start.
+    const fn half_at(self, moment: Timestamp) -> u64 {
+        moment.as_nanos() / self.half_nanos()
+    }
+
+    /// From when on calls count while a half is the newest.
+    const fn since(self, half: u64) -> Timestamp {
+        Timestamp::from_nanos(half.saturating_sub(1) * self.half_nanos())
+    }
+
+    const fn half_nanos(self) -> u64 {
+        self.length().as_secs() / 2 * 1_000_000_000
     }
 }
 
@@ -256,25 +272,12 @@ pub struct Usage {
     minutes: Ring<Counts, MINUTE>,
     days: Ring<DayCounts, DAY_SLOT>,
     history: History,
-    common: Common,
-    waits: Halves<WaitCounts, { 30 * MINUTE }>,
-}
-
-/// The most common functions of each span.
-#[derive(Clone, Debug, Default)]
-struct Common {
-    minutes: Halves<Top, 150>,
-    hour: Halves<Top, { 30 * MINUTE }>,
-    day: Halves<Top, { 12 * 60 * MINUTE }>,
+    /// The most common functions of each span, in the order of [`Span::ALL`].
+    common: [Halves<Top>; 3],
+    waits: Halves<WaitCounts>,
 }
 
 impl Usage {
-    /// Nothing used.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Nothing used since the start, but this much in all: what an earlier process counted.
     #[must_use]
     pub fn with_total(total: Tally) -> Self {
@@ -295,9 +298,9 @@ impl Usage {
             tokens: PackedTokens::new(cost),
             ..Counts::default()
         });
-        self.common.minutes.current.count(function, cost);
-        self.common.hour.current.count(function, cost);
-        self.common.day.current.count(function, cost);
+        for common in &mut self.common {
+            common.current.count(function, cost);
+        }
     }
 
     /// Counts that a call, counted before, had to wait so long until it could go.
@@ -341,9 +344,11 @@ impl Usage {
         self.total.tokens = tokens.saturating_sub(less);
 
         self.correct_slots(arrived, more, less);
-        self.common.minutes.correct(arrived, function, more, less);
-        self.common.hour.correct(arrived, function, more, less);
-        self.common.day.correct(arrived, function, more, less);
+        for (common, span) in self.common.iter_mut().zip(Span::ALL) {
+            if let Some(top) = common.half_at_mut(span.half_at(arrived)) {
+                top.correct(function, more, less);
+            }
+        }
     }
 
     /// Everything at one moment. A moment before the latest one handed in counts as that.
@@ -351,29 +356,24 @@ impl Usage {
     pub fn snapshot(&self, now: Timestamp) -> UsageNow {
         let now = now.max(self.latest);
         let day = self.days.at(now).map(|(slot, day)| (slot, day.counts));
-        let over = |span, (since, tally), common| SpanUse {
-            span,
-            since,
-            tally,
-            common,
-        };
+        let tallies = [
+            tally::<SLOT>(self.slots.at(now)),
+            tally::<MINUTE>(self.minutes.at(now)),
+            tally::<DAY_SLOT>(day),
+        ];
         UsageNow {
             last_access: self.last_access,
             total: self.total,
             most_expensive: self.most_expensive,
-            spans: [
-                over(
-                    Span::FiveMinutes,
-                    tally::<SLOT>(self.slots.at(now)),
-                    self.common.minutes.told(now),
-                ),
-                over(
-                    Span::Hour,
-                    tally::<MINUTE>(self.minutes.at(now)),
-                    self.common.hour.told(now),
-                ),
-                over(Span::Day, tally::<DAY_SLOT>(day), self.common.day.told(now)),
-            ],
+            spans: Span::ALL.map(|span| {
+                let (since, tally) = tallies[span as usize];
+                SpanUse {
+                    span,
+                    since,
+                    tally,
+                    common: self.common_at(now, span),
+                }
+            }),
             waits: self.waits_at(now),
         }
     }
@@ -431,28 +431,10 @@ impl Usage {
         self.slots.merge(&other.slots, Counts::add);
         self.minutes.merge(&other.minutes, Counts::add);
         self.days.merge(&other.days, DayCounts::add);
-        self.common.minutes.merge(&other.common.minutes);
-        self.common.hour.merge(&other.common.hour);
-        self.common.day.merge(&other.common.day);
+        for (ours, theirs) in self.common.iter_mut().zip(&other.common) {
+            ours.merge(theirs);
+        }
         self.waits.merge(&other.waits);
-    }
-
-    /// The memory this takes: its size and what it has allocated, without what the allocator
-    /// adds.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let tops = |halves: [&Top; 2]| halves.iter().map(|top| top.heap_bytes()).sum::<usize>();
-        let common = &self.common;
-        size_of::<Self>()
-            + self.slots.heap_bytes()
-            + self.minutes.heap_bytes()
-            + self.days.heap_bytes()
-            + self.history.heap_bytes()
-            + tops([&common.minutes.current, &common.minutes.previous])
-            + tops([&common.hour.current, &common.hour.previous])
-            + tops([&common.day.current, &common.day.previous])
-            + self.waits.current.heap_bytes()
-            + self.waits.previous.heap_bytes()
     }
 
     /// Everything kept is of the slot and the halves in which `now` lies, or older.
@@ -469,10 +451,10 @@ impl Usage {
             .advance(Ring::<Counts, MINUTE>::number_at(self.latest));
         self.days
             .advance(Ring::<DayCounts, DAY_SLOT>::number_at(self.latest));
-        self.common.minutes.advance(self.latest);
-        self.common.hour.advance(self.latest);
-        self.common.day.advance(self.latest);
-        self.waits.advance(self.latest);
+        for (common, span) in self.common.iter_mut().zip(Span::ALL) {
+            common.advance(span.half_at(self.latest));
+        }
+        self.waits.advance(Span::Hour.half_at(self.latest));
     }
 
     /// Adds to the newest slots.
@@ -514,45 +496,22 @@ impl Usage {
     }
 
     fn waits_at(&self, now: Timestamp) -> Option<Waits> {
-        let (since, counts) = self.waits.at(now);
-        let counts = counts.into_iter().flatten();
+        let half = self.waits.newest(Span::Hour.half_at(now));
+        let counts = self.waits.at(half).into_iter().flatten();
         Some(Waits {
-            since,
+            since: Span::Hour.since(half),
             p50: waits::quantile(counts.clone(), 50)?,
             p99: waits::quantile(counts, 99)?,
         })
     }
-}
 
-/// Since when these slots count, and what they count.
-fn tally<const SECONDS: u64>(mut slots: impl Iterator<Item = (u64, Counts)>) -> (Timestamp, Tally) {
-    let (oldest, counts) = slots.next().expect("a ring has a newest slot at least");
-    let tally = slots.fold(counts.tally(), |tally, (_, counts)| {
-        tally.saturating_add(counts.tally())
-    });
-    (Ring::<Counts, SECONDS>::start_of(oldest), tally)
-}
-
-impl<const SECONDS: u64> Halves<Top, SECONDS> {
-    /// Corrects what calls of a function cost in the half in which a moment lies, if it is
-    /// kept.
-    fn correct(
-        &mut self,
-        moment: Timestamp,
-        function: FunctionId,
-        more: TokenCount,
-        less: TokenCount,
-    ) {
-        if let Some(top) = self.half_at_mut(moment) {
-            top.correct(function, more, less);
-        }
-    }
-
-    fn told(&self, now: Timestamp) -> CommonFunctions {
-        let (since, halves) = self.at(now);
+    /// The most common functions of a span.
+    fn common_at(&self, now: Timestamp, span: Span) -> CommonFunctions {
+        let common = &self.common[span as usize];
+        let half = common.newest(span.half_at(now));
         let mut functions: Vec<FunctionUse> = Vec::new();
         let mut calls_error = 0;
-        for top in halves.into_iter().flatten() {
+        for top in common.at(half).into_iter().flatten() {
             calls_error += u64::from(top.error());
             for place in top.places() {
                 let (calls, tokens) = (u64::from(place.calls), place.tokens.get());
@@ -574,9 +533,18 @@ impl<const SECONDS: u64> Halves<Top, SECONDS> {
         }
         functions.sort_unstable_by_key(|it| (core::cmp::Reverse(it.calls), it.function));
         CommonFunctions {
-            since,
+            since: span.since(half),
             functions,
             calls_error,
         }
     }
+}
+
+/// Since when these slots count, and what they count.
+fn tally<const SECONDS: u64>(mut slots: impl Iterator<Item = (u64, Counts)>) -> (Timestamp, Tally) {
+    let (oldest, counts) = slots.next().expect("a ring has a newest slot at least");
+    let tally = slots.fold(counts.tally(), |tally, (_, counts)| {
+        tally.saturating_add(counts.tally())
+    });
+    (Ring::<Counts, SECONDS>::start_of(oldest), tally)
 }

@@ -67,7 +67,7 @@ impl Fake {
             ..Identity::default()
         };
         let at = Timestamp::ZERO + Duration::from_secs(3600);
-        table.classify_and_touch(at, &curl, &mut Matches::new());
+        table.classify_and_touch(at, &curl, &mut Matches::default());
         Self {
             state: Mutex::new(State {
                 table,
@@ -116,7 +116,7 @@ fn wall(at: Timestamp) -> SystemTime {
 
 /// A minute of use: 4, 6, 5, 30, 40, 35, 5, 4, 6, 5, 4, 5 tokens in slots of five seconds.
 fn usage() -> Usage {
-    let mut usage = Usage::new();
+    let mut usage = Usage::default();
     for (slot, calls) in (0..).zip([4, 6, 5, 30, 40, 35, 5, 4, 6, 5, 4, 5]) {
         let at = Timestamp::ZERO + Duration::from_secs(3600 + 5 * slot);
         for _ in 0..calls {
@@ -500,7 +500,7 @@ impl CallersSource for Fake {
 
     fn classify(&self, question: &Question) -> Classified {
         let state = self.lock();
-        let mut matches = Matches::new();
+        let mut matches = Matches::default();
         state.table.classify(&question.identity(), &mut matches);
         let charged = matches.charged().and_then(|found| found.charge().limit());
         let charged = charged.and_then(|id| state.limits.get(&id));

@@ -82,6 +82,7 @@ impl History {
     }
 
     /// Bytes allocated.
+    #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.0
             .as_ref()

@@ -169,13 +169,6 @@ impl Suggestion {
         }
     }
 
-    /// The burst that would have delayed nothing however calls lay within their slots: at the
-    /// end of one and the start of the next, say, with no time to fill between them.
-    #[must_use]
-    pub fn burst_however_bunched(&self) -> f64 {
-        (self.burst + 2.0 * SLOT_SECONDS * self.fill).min(MOST)
-    }
-
     /// The profile whose fill rate and burst are nearest, each as a ratio: twice as much is as
     /// far as half as much. Those that are not finite and above zero are passed over; of
     /// several equally near the first is taken.

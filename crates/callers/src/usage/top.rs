@@ -103,6 +103,7 @@ impl Top {
     }
 
     /// Bytes allocated.
+    #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.places.capacity() * size_of::<Place>()
     }

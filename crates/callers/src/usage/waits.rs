@@ -30,6 +30,7 @@ impl WaitCounts {
     }
 
     /// Bytes allocated.
+    #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |_| size_of::<[u32; BUCKETS]>())
     }

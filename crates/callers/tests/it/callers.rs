@@ -78,7 +78,7 @@ fn make(table: &mut Table, agent: &str, ip: &str, charge: Charge) -> CallerId {
 }
 
 fn call(table: &mut Table, now: Timestamp, agent: &str, ip: &str) -> (Registration, Matches) {
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     let registration = table.classify_and_touch(now, &seen(agent, ip), &mut matches);
     (registration, matches)
 }
@@ -177,7 +177,7 @@ fn the_table_finds_the_callers_of_xapi_in_the_order_of_rule_2() {
                     document,
                     ours,
                 } => {
-                    let mut matches = Matches::new();
+                    let mut matches = Matches::default();
                     table.classify(&seen(agent, ip), &mut matches);
                     let mut found: Vec<u64> = ids(&matches)
                         .iter()
@@ -211,7 +211,7 @@ fn the_table_finds_the_callers_of_xapi_in_the_order_of_rule_2() {
 fn many_clients_of_one_caller_are_all_found_again() {
     let mut table = table(0, 0);
     let curl = make(&mut table, "curl", "", Charge::None);
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     for last in (1..=150).chain(1..=10) {
         table.classify(&seen("curl", &format!("10.0.0.{last}")), &mut matches);
         assert_eq!(ids(&matches), [curl]);
@@ -410,7 +410,7 @@ fn a_thousand_rotating_agents_a_second_stay_at_the_bound_and_touch_no_other() {
     let made = make(&mut table, "", "192.168.0.1", Charge::Limit(RateLimitId(1)));
     let regular = register(&mut table, at_millis(0), "regular", "192.168.0.2");
     let (mut forgotten, mut surplus) = (0, 0);
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     // 20 s at 1,000 a second, each an agent that was never seen.
     for nth in 0..20_000 {
         let now = at_millis(1 + nth);
@@ -472,7 +472,7 @@ fn only_the_fields_named_tell_callers_apart() {
         identify: [Field::Ip, Field::Listener].into_iter().collect(),
         ..settings(10, 10)
     });
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     let mut registers = |agent: &str, listener: &str| {
         let identity = Identity {
             listener,
@@ -683,7 +683,7 @@ fn merged_callers_are_alternatives_of_one() {
     assert_eq!(of_groups, [("g1".to_owned(), 1), ("g2".to_owned(), 1)]);
 
     // One match however many of its patterns do, by the most specific of them.
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     table.classify(&seen("wget/1", "10.1.2.3"), &mut matches);
     assert_eq!(ids(&matches), [into]);
     assert_eq!(
@@ -868,7 +868,7 @@ fn a_reload_keeps_the_ids_of_labels_and_says_who_is_gone() {
         (row.charge, row.last_call),
         (Charge::Exempt, LastCall::At(at_millis(7)))
     );
-    let mut matches = Matches::new();
+    let mut matches = Matches::default();
     table.classify(&seen("deploy/1", "11.0.0.1"), &mut matches);
     assert_eq!(ids(&matches), [CallerId::UNKNOWN]);
 }
@@ -1199,7 +1199,7 @@ fn run(seed: u64) {
         identify,
         ..settings(auto_register, random.pick(&[1, 10, 1000]))
     });
-    let (mut matches, mut now) = (Matches::new(), Timestamp::ZERO);
+    let (mut matches, mut now) = (Matches::default(), Timestamp::ZERO);
     for _ in 0..200 {
         now = now + Duration::from_millis(1 + random.below(200));
         match random.below(12) {
