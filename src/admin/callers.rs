@@ -301,9 +301,9 @@ fn page(mut callers: Vec<CallerState>, listing: &Listing) -> Page {
             key(a).cmp(&key(b))
         }),
         Sort::LastAccess => callers.sort_by_key(|caller| Reverse(caller.last_access)),
-        Sort::Calls(column) => callers.sort_by_key(|it| Reverse(column.of(&it.calls))),
-        Sort::Tokens(column) => {
-            callers.sort_by(|a, b| column.of(&b.tokens).total_cmp(&column.of(&a.tokens)))
+        Sort::Calls(span) => callers.sort_by_key(|it| Reverse(it.calls.over(span))),
+        Sort::Tokens(span) => {
+            callers.sort_by(|a, b| b.tokens.over(span).total_cmp(&a.tokens.over(span)))
         }
     }
     let total = callers.len();

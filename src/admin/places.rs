@@ -5,15 +5,13 @@
 //! sends half a request head, or it does not read its answer. So clients that only hold
 //! connections, or ask occasionally, never keep a probe or an operator out.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
 use tidegate_runtime::lock;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use tokio_util::io::{InspectReader, InspectWriter};
 
 /// The places of all connections.
 pub(super) struct Places {
@@ -137,11 +135,12 @@ impl Place {
     }
 
     /// A stream that notes when bytes are received and sent.
-    pub(super) fn watch<S>(&self, stream: S) -> Watched<S> {
-        Watched {
-            stream,
-            state: Arc::clone(&self.state),
-        }
+    pub(super) fn watch(&self, stream: impl AsyncRead + AsyncWrite) -> impl AsyncRead + AsyncWrite {
+        let moved = || {
+            let state = Arc::clone(&self.state);
+            move |_: &[u8]| lock(&state.now).moved = Instant::now()
+        };
+        InspectWriter::new(InspectReader::new(stream, moved()), moved())
     }
 }
 
@@ -165,67 +164,5 @@ impl Drop for Answering {
         now.moved = Instant::now();
         drop(now);
         self.places.changed.notify_one();
-    }
-}
-
-/// A stream that knows when it was last used.
-pub(super) struct Watched<S> {
-    stream: S,
-    state: Arc<State>,
-}
-
-impl<S> Watched<S> {
-    fn moved<T>(&self, polled: Poll<T>) -> Poll<T> {
-        if polled.is_ready() {
-            lock(&self.state.now).moved = Instant::now();
-        }
-        polled
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_read(cx, buf);
-        this.moved(polled)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.moved(polled)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let polled = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.moved(polled)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    // Flushing and closing move no bytes of an answer.
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }

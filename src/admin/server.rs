@@ -119,11 +119,12 @@ async fn answer(stream: TcpStream, place: Place, router: Router, stop: Cancellat
             answered
         }
     });
+    let stream = std::pin::pin!(place.watch(stream));
     let mut connection = std::pin::pin!(
         hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
-            .serve_connection(TokioIo::new(place.watch(stream)), service)
+            .serve_connection(TokioIo::new(stream), service)
     );
     tokio::select! {
         ended = connection.as_mut() => return told(ended),

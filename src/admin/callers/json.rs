@@ -31,8 +31,7 @@ pub(super) struct Value {
 pub(super) fn read(bytes: &[u8]) -> Result<Value, ApiRefusal> {
     let mut place = Place::default();
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let seed = Seed { place: &mut place };
-    let read = seed.deserialize(&mut reader);
+    let read = place.deserialize(&mut reader);
     match read.and_then(|tree| reader.end().map(|()| tree)) {
         Ok(tree) => Ok(Value {
             path: WHOLE.to_owned(),
@@ -81,11 +80,7 @@ impl fmt::Display for Place {
 }
 
 /// Reads one value. A failure leaves the path at its place, for the report.
-struct Seed<'a> {
-    place: &'a mut Place,
-}
-
-impl<'de> DeserializeSeed<'de> for Seed<'_> {
+impl<'de> DeserializeSeed<'de> for &mut Place {
     type Value = Json;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
@@ -93,7 +88,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Seed<'_> {
+impl<'de> Visitor<'de> for &mut Place {
     type Value = Json;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,14 +122,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Json, A::Error> {
         let mut values = Vec::new();
         loop {
-            self.place.count()?;
-            self.place.steps.push(Step::Index(values.len()));
-            let seed = Seed { place: self.place };
-            let Some(value) = list.next_element_seed(seed)? else {
-                self.place.steps.pop();
+            self.count()?;
+            self.steps.push(Step::Index(values.len()));
+            let value = list.next_element_seed(&mut *self)?;
+            self.steps.pop();
+            let Some(value) = value else {
                 return Ok(Json::Array(values));
             };
-            self.place.steps.pop();
             values.push(value);
         }
     }
@@ -142,13 +136,13 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Json, A::Error> {
         let mut fields = Map::new();
         while let Some(key) = object.next_key::<String>()? {
-            self.place.count()?;
-            self.place.steps.push(Step::Key(key.clone()));
+            self.count()?;
+            self.steps.push(Step::Key(key.clone()));
             if fields.contains_key(&key) {
                 return Err(A::Error::custom("is there twice"));
             }
-            let value = object.next_value_seed(Seed { place: self.place })?;
-            self.place.steps.pop();
+            let value = object.next_value_seed(&mut *self)?;
+            self.steps.pop();
             fields.insert(key, value);
         }
         Ok(Json::Object(fields))

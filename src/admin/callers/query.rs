@@ -5,7 +5,7 @@ use tidegate_callers::{CallerId, Group, Headroom, RateLimitId, Span};
 use super::asked::{Asked, Read, headroom, named, numbered, window, word};
 use super::json::{Fields, Value, cut};
 use super::refused::{ApiRefusal, What};
-use super::state::{CallId, Spans};
+use super::state::CallId;
 use crate::options::Words;
 
 /// The maximum number of rows in one answer, and the default.
@@ -29,28 +29,9 @@ pub(super) enum Sort {
     Id,
     Label,
     LastAccess,
-    Calls(Column),
-    Tokens(Column),
-}
-
-/// A figure of [`Spans`].
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Column {
-    FiveMinutes,
-    Hour,
-    Day,
-    Total,
-}
-
-impl Column {
-    pub(super) fn of<T: Copy>(self, spans: &Spans<T>) -> T {
-        match self {
-            Self::FiveMinutes => spans.five_minutes,
-            Self::Hour => spans.hour,
-            Self::Day => spans.day,
-            Self::Total => spans.total,
-        }
-    }
+    /// By calls over a span; without one, in all.
+    Calls(Option<Span>),
+    Tokens(Option<Span>),
 }
 
 impl Words for Sort {
@@ -58,14 +39,14 @@ impl Words for Sort {
         ("id", Self::Id),
         ("label", Self::Label),
         ("last_access", Self::LastAccess),
-        ("calls_5m", Self::Calls(Column::FiveMinutes)),
-        ("calls_1h", Self::Calls(Column::Hour)),
-        ("calls_24h", Self::Calls(Column::Day)),
-        ("calls_total", Self::Calls(Column::Total)),
-        ("tokens_5m", Self::Tokens(Column::FiveMinutes)),
-        ("tokens_1h", Self::Tokens(Column::Hour)),
-        ("tokens_24h", Self::Tokens(Column::Day)),
-        ("tokens_total", Self::Tokens(Column::Total)),
+        ("calls_5m", Self::Calls(Some(Span::FiveMinutes))),
+        ("calls_1h", Self::Calls(Some(Span::Hour))),
+        ("calls_24h", Self::Calls(Some(Span::Day))),
+        ("calls_total", Self::Calls(None)),
+        ("tokens_5m", Self::Tokens(Some(Span::FiveMinutes))),
+        ("tokens_1h", Self::Tokens(Some(Span::Hour))),
+        ("tokens_24h", Self::Tokens(Some(Span::Day))),
+        ("tokens_total", Self::Tokens(None)),
     ];
 }
 

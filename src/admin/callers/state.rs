@@ -157,6 +157,16 @@ pub struct Spans<T> {
 }
 
 impl<T: Copy> Spans<T> {
+    /// The figure over a span; without one, in all.
+    pub(super) fn over(&self, span: Option<Span>) -> T {
+        match span {
+            Some(Span::FiveMinutes) => self.five_minutes,
+            Some(Span::Hour) => self.hour,
+            Some(Span::Day) => self.day,
+            None => self.total,
+        }
+    }
+
     /// One figure of the usage of a caller or a group.
     pub fn of(usage: &UsageNow, figure: impl Fn(&Tally) -> T) -> Self {
         Self {
