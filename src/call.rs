@@ -5,11 +5,18 @@
 //! types carry it: a [`Message`] is answered with a [`Reply`] that every protocol can write, and a TCP
 //! connection with a [`Tunnel`].
 
-/// Gives each value of a type its word in metrics and logs.
+/// Defines a type whose values have a word each in metrics and logs.
 macro_rules! labels {
-    ($Type:ty { $($value:ident => $label:literal),* $(,)? }) => {
+    (
+        $(#[$meta:meta])*
+        pub enum $Type:ident { $($(#[$about:meta])* $value:ident = $label:literal,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $Type { $($(#[$about])* $value,)* }
+
         impl $Type {
-            /// Every value.
+            /// Every value, in order.
             pub const ALL: [Self; [$($label),*].len()] = [$(Self::$value),*];
 
             /// The word used in metrics and logs.
@@ -62,18 +69,17 @@ pub(crate) const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_interval(Duration::from_secs(10))
     .with_retries(6);
 
-/// What a client speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// The socket protocol: one JSON array per connection.
-    Socket,
-    /// HTTP/1.1.
-    Http,
-    /// Any bytes; one connection is one call.
-    Tcp,
+labels! {
+    /// What a client speaks.
+    pub enum Dialect {
+        /// The socket protocol: one JSON array per connection.
+        Socket = "socket",
+        /// HTTP/1.1.
+        Http = "http",
+        /// Any bytes; one connection is one call.
+        Tcp = "tcp",
+    }
 }
-
-labels!(Dialect { Socket => "socket", Http => "http", Tcp => "tcp" });
 
 /// The role of a call for promotion: how it relates to user work on its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,22 +234,21 @@ pub enum Fault {
     Own,
 }
 
-/// The backend of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Destination {
-    /// The sdkserver.
-    Socket,
-    /// The HTTP backend.
-    Http,
-    /// The TCP backend.
-    Tcp,
-    /// None is configured for it.
-    Nowhere,
+labels! {
+    /// The backend of a call.
+    pub enum Destination {
+        /// The sdkserver.
+        Socket = "socket",
+        /// The HTTP backend.
+        Http = "http",
+        /// The TCP backend.
+        Tcp = "tcp",
+        /// None is configured for it.
+        Nowhere = "none",
+    }
 }
 
 impl Destination {
     /// Every possible backend.
     pub const BACKENDS: [Self; 3] = [Self::Socket, Self::Http, Self::Tcp];
 }
-
-labels!(Destination { Socket => "socket", Http => "http", Tcp => "tcp", Nowhere => "none" });

@@ -14,32 +14,24 @@ use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};
+pub use self::options::Route;
 use crate::call::sdk::{Asks, Function, Kind, Path, Routed, hides_a_slash};
 use crate::call::{
     BackendKind, Destination, HttpCall, Message, Origin, Request, RequestBody, Role,
 };
+use crate::options::words;
 
 /// The label of every function that neither the table nor the config names.
 pub const OTHER: &str = "other";
 
-/// One `[[route]]`: maps a method and a path to a function name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// `GET`, … or `*`.
-    pub method: Box<str>,
-    /// `/guests/{userid}/info`; a segment in braces matches any one segment.
-    pub path: Box<str>,
-    /// The function name, or `None` for calls without a limit.
-    pub function: Option<Arc<str>>,
-}
-
-/// What to do with a request whose path a backend may read as another path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OddPaths {
-    /// It is refused.
-    Refuse,
-    /// It is forwarded unchanged, and meets the limits of the path as a backend reads it.
-    Forward,
+words! {
+    /// What to do with a request whose path a backend may read as another path.
+    pub enum OddPaths {
+        /// It is refused.
+        Refuse = "refuse",
+        /// It is forwarded unchanged, and meets the limits of the path as a backend reads it.
+        Forward = "forward",
+    }
 }
 
 /// The settings of this stage.

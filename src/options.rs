@@ -53,19 +53,28 @@ pub(crate) use shown::did_you_mean;
 /// `Section` has a [`Setting`] for each option: its value, its place, and whether it was given
 /// and could be read. That is what checks work with. `Settings` has the values alone, for the
 /// stage; without `=> Settings` there is none. What follows `+` are further fields of the
-/// settings, which other sections decide.
+/// settings, which other sections decide. What follows `required` are options without which
+/// the config has an error: `Section` may lack their values, `Settings` never does.
 macro_rules! options {
     (
         $(#[doc = $about:literal])*
-        pub struct $Section:ident => $Settings:ident $(+ { $($more:tt)* })? { $($options:tt)* }
+        pub struct $Section:ident => $Settings:ident $(+ { $($more:tt)* })?
+        $(required {
+            $($(#[doc = $doc:literal])* $field:ident: $Type:ty = $option:expr;)*
+        })? { $($options:tt)* }
     ) => {
         $crate::options::options! {
             $(#[doc = $about])*
-            pub struct $Section { $($options)* }
+            pub struct $Section {
+                $($($(#[doc = $doc])* $field: Option<$Type> = $option;)*)?
+                $($options)*
+            }
         }
         $crate::options::settings! {
             $(#[doc = $about])*
-            $Section => $Settings { $($($more)*)? } { $($options)* }
+            $Section => $Settings { $($($more)*)? } {
+                $($($(#[doc = $doc])* $field: $Type,)*)?
+            } { $($options)* }
         }
     };
     (
@@ -119,6 +128,8 @@ macro_rules! settings {
         $Section:ident => $Settings:ident {
             $($(#[doc = $more_doc:literal])* $more:ident: $More:ty,)*
         } {
+            $($(#[doc = $required_doc:literal])* $required:ident: $Required:ty,)*
+        } {
             $($(#[doc = $doc:literal])* $field:ident: $Type:ty = $option:expr;)*
         }
     ) => {
@@ -127,6 +138,7 @@ macro_rules! settings {
         #[allow(unreachable_pub, reason = "a section may be private")]
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $Settings {
+            $($(#[doc = $required_doc])* pub $required: $Required,)*
             $($(#[doc = $doc])* pub $field: $Type,)*
             $($(#[doc = $more_doc])* pub $more: $More,)*
         }
@@ -135,6 +147,7 @@ macro_rules! settings {
             /// The values of the options, with what other sections decide.
             pub(crate) fn settings(&self, $($more: $More),*) -> $Settings {
                 $Settings {
+                    $($required: self.$required.required(),)*
                     $($field: self.$field.value.clone(),)*
                     $($more,)*
                 }

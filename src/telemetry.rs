@@ -36,17 +36,16 @@ options! {
     }
 }
 
-words!(Format { "auto" => Auto, "text" => Text, "json" => Json });
-
-/// How a log line looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
+words! {
+    /// How a log line looks.
+    pub enum Format {
+        /// Text on a terminal, JSON elsewhere.
+        Auto = "auto",
+        /// For people.
+        Text = "text",
+        /// For machines.
+        Json = "json",
+    }
 }
 
 /// A log level, or a filter by module.

@@ -19,23 +19,20 @@ pub(crate) const CLASSES_MAX: usize = 16;
 /// Most functions that can have a limit of their own; each is a label in the metrics.
 const FUNCTIONS_MAX: usize = 256;
 
-/// How a call is postponed, without the times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PostponeBy {
-    Jitter,
-    InTurn,
+words! {
+    /// How a call is postponed, without the times.
+    pub(crate) enum PostponeBy {
+        Jitter = "jitter",
+        InTurn = "in_turn",
+    }
+
+    /// How a window is laid.
+    pub(crate) enum WindowShape {
+        Sliding = "sliding",
+        Fixed = "fixed",
+    }
 }
 
-/// How a window is laid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WindowShape {
-    Sliding,
-    Fixed,
-}
-
-words!(WhenFull { "wait" => Wait, "refuse" => Refuse });
-words!(PostponeBy { "jitter" => Jitter, "in_turn" => InTurn });
-words!(WindowShape { "sliding" => Sliding, "fixed" => Fixed });
 words!(WindowStamp { "sent" => Sent, "replied" => Replied });
 
 options! {

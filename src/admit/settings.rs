@@ -8,6 +8,7 @@ use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, W
 use tidegate_limits::{Class, Limit, Timestamp};
 
 use crate::call::pace::CostRange;
+use crate::options::words;
 
 /// The settings of this stage. The gate builds the scheduler's policy from them, because only the
 /// gate knows the clock's phase and the backends.
@@ -42,13 +43,14 @@ pub struct Settings {
     pub promote_for: Option<Duration>,
 }
 
-/// What a full queue does with one more call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenFull {
-    /// It waits at the door, in its turn.
-    Wait,
-    /// It is refused at once.
-    Refuse,
+words! {
+    /// What a full queue does with one more call.
+    pub enum WhenFull {
+        /// It waits at the door, in its turn.
+        Wait = "wait",
+        /// It is refused at once.
+        Refuse = "refuse",
+    }
 }
 
 /// The window limits.

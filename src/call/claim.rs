@@ -11,18 +11,21 @@ use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::{Timestamp, Tokens, Weight};
 
 use super::identity::TEXT_BYTES_MAX;
+use crate::options::words;
 
 /// Longest key of a quota.   bytes
 pub const QUOTA_KEY_BYTES_MAX: usize = TEXT_BYTES_MAX;
 
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Deadline {
-    /// As long as any other.
-    #[default]
-    Ordinary,
-    /// Without a bound: it is served in the end.
-    None,
+words! {
+    /// How long a call may wait.
+    #[derive(Default, Hash)]
+    pub enum Deadline {
+        /// As long as any other.
+        #[default]
+        Ordinary = "ordinary",
+        /// Without a bound: it is served in the end.
+        None = "none",
+    }
 }
 
 /// The charge of a call.

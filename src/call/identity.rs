@@ -101,22 +101,19 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A field of an identity that comes from a client or a proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// The address in `Forwarded` or `X-Forwarded-For`.
-    Address,
-    /// The user.
-    User,
-    /// `User-Agent`.
-    UserAgent,
-    /// `Originator`.
-    Originator,
+labels! {
+    /// A field of an identity that comes from a client or a proxy.
+    pub enum Field {
+        /// The address in `Forwarded` or `X-Forwarded-For`.
+        Address = "address",
+        /// The user.
+        User = "user",
+        /// `User-Agent`.
+        UserAgent = "user_agent",
+        /// `Originator`.
+        Originator = "originator",
+    }
 }
-
-labels!(Field {
-    Address => "address", User => "user", UserAgent => "user_agent", Originator => "originator",
-});
 
 impl Field {
     fn bit(self) -> u8 {

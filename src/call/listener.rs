@@ -27,9 +27,12 @@ const SOCKET_PATH_MAX: usize = 107;
 
 options! {
     /// Where clients connect; one section for each address.
-    pub struct ListenSection {
+    pub struct ListenSection => Listener + {
+        /// Its certificate, with TLS.
+        tls: Option<Tls>,
+    } required {
         /// Its name in logs and metrics. Required.
-        name: Option<Arc<str>> = name("nova").required(
+        name: Arc<str> = name("nova").required(
             "the listener has no name",
             "add a name for logs and metrics, such as name = \"nova\"",
         ).line("\"nova\"");
@@ -37,11 +40,11 @@ options! {
         /// Its address. Required. 127.0.0.1 is for clients on this machine, 0.0.0.0 for all clients. A
         /// socket file is for this machine alone, and tells which user connects. It is created at the
         /// start and removed at the end.
-        bind: Option<Bind> = Bind::kind().required(
+        bind: Bind = Bind::kind().required(
             "the listener has no address",
             "add its address, such as bind = \"127.0.0.1:8081\"",
         ).line("\"127.0.0.1:8081\"");
-
+    } {
         /// Permissions of the socket file. A process that may write to the file may connect.
         unix_mode: u32 = file_mode().or(UNIX_MODE).restart();
 
@@ -95,27 +98,6 @@ options! {
         /// Whether a connection without TLS is closed. The default is true, except with protocol =
         /// "auto", which admits both.
         required: Option<bool> = flag().optional().example("true");
-    }
-}
-
-words!(Protocol { "auto" => Auto, "socket" => Socket, "http" => Http, "tcp" => Tcp });
-words!(ProxyProtocol { "off" => Off, "required" => Required });
-words!(UserFrom { "peer" => Peer, "basic" => Basic, "certificate" => Certificate });
-words!(ClientAuth { "off" => Off, "optional" => Optional, "required" => Required });
-
-impl ListenSection {
-    /// The listener, of a config without an error.
-    pub(crate) fn listener(&self, tls: Option<Tls>) -> Listener {
-        Listener {
-            name: self.name.required(),
-            bind: self.bind.required(),
-            unix_mode: self.unix_mode.value,
-            protocol: self.protocol.value,
-            cancel_on_eof: self.cancel_on_eof.value,
-            tls,
-            proxy_protocol: self.proxy_protocol.value,
-            user_from: self.user_from.value,
-        }
     }
 }
 
@@ -240,25 +222,49 @@ fn file_mode() -> Kind<u32> {
     text("\"0000\" to \"0777\", in octal", "0660", read).map(octal, |mode| format!("{mode:04o}"))
 }
 
-/// One `[[listen]]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
-    /// Its name in logs and metrics.
-    pub name: Arc<str>,
-    /// Its address.
-    pub bind: Bind,
-    /// Permissions of its socket file; without effect on TCP.
-    pub unix_mode: u32,
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// Whether the end of a client's bytes means that the client has left.
-    pub cancel_on_eof: bool,
-    /// Its certificate, with TLS.
-    pub tls: Option<Tls>,
-    /// Whether a PROXY header comes first.
-    pub proxy_protocol: ProxyProtocol,
+words! {
+    /// The protocol of a listener.
+    #[derive(Hash)]
+    pub enum Protocol {
+        /// The first byte decides: an upper-case letter is HTTP, 0x16 is TLS if there is a certificate,
+        /// anything else the socket protocol.
+        Auto = "auto",
+        /// One JSON array per connection.
+        Socket = "socket",
+        /// HTTP/1.1.
+        Http = "http",
+        /// Any bytes; one connection is one call.
+        Tcp = "tcp",
+    }
+
+    /// Whether the PROXY protocol is used. It is never guessed: a client that may send an unexpected
+    /// header could pretend to be any other.
+    pub enum ProxyProtocol {
+        /// No.
+        Off = "off",
+        /// Every connection begins with a header, version 1 or 2, from a trusted proxy.
+        Required = "required",
+    }
+
     /// The source of the user's name.
-    pub user_from: UserFrom,
+    pub enum UserFrom {
+        /// The kernel: `uid:1000` on a Unix socket, no user on TCP.
+        Peer = "peer",
+        /// The name in HTTP Basic authentication. It is not checked here.
+        Basic = "basic",
+        /// The common name of the client's certificate.
+        Certificate = "certificate",
+    }
+
+    /// What is asked of clients on TLS.
+    pub enum ClientAuth {
+        /// Nothing.
+        Off = "off",
+        /// A certificate is checked if there is one.
+        Optional = "optional",
+        /// A good certificate.
+        Required = "required",
+    }
 }
 
 impl Listener {
@@ -267,20 +273,6 @@ impl Listener {
     pub fn has_preamble(&self) -> bool {
         self.tls.is_some() || self.proxy_protocol == ProxyProtocol::Required
     }
-}
-
-/// The protocol of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// The first byte decides: an upper-case letter is HTTP, 0x16 is TLS if there is a certificate,
-    /// anything else the socket protocol.
-    Auto,
-    /// One JSON array per connection.
-    Socket,
-    /// HTTP/1.1.
-    Http,
-    /// Any bytes; one connection is one call.
-    Tcp,
 }
 
 impl Protocol {
@@ -325,38 +317,6 @@ impl fmt::Display for Bind {
     }
 }
 
-/// Whether the PROXY protocol is used. It is never guessed: a client that may send an unexpected
-/// header could pretend to be any other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// No.
-    Off,
-    /// Every connection begins with a header, version 1 or 2, from a trusted proxy.
-    Required,
-}
-
-/// The source of the user's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserFrom {
-    /// The kernel: `uid:1000` on a Unix socket, no user on TCP.
-    Peer,
-    /// The name in HTTP Basic authentication. It is not checked here.
-    Basic,
-    /// The common name of the client's certificate.
-    Certificate,
-}
-
-/// What is asked of clients on TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientAuth {
-    /// Nothing.
-    Off,
-    /// A certificate is checked if there is one.
-    Optional,
-    /// A good certificate.
-    Required,
-}
-
 /// TLS on a listener.
 #[derive(Clone)]
 pub struct Tls {
@@ -397,22 +357,18 @@ impl PartialEq for Tls {
 
 impl Eq for Tls {}
 
-/// Why a connection was closed before its first request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rejection {
-    /// A PROXY header is required here, and the peer is no trusted proxy.
-    UntrustedProxy,
-    /// What came instead of a PROXY header is none, or ends in the middle.
-    ProxyHeader,
-    /// TLS is required here, and the client does not speak it.
-    NotTls,
-    /// The TLS handshake failed: no good certificate, nothing in common, or not TLS at all.
-    TlsHandshake,
-    /// The header or the handshake did not come to its end within `handshake_timeout`.
-    HandshakeTimeout,
+labels! {
+    /// Why a connection was closed before its first request.
+    pub enum Rejection {
+        /// A PROXY header is required here, and the peer is no trusted proxy.
+        UntrustedProxy = "untrusted_proxy",
+        /// What came instead of a PROXY header is none, or ends in the middle.
+        ProxyHeader = "proxy_header",
+        /// TLS is required here, and the client does not speak it.
+        NotTls = "not_tls",
+        /// The TLS handshake failed: no good certificate, nothing in common, or not TLS at all.
+        TlsHandshake = "tls_handshake",
+        /// The header or the handshake did not come to its end within `handshake_timeout`.
+        HandshakeTimeout = "handshake_timeout",
+    }
 }
-
-labels!(Rejection {
-    UntrustedProxy => "untrusted_proxy", ProxyHeader => "proxy_header", NotTls => "not_tls",
-    TlsHandshake => "tls_handshake", HandshakeTimeout => "handshake_timeout",
-});

@@ -57,75 +57,71 @@ impl Allowance {
     }
 }
 
-/// How a rate limit handles its calls: every setting other than its size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handling {
-    /// Whether it delays calls.
-    #[serde(with = "word", alias = "observe")]
-    pub mode: BucketMode,
-    /// What happens to a call without tokens.
-    #[serde(with = "word", alias = "reject")]
-    pub on_excess: OnExcess,
-    /// The order of its waiting calls.
-    #[serde(with = "word", alias = "fifo")]
-    pub order: BucketOrder,
-    /// Whether calls are charged their final cost; `None` uses the setting of the costs.
-    pub settle: Option<bool>,
-    /// How long a call may wait.
-    #[serde(with = "word", alias = "no_deadline")]
-    pub deadline: Deadline,
+/// Defines [`Handling`] and a change of it, which the API makes field by field. What follows `=`
+/// reads a field of the API.
+macro_rules! handling {
+    ($($(#[$meta:meta])* $field:ident: $Type:ty = $read:expr;)*) => {
+        /// How a rate limit handles its calls: every setting other than its size.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Handling {
+            $($(#[$meta])* pub $field: $Type,)*
+        }
+
+        /// A change of a [`Handling`]; `None` keeps a value.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the fields are those of `Handling`")]
+        pub struct HandlingPatch {
+            $(pub $field: Option<$Type>,)*
+        }
+
+        impl HandlingPatch {
+            /// The names of the fields in the API.
+            pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+            /// Sets a field to a value from the API.
+            ///
+            /// # Errors
+            ///
+            /// What is valid instead.
+            pub fn set(&mut self, field: &str, given: &serde_json::Value) -> Result<(), String> {
+                match field {
+                    $(stringify!($field) => self.$field = Some($read(given)?),)*
+                    _ => unreachable!("{field} is not one of the fields"),
+                }
+                Ok(())
+            }
+
+            /// The changed handling.
+            #[must_use]
+            pub fn of(self, before: Handling) -> Handling {
+                Handling {
+                    $($field: self.$field.unwrap_or(before.$field),)*
+                }
+            }
+        }
+    };
 }
 
-/// A change of a [`Handling`]; `None` keeps a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are those of `Handling`")]
-pub struct HandlingPatch {
-    pub mode: Option<BucketMode>,
-    pub on_excess: Option<OnExcess>,
-    pub order: Option<BucketOrder>,
-    pub settle: Option<Option<bool>>,
-    pub deadline: Option<Deadline>,
+handling! {
+    /// Whether it delays calls.
+    #[serde(with = "word", alias = "observe")]
+    mode: BucketMode = json::choice;
+    /// What happens to a call without tokens.
+    #[serde(with = "word", alias = "reject")]
+    on_excess: OnExcess = json::choice;
+    /// The order of its waiting calls.
+    #[serde(with = "word", alias = "fifo")]
+    order: BucketOrder = json::choice;
+    /// Whether calls are charged their final cost; `None` uses the setting of the costs.
+    settle: Option<bool> = json::flag_or_null;
+    /// How long a call may wait.
+    #[serde(with = "word", alias = "no_deadline")]
+    deadline: Deadline = json::choice;
 }
 
 words!(BucketMode { "enforce" => Enforce, "observe" => Observe });
 words!(OnExcess { "delay" => Delay, "reject" => Reject });
 words!(BucketOrder { "fair" => Fair, "fifo" => Fifo });
-words!(Deadline { "ordinary" => Ordinary, "none" => None });
-
-impl HandlingPatch {
-    /// The names of the fields in the API.
-    pub const FIELDS: [&'static str; 5] = ["mode", "on_excess", "order", "settle", "deadline"];
-
-    /// Sets a field to a value from the API.
-    ///
-    /// # Errors
-    ///
-    /// What is valid instead.
-    pub fn set(&mut self, field: &str, given: &serde_json::Value) -> Result<(), String> {
-        match field {
-            "mode" => self.mode = Some(json::choice(given)?),
-            "on_excess" => self.on_excess = Some(json::choice(given)?),
-            "order" => self.order = Some(json::choice(given)?),
-            "settle" if given.is_null() => self.settle = Some(None),
-            "settle" => self.settle = Some(Some(json::flag(given)?)),
-            "deadline" => self.deadline = Some(json::choice(given)?),
-            _ => unreachable!("{field} is not one of the fields"),
-        }
-        Ok(())
-    }
-
-    /// The changed handling.
-    #[must_use]
-    pub fn of(self, before: Handling) -> Handling {
-        Handling {
-            mode: self.mode.unwrap_or(before.mode),
-            on_excess: self.on_excess.unwrap_or(before.on_excess),
-            order: self.order.unwrap_or(before.order),
-            settle: self.settle.unwrap_or(before.settle),
-            deadline: self.deadline.unwrap_or(before.deadline),
-        }
-    }
-}
 
 /// A setting as its word. Older state files have a flag: whether it is the second word.
 mod word {

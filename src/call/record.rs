@@ -15,27 +15,23 @@ use tidegate_runtime::lock;
 
 use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Rejection};
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// Answered; no limit delayed it.
-    Passed,
-    /// Answered, after it had waited.
-    Delayed,
-    /// Refused before it waited.
-    Refused,
-    /// Refused at its deadline.
-    Expired,
-    /// Its client left first.
-    Aborted,
-    /// Sent, and the backend failed.
-    Failed,
+labels! {
+    /// How a call ended.
+    pub enum Verdict {
+        /// Answered; no limit delayed it.
+        Passed = "passed",
+        /// Answered, after it had waited.
+        Delayed = "delayed",
+        /// Refused before it waited.
+        Refused = "refused",
+        /// Refused at its deadline.
+        Expired = "expired",
+        /// Its client left first.
+        Aborted = "aborted",
+        /// Sent, and the backend failed.
+        Failed = "failed",
+    }
 }
-
-labels!(Verdict {
-    Passed => "passed", Delayed => "delayed", Refused => "refused",
-    Expired => "expired", Aborted => "aborted", Failed => "failed",
-});
 
 /// The facts that are reported when a call has ended.
 #[derive(Clone, Debug)]

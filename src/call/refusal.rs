@@ -9,25 +9,15 @@ use http::StatusCode;
 /// Each reason once: its word, the code of its answer, its HTTP status.
 macro_rules! reasons {
     ($($(#[$about:meta])* $name:ident: $label:literal, $rc:literal, $status:ident;)*) => {
-        /// Why a call was not answered by the backend. Its number is the `rs` of the answer;
-        /// docs/errors.md has the table.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason {
-            $($(#[$about])* $name,)*
+        labels! {
+            /// Why a call was not answered by the backend. Its number is the `rs` of the answer;
+            /// docs/errors.md has the table.
+            pub enum Reason {
+                $($(#[$about])* $name = $label,)*
+            }
         }
 
         impl Reason {
-            /// Every reason, in the order of their numbers.
-            pub const ALL: [Self; [$($label),*].len()] = [$(Self::$name),*];
-
-            /// The word used in metrics, logs and docs.
-            #[must_use]
-            pub const fn label(self) -> &'static str {
-                match self {
-                    $(Self::$name => $label,)*
-                }
-            }
-
             /// The code of the answer: 503 for overload, 400 for bad input, 500 for what failed
             /// after it was sent. Only tasks have 404, because nova reads it as "the guest is gone"
             /// and asks for no tasks.

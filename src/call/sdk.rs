@@ -14,14 +14,18 @@ pub use tidegate_zvm::reply;
 pub use tidegate_zvm::routes::{Asks, BodyRule, Routed, Row};
 use tidegate_zvm::{functions, routes};
 
-/// What kind of server is behind, and with that what is known of it before the config says anything.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum BackendKind {
-    /// The z/VM SDK server: its functions and routes are known.
-    #[default]
-    Zvm,
-    /// Any other: only routes and functions of the config are known.
-    Http,
+use crate::options::words;
+
+words! {
+    /// What kind of server is behind, and with that what is known of it before the config says anything.
+    #[derive(Default, Hash)]
+    pub enum BackendKind {
+        /// The z/VM SDK server: its functions and routes are known.
+        #[default]
+        Zvm = "zvm",
+        /// Any other: only routes and functions of the config are known.
+        Http = "http",
+    }
 }
 
 impl BackendKind {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use http::{HeaderMap, HeaderName};
 
+pub use super::options::FromListener;
 use crate::call::sdk::{Effort, Kind};
 use crate::call::{BackendKind, Role};
 
@@ -54,17 +55,6 @@ pub struct Known {
     /// Whether calls may be promoted out of it: it is less urgent than `user`, and has no limit of
     /// its own that they would bypass.
     pub may_rise: bool,
-}
-
-/// The setting of a listener for its calls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FromListener {
-    /// The listener's name.
-    pub listener: Arc<str>,
-    /// The class of calls that are not user work by themselves.
-    pub class: Option<Arc<str>>,
-    /// Whether clients may name a class.
-    pub header: bool,
 }
 
 /// The properties of a call that decide its class.
@@ -139,7 +129,7 @@ impl Classes {
         // not know such an action.
         let is_known_write = placed.is_some_and(|placed| placed.is_write);
         let said = listener
-            .filter(|listener| listener.header)
+            .filter(|listener| listener.class_header)
             .and_then(|_| self.said(clues.headers?));
         let given = said.or_else(|| placed?.class.as_deref().and_then(|name| self.get(name)));
         if let Some(class) = given {
@@ -210,7 +200,7 @@ mod tests {
         let listener = |listener: &str, class: Option<&str>, header| FromListener {
             listener: listener.into(),
             class: class.map(Arc::from),
-            header,
+            class_header: header,
         };
         Settings {
             classes: vec![

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use super::OddPaths;
 use super::class::HEADER;
-use super::{OddPaths, Route};
 use crate::call::BackendKind;
 use crate::call::sdk::Effort;
 use crate::options::kind::{choice, flag, function, function_name, list, name, text};
@@ -18,8 +18,6 @@ pub(crate) const ROUTES_MAX: usize = 1024;
 /// Most functions that a list may name.
 const FUNCTIONS_MAX: usize = 1024;
 
-words!(BackendKind { "zvm" => Zvm, "http" => Http });
-words!(OddPaths { "refuse" => Refuse, "forward" => Forward });
 words!(Effort {
     "db" => Db, "cp" => Cp, "smapi" => Smapi, "seconds" => Seconds, "minutes" => Minutes
 });
@@ -89,7 +87,10 @@ options! {
 
 options! {
     /// What a listener says of classes.
-    pub struct ListenerClassSection {
+    pub struct ListenerClassSection => FromListener + {
+        /// The listener's name.
+        listener: Arc<str>,
+    } {
         /// The class of calls that come in here and are not user work by themselves: reads, and unknown
         /// functions. Name "polling" or a class of your own for a listener of pollers only. Name "user"
         /// for a listener where a person waits for every answer.
@@ -104,33 +105,22 @@ options! {
 options! {
     /// The function name of single routes of the HTTP backend, looked up before the built-in table;
     /// one section for each. Name a route to give it a limit of its own, or to exempt it.
-    pub struct RouteSection {
+    pub struct RouteSection => Route required {
         /// The HTTP method. Required.
-        method: Option<Box<str>> = method().required(
+        method: Box<str> = method().required(
             "the route has no method",
             "add method = \"GET\", or \"*\" for all",
         ).example("\"GET\"");
 
         /// The path. Required.
-        path: Option<Box<str>> = path().required(
+        path: Box<str> = path().required(
             "the route has no path",
             "add a path, such as path = \"/guests/{userid}/info\"",
         ).example("\"/reports/{id}\"");
-
+    } {
         /// The name that its limit has in smapi_rate_limit_per_window. Without it, or with "", the route
         /// meets no limit at all.
         function: Option<Arc<str>> = route_function().or(None).example("\"report_get\"");
-    }
-}
-
-impl RouteSection {
-    /// The route, of a config without an error.
-    pub(crate) fn route(&self) -> Route {
-        Route {
-            method: self.method.required(),
-            path: self.path.required(),
-            function: self.function.value.clone(),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::admit::{ClassRule, Deadline, Pool};
 use crate::call::BackendKind;
 use crate::call::sdk::{Effort, Kind as Writes};
-use crate::classify::class::{self, FromListener, Known, POLLING, USER};
+use crate::classify::class::{self, Known, POLLING, USER};
 use crate::options::Reading;
 
 use super::sections::{Class, Sections};
@@ -136,17 +136,14 @@ impl Sections {
             let effort = placed.effort.value;
             efforts.extend(effort.map(|effort| (effort, Arc::clone(&rule.name))));
         }
-        let listeners = self.listen.iter().flatten().map(|it| FromListener {
-            listener: it.listen.name.required(),
-            class: it.class.class.value.clone(),
-            header: it.class.class_header.value,
-        });
+        let listeners = self.listen.iter().flatten();
+        let listeners = listeners.map(|it| it.class.settings(it.listen.name.required()));
         class::Settings {
             classes: known.collect(),
             functions,
             efforts,
             listeners: listeners
-                .filter(|it| it.header || it.class.is_some())
+                .filter(|it| it.class_header || it.class.is_some())
                 .collect(),
             header: self.header.header.value.clone(),
         }

@@ -15,13 +15,12 @@ use crate::options::{Kind, Mistake, Options, Section, Toml, options, words, writ
 /// Most limits that are shared.
 const LIMITS_MAX: usize = 64;
 
-/// The service that shares the capacity out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Engine {
-    Lease,
+words! {
+    /// The service that shares the capacity out.
+    pub(super) enum Engine {
+        Lease = "lease",
+    }
 }
-
-words!(Engine { "lease" => Lease });
 
 options! {
     /// Limits that several sidecars in front of one backend share: docs/leases-sidecar.md.

@@ -22,18 +22,15 @@ const TEXT_MAX: usize = 1024;
 // A store takes every key that a claim may have.
 const _: () = assert!(QUOTA_KEY_BYTES_MAX <= tidegate_quota::Key::BYTES_MAX);
 
-/// `engine`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Store {
-    Memory,
-    ZooKeeper,
-    Etcd,
-    Redis,
+words! {
+    /// `engine`
+    pub(super) enum Store {
+        Memory = "memory",
+        ZooKeeper = "zookeeper",
+        Etcd = "etcd",
+        Redis = "redis",
+    }
 }
-
-words!(Store {
-    "memory" => Memory, "zookeeper" => ZooKeeper, "etcd" => Etcd, "redis" => Redis
-});
 
 impl Store {
     /// What people call it.

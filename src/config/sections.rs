@@ -196,6 +196,6 @@ impl Listen {
     pub(super) fn listener(&self) -> Listener {
         let is_loaded = self.loaded.is_some() || !self.tls.section.given;
         assert!(is_loaded, "files that can't be used are an error");
-        self.listen.listener(self.loaded.clone())
+        self.listen.settings(self.loaded.clone())
     }
 }

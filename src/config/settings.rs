@@ -11,6 +11,7 @@ use crate::admit::PacedLimit;
 use crate::admit::options::unless_off;
 use crate::call::Bind;
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
+use crate::classify::options::RouteSection;
 use crate::options::At;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::{admit, callers, classify};
@@ -73,7 +74,7 @@ fn classify(all: &Sections) -> classify::Settings {
     classify::Settings {
         kind: all.backend_kind(),
         odd_paths: all.paths.odd_paths.value,
-        routes: all.routes.iter().map(|route| route.route()).collect(),
+        routes: all.routes.iter().map(RouteSection::settings).collect(),
         functions: all.functions().into_iter().map(Arc::from).collect(),
         has_socket: all.backend.socket.value.is_some(),
         has_http: all.backend.http.value.is_some(),

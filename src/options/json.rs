@@ -30,6 +30,11 @@ pub(crate) fn flag(given: &Value) -> Result<bool, String> {
     given.as_bool().ok_or_else(|| wrong("true or false", given))
 }
 
+/// A flag, or none for `null`.
+pub(crate) fn flag_or_null(given: &Value) -> Result<Option<bool>, String> {
+    (!given.is_null()).then(|| flag(given)).transpose()
+}
+
 /// One word of a few.
 pub(crate) fn choice<T: Words>(given: &Value) -> Result<T, String> {
     one_of(text(given)?)

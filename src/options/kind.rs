@@ -625,8 +625,20 @@ impl Measure {
     }
 }
 
-/// Gives each value of a type its word: `words!(Format { "auto" => Auto, "text" => Text })`.
+/// Defines types with one word for each of their values:
+/// `words! { pub enum Format { Auto = "auto", Text = "text" } }`. A type that is defined elsewhere
+/// gets its words by `words!(Format { "auto" => Auto, "text" => Text })`.
 macro_rules! words {
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis enum $Type:ident { $($(#[$about:meta])* $value:ident = $word:literal,)* }
+    )+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $Type { $($(#[$about])* $value,)* }
+
+        $crate::options::words!($Type { $($word => $value),* });
+    )+};
     ($Type:ty { $($word:literal => $value:ident),* $(,)? }) => {
         impl $crate::options::Words for $Type {
             const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),*];

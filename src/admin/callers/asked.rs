@@ -119,7 +119,7 @@ impl Asked for NewRateLimit {
     const FIELDS: &[&[&str]] = &[
         &["label", "kind", "profile", "burst", "fill", "rate", "ratio"],
         &["derive", "exempt", "callers"],
-        &HandlingPatch::FIELDS,
+        HandlingPatch::FIELDS,
     ];
 
     fn read(fields: &mut Fields) -> Read<Self> {
@@ -137,7 +137,7 @@ impl Asked for RateLimitPatch {
     const FIELDS: &[&[&str]] = &[
         &["label", "kind", "profile", "burst", "fill", "rate", "ratio"],
         &["exempt"],
-        &HandlingPatch::FIELDS,
+        HandlingPatch::FIELDS,
     ];
 
     fn read(fields: &mut Fields) -> Read<Self> {

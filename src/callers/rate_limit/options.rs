@@ -18,63 +18,51 @@ use crate::options::kind::{
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, Options, options, words};
 
-/// `kind`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Bucket,
-    Paced,
-    Quota,
-}
+words! {
+    /// `kind`
+    pub(crate) enum Form {
+        Bucket = "bucket",
+        Paced = "paced",
+        Quota = "quota",
+    }
 
-/// `applies_to`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AppliesTo {
-    /// The callers that name it.
-    Callers,
-    Total,
-    Function,
-    /// Each caller, of a quota.
-    Caller,
-    /// Each user, of a quota.
-    User,
-}
+    /// `applies_to`
+    pub(crate) enum AppliesTo {
+        /// The callers that name it.
+        Callers = "callers",
+        Total = "total",
+        Function = "function",
+        /// Each caller, of a quota.
+        Caller = "caller",
+        /// Each user, of a quota.
+        User = "user",
+    }
 
-/// `mode`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Enforce,
-    /// Not for a quota.
-    Observe,
-    /// Only for a quota.
-    Optimistic,
-}
+    /// `mode`
+    pub(crate) enum Mode {
+        Enforce = "enforce",
+        /// Not for a quota.
+        Observe = "observe",
+        /// Only for a quota.
+        Optimistic = "optimistic",
+    }
 
-/// `on_excess`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Excess {
-    /// Not for a quota.
-    Delay,
-    /// Only for a quota.
-    Wait,
-    Reject,
-}
+    /// `on_excess`
+    pub(crate) enum Excess {
+        /// Not for a quota.
+        Delay = "delay",
+        Reject = "reject",
+        /// Only for a quota.
+        Wait = "wait",
+    }
 
-/// `when_store_away`, without the share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WhenAway {
-    Deny,
-    Allow,
-    Safe,
+    /// `when_store_away`, without the share.
+    pub(crate) enum WhenAway {
+        Deny = "deny",
+        Allow = "allow",
+        Safe = "safe",
+    }
 }
-
-words!(Form { "bucket" => Bucket, "paced" => Paced, "quota" => Quota });
-words!(AppliesTo {
-    "callers" => Callers, "total" => Total, "function" => Function, "caller" => Caller,
-    "user" => User
-});
-words!(Mode { "enforce" => Enforce, "observe" => Observe, "optimistic" => Optimistic });
-words!(Excess { "delay" => Delay, "reject" => Reject, "wait" => Wait });
-words!(WhenAway { "deny" => Deny, "allow" => Allow, "safe" => Safe });
 
 options! {
     /// A rate limit: tokens that its callers share, or that each of them has; one section for each.
