@@ -94,8 +94,8 @@ fn token() -> Kind<Token> {
         }
         Some(given) => Ok(Token(given.into())),
     };
-    Kind::new("1 to 1024 visible ASCII characters", read, |_| {
-        String::new()
+    Kind::new("1 to 1024 visible ASCII characters", read, |token| {
+        token.0.to_string()
     })
 }
 

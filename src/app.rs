@@ -237,7 +237,9 @@ impl App {
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
         }
-        warn_of_restarts(&before, &config);
+        for key in config.waits_for_restart(&before) {
+            warn!(key, "takes effect only after a restart");
+        }
         shared.config.set(config);
         drop(one_at_a_time);
         *lock(&shared.refused) = None;
@@ -344,35 +346,6 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
         // Those that were about to enter the queue.
         gate.remove_bucket(id, |caller| callers.reroute(CallerId(caller.0)));
     }
-}
-
-/// Logs each changed option that a reload cannot apply.
-fn warn_of_restarts(before: &Config, config: &Config) {
-    let mut listeners = config.listen.listeners.iter();
-    let has_new_mode = |listener: &Listener| {
-        let mut before = before.listen.listeners.iter();
-        before.any(|it| it.bind == listener.bind && it.unix_mode != listener.unix_mode)
-    };
-    let warn = |is_changed: bool, key| {
-        if is_changed {
-            warn!(key, "takes effect only after a restart");
-        }
-    };
-    warn(listeners.any(has_new_mode), "listen.unix_mode");
-    warn(
-        before.listen.threads != config.listen.threads,
-        "server.threads",
-    );
-    warn(before.admin != config.admin, "admin");
-    let state_file = &config.callers.state_file;
-    warn(
-        before.callers.state_file != *state_file,
-        "callers.state_file",
-    );
-    warn(
-        before.telemetry.format != config.telemetry.format,
-        "log.format",
-    );
 }
 
 /// Divides the process's descriptors, and shows how many connections that allows.

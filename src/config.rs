@@ -15,6 +15,7 @@ mod etcd_tls;
 mod fill_in;
 #[cfg(feature = "leases")]
 pub mod lease_server;
+mod part;
 mod quota_store;
 mod sections;
 mod settings;
@@ -23,14 +24,13 @@ mod shared_limits;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use self::descriptors::Descriptors;
 use self::sections::Sections;
 use crate::call::BackendKind;
 use crate::listen;
 use crate::options::tree::Table;
-use crate::options::{Catalogue, Reading};
+use crate::options::{Catalogue, Reading, Restarts};
 pub use crate::options::{Place, Problem, Problems, Severity};
 use crate::telemetry::Format;
 
@@ -74,6 +74,17 @@ pub struct Config {
     pub telemetry: crate::telemetry::Settings,
     /// Every option in effect as TOML, without secrets.
     effective: String,
+    /// The options whose change takes effect only after a restart.
+    restarts: Restarts,
+}
+
+impl Config {
+    /// The options that differ from those of the config before, and take effect only after a
+    /// restart.
+    #[must_use]
+    pub fn waits_for_restart(&self, before: &Self) -> Vec<String> {
+        self.restarts.changed(&before.restarts)
+    }
 }
 
 /// A config without an error.
@@ -208,8 +219,8 @@ pub fn read_knowing(
     known_functions: &[&str],
 ) -> Result<Checked, Problems> {
     let mut reading = Reading::of(text, EXAMPLE);
-    let pathless = reading.lay_over(env);
-    let (config, problems) = checked(reading, pathless, known_functions);
+    reading.lay_over(env);
+    let (config, problems) = checked(reading, known_functions);
     let problems = Problems::new(origin, text, problems);
     match config {
         Some(config) => Ok(Checked {
@@ -226,21 +237,14 @@ pub fn read_knowing(
 ///
 /// Every mistake.
 pub(crate) fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
-    let (config, problems) = checked(Reading::of_tree(tree, EXAMPLE), Vec::new(), &[]);
+    let (config, problems) = checked(Reading::of_tree(tree, EXAMPLE), &[]);
     config.ok_or(problems)
 }
 
 /// The config, if it has no error, and every mistake and warning.
-fn checked(
-    mut reading: Reading,
-    pathless: Vec<Arc<str>>,
-    known_functions: &[&str],
-) -> (Option<Config>, Vec<Problem>) {
+fn checked(mut reading: Reading, known_functions: &[&str]) -> (Option<Config>, Vec<Problem>) {
     let mut sections = Sections::read(&reading);
     checks::check(&sections, known_functions, &reading.notes);
-    for variable in pathless {
-        reading.pathless(variable);
-    }
     let problems = reading.problems();
     if problems.iter().any(|it| it.severity == Severity::Error) {
         return (None, problems);

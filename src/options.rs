@@ -24,18 +24,17 @@ pub(crate) mod tree;
 
 pub use catalogue::Catalogue;
 pub use kind::{Mistake, Words};
-pub use notes::At;
-pub use place::Place;
+pub use place::{At, Place};
 pub use problem::{Problem, Problems, Severity};
 pub use reader::{Mark, Options, Section, Setting};
-pub use toml::Toml;
+pub use toml::{Restarts, Toml};
 
 pub(crate) use kind::{Kind, words};
 pub(crate) use nearest::nearest;
 pub(crate) use notes::Notes;
 #[cfg(feature = "leases")]
 pub(crate) use place::Lines;
-pub(crate) use reader::{Reading, write_section};
+pub(crate) use reader::Reading;
 pub(crate) use shown::did_you_mean;
 
 /// Defines the options of a section.
@@ -109,12 +108,17 @@ macro_rules! options {
             fn write(&self, out: &mut $crate::options::Toml) {
                 $(self.$field.write(stringify!($field), &$option, out);)*
             }
+        }
 
-            fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
+        #[allow(dead_code, reason = "few sections are looked at option by option")]
+        impl $Section {
+            /// Its options by the names of their fields.
+            pub(crate) fn marks(&self) -> Vec<(&'static str, &$crate::options::Mark)> {
                 vec![$((stringify!($field), &self.$field.mark)),*]
             }
 
-            fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
+            /// The same, to mute options that have no effect.
+            pub(crate) fn marks_mut(&mut self) -> Vec<(&'static str, &mut $crate::options::Mark)> {
                 vec![$((stringify!($field), &mut self.$field.mark)),*]
             }
         }

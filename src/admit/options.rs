@@ -10,7 +10,7 @@ use crate::options::kind::{
 use crate::options::shown::quoted;
 use crate::options::toml::string;
 use crate::options::tree::{Node, Value};
-use crate::options::{Kind, Mistake, Place, options, words};
+use crate::options::{At, Kind, Mistake, Place, options, words};
 
 /// Largest number of calls that a limit may allow.   calls
 pub(crate) const CALLS_MAX: u32 = 1_000_000;
@@ -247,7 +247,7 @@ pub(crate) struct FunctionLimit {
     pub(crate) name: Arc<str>,
     pub(crate) calls: u32,
     /// The key and the place of this part of the value.
-    pub(crate) part: (String, Place),
+    pub(crate) part: At,
 }
 
 /// The name that stands for all functions together.
@@ -322,7 +322,7 @@ impl PerWindow {
             self.functions.push(FunctionLimit {
                 name: name.into(),
                 calls,
-                part: (key.to_owned(), number.place.clone()),
+                part: At::new(key, &number.place),
             });
         }
         Ok(())

@@ -28,7 +28,6 @@ use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::{Clock, lock};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::warn;
 
 use self::driver::Driver;
 use self::metrics::QuotaMetrics;
@@ -88,9 +87,6 @@ impl Quotas {
         let mut settings = settings.in_force();
         // The driver first, so that it knows a new quota before its first request.
         if let Some(running) = &*running {
-            if running.driver.engine != settings.engine {
-                warn!(key = "quota", "takes effect only after a restart");
-            }
             keep_namespaces(&mut settings, &running.settings.borrow());
             running.settings.send_replace(Arc::new(settings.clone()));
         } else {
@@ -139,8 +135,6 @@ fn keep_namespaces(settings: &mut tidegate_quota::Quotas, before: &tidegate_quot
         let Some(known) = known.filter(|known| known.namespace != limit.namespace) else {
             continue;
         };
-        let key = "rate_limit.namespace";
-        warn!(key, limit = %limit.name, "takes effect only after a restart");
         limit.namespace.clone_from(&known.namespace);
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use foldhash::{HashMap, HashMapExt};
 use http::{HeaderMap, HeaderName};
 
-pub use super::options::FromListener;
+pub use super::options::{FromListener, HEADER};
 use crate::call::sdk::{Effort, Kind};
 use crate::call::{BackendKind, Role};
 
@@ -28,9 +28,6 @@ pub const USER: &str = "user";
 
 /// The built-in class of everything else.
 pub const POLLING: &str = "polling";
-
-/// The header that names a class, unless the config names another.
-pub const HEADER: &str = "x-tidegate-class";
 
 /// The rules for classes.
 #[derive(Clone, Debug, PartialEq, Eq)]

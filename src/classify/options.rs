@@ -6,12 +6,14 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::OddPaths;
-use super::class::HEADER;
 use crate::call::BackendKind;
 use crate::call::sdk::Effort;
 use crate::options::kind::{choice, flag, function, function_name, list, name, text};
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, options, words};
+
+/// The header that names a class, unless the config names another.
+pub const HEADER: &str = "x-tidegate-class";
 
 /// Most `[[route]]`s; every HTTP request is compared with them.
 pub(crate) const ROUTES_MAX: usize = 1024;

@@ -90,7 +90,7 @@ impl Sections {
             if !self.classes.iter().any(is_this) {
                 let reading = Reading::of(&format!("[[class]]\nname = \"{name}\"\n"), "");
                 self.classes
-                    .extend(reading.root().each("class", 1, Class::read));
+                    .extend(reading.root().each::<Class>("class", 1));
             }
         }
         self.classes

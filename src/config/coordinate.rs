@@ -6,11 +6,12 @@ use std::time::Duration;
 use tidegate_leases::sharing::{ID_BYTES_MAX, ServerAddress};
 use tidegate_limits::Fill;
 
+use super::part::Part;
 use crate::options::kind::{
     HOUR, MINUTE, MS, SECOND, choice, distinct, duration, integer, list, number, text,
 };
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, Options, Section, Toml, options, words, write_section};
+use crate::options::{Kind, Mistake, Options, Section, Toml, options, words};
 
 /// Most limits that are shared.
 const LIMITS_MAX: usize = 64;
@@ -113,19 +114,21 @@ fn servers() -> Kind<Vec<ServerAddress>> {
     distinct(list(64, "[\"10.0.0.1:5101\"]", server)).described("[\"host:port\", …]")
 }
 
-impl Coordinate {
-    pub(super) fn read(section: &Section<'_>) -> Self {
+impl Part for Coordinate {
+    fn read_from(root: &Section<'_>, key: &'static str) -> Self {
+        let section = root.section(key).aside();
         Self {
             section: section.read(),
-            limits: section.each("limit", LIMITS_MAX, SharedSection::read),
+            limits: section.each("limit", LIMITS_MAX),
         }
     }
 
-    pub(super) fn write(&self, out: &mut Toml) {
+    fn write_under(&self, key: &str, out: &mut Toml) {
         if self.section.section.given {
-            write_section(out, "[coordinate]", &[&self.section]);
+            self.section.write_under(key, out);
             for limit in &self.limits {
-                write_section(out, "[[coordinate.limit]]", &[limit]);
+                out.header(format!("[[{key}.limit]]"));
+                limit.write(out);
             }
         }
     }

@@ -23,10 +23,9 @@ use self::options::{
     ZooKeeperSection,
 };
 use super::etcd_tls::EtcdTlsSection;
+use super::part::Part;
 use super::{LoadError, read_text};
-use crate::options::{
-    Catalogue, Mark, Notes, Options, Problems, Reading, Section, Toml, write_section,
-};
+use crate::options::{Catalogue, Mark, Notes, Options, Problems, Reading, Section, Toml};
 use crate::telemetry::{self, Format};
 
 pub use doorman::templates;
@@ -271,15 +270,17 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     let id = own.id.value.get_or_insert_with(|| address.clone()).clone();
     let mut shown = Toml::default();
     own.write(&mut shown);
-    write_section(&mut shown, "[bounds]", &[&bounds]);
-    write_section(&mut shown, "[election]", &[&elected]);
+    bounds.write_under("bounds", &mut shown);
+    elected.write_under("election", &mut shown);
     if etcd.settings.is_some() {
-        write_section(&mut shown, "[etcd]", &[&etcd.options, &etcd.tls]);
+        etcd.options.write_under("etcd", &mut shown);
+        etcd.tls.write_under("etcd", &mut shown);
     }
     if zookeeper.servers.value.is_some() {
-        write_section(&mut shown, "[zookeeper]", &[&zookeeper]);
+        zookeeper.write_under("zookeeper", &mut shown);
     }
-    write_section(&mut shown, "[log]", &[&log]);
+    log.write_under("log", &mut shown);
+    let (shown, _) = shown.finish();
     Some(LeaseServer {
         bind,
         status_bind: own.status_bind.value,
@@ -306,7 +307,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
             bounds: bounds.bounds(),
         },
         parents,
-        shown: shown.finish().into(),
+        shown: shown.into(),
     })
 }
 

@@ -10,9 +10,10 @@ use tidegate_quota::Engine;
 use crate::call::claim::QUOTA_KEY_BYTES_MAX;
 use crate::options::kind::{HOUR, SECOND, choice, distinct, duration, integer, line, list, secret};
 use crate::options::shown::quoted;
-use crate::options::{Notes, Options, Section, Toml, options, words, write_section};
+use crate::options::{Notes, Section, Toml, options, words};
 
 use super::etcd_tls::EtcdTlsSection;
+use super::part::Part;
 
 /// Most servers that are named.
 const SERVERS_MAX: usize = 64;
@@ -105,8 +106,9 @@ pub(super) struct QuotaStore {
     pub(super) engine: Option<Engine>,
 }
 
-impl QuotaStore {
-    pub(super) fn read(section: &Section<'_>) -> Self {
+impl Part for QuotaStore {
+    fn read_from(root: &Section<'_>, key: &'static str) -> Self {
+        let section = root.section(key).aside();
         let mut this = Self {
             store: section.read(),
             tls: section.read(),
@@ -119,6 +121,15 @@ impl QuotaStore {
         this
     }
 
+    fn write_under(&self, key: &str, out: &mut Toml) {
+        if self.store.section.given {
+            self.store.write_under(key, out);
+            self.tls.write_under(key, out);
+        }
+    }
+}
+
+impl QuotaStore {
     /// How many sidecars share the quotas, if that could be read.
     pub(super) fn sidecars(&self) -> Option<u32> {
         match self.store.engine.meant()? {
@@ -130,12 +141,6 @@ impl QuotaStore {
     /// Whether they are kept in this process.
     pub(super) fn is_memory(&self) -> bool {
         self.store.engine.meant() == Some(&Store::Memory)
-    }
-
-    pub(super) fn write(&self, out: &mut Toml) {
-        if self.store.section.given {
-            write_section(out, "[quota]", &[&self.store, &self.tls]);
-        }
     }
 
     /// The settings of the engine, with a note of all that is wrong: then they are not used. Fills

@@ -17,7 +17,7 @@ use crate::classify::options::{
 use crate::coalesce;
 use crate::forward::options::{BackendSection, BoundsSection};
 use crate::listen::ServerSection;
-use crate::options::{At, Options, Reading, Section, Toml, write_section};
+use crate::options::{Options, Reading, Restarts, Section, Toml};
 use crate::protocol::ClientSection;
 use crate::protocol::trusted::ProxiesSection;
 use crate::tasks;
@@ -25,39 +25,61 @@ use crate::telemetry;
 
 use super::certificates;
 use super::coordinate::Coordinate;
+use super::part::{Entry, Part};
 use super::quota_store::QuotaStore;
 
-/// The whole config, as it was given.
-pub(super) struct Sections {
-    pub(super) server: ServerSection,
+macro_rules! sections {
+    ($($(#[$about:meta])* $part:ident: $Part:ty = $key:literal;)*) => {
+        /// The whole config, as it was given, in the order of the example.
+        pub(super) struct Sections {
+            $($(#[$about])* pub(super) $part: $Part,)*
+        }
+
+        impl Sections {
+            pub(super) fn read(reading: &Reading) -> Self {
+                let root = reading.root();
+                Self { $($part: Part::read_from(&root, $key),)* }
+            }
+
+            /// The config in effect as TOML, defaults filled in, and what of it needs a restart.
+            /// Secrets are hidden; apart from them, reading the text gives the same config again.
+            pub(super) fn write(&self) -> (String, Restarts) {
+                let mut out = Toml::default();
+                $(self.$part.write_under($key, &mut out);)*
+                out.finish()
+            }
+        }
+    };
+}
+
+sections! {
+    server: ServerSection = "server";
     /// None where the listeners can't be read.
-    pub(super) listen: Option<Vec<Listen>>,
-    /// Where listeners would stand.
-    pub(super) listen_at: At,
-    pub(super) client: ClientSection,
-    pub(super) paths: PathsSection,
-    pub(super) proxies: ProxiesSection,
-    pub(super) callers: CallersSection,
-    pub(super) caller: Vec<CallerSection>,
-    pub(super) rate_limits: Vec<RateLimit>,
-    pub(super) costs: CostsSection,
-    pub(super) profiles: Profiles,
-    pub(super) kind: KindSection,
-    pub(super) backend: BackendSection,
-    pub(super) bounds: BoundsSection,
-    pub(super) queue: QueueSection,
-    pub(super) limits: LimitsSection,
-    pub(super) exempt: ExemptSection,
-    pub(super) header: HeaderSection,
-    pub(super) promote: PromoteSection,
-    pub(super) classes: Vec<Class>,
-    pub(super) coalesce: coalesce::Section,
-    pub(super) tasks: tasks::Section,
-    pub(super) coordinate: Coordinate,
-    pub(super) quota: QuotaStore,
-    pub(super) admin: admin::Section,
-    pub(super) log: telemetry::Section,
-    pub(super) routes: Vec<RouteSection>,
+    listen: Option<Vec<Listen>> = "listen";
+    client: ClientSection = "client";
+    paths: PathsSection = "client";
+    proxies: ProxiesSection = "callers";
+    callers: CallersSection = "callers";
+    caller: Vec<CallerSection> = "caller";
+    rate_limits: Vec<RateLimit> = "rate_limit";
+    costs: CostsSection = "costs";
+    profiles: Profiles = "profiles";
+    kind: KindSection = "backend";
+    backend: BackendSection = "backend";
+    bounds: BoundsSection = "backend";
+    queue: QueueSection = "queue";
+    limits: LimitsSection = "limits";
+    exempt: ExemptSection = "limits";
+    header: HeaderSection = "classes";
+    promote: PromoteSection = "classes";
+    classes: Vec<Class> = "class";
+    coalesce: coalesce::Section = "coalesce";
+    tasks: tasks::Section = "tasks";
+    coordinate: Coordinate = "coordinate";
+    quota: QuotaStore = "quota";
+    admin: admin::Section = "admin";
+    log: telemetry::Section = "log";
+    routes: Vec<RouteSection> = "route";
 }
 
 /// `[[listen]]`
@@ -81,97 +103,66 @@ pub(super) struct Class {
     pub(super) placed: PlacedSection,
 }
 
-impl Sections {
-    pub(super) fn read(reading: &Reading) -> Self {
-        let root = reading.root();
-        let server = root.section("server").read();
-        let listen = root.sections("listen", LISTENERS_MAX);
-        let (client, callers) = (root.section("client"), root.section("callers"));
-        Self {
-            server,
-            listen: listen.map(|list| list.iter().map(Listen::read).collect()),
-            listen_at: root.mark().inside("listen"),
-            client: client.read(),
-            paths: client.read(),
-            proxies: callers.read(),
-            callers: callers.read(),
-            caller: root.each("caller", CALLERS_MAX, CallerSection::read),
-            rate_limits: root.each("rate_limit", RATE_LIMITS_MAX, |it| RateLimit {
-                limit: it.read(),
-                quota: it.read(),
-            }),
-            costs: root.section("costs").read(),
-            profiles: Profiles::read(&root.section("profiles")),
-            kind: root.section("backend").read(),
-            backend: root.section("backend").read(),
-            bounds: root.section("backend").read(),
-            queue: root.section("queue").read(),
-            limits: root.section("limits").read(),
-            exempt: root.section("limits").read(),
-            header: root.section("classes").read(),
-            promote: root.section("classes").read(),
-            classes: root.each("class", CLASSES_MAX, Class::read),
-            coalesce: root.section("coalesce").read(),
-            tasks: root.section("tasks").read(),
-            coordinate: Coordinate::read(&root.section("coordinate").aside()),
-            quota: QuotaStore::read(&root.section("quota").aside()),
-            admin: root.section("admin").read(),
-            log: root.section("log").read(),
-            routes: root.each("route", ROUTES_MAX, RouteSection::read),
-        }
+impl Entry for CallerSection {
+    const MAX: usize = CALLERS_MAX;
+}
+
+impl Entry for RateLimit {
+    const MAX: usize = RATE_LIMITS_MAX;
+}
+
+impl Entry for Class {
+    const MAX: usize = CLASSES_MAX;
+}
+
+impl Entry for RouteSection {
+    const MAX: usize = ROUTES_MAX;
+}
+
+impl Options for RateLimit {
+    fn read(section: &Section<'_>) -> Self {
+        let (limit, quota) = (section.read(), section.read());
+        Self { limit, quota }
     }
 
-    /// The config in effect as TOML, defaults filled in. Secrets are hidden; apart from them,
-    /// reading the text gives the same config again.
-    pub(super) fn write(&self) -> String {
-        let mut out = Toml::default();
-        write_section(&mut out, "[server]", &[&self.server]);
-        for listener in self.listen.iter().flatten() {
-            write_section(&mut out, "[[listen]]", &[&listener.listen, &listener.class]);
-            if listener.tls.section.given {
-                write_section(&mut out, "[listen.tls]", &[&listener.tls]);
-            }
-        }
-        write_section(&mut out, "[client]", &[&self.client, &self.paths]);
-        write_section(&mut out, "[callers]", &[&self.proxies, &self.callers]);
-        write_section(&mut out, "[costs]", &[&self.costs]);
-        out.header("[profiles]");
-        self.profiles.write(&mut out);
-        for RateLimit { limit, quota } in &self.rate_limits {
-            write_section(&mut out, "[[rate_limit]]", &[limit, quota]);
-        }
-        for caller in &self.caller {
-            write_section(&mut out, "[[caller]]", &[caller]);
-        }
-        self.quota.write(&mut out);
-        write_section(
-            &mut out,
-            "[backend]",
-            &[&self.kind, &self.backend, &self.bounds],
-        );
-        write_section(&mut out, "[queue]", &[&self.queue]);
-        write_section(&mut out, "[limits]", &[&self.limits, &self.exempt]);
-        write_section(&mut out, "[classes]", &[&self.header, &self.promote]);
-        for Class { class, placed } in &self.classes {
-            write_section(&mut out, "[[class]]", &[class, placed]);
-        }
-        write_section(&mut out, "[coalesce]", &[&self.coalesce]);
-        write_section(&mut out, "[tasks]", &[&self.tasks]);
-        self.coordinate.write(&mut out);
-        write_section(&mut out, "[admin]", &[&self.admin]);
-        write_section(&mut out, "[log]", &[&self.log]);
-        for route in &self.routes {
-            write_section(&mut out, "[[route]]", &[route]);
-        }
-        out.finish()
+    fn write(&self, out: &mut Toml) {
+        out.entry(self.limit.name.value.as_deref());
+        self.limit.write(out);
+        self.quota.write(out);
     }
 }
 
-impl Class {
-    pub(super) fn read(section: &Section<'_>) -> Self {
-        Self {
-            class: section.read(),
-            placed: section.read(),
+impl Options for Class {
+    fn read(section: &Section<'_>) -> Self {
+        let (class, placed) = (section.read(), section.read());
+        Self { class, placed }
+    }
+
+    fn write(&self, out: &mut Toml) {
+        self.class.write(out);
+        self.placed.write(out);
+    }
+}
+
+impl Part for Option<Vec<Listen>> {
+    fn read_from(root: &Section<'_>, key: &'static str) -> Self {
+        let listeners = root.sections(key, LISTENERS_MAX)?;
+        Some(listeners.iter().map(Listen::read).collect())
+    }
+
+    fn write_under(&self, key: &str, out: &mut Toml) {
+        for Listen {
+            listen, class, tls, ..
+        } in self.iter().flatten()
+        {
+            out.header(format!("[[{key}]]"));
+            // A listener on another address is another one.
+            out.entry(listen.bind.value.as_ref());
+            listen.write(out);
+            class.write(out);
+            if tls.section.given {
+                tls.write_under(&format!("{key}.tls"), out);
+            }
         }
     }
 }

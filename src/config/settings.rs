@@ -36,6 +36,7 @@ pub(super) fn of(mut all: Sections) -> Config {
     let listeners = all.listen.iter().flatten().map(Listen::listener);
     let own = all.own_addresses().filter_map(|(bind, _)| bind.tcp());
     let own: Arc<[SocketAddr]> = own.filter(|bind| bind.port() != 0).collect();
+    let (effective, restarts) = all.write();
     let trusted_proxies = all.proxies.trusted_proxies.value.clone();
     Config {
         listen: all.server.settings(listeners.collect()),
@@ -51,7 +52,8 @@ pub(super) fn of(mut all: Sections) -> Config {
         quotas: quotas(all),
         admin: all.admin.settings(),
         telemetry: all.log.settings(),
-        effective: all.write(),
+        effective,
+        restarts,
     }
 }
 

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::place::Place;
-use super::shown::{did_you_mean, quoted};
+use super::place::{At, Place};
+use super::shown::{did_you_mean, quoted, shortened};
 use super::toml::string;
 use super::tree::{Node, Value};
 
@@ -26,7 +26,7 @@ pub struct Mistake {
     pub(crate) message: String,
     pub(crate) cure: String,
     /// The part of the value that is wrong: its key and its place.
-    pub(crate) part: Option<(String, Place)>,
+    pub(crate) part: Option<At>,
 }
 
 impl Mistake {
@@ -45,7 +45,7 @@ impl Mistake {
 
     /// The same, about one part of the value. An empty key is the key of the whole value.
     pub(crate) fn in_part(self, key: &str, place: &Place) -> Self {
-        let part = Some((key.to_owned(), place.clone()));
+        let part = Some(At::new(shortened(key), place));
         Self { part, ..self }
     }
 }
@@ -328,7 +328,7 @@ pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
             Err(Mistake::new(told, cure.clone()))
         }
     };
-    Kind::new(allowed, read, |_| string(super::shown::HIDDEN))
+    Kind::new(allowed, read, |secret: &String| string(secret))
 }
 
 /// Longest name: one is a label of metrics, and part of replies.   bytes

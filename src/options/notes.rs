@@ -4,50 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use super::kind::Mistake;
-use super::place::Place;
+use super::place::{At, Place};
 use super::problem::{Problem, Severity};
-use super::shown::shortened;
-
-/// The path and the place of an option.
-#[derive(Clone, Debug)]
-pub struct At {
-    /// Its path: `listen[0].bind`.
-    pub(crate) key: String,
-    pub(crate) place: Place,
-}
-
-impl At {
-    /// The place of something inside it.
-    pub(crate) fn inside(&self, key: &str) -> Self {
-        self.part(&(key.to_owned(), self.place.clone()))
-    }
-
-    /// The place of a part of its value. An empty key is the key of the whole value.
-    pub(crate) fn part(&self, (key, place): &(String, Place)) -> Self {
-        Self {
-            key: join(&self.key, key),
-            place: place.clone(),
-        }
-    }
-
-    /// The place of an item of an array.
-    pub(super) fn item(&self, index: usize, place: &Place) -> Self {
-        Self {
-            key: format!("{}[{index}]", self.key),
-            place: place.clone(),
-        }
-    }
-}
-
-/// A key inside of a section, as a path.
-pub(super) fn join(path: &str, key: &str) -> String {
-    let dot = if path.is_empty() || key.is_empty() {
-        ""
-    } else {
-        "."
-    };
-    format!("{path}{dot}{key}")
-}
 
 /// Mistakes under way.
 #[derive(Default)]
@@ -90,13 +48,8 @@ impl Notes {
 
     /// An error in a value, or in a part of it.
     pub(crate) fn mistake(&self, at: &At, mistake: Mistake) {
-        match mistake.part {
-            None => self.error(at, mistake.message, mistake.cure),
-            Some((key, place)) => {
-                let at = at.part(&(shortened(&key), place));
-                self.error(&at, mistake.message, mistake.cure);
-            }
-        }
+        let part = mistake.part.as_ref().map(|part| at.part(part));
+        self.error(part.as_ref().unwrap_or(at), mistake.message, mistake.cure);
     }
 
     /// A value, or none with a note of what is wrong.

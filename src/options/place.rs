@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 /// The place of something in a config. Problems are reported in this order: those without a line
 /// first, then down the file, then the variables.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Nowhere: something is missing.
+    #[default]
     Whole,
     /// In the file.
     File {
@@ -22,6 +23,41 @@ pub enum Place {
     },
     /// In an environment variable, by its name.
     Variable(Arc<str>),
+}
+
+/// The path and the place of an option.
+#[derive(Clone, Debug, Default)]
+pub struct At {
+    /// Its path: `listen[0].bind`.
+    pub(crate) key: String,
+    pub(crate) place: Place,
+}
+
+impl At {
+    pub(crate) fn new(key: impl Into<String>, place: &Place) -> Self {
+        let (key, place) = (key.into(), place.clone());
+        Self { key, place }
+    }
+
+    /// The place of something inside it.
+    pub(crate) fn inside(&self, key: &str) -> Self {
+        Self::new(join(&self.key, key), &self.place)
+    }
+
+    /// The place of a part of its value. An empty key is the key of the whole value.
+    pub(crate) fn part(&self, part: &Self) -> Self {
+        Self::new(join(&self.key, &part.key), &part.place)
+    }
+}
+
+/// A key inside of a section, as a path.
+pub(super) fn join(path: &str, key: &str) -> String {
+    let dot = if path.is_empty() || key.is_empty() {
+        ""
+    } else {
+        "."
+    };
+    format!("{path}{dot}{key}")
 }
 
 /// Where each line begins.

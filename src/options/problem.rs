@@ -1,7 +1,7 @@
 //! Mistakes in the config, all of them at once: where, what was wrong, what would be right.
 
-use std::fmt::{self, Write as _};
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use annotate_snippets::renderer::DecorStyle;
@@ -49,36 +49,20 @@ pub struct Problems {
 }
 
 impl Problems {
-    pub(crate) fn new(origin: &str, source: &str, mut list: Vec<Problem>) -> Self {
-        list.sort_by(|a, b| a.place.cmp(&b.place));
-        Self {
+    pub(crate) fn new(origin: &str, source: &str, list: Vec<Problem>) -> Self {
+        let mut problems = Self {
             origin: origin.into(),
             source: source.into(),
-            list,
-        }
+            list: Vec::new(),
+        };
+        problems.extend(list);
+        problems
     }
 
     /// Adds what was found after the file was read.
     pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = Problem>) {
         self.list.extend(more);
         self.list.sort_by(|a, b| a.place.cmp(&b.place));
-    }
-
-    /// The mistakes, in the order of the file.
-    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
-        self.list.iter()
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.list.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
     }
 
     /// Whether one of them is an error.
@@ -90,18 +74,18 @@ impl Problems {
     /// One mistake as plain text: a line with place and key, and a `help:` line.
     #[must_use]
     pub fn plain(&self, problem: &Problem) -> String {
-        let mut text = match &problem.place {
-            Place::Whole => format!("{}: ", self.origin),
-            Place::File { line, column, .. } => format!("{}:{line}:{column}: ", self.origin),
-            Place::Variable(name) => format!("{name}: "),
+        let Self { origin, .. } = self;
+        let place = match &problem.place {
+            Place::Whole => origin.to_string(),
+            Place::File { line, column, .. } => format!("{origin}:{line}:{column}"),
+            Place::Variable(name) => name.to_string(),
         };
-        if problem.severity == Severity::Warning {
-            text.push_str("warning: ");
-        }
-        text.push_str(&problem.subject());
-        text.push_str("\n  help: ");
-        text.push_str(&problem.cure);
-        text
+        let severity = match problem.severity {
+            Severity::Error => "",
+            Severity::Warning => "warning: ",
+        };
+        let (subject, cure) = (problem.subject(), &problem.cure);
+        format!("{place}: {severity}{subject}\n  help: {cure}")
     }
 
     /// All of them, as plain lines, or drawn with the lines of the file and a mark under
@@ -112,36 +96,27 @@ impl Problems {
             return self.to_string();
         }
         let colourless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let renderer = if colourless {
-            Renderer::plain()
-        } else {
-            Renderer::styled()
+        let renderer = match colourless {
+            true => Renderer::plain(),
+            false => Renderer::styled(),
         };
         let renderer = renderer.decor_style(DecorStyle::Unicode);
         let source = shown::mask(&self.source);
-        let mut text = String::new();
-        for (index, problem) in self.iter().enumerate() {
-            if index >= DRAWN_MAX {
-                text.push_str(&self.plain(problem));
-                text.push('\n');
-                continue;
+        let text = self.iter().enumerate().map(|(index, problem)| {
+            if index < DRAWN_MAX {
+                renderer.render(&problem.drawn(&self.origin, &source)) + "\n\n"
+            } else {
+                self.plain(problem) + "\n"
             }
-            text.push_str(&renderer.render(&problem.drawn(&self.origin, &source)));
-            text.push_str("\n\n");
-        }
-        text
+        });
+        text.collect()
     }
 }
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.iter().enumerate() {
-            if index > 0 {
-                f.write_char('\n')?;
-            }
-            f.write_str(&self.plain(problem))?;
-        }
-        Ok(())
+        let lines: Vec<_> = self.iter().map(|problem| self.plain(problem)).collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 
@@ -157,12 +132,12 @@ impl fmt::Debug for Problems {
 
 impl std::error::Error for Problems {}
 
-impl<'a> IntoIterator for &'a Problems {
-    type Item = &'a Problem;
-    type IntoIter = std::slice::Iter<'a, Problem>;
+/// The mistakes, in the order of the file.
+impl Deref for Problems {
+    type Target = [Problem];
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
+    fn deref(&self) -> &[Problem] {
+        &self.list
     }
 }
 

@@ -1,14 +1,14 @@
 //! Takes options out of the tree by name, notes every mistake on the way, and in the end
 //! reports the names that are no option.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::catalogue::{Catalogue, Definition};
 use super::kind::{Kind, Opt};
-use super::notes::{At, Notes, join};
-use super::place::Place;
+use super::notes::Notes;
+use super::place::{At, Place, join};
 use super::problem::Problem;
 use super::shown::{did_you_mean, quoted, shortened};
 use super::syntax;
@@ -57,9 +57,10 @@ impl Mark {
 
     /// The place of one item of a list.
     pub(crate) fn item(&self, index: usize) -> At {
-        let key = self.at.key.clone();
-        let place = self.items.get(index).unwrap_or(&self.at.place).clone();
-        At { key, place }
+        At::new(
+            &*self.at.key,
+            self.items.get(index).unwrap_or(&self.at.place),
+        )
     }
 }
 
@@ -93,11 +94,14 @@ impl<T> Setting<T> {
     }
 
     /// Writes it, unless it has no value or is muted.
-    pub(crate) fn write(&self, field: &str, option: &Opt<T>, out: &mut Toml) {
-        if !self.muted
-            && let Some(value) = (option.kind.show)(&self.value)
-        {
-            out.line(option.key.unwrap_or(field), &value);
+    pub(crate) fn write(&self, field: &'static str, option: &Opt<T>, out: &mut Toml) {
+        let key = option.key.unwrap_or(field);
+        let value = (option.kind.show)(&self.value);
+        if option.restart {
+            out.needs_restart(key, value.as_deref());
+        }
+        if let Some(value) = value.filter(|_| !self.muted) {
+            out.line(key, &value);
         }
     }
 }
@@ -123,7 +127,7 @@ impl<T> Setting<Option<T>> {
     }
 }
 
-/// A struct of options that are read from one section of a config.
+/// What is read from one section of a config: a struct of options, or several of them.
 pub trait Options {
     /// Takes its options out of a section, and notes every mistake.
     fn read(section: &Section<'_>) -> Self
@@ -132,20 +136,6 @@ pub trait Options {
 
     /// Writes its options as TOML.
     fn write(&self, out: &mut Toml);
-
-    /// Its options by the names of their fields.
-    fn marks(&self) -> Vec<(&'static str, &Mark)>;
-
-    /// The same, to mute options that have no effect.
-    fn marks_mut(&mut self) -> Vec<(&'static str, &mut Mark)>;
-}
-
-/// Writes a section that consists of these options.
-pub(crate) fn write_section(out: &mut Toml, header: &str, parts: &[&dyn Options]) {
-    out.header(header);
-    for part in parts {
-        part.write(out);
-    }
 }
 
 /// A config while it is read.
@@ -154,6 +144,8 @@ pub(crate) struct Reading {
     tree: Table,
     /// Mistakes that were found before the tree was made.
     problems: Vec<Problem>,
+    /// Variables that look like ours and have no path.
+    pathless: Vec<Arc<str>>,
     /// Every option that was asked for.
     catalogue: RefCell<Catalogue>,
     /// The file that lists every option.
@@ -168,6 +160,7 @@ impl Reading {
             notes: Notes::new(parsed.broken, parsed.lost),
             tree: parsed.tree,
             problems: parsed.problems,
+            pathless: Vec::new(),
             catalogue: RefCell::default(),
             example,
         }
@@ -179,71 +172,63 @@ impl Reading {
         Self { tree, ..empty }
     }
 
-    /// Lays variables of the environment over the file. Those that look like ours and have no
-    /// path are returned.
-    pub(crate) fn lay_over(
-        &mut self,
-        variables: impl Iterator<Item = (String, String)>,
-    ) -> Vec<Arc<str>> {
+    /// Lays variables of the environment over the file.
+    pub(crate) fn lay_over(&mut self, variables: impl Iterator<Item = (String, String)>) {
         let not_laid = super::environment::lay_over(&mut self.tree, variables);
         self.problems.extend(not_laid.misplaced);
-        not_laid.pathless
+        self.pathless.extend(not_laid.pathless);
     }
 
     /// The whole config.
     pub(crate) fn root(&self) -> Section<'_> {
-        let at = At {
-            key: String::new(),
-            place: Place::Whole,
-        };
-        let table = Some(&self.tree);
         Section {
             reading: self,
             name: String::new(),
-            at,
-            table,
+            at: At::default(),
+            table: Some(&self.tree),
         }
-    }
-
-    /// A warning about a variable that looks like ours and names no option. Asked when every
-    /// option has been read.
-    pub(crate) fn pathless(&self, variable: Arc<str>) {
-        let cure = match self.catalogue.borrow().nearest_variable(&variable) {
-            Some(name) => format!("did you mean {name}?"),
-            None => "write TIDEGATE_SECTION__KEY, with two underscores between, or leave it out"
-                .to_owned(),
-        };
-        let (key, place) = (String::new(), Place::Variable(variable));
-        let at = At { key, place };
-        let told = "this variable looks like one of ours and names no option";
-        self.notes.warn(&at, told, cure);
     }
 
     /// Every problem, unknown options among them. Asked when every option has been read.
     pub(crate) fn problems(&mut self) -> Vec<Problem> {
-        self.leftovers(&self.root());
+        for variable in std::mem::take(&mut self.pathless) {
+            self.pathless(variable);
+        }
+        // What belongs below a broken header is found at the top, where it is not wrong.
+        self.leftovers("", &At::default(), &self.tree, self.notes.lost);
         let mut list = std::mem::take(&mut self.problems);
         list.extend(self.notes.take());
         list
     }
 
+    /// Warns about a variable that looks like ours and names no option.
+    fn pathless(&self, variable: Arc<str>) {
+        let cure = match self.catalogue.borrow().nearest_variable(&variable) {
+            Some(name) => format!("did you mean {name}?"),
+            None => "write TIDEGATE_SECTION__KEY, with two underscores between, or leave it out"
+                .to_owned(),
+        };
+        let at = At::new("", &Place::Variable(variable));
+        let told = "this variable looks like one of ours and names no option";
+        self.notes.warn(&at, told, cure);
+    }
+
     /// Notes the names in a section, and in the sections inside it, that no reader asked for.
-    fn leftovers(&self, section: &Section<'_>) {
+    fn leftovers(&self, section: &str, at: &At, table: &Table, is_top_of_lost: bool) {
         let catalogue = self.catalogue.borrow();
-        // What belongs below a broken header is found at the top, where it is not wrong.
-        let is_top_of_lost = self.notes.lost && section.name.is_empty();
-        let any_name = is_top_of_lost || catalogue.takes_any_name(&section.name);
-        for (key, node) in section.table.into_iter().flatten() {
-            let name = join(&section.name, key);
-            let at = section.at.inside(&shortened(key));
+        let any_name = is_top_of_lost || catalogue.takes_any_name(section);
+        for (key, node) in table {
+            let name = join(section, key);
+            let at = at.inside(&shortened(key));
             if catalogue.asked_for.contains(&name) {
-                for inner in section.tables(node, &name, &at).flatten() {
-                    self.leftovers(&inner);
+                for (at, item) in items(node, &at) {
+                    if let Some(table) = item.table() {
+                        self.leftovers(&name, &at, table, false);
+                    }
                 }
             } else if !any_name && !self.notes.is_broken(&node.name) {
-                let place = node.name.clone();
-                let (told, cure) = self.unknown(&catalogue, &section.name, key);
-                self.notes.error(&At { place, ..at }, told, cure);
+                let (told, cure) = self.unknown(&catalogue, section, key);
+                self.notes.error(&At::new(at.key, &node.name), told, cure);
             }
         }
     }
@@ -301,17 +286,13 @@ impl<'a> Section<'a> {
 
     /// Describes it. Only the first description counts.
     pub(crate) fn about(&self, text: &'static str) {
-        let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.describe(&self.name, text, self.at.key.ends_with(']'));
+        let is_array = self.at.key.ends_with(']');
+        self.catalogue().describe(&self.name, text, is_array);
     }
 
     /// The same, which the example of a config shows in comments.
     pub(crate) fn aside(self) -> Self {
-        self.reading
-            .catalogue
-            .borrow_mut()
-            .section(&self.name)
-            .is_aside = true;
+        self.catalogue().section(&self.name).is_aside = true;
         self
     }
 
@@ -352,8 +333,7 @@ impl<'a> Section<'a> {
     }
 
     fn define<T>(&self, key: &'static str, text: &'static str, option: &Opt<T>) {
-        let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.define(&self.name, key, || Definition {
+        self.catalogue().define(&self.name, key, || Definition {
             allowed: option.kind.allowed.clone(),
             text,
             default: (option.kind.show)(&option.default),
@@ -366,16 +346,10 @@ impl<'a> Section<'a> {
     /// A table inside it.
     pub(crate) fn section(&self, key: &str) -> Section<'a> {
         let (node, at) = self.find(key);
-        let table = node.and_then(|node| match &node.value {
-            Value::Table(table) => Some(table),
-            _ if self.notes().is_broken(&node.place) => None,
-            _ => {
-                let told = format!("{} is not a table", node.told());
-                let cure = format!("write [{key}] on a line of its own, and its options below");
-                self.notes().error(&at, told, cure);
-                None
-            }
-        });
+        let table = node.and_then(Node::table);
+        if let Some(node) = node.filter(|_| table.is_none()) {
+            self.is_not("a table", node, &at, &format!("[{key}]"));
+        }
         Section {
             reading: self.reading,
             name: join(&self.name, key),
@@ -384,24 +358,36 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Notes a node that is no section, unless its TOML is broken.
+    fn is_not(&self, what: &str, node: &Node, at: &At, header: &str) {
+        if !self.notes().is_broken(&node.place) {
+            let told = format!("{} is not {what}", node.told());
+            let cure = format!("write {header} on a line of its own, and its options below");
+            self.notes().error(at, told, cure);
+        }
+    }
+
     /// Its table, for another reader: it reports the names that are no option.
     pub(crate) fn table(&self) -> Option<&'a Table> {
-        let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.section(&self.name).takes_any_name = true;
+        self.catalogue().section(&self.name).takes_any_name = true;
         self.table
+    }
+
+    /// What is in it and was not asked for by name.
+    fn others_than_asked_for(&self) -> impl Iterator<Item = (&'a str, &'a Node)> {
+        let catalogue = self.reading.catalogue.borrow();
+        let asked_for = |name: &str| catalogue.asked_for.contains(&join(&self.name, name));
+        let all = self.table.into_iter().flatten();
+        let others = all.filter(|(name, _)| !asked_for(name));
+        let others: Vec<_> = others.map(|(name, node)| (name.as_str(), node)).collect();
+        others.into_iter()
     }
 
     /// The tables inside it that were not asked for by name.
     pub(crate) fn other_sections(&self) -> Vec<(&'a str, Section<'a>)> {
-        let was_asked_for = |name: &str| {
-            let catalogue = self.reading.catalogue.borrow();
-            catalogue.asked_for.contains(&join(&self.name, name))
-        };
-        let all = self.table.into_iter().flatten();
-        let names = all
-            .filter(|(name, node)| matches!(node.value, Value::Table(_)) && !was_asked_for(name));
-        let section = |(name, _): (&'a String, _)| (name.as_str(), self.section(name));
-        names.map(section).collect()
+        let others = self.others_than_asked_for();
+        let tables = others.filter(|(_, node)| node.table().is_some());
+        tables.map(|(name, _)| (name, self.section(name))).collect()
     }
 
     /// The tables of an array inside it. `None` where the array can't be read; empty where
@@ -412,15 +398,11 @@ impl<'a> Section<'a> {
             return Some(Vec::new());
         };
         let name = join(&self.name, key);
-        let wrong = |at: &At, node: &Node| {
-            if !self.notes().is_broken(&node.place) {
-                let told = format!("{} is not an array of tables", node.told());
-                let cure = format!("write [[{name}]] on a line of its own, and its options below");
-                self.notes().error(at, told, cure);
-            }
+        let wrong = |node: &Node, at: &At| {
+            self.is_not("an array of tables", node, at, &format!("[[{name}]]"));
         };
         let Value::List(list) = &node.value else {
-            wrong(&at, node);
+            wrong(node, &at);
             return None;
         };
         if list.len() > max {
@@ -428,78 +410,63 @@ impl<'a> Section<'a> {
             self.notes().error(&at, told, format!("give at most {max}"));
             return None;
         }
-        let tables = self.tables(node, &name, &at).zip(list).enumerate();
-        let tables = tables.map(|(index, (table, item))| {
+        let section = |(at, item): (At, &'a Node)| {
+            let table = item.table();
             if table.is_none() {
-                wrong(&at.item(index, &item.place), item);
+                wrong(item, &at);
             }
-            table
-        });
-        tables.collect()
-    }
-
-    /// The tables that a node is: one, or those of an array. None for an item that is no table.
-    fn tables(
-        &self,
-        node: &'a Node,
-        name: &str,
-        at: &At,
-    ) -> impl Iterator<Item = Option<Section<'a>>> {
-        let of_list = |(index, item): (usize, &'a Node)| (at.item(index, &item.place), item);
-        let nodes: Vec<_> = match &node.value {
-            Value::List(list) => list.iter().enumerate().map(of_list).collect(),
-            _ => vec![(at.clone(), node)],
-        };
-        let (reading, name) = (self.reading, name.to_owned());
-        nodes.into_iter().map(move |(at, node)| match &node.value {
-            Value::Table(table) => Some(Section {
-                reading,
+            Some(Section {
+                reading: self.reading,
                 name: name.clone(),
                 at,
-                table: Some(table),
-            }),
-            _ => None,
-        })
+                table: Some(table?),
+            })
+        };
+        items(node, &at).into_iter().map(section).collect()
     }
 
     /// Every table of an array, read. Empty where the array can't be read.
-    pub(crate) fn each<T>(
-        &self,
-        key: &'static str,
-        max: usize,
-        read: impl Fn(&Section<'_>) -> T,
-    ) -> Vec<T> {
+    pub(crate) fn each<T: Options>(&self, key: &'static str, max: usize) -> Vec<T> {
         let sections = self.sections(key, max).unwrap_or_default();
-        sections.into_iter().map(|it| read(&it.aside())).collect()
+        sections.into_iter().map(|it| it.aside().read()).collect()
     }
 
     /// Everything that was not asked for by name, read as one kind: for a section where any
     /// name may be an option.
     pub(crate) fn others<T>(&self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
-        let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.section(&self.name).takes_any_name = true;
         let notes = self.notes();
-        let others = self.table.into_iter().flatten().filter(|(name, node)| {
-            let is_broken = notes.is_broken(&node.name) || notes.is_broken(&node.place);
-            !is_broken && !catalogue.asked_for.contains(&join(&self.name, name))
-        });
-        let read = |(name, node): (&'a String, &'a Node)| {
-            let at = self.at.inside(&shortened(name));
-            let place = node.place.clone();
-            let at = At { place, ..at };
+        self.catalogue().section(&self.name).takes_any_name = true;
+        let others = self.others_than_asked_for();
+        let legible = others
+            .filter(|(_, node)| !notes.is_broken(&node.name) && !notes.is_broken(&node.place));
+        let read = |(name, node): (&'a str, &'a Node)| {
+            let at = At::new(self.at.inside(&shortened(name)).key, &node.place);
             let value = self.value(kind, node, &at);
             let mark = Mark::of(at, Some(node), value.is_some());
-            (name.as_str(), Setting { value, mark })
+            (name, Setting { value, mark })
         };
-        others.map(read).collect()
+        legible.map(read).collect()
+    }
+
+    fn catalogue(&self) -> RefMut<'a, Catalogue> {
+        self.reading.catalogue.borrow_mut()
     }
 
     fn find(&self, key: &str) -> (Option<&'a Node>, At) {
-        let mut catalogue = self.reading.catalogue.borrow_mut();
-        catalogue.asked_for.insert(join(&self.name, key));
+        self.catalogue().asked_for.insert(join(&self.name, key));
         let node = self.table.and_then(|table| table.get(key));
-        let place = node.map_or(&self.at.place, |node| &node.place).clone();
-        let key = join(&self.at.key, key);
-        (node, At { key, place })
+        let place = node.map_or(&self.at.place, |node| &node.place);
+        (node, At::new(join(&self.at.key, key), place))
     }
+}
+
+/// The items of an array with their places; anything else is one item.
+fn items<'a>(node: &'a Node, at: &At) -> Vec<(At, &'a Node)> {
+    let Value::List(list) = &node.value else {
+        return vec![(at.clone(), node)];
+    };
+    let keyed = list.iter().enumerate();
+    keyed
+        .map(|(index, item)| (At::new(format!("{}[{index}]", at.key), &item.place), item))
+        .collect()
 }

@@ -56,6 +56,14 @@ impl Node {
         }
     }
 
+    /// The table it is, if it is one.
+    pub(crate) fn table(&self) -> Option<&Table> {
+        match &self.value {
+            Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
     /// How to call it in a message: its value if that is short, else its kind.
     pub(crate) fn told(&self) -> String {
         match &self.value {

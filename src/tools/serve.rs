@@ -98,7 +98,7 @@ pub(super) fn begin() -> Result<(Runtime, Signals), String> {
 /// The log, and in it the warnings about the config.
 pub(super) fn log(settings: &telemetry::Settings, warnings: &Problems) -> Result<Logs, String> {
     let logs = telemetry::log::init(settings).map_err(|error| format!("tidegate: {error}"))?;
-    for warning in warnings {
+    for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
     Ok(logs)

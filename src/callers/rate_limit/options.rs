@@ -16,7 +16,7 @@ use crate::options::kind::{
     DAY, MINUTE, MS, choice, duration, flag, function, integer, is_plain, name, number, table, text,
 };
 use crate::options::shown::quoted;
-use crate::options::{Kind, Mistake, Options, options, words};
+use crate::options::{Kind, Mistake, options, words};
 
 words! {
     /// `kind`

@@ -41,8 +41,8 @@ pub(crate) struct Profiles {
     pub(crate) sound: bool,
 }
 
-impl Profiles {
-    pub(crate) fn read(section: &Section<'_>) -> Self {
+impl Options for Profiles {
+    fn read(section: &Section<'_>) -> Self {
         let built_in = ProfilesSection::read(section);
         let own = section.others(&profile());
         let notes = section.notes();
@@ -85,11 +85,7 @@ impl Profiles {
         }
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<&Profile> {
-        self.list.iter().find(|profile| *profile.name == *name)
-    }
-
-    pub(crate) fn write(&self, out: &mut Toml) {
+    fn write(&self, out: &mut Toml) {
         self.section.write(out);
         let show = profile().show;
         let own = self.list.iter().skip(self.section.marks().len());
@@ -97,6 +93,12 @@ impl Profiles {
             let value = show(&profile.allowance).unwrap_or_default();
             out.line(&string(&profile.name), &value);
         }
+    }
+}
+
+impl Profiles {
+    pub(crate) fn find(&self, name: &str) -> Option<&Profile> {
+        self.list.iter().find(|profile| *profile.name == *name)
     }
 }
 

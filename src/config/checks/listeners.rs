@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::admin::needs_token;
 use crate::call::listener::{ClientAuth, ProxyProtocol, UNIX_MODE};
 use crate::call::{Bind, Protocol, UserFrom};
-use crate::options::{At, Notes};
+use crate::options::{At, Notes, Place};
 
 use super::super::sections::{Listen, Sections};
 
@@ -25,7 +25,8 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
     if listeners.is_empty() {
         let cure = "add a section: [[listen]], and below it the lines \
                     name = \"nova\" and bind = \"127.0.0.1:8081\"";
-        notes.missing(&all.listen_at, "there is no listener", cure);
+        let at = At::new("listen", &Place::Whole);
+        notes.missing(&at, "there is no listener", cure);
     }
     are_apart(all, listeners, notes);
     for listener in listeners {

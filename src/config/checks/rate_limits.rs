@@ -14,7 +14,7 @@ use crate::callers::rate_limit::options::{
 };
 use crate::callers::rate_limit::profiles::Profiles;
 use crate::options::shown::quoted;
-use crate::options::{At, Notes, Options, Setting, did_you_mean};
+use crate::options::{At, Notes, Setting, did_you_mean};
 
 use super::super::sections::{RateLimit, Sections};
 use super::functions::Functions;

@@ -294,8 +294,9 @@ async fn a_store_that_wants_a_password_is_reported_in_log_and_page() {
     // Another password, or any other setting of the store, takes effect only after a restart.
     sidecar.write_config(&text("password = \"wrong\""));
     let lines = sidecar.hang_up("config reloaded").await;
-    let warned =
-        |line: &String| line.contains("only after a restart") && line.contains("\"quota\"");
+    let warned = |line: &String| {
+        line.contains("only after a restart") && line.contains("\"quota.password\"")
+    };
     assert!(lines.iter().any(warned), "{lines:#?}");
     assert_eq!(call(address, "").await.status, 200);
 }

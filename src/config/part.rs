@@ -1,0 +1,39 @@
+//! What stands under one header of a config: how it is found, and how it is written.
+
+use crate::options::{Options, Section, Toml};
+
+/// What the config has under one header. Several parts may share a header.
+pub(super) trait Part {
+    fn read_from(root: &Section<'_>, key: &'static str) -> Self;
+
+    fn write_under(&self, key: &str, out: &mut Toml);
+}
+
+impl<T: Options> Part for T {
+    fn read_from(root: &Section<'_>, key: &'static str) -> Self {
+        root.section(key).read()
+    }
+
+    fn write_under(&self, key: &str, out: &mut Toml) {
+        out.header(format!("[{key}]"));
+        self.write(out);
+    }
+}
+
+/// What there may be several of.
+pub(super) trait Entry: Options {
+    const MAX: usize;
+}
+
+impl<T: Entry> Part for Vec<T> {
+    fn read_from(root: &Section<'_>, key: &'static str) -> Self {
+        root.each(key, T::MAX)
+    }
+
+    fn write_under(&self, key: &str, out: &mut Toml) {
+        for entry in self {
+            out.header(format!("[[{key}]]"));
+            entry.write(out);
+        }
+    }
+}
