@@ -3,17 +3,33 @@
 use std::hint::black_box;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use tidegate::app::access::{AccessLine, Started};
 use tidegate::app::metrics::Metrics;
-use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
+use tidegate::call::claim::{Charged, Counted, Deadline, RateLimitId};
+use tidegate::call::{
+    Claim, Dialect, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Verdict,
+};
+use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
-use tidegate_callers::CallerId;
+use tidegate_callers::{CallerId, FunctionId};
 use tidegate_limits::bucket::TokenCount;
+use tidegate_limits::{Timestamp, Weight};
 
 /// As many lines as fit the buffer, so none is lost and each costs what a kept line costs.
 const LINES: u32 = 5_000;
 const ROUNDS: u32 = 40;
+
+/// Observes nothing, so that only the line is measured.
+struct Nothing;
+
+impl Observe for Nothing {
+    fn ended(&self, _: &Facts) {}
+
+    fn rejected(&self, _: &Identity, _: Rejection) {}
+}
 
 fn main() {
     let metrics = Metrics::new("0", "bench");
@@ -32,46 +48,63 @@ fn main() {
         );
     });
 
-    let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 53_422));
+    let record = Record::open(
+        Origin {
+            identity: Arc::new(Identity::without_names(
+                "nova".into(),
+                Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 53_422))),
+            )),
+            arrived: Timestamp::ZERO,
+        },
+        Dialect::Socket,
+        "guest_get_info".into(),
+        "polling".into(),
+        Some("ICIC0001".into()),
+        Arc::new(Nothing),
+    );
+    let facts = record.note(|facts| {
+        facts.verdict = Verdict::Delayed;
+        facts.limit = Some("total".into());
+        facts.bytes_in = 34;
+        facts.bytes_out = 128;
+        facts.overall_rc = Some(0);
+        facts.claim = Some(Claim {
+            at: Timestamp::ZERO,
+            caller: CallerId(7),
+            weight: Weight::ONE,
+            function: FunctionId::OTHER,
+            cost: TokenCount::from_micros(2_500_000),
+            charged: Charged::RateLimit {
+                id: RateLimitId(1),
+                label: "poller".into(),
+                deadline: Deadline::Ordinary,
+            },
+            quotas: None,
+            settling: None,
+            counted: Counted::new(),
+        });
+        facts.sent = Some(Timestamp::ZERO + Duration::from_micros(1_234_567));
+        facts.clone()
+    });
     let at = SystemTime::now();
-    let started = Started::new(at);
     let line = AccessLine {
-        id: 7,
+        facts: &facts,
         at,
-        listener: "nova",
-        peer: Some(peer),
-        client: Some(peer.ip()),
-        user: None,
-        dialect: "socket",
-        function: "guest_get_info",
-        class: "polling",
-        userid: Some("ICIC0001"),
-        verdict: "delayed",
-        reason: None,
-        limit: Some("total"),
-        caller: Some(CallerId(7)),
-        rate_limit: Some("poller"),
-        tokens: Some(TokenCount::from_micros(2_500_000)),
-        queued: Duration::from_micros(12_345),
-        backend: Some(Duration::from_micros(50_107)),
-        total: Duration::from_micros(62_512),
-        bytes_in: 34,
-        bytes_out: 128,
-        status: None,
-        overall_rc: Some(0),
-        sent: Some(Duration::from_micros(1_234_567)),
-        started: &started,
-        limited: true,
-        quota: &[],
-        shared: false,
-        handed_over: false,
-        retry_of: None,
+        took: Durations {
+            total: Duration::from_micros(62_512),
+            waited: Some(Duration::from_micros(12_345)),
+            backend: Some(Duration::from_micros(50_107)),
+        },
+        started: &Started::new(at),
     };
     let start = |look| AccessLog::start(io::sink(), look).expect("a thread");
     let off = start(Look::Json);
     off.switch(false);
     per_call("access line, off", || {
-        assert_eq!(off.write(black_box(&line)), Written::Off);
+        assert_eq!(
+            off.write(|out, look| black_box(&line).write(out, look)),
+            Written::Off
+        );
     });
     for (name, look) in [
         ("access line, JSON", Look::Json),
@@ -83,7 +116,10 @@ fn main() {
             let log = start(look);
             let started = Instant::now();
             for _ in 0..LINES {
-                assert_eq!(log.write(black_box(&line)), Written::Yes);
+                assert_eq!(
+                    log.write(|out, look| black_box(&line).write(out, look)),
+                    Written::Yes
+                );
             }
             best = best.min(started.elapsed());
         }

@@ -1,5 +1,6 @@
 //! Builds everything, and stops it again.
 
+pub mod access;
 mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;

@@ -1,6 +1,6 @@
 //! Logs and metrics.
 //!
-//! [`calls`] counts a call when it ends, [`access`] writes its line, and [`process`] has the
+//! [`calls`] counts a call when it ends, [`access`] keeps the log of calls, and [`process`] has the
 //! metrics of the process. The other metrics belong to their stages. All other log lines go
 //! through `tracing`, which [`log`] sets up. One thread writes both ([`writer`]). Calls come here
 //! as plain arguments.
@@ -11,7 +11,7 @@ pub mod log;
 pub mod process;
 pub mod writer;
 
-pub use access::{AccessLine, AccessLog};
+pub use access::AccessLog;
 pub use log::{Logs, init};
 
 use tracing_subscriber::filter::Targets;

@@ -357,9 +357,9 @@ impl CallersSource for Shared {
             tokens: ended.tokens.map(|tokens| tokens.tokens()),
             verdict: ended.verdict.label().to_owned(),
             reason: ended.reason.map(|reason| reason.label().to_owned()),
-            total_ms: milliseconds(ended.total),
-            queued_ms: milliseconds(ended.queued),
-            backend_ms: ended.backend.map(milliseconds),
+            total_ms: milliseconds(ended.took.total),
+            queued_ms: milliseconds(ended.took.queued()),
+            backend_ms: ended.took.backend.map(milliseconds),
             held,
         })
     }
@@ -377,7 +377,7 @@ pub(super) fn pace_state(paced: &PacerNow) -> PaceState {
 
 /// What held a call, the longest first. Wait time without a limit counts as elsewhere.
 fn held(ended: &Ended) -> Vec<Held> {
-    let elsewhere = ended.queued.saturating_sub(ended.delays.total());
+    let elsewhere = ended.took.queued().saturating_sub(ended.delays.total());
     let elsewhere = (!elsewhere.is_zero()).then(|| {
         let cause = if ended.shared {
             HeldBy::SharedCall

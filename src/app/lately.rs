@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate_callers::{CallerId, RateLimitId};
@@ -12,6 +11,7 @@ use tidegate_limits::scheduler::Delays;
 use tidegate_runtime::lock;
 
 use crate::call::{Claim, Facts, Reason, Record, Verdict};
+use crate::telemetry::calls::Durations;
 
 /// The most remembered calls. Each takes about 200 bytes, and 40 for each limit that held it.
 pub(super) const ENDED_MAX: usize = 10_000;
@@ -51,9 +51,7 @@ pub(super) struct Ended {
     pub(super) reason: Option<Reason>,
     pub(super) shared: bool,
     pub(super) delays: Delays,
-    pub(super) queued: Duration,
-    pub(super) backend: Option<Duration>,
-    pub(super) total: Duration,
+    pub(super) took: Durations,
 }
 
 impl Lately {
@@ -61,16 +59,14 @@ impl Lately {
         lock(&self.under_way).insert(id, record);
     }
 
-    /// A call has ended, now.
-    pub(super) fn ended(&self, now: Timestamp, facts: &Facts) {
+    /// A call has ended.
+    pub(super) fn ended(&self, facts: &Facts, took: &Durations) {
         lock(&self.under_way).remove(&facts.id);
-        let arrived = facts.origin.arrived;
-        let total = now.since(arrived);
         let claim = facts.claim.as_ref();
         let charged = claim.filter(|claim| claim.rate_limit().is_some());
         let ended = Ended {
             id: facts.id,
-            arrived,
+            arrived: facts.origin.arrived,
             listener: Arc::clone(&facts.origin.identity.listener),
             function: Arc::clone(&facts.function),
             class: Arc::clone(&facts.class),
@@ -85,11 +81,7 @@ impl Lately {
             reason: facts.reason,
             shared: facts.shared,
             delays: facts.delays.clone(),
-            queued: facts.admitted.map_or(total, |at| at.since(arrived)),
-            backend: facts
-                .sent
-                .map(|sent| facts.answered.unwrap_or(now).since(sent)),
-            total,
+            took: *took,
         };
         let mut all = lock(&self.ended);
         if all.len() >= ENDED_MAX {

@@ -8,15 +8,16 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::Cause;
 use tidegate_runtime::{Clock, lock};
 
+use super::access::{AccessLine, Started};
 use super::lately::Lately;
 use super::metrics::Metrics;
 use crate::call::{
-    Claim, Destination, Facts, Identity, Observe, Peer, Reason, Record, Rejection, Verdict,
+    Claim, Destination, Facts, Identity, Observe, Reason, Record, Rejection, Verdict,
 };
 use crate::callers::Callers;
 use crate::callers::metrics::Charge;
 use crate::protocol::metrics::connections_rejected_total;
-use crate::telemetry::access::{AccessLine, AccessLog, Started, Written};
+use crate::telemetry::access::{AccessLog, Written};
 use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
 
 /// The time between two log events of a shortage that lasts.
@@ -93,44 +94,14 @@ impl Teller {
     }
 
     /// Writes the access line of a call that has ended.
-    fn write(&self, now: Timestamp, facts: &Facts, took: &Durations) -> Written {
-        let identity = &*facts.origin.identity;
-        let claim = facts.claim.as_ref();
-        self.access.write(&AccessLine {
-            id: facts.id,
+    fn write(&self, now: Timestamp, facts: &Facts, took: Durations) -> Written {
+        let line = AccessLine {
+            facts,
             at: self.clock.wall(now),
-            listener: &identity.listener,
-            peer: match identity.peer {
-                Peer::Tcp(address) => Some(address),
-                Peer::Unix { .. } => None,
-            },
-            client: identity.address,
-            user: identity.user.as_deref(),
-            dialect: facts.dialect.label(),
-            function: &facts.function,
-            class: &facts.class,
-            userid: facts.target.as_deref(),
-            verdict: facts.verdict.label(),
-            reason: facts.reason.map(Reason::label),
-            limit: facts.limit.as_deref(),
-            caller: claim.map(|claim| claim.caller),
-            rate_limit: claim.and_then(Claim::rate_limit).map(|label| &**label),
-            tokens: facts.cost(),
-            queued: took.waited.unwrap_or(took.total),
-            backend: took.backend,
-            total: took.total,
-            bytes_in: facts.bytes_in,
-            bytes_out: facts.bytes_out,
-            status: facts.status,
-            overall_rc: facts.overall_rc,
-            sent: facts.sent.map(|sent| sent.since(Timestamp::ZERO)),
+            took,
             started: &self.started,
-            limited: facts.limited,
-            quota: &facts.quotas,
-            shared: facts.shared,
-            handed_over: facts.handed_over,
-            retry_of: facts.retry_of,
-        })
+        };
+        self.access.write(|out, look| line.write(out, look))
     }
 
     /// Counts what a call's rate limit did to it.
@@ -194,7 +165,6 @@ impl Observe for Teller {
     fn ended(&self, facts: &Facts) {
         let now = self.clock.now();
         self.callers.ended(now, facts);
-        self.lately.ended(now, facts);
         let arrived = facts.origin.arrived;
         let took = Durations {
             total: now.since(arrived),
@@ -205,8 +175,9 @@ impl Observe for Teller {
                 .sent
                 .map(|sent| facts.answered.unwrap_or(now).since(sent)),
         };
+        self.lately.ended(facts, &took);
         self.count(facts, &took);
-        if self.access.is_on() && self.write(now, facts, &took) == Written::Lost {
+        if self.access.is_on() && self.write(now, facts, took) == Written::Lost {
             self.metrics.process.access_lines_lost_total().inc();
         }
     }

@@ -64,6 +64,14 @@ pub struct Durations {
     pub backend: Option<Duration>,
 }
 
+impl Durations {
+    /// From arrival to a worker, or to the end without one.
+    #[must_use]
+    pub fn queued(&self) -> Duration {
+        self.waited.unwrap_or(self.total)
+    }
+}
+
 impl EndedCalls {
     /// Registers the metrics.
     #[must_use]

@@ -6,17 +6,20 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use tidegate::app::access::{AccessLine, Started};
 use tidegate::app::metrics::Metrics;
 use tidegate::app::teller::Teller;
-use tidegate::call::{Observe, Origin, Reason, Record, Verdict};
+use tidegate::call::claim::{Charged, Counted, Deadline, RateLimitId};
+use tidegate::call::{Claim, Dialect, Facts, Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
-use tidegate::telemetry::access::{AccessLine, AccessLog, Look, Started, Written};
-use tidegate_callers::CallerId;
-use tidegate_limits::Timestamp;
+use tidegate::telemetry::access::{AccessLog, Look, Written};
+use tidegate::telemetry::calls::Durations;
+use tidegate_callers::{CallerId, FunctionId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::Spent;
-use tidegate_limits::scheduler::QuotaSpent;
+use tidegate_limits::scheduler::{Delays, QuotaSpent};
+use tidegate_limits::{Timestamp, Weight};
 use tidegate_runtime::Clock;
 
 use crate::support::identity;
@@ -51,63 +54,109 @@ fn peer() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 53_422).into()
 }
 
-fn line() -> AccessLine<'static> {
-    static STARTED: LazyLock<Started> =
-        LazyLock::new(|| Started::new(UNIX_EPOCH + Duration::from_micros(1_699_999_998_888_889)));
-    AccessLine {
+/// A call that has ended, and its times.
+#[derive(Clone)]
+struct Ended {
+    facts: Facts,
+    took: Durations,
+}
+
+fn ended() -> Ended {
+    let micros = |micros| Timestamp::ZERO + Duration::from_micros(micros);
+    let claim = Claim {
+        at: Timestamp::ZERO,
+        caller: CallerId(7),
+        weight: Weight::ONE,
+        function: FunctionId::OTHER,
+        cost: TokenCount::from_micros(2_500_000),
+        charged: Charged::RateLimit {
+            id: RateLimitId(1),
+            label: "poller".into(),
+            deadline: Deadline::Ordinary,
+        },
+        quotas: None,
+        settling: None,
+        counted: Counted::new(),
+    };
+    let facts = Facts {
         id: 0x0123_4567_89ab_cdef,
-        at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
-        listener: "nova",
-        peer: Some(peer()),
-        client: Some(peer().ip()),
-        user: None,
-        dialect: "socket",
-        function: "guest_get_info",
-        class: "polling",
-        userid: Some("ICIC0001"),
-        verdict: "delayed",
+        origin: Origin {
+            identity: identity("nova", peer()),
+            arrived: Timestamp::ZERO,
+        },
+        dialect: Dialect::Socket,
+        function: "guest_get_info".into(),
+        class: "polling".into(),
+        target: Some("ICIC0001".into()),
+        verdict: Verdict::Delayed,
+        left: false,
+        shared: false,
+        handed_over: false,
+        is_read: false,
+        is_sent_again: false,
+        retry_of: None,
+        limited: true,
         reason: None,
-        limit: Some("total"),
-        caller: Some(CallerId(7)),
-        rate_limit: Some("poller"),
-        tokens: Some(TokenCount::from_micros(2_500_000)),
-        queued: Duration::from_micros(12_345),
-        backend: Some(Duration::from_micros(50_100)),
-        total: Duration::from_micros(62_500),
+        limit: Some("total".into()),
+        delays: Delays::default(),
+        admitted: None,
+        sent: Some(micros(1_234_567)),
+        answered: None,
         bytes_in: 34,
         bytes_out: 128,
         status: None,
         overall_rc: Some(0),
-        sent: Some(Duration::from_micros(1_234_567)),
+        claim: Some(claim),
+        settled: None,
+        quotas: Vec::new(),
+    };
+    let took = Durations {
+        total: Duration::from_micros(62_500),
+        waited: Some(Duration::from_micros(12_345)),
+        backend: Some(Duration::from_micros(50_100)),
+    };
+    Ended { facts, took }
+}
+
+/// The same with changes.
+fn ended_with(change: impl FnOnce(&mut Ended)) -> Ended {
+    let mut ended = ended();
+    change(&mut ended);
+    ended
+}
+
+fn write(log: &AccessLog, ended: &Ended) -> Written {
+    static STARTED: LazyLock<Started> =
+        LazyLock::new(|| Started::new(UNIX_EPOCH + Duration::from_micros(1_699_999_998_888_889)));
+    let line = AccessLine {
+        facts: &ended.facts,
+        at: UNIX_EPOCH + Duration::from_micros(1_700_000_000_123_456),
+        took: ended.took,
         started: &STARTED,
-        limited: true,
-        quota: &[],
-        shared: false,
-        handed_over: false,
-        retry_of: None,
-    }
+    };
+    log.write(|out, look| line.write(out, look))
 }
 
 /// The whole output for these lines.
-fn written(look: Look, lines: &[AccessLine<'_>]) -> String {
+fn written(look: Look, lines: &[Ended]) -> String {
     let out = Out::default();
     let log = AccessLog::start(out.clone(), look).expect("a thread");
     for line in lines {
-        assert_eq!(log.write(line), Written::Yes);
+        assert_eq!(write(&log, line), Written::Yes);
     }
     drop(log);
     out.text()
 }
 
 /// The same of one line.
-fn golden(look: Look, line: &AccessLine<'_>) -> String {
+fn golden(look: Look, line: &Ended) -> String {
     written(look, std::slice::from_ref(line))
 }
 
 #[test]
 fn a_line_in_json_has_these_fields_in_this_order() {
     assert_eq!(
-        golden(Look::Json, &line()),
+        golden(Look::Json, &ended()),
         concat!(
             r#"{"timestamp":"2023-11-14T22:13:20.123456Z","level":"INFO","target":"access","#,
             r#""id":"0123456789abcdef","listener":"nova","peer":"127.0.0.1:53422","client":"127.0.0.1","user":null,"dialect":"socket","#,
@@ -122,13 +171,12 @@ fn a_line_in_json_has_these_fields_in_this_order() {
 
 #[test]
 fn a_line_in_json_is_read_back_as_it_was_told() {
-    let told = AccessLine {
-        listener: "the \"new\" one",
-        overall_rc: Some(-7),
-        status: Some(200),
-        total: Duration::from_micros(1_000_001),
-        ..line()
-    };
+    let told = ended_with(|it| {
+        it.facts.origin.identity = identity("the \"new\" one", peer());
+        it.facts.overall_rc = Some(-7);
+        it.facts.status = Some(200);
+        it.took.total = Duration::from_micros(1_000_001);
+    });
     let text = written(Look::Json, &[told]);
     let read: Value = serde_json::from_str(&text).expect("one object");
     assert_eq!(read["listener"], json!("the \"new\" one"));
@@ -146,11 +194,10 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
         cost,
         spent: Spent::default(),
     });
-    let told = AccessLine {
-        limited: false,
-        quota: &draws,
-        ..line()
-    };
+    let told = ended_with(|it| {
+        it.facts.limited = false;
+        it.facts.quotas = draws.to_vec();
+    });
     let read: Value = serde_json::from_str(&written(Look::Json, &[told])).expect("one object");
     assert_eq!(read["limited"], json!(false));
     assert_eq!(
@@ -161,7 +208,10 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
         ])
     );
     for (tokens, written) in [(None, json!(null)), (Some(TokenCount::ONE), json!(1))] {
-        let told = AccessLine { tokens, ..line() };
+        let told = ended_with(|it| match (tokens, &mut it.facts.claim) {
+            (Some(tokens), Some(claim)) => claim.cost = tokens,
+            (_, claim) => *claim = None,
+        });
         let text = self::written(Look::Json, &[told]);
         let read: Value = serde_json::from_str(&text).expect("one object");
         assert_eq!(read["tokens"], written);
@@ -171,22 +221,21 @@ fn a_line_in_json_is_read_back_as_it_was_told() {
 #[test]
 fn a_line_in_text_is_one_row_of_columns() {
     assert_eq!(
-        golden(TEXT, &line()),
+        golden(TEXT, &ended()),
         "22:13:20.123Z delayed guest_get_info           ICIC0001 \
          queue     12.3 backend     50.1 total     62.5 ms  rc=0 limit=total caller=c7 \
          34>128 B nova/socket polling 127.0.0.1:53422 0123456789abcdef\n"
     );
-    let refused = AccessLine {
-        userid: None,
-        verdict: "refused",
-        reason: Some("queue_full"),
-        limit: None,
-        backend: None,
-        status: Some(503),
-        overall_rc: Some(503),
-        dialect: "http",
-        ..line()
-    };
+    let refused = ended_with(|it| {
+        it.facts.target = None;
+        it.facts.verdict = Verdict::Refused;
+        it.facts.reason = Some(Reason::QueueFull);
+        it.facts.limit = None;
+        it.facts.status = Some(503);
+        it.facts.overall_rc = Some(503);
+        it.facts.dialect = Dialect::Http;
+        it.took.backend = None;
+    });
     assert_eq!(
         golden(TEXT, &refused),
         "22:13:20.123Z refused guest_get_info           -        \
@@ -197,8 +246,8 @@ fn a_line_in_text_is_one_row_of_columns() {
 
 #[test]
 fn colour_only_paints() {
-    let plain = golden(TEXT, &line());
-    let painted = golden(Look::Text { colour: true }, &line());
+    let plain = golden(TEXT, &ended());
+    let painted = golden(Look::Text { colour: true }, &ended());
     assert_ne!(painted, plain);
     assert_eq!(
         painted.replace("\x1b[36m", "").replace("\x1b[0m", ""),
@@ -217,14 +266,8 @@ fn a_text_that_cannot_be_a_userid_is_not_logged() {
         "\"x\"",
         "ümlaut",
     ] {
-        let given = AccessLine {
-            userid: Some(word),
-            ..line()
-        };
-        let none = AccessLine {
-            userid: None,
-            ..line()
-        };
+        let given = ended_with(|it| it.facts.target = Some(word.into()));
+        let none = ended_with(|it| it.facts.target = None);
         assert_eq!(golden(Look::Json, &given), golden(Look::Json, &none));
         assert_eq!(golden(TEXT, &given), golden(TEXT, &none), "{word:?}");
     }
@@ -232,7 +275,8 @@ fn a_text_that_cannot_be_a_userid_is_not_logged() {
 
 #[test]
 fn every_line_written_before_the_log_is_dropped_arrives_whole_under_its_own_id() {
-    let lines: Vec<_> = (0..1000).map(|id| AccessLine { id, ..line() }).collect();
+    let line = |id| ended_with(|it| it.facts.id = id);
+    let lines: Vec<_> = (0..1000).map(line).collect();
     let text = written(Look::Json, &lines);
     let mut ids: Vec<String> = text
         .lines()
@@ -252,9 +296,9 @@ fn a_log_that_is_off_writes_nothing() {
     let out = Out::default();
     let log = AccessLog::start(out.clone(), Look::Json).expect("a thread");
     log.switch(false);
-    assert_eq!(log.write(&line()), Written::Off);
+    assert_eq!(write(&log, &ended()), Written::Off);
     log.switch(true);
-    assert_eq!(log.write(&line()), Written::Yes);
+    assert_eq!(write(&log, &ended()), Written::Yes);
     drop(log);
     assert_eq!(out.text().lines().count(), 1);
 }
@@ -280,7 +324,7 @@ fn a_reader_that_stalls_costs_lines_and_holds_up_no_call() {
     let log = AccessLog::start(Stalled(stalled), Look::Json).expect("a thread");
     // More than two buffers can hold: one being written, one that fills.
     let lost = (0..40_000)
-        .filter(|_| log.write(&line()) == Written::Lost)
+        .filter(|_| write(&log, &ended()) == Written::Lost)
         .count();
     assert!(lost > 0, "the buffer has no bound");
     assert!(lost < 40_000, "nothing was kept");
@@ -319,7 +363,7 @@ impl Told {
         let observer = Arc::clone(&self.teller) as Arc<dyn Observe>;
         Record::open(
             origin,
-            tidegate::call::Dialect::Socket,
+            Dialect::Socket,
             "guest_create".into(),
             "user".into(),
             Some("ICIC0001".into()),
