@@ -8,13 +8,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tidegate::app::access::{AccessLine, Started};
 use tidegate::app::metrics::Metrics;
-use tidegate::call::claim::{Charged, Counted, Deadline, RateLimitId};
+use tidegate::call::claim::{Charged, Counted, Deadline};
 use tidegate::call::{
     Claim, Dialect, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Verdict,
 };
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
-use tidegate_callers::{CallerId, FunctionId};
+use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::{Timestamp, Weight};
 

@@ -200,7 +200,6 @@ impl App {
         let kept = shared.reachable();
         let listeners = config.listen.listeners.iter();
         let bound = bind_all(listeners.filter(|it| !kept.contains(&it.bind)))?;
-        let level = filter(&config.telemetry.level)?;
         // Until the config is set, a change of costs would apply the old one.
         let one_at_a_time = shared.changes();
         shared
@@ -208,7 +207,7 @@ impl App {
             .map_err(StartError::Callers)?;
         // Nothing can fail from here on.
         if let Some(logs) = &shared.logs {
-            logs.set_level(level);
+            logs.set_level(filter(&config.telemetry.level));
         }
         let has_log = shared.logs.is_some();
         shared.access.switch(config.telemetry.access && has_log);

@@ -31,6 +31,8 @@ use crate::call::BackendKind;
 use crate::listen;
 use crate::options::tree::Table;
 use crate::options::{Catalogue, Reading, Restarts};
+#[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
+use crate::options::{Mistake, shown::quoted};
 pub use crate::options::{Place, Problem, Problems, Severity};
 use crate::telemetry::Format;
 
@@ -188,6 +190,25 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
     }
     Ok(bytes)
+}
+
+/// Reads a certificate or a key that an option names.
+#[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a config is read at start and on threads that wait"
+)]
+fn read_pem(path: &Path) -> Result<Vec<u8>, Mistake> {
+    // Whatever else a path may lead to could keep its reader waiting.
+    let is_file = std::fs::metadata(path).map(|found| found.is_file());
+    let bytes = is_file.and_then(|is_file| match is_file {
+        true => read_bytes(path),
+        false => Err(io::Error::other("it is no file")),
+    });
+    bytes.map_err(|error| {
+        let told = format!("cannot read {}: {error}", quoted(&path.to_string_lossy()));
+        Mistake::new(told, "give the path of a PEM file that tidegate may read")
+    })
 }
 
 /// Reads a config, and the certificates and keys that it names. `origin` is the name of the file, for messages; of the environment, only

@@ -6,7 +6,6 @@ use tidegate_callers::TableError;
 
 use crate::call::Bind;
 use crate::state::StateError;
-use crate::telemetry;
 
 /// Why the proxy did not start, or a new config was refused.
 #[derive(Debug, thiserror::Error)]
@@ -30,9 +29,6 @@ pub enum StartError {
     /// There is no room for the callers of the config beside those made through the API.
     #[error("cannot take the callers of the config: {}", list(.0))]
     Callers(Vec<TableError>),
-    /// The log level is invalid.
-    #[error(transparent)]
-    Level(#[from] telemetry::log::LogError),
 }
 
 fn list(mistakes: &[TableError]) -> String {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ServerConfig;
 
 use super::Dialect;
-use crate::options::kind::{choice, flag, name, pem, text};
+use crate::options::kind::{choice, flag, name, parsed, pem, text};
 use crate::options::shown::quoted;
 use crate::options::tree::Value;
 use crate::options::{Kind, Mistake, options, words};
@@ -203,23 +203,20 @@ fn address(given: &str) -> Result<SocketAddr, Mistake> {
 
 /// The permissions of a file.
 fn file_mode() -> Kind<u32> {
-    let read = |given: &str| {
-        let is_octal = |byte: u8| matches!(byte, b'0'..=b'7');
-        let is_mode = matches!(given.len(), 3 | 4) && given.bytes().all(is_octal);
-        let mode = u32::from_str_radix(given, 8)
-            .ok()
-            .filter(|mode| is_mode && *mode <= 0o777);
-        let mode = mode.map(|mode| format!("{mode:04o}"));
-        mode.ok_or_else(|| {
-            let told = format!("{} is no mode of a file", quoted(given));
-            Mistake::new(
-                told,
-                "give it in octal, as chmod takes it, such as \"0660\"",
-            )
-        })
+    let octal = |mode: &str| u32::from_str_radix(mode, 8).ok();
+    let show = |mode: &u32| format!("{mode:04o}");
+    let take = move |given: &str| {
+        let is_octal = given.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+        let is_mode = is_octal && matches!(given.len(), 3 | 4);
+        let mode = octal(given).filter(|mode| is_mode && *mode <= 0o777);
+        mode.as_ref().map(show)
     };
-    let octal = |mode: String| u32::from_str_radix(&mode, 8).expect("it was one");
-    text("\"0000\" to \"0777\", in octal", "0660", read).map(octal, |mode| format!("{mode:04o}"))
+    let wrong = (
+        "is no mode of a file",
+        "give it in octal, as chmod takes it, such as \"0660\"",
+    );
+    let kind = parsed("\"0000\" to \"0777\", in octal", "0660", take, wrong);
+    kind.map(move |mode| octal(&mode).expect("it was one"), show)
 }
 
 words! {

@@ -8,7 +8,7 @@ use http::HeaderName;
 use super::OddPaths;
 use crate::call::BackendKind;
 use crate::call::sdk::Effort;
-use crate::options::kind::{choice, flag, function, function_name, list, name, text};
+use crate::options::kind::{choice, flag, function, function_name, list, name, parsed, text};
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, options, words};
 
@@ -146,15 +146,12 @@ fn functions(allowed: &str) -> Kind<Vec<Arc<str>>> {
 }
 
 fn header() -> Kind<HeaderName> {
-    text("the name of a header", "X-Tidegate-Class", |given| {
-        given.parse().map_err(|_| {
-            let told = format!("{} is not the name of a header", quoted(given));
-            Mistake::new(
-                told,
-                "give letters, digits and \"-\", such as \"X-Tidegate-Class\"",
-            )
-        })
-    })
+    let wrong = (
+        "is not the name of a header",
+        "give letters, digits and \"-\", such as \"X-Tidegate-Class\"",
+    );
+    let allowed = "the name of a header";
+    parsed(allowed, "X-Tidegate-Class", |it| it.parse().ok(), wrong)
 }
 
 /// An HTTP method, or `*`.

@@ -1,13 +1,6 @@
 //! Reads the files that `tls` of a listener names, so that a bad one is a mistake in the
 //! config like any other: told by line and key, and never in place of a good one.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a config is read at start and on threads that wait"
-)]
-
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +12,7 @@ use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::read_bytes;
+use super::read_pem;
 use crate::call::Protocol;
 use crate::call::listener::{ClientAuth, TlsSection};
 use crate::options::shown::quoted;
@@ -88,7 +81,7 @@ fn verifier(
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Mistake> {
     const CURE: &str = "give a PEM file that holds -----BEGIN CERTIFICATE-----";
-    let bytes = read(path)?;
+    let bytes = read_pem(path)?;
     let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
     let told = match found {
         Ok(found) if found.is_empty() => format!("there is no certificate in {}", shown(path)),
@@ -99,7 +92,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Mistake> {
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
-    let bytes = read(path)?;
+    let bytes = read_pem(path)?;
     // What is wrong in it is not quoted: it is a secret.
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
         let is_encrypted = memchr::memmem::find(&bytes, b"ENCRYPTED").is_some();
@@ -111,19 +104,6 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
         };
         let told = format!("there is no key in {} that can be read", shown(path));
         Mistake::new(told, cure)
-    })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Mistake> {
-    // Whatever else a path may lead to could keep its reader waiting.
-    let is_file = fs::metadata(path).map(|found| found.is_file());
-    let bytes = is_file.and_then(|is_file| match is_file {
-        true => read_bytes(path),
-        false => Err(io::Error::other("it is no file")),
-    });
-    bytes.map_err(|error| {
-        let told = format!("cannot read {}: {error}", shown(path));
-        Mistake::new(told, "give the path of a PEM file that tidegate may read")
     })
 }
 

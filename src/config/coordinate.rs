@@ -8,9 +8,8 @@ use tidegate_limits::Fill;
 
 use super::part::Part;
 use crate::options::kind::{
-    HOUR, MINUTE, MS, SECOND, choice, distinct, duration, integer, list, number, text,
+    HOUR, MINUTE, MS, SECOND, choice, distinct, duration, integer, list, number, parsed, text,
 };
-use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, Options, Section, Toml, options, words};
 
 /// Most limits that are shared.
@@ -105,12 +104,11 @@ fn id(example: &'static str) -> Kind<Arc<str>> {
 }
 
 fn servers() -> Kind<Vec<ServerAddress>> {
-    let server = text("host:port", "10.0.0.1:5101", |given| {
-        given.parse().map_err(|_| {
-            let told = format!("{} is not the address of a server", quoted(given));
-            Mistake::new(told, "write each as \"host:port\"")
-        })
-    });
+    let wrong = (
+        "is not the address of a server",
+        "write each as \"host:port\"",
+    );
+    let server = parsed("host:port", "10.0.0.1:5101", |it| it.parse().ok(), wrong);
     distinct(list(64, "[\"10.0.0.1:5101\"]", server)).described("[\"host:port\", …]")
 }
 

@@ -304,6 +304,19 @@ pub(crate) fn text<T: Display + 'static>(
     Kind::new(allowed, read, |value| string(&value.to_string()))
 }
 
+/// A text that `take` understands; any other one "is not the path of a file", say.
+pub(crate) fn parsed<T: Display + 'static>(
+    allowed: &'static str,
+    example: &'static str,
+    take: impl Fn(&str) -> Option<T> + 'static,
+    (is_not, cure): (&'static str, &'static str),
+) -> Kind<T> {
+    text(allowed, example, move |given| {
+        let wrong = || Mistake::new(format!("{} {is_not}", quoted(given)), cure);
+        take(given).ok_or_else(wrong)
+    })
+}
+
 /// A text from 1 to `max` bytes, without control characters.
 pub(crate) fn line(max: usize, example: &'static str) -> Kind<String> {
     let allowed = format!("1 to {max} bytes");

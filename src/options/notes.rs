@@ -53,7 +53,7 @@ impl Notes {
     }
 
     /// A value, or none with a note of what is wrong.
-    #[cfg(feature = "tls")]
+    #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
     pub(crate) fn taken<T>(&self, at: &At, result: Result<T, Mistake>) -> Option<T> {
         result.map_err(|mistake| self.mistake(at, mistake)).ok()
     }

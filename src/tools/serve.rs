@@ -133,9 +133,7 @@ fn fatal(logs: &Logs, message: &str) -> ExitCode {
 
 /// Logs the reason of the exit, at any log level.
 fn say(logs: &Logs, reason: impl FnOnce()) {
-    if let Ok(level) = telemetry::log::filter("error") {
-        logs.set_level(level);
-    }
+    logs.set_level(telemetry::log::filter("error"));
     reason();
     logs.finish();
 }

@@ -13,7 +13,8 @@ use super::profiles::{Profiles, burst, fill};
 use super::{Allowance, Handling, QuotaBy, Rule};
 use crate::call::claim::{Deadline, QUOTA_KEY_BYTES_MAX};
 use crate::options::kind::{
-    DAY, MINUTE, MS, choice, duration, flag, function, integer, is_plain, name, number, table, text,
+    DAY, MINUTE, MS, choice, duration, flag, function, integer, is_plain, name, number, parsed,
+    table, text,
 };
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, options, words};
@@ -250,17 +251,18 @@ fn usual_share() -> u32 {
 }
 
 fn namespace() -> Kind<String> {
-    const ALLOWED: &str = "up to 64 letters, digits, _ or -, or \"\" for none";
-    text(ALLOWED, "hourly", |given| {
-        if given.len() > 64 || !is_plain(given, "_-") {
-            let told = format!("{} can't be a namespace", quoted(given));
-            return Err(Mistake::new(
-                told,
-                format!("give {ALLOWED}, such as \"hourly\""),
-            ));
-        }
-        Ok(given.to_owned())
-    })
+    let fits = |given: &str| given.len() <= 64 && is_plain(given, "_-");
+    let wrong = (
+        "can't be a namespace",
+        "give up to 64 letters, digits, _ or -, or \"\" for none, such as \"hourly\"",
+    );
+    let allowed = "up to 64 letters, digits, _ or -, or \"\" for none";
+    parsed(
+        allowed,
+        "hourly",
+        move |it| fits(it).then(|| it.to_owned()),
+        wrong,
+    )
 }
 
 fn quota_key(key: &str) -> Result<(), Mistake> {
@@ -421,7 +423,7 @@ impl QuotaSection {
         }
         self.totals.mark.muted |= self.totals.value.is_empty();
         self.safe.mark.muted |= self.when_store_away.value != WhenAway::Safe;
-        if let Some(by) = limit.quota_by() {
+        if let Some(by) = limit.quota_by().filter(|_| limit.is_quota()) {
             self.namespace.value = Some(self.namespace(&by).unwrap_or_default().to_owned());
         }
     }

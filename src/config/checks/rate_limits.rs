@@ -1,6 +1,5 @@
 //! `[[rate_limit]]`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tidegate_limits::Cost;
@@ -14,7 +13,7 @@ use crate::callers::rate_limit::options::{
 };
 use crate::callers::rate_limit::profiles::Profiles;
 use crate::options::shown::quoted;
-use crate::options::{At, Notes, Setting, did_you_mean};
+use crate::options::{At, Mark, Notes, Setting, did_you_mean};
 
 use super::super::sections::{RateLimit, Sections};
 use super::functions::Functions;
@@ -38,7 +37,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
         function_is_known(limit, all, functions, notes);
         goes_evenly(limit, all, notes);
     }
-    are_apart(&all.rate_limits, notes);
+    names_are_apart(&all.rate_limits, notes);
 }
 
 /// Calls that a pace of all calls delays are postponed like any other call.
@@ -52,31 +51,58 @@ fn goes_evenly(limit: &RateLimitSection, all: &Sections, notes: &Notes) {
     }
 }
 
-/// What other kinds have, and this one has not.
+/// What other kinds have, and this one has not. A limit on all calls, or on those of a function,
+/// has no say in what else becomes of a call.
 fn has_only_its_own(both: &RateLimit, kind: Form, notes: &Notes) {
     let name = match kind {
         Form::Bucket => "a bucket",
         Form::Paced => "a paced rate limit",
         Form::Quota => "a quota",
     };
-    for (option, mark) in both.limit.marks() {
-        // What these two say of a bucket is checked below.
-        if !mark.given || kind.has(option) || matches!(option, "applies_to" | "function") {
-            continue;
-        }
-        let cure = match (kind, option) {
-            (Form::Bucket, _) => "add kind = \"paced\", or give burst and fill instead",
-            (Form::Paced, _) => "give rate and ratio instead, or leave kind out",
-            (Form::Quota, "order" | "settle" | "deadline") => "leave it out, or give another kind",
-            (Form::Quota, _) => "give total and refresh_window instead, or another kind",
+    let to_all = matches!(
+        both.limit.applies_to.meant(),
+        Some(AppliesTo::Total | AppliesTo::Function)
+    );
+    let given = |(_, mark): &(_, &Mark)| mark.given;
+    for (option, mark) in both.limit.marks().into_iter().filter(given) {
+        let of_callers = kind == Form::Paced && to_all && OF_CALLERS.contains(&option);
+        let (name, cure) = match (kind, option) {
+            // What these two say of a bucket is checked below.
+            (Form::Bucket, "applies_to" | "function") => continue,
+            _ if of_callers => (
+                "a rate limit that is not for callers",
+                cure_of_callers(option),
+            ),
+            _ if kind.has(option) => continue,
+            (Form::Bucket, _) => (name, "add kind = \"paced\", or give burst and fill instead"),
+            (Form::Paced, _) => (name, "give rate and ratio instead, or leave kind out"),
+            (Form::Quota, "order" | "settle" | "deadline") => {
+                (name, "leave it out, or give another kind")
+            }
+            (Form::Quota, _) => (
+                name,
+                "give total and refresh_window instead, or another kind",
+            ),
         };
         notes.error(mark, format!("{name} has no {option}"), cure);
     }
-    for (option, mark) in both.quota.marks() {
-        if mark.given && kind != Form::Quota {
+    if kind != Form::Quota {
+        for (option, mark) in both.quota.marks().into_iter().filter(given) {
             let cure = "leave it out, or write kind = \"quota\"";
             notes.error(mark, format!("{name} has no {option}"), cure);
         }
+    }
+}
+
+fn cure_of_callers(option: &str) -> &'static str {
+    match option {
+        "mode" => "leave it out: a limit on callers can be tried out, one on all calls not",
+        "settle" => "leave it out: such a limit draws what a call is estimated to cost",
+        "deadline" => {
+            "leave it out: smapi_request_postpone_threshold_seconds, and deadline in [[class]], \
+             say how long a call may wait"
+        }
+        _ => "leave it out: postpone in [queue] says how calls wait for such a limit",
     }
 }
 
@@ -163,9 +189,6 @@ fn paced(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
         }
         _ => {}
     }
-    if let Some(AppliesTo::Total | AppliesTo::Function) = limit.applies_to.meant() {
-        is_not_of_callers(limit, notes);
-    }
     most_expensive_takes_no_lifetime(limit, costs, notes);
 }
 
@@ -219,26 +242,6 @@ fn quota(limit: &RateLimitSection, notes: &Notes) {
     }
 }
 
-/// A limit on all calls has no say in what else becomes of a call.
-fn is_not_of_callers(limit: &RateLimitSection, notes: &Notes) {
-    for (option, mark) in limit.marks() {
-        if !mark.given || !OF_CALLERS.contains(&option) {
-            continue;
-        }
-        let cure = match option {
-            "mode" => "leave it out: a limit on callers can be tried out, one on all calls not",
-            "settle" => "leave it out: such a limit draws what a call is estimated to cost",
-            "deadline" => {
-                "leave it out: smapi_request_postpone_threshold_seconds, and deadline in \
-                 [[class]], say how long a call may wait"
-            }
-            _ => "leave it out: postpone in [queue] says how calls wait for such a limit",
-        };
-        let told = format!("a rate limit that is not for callers has no {option}");
-        notes.error(mark, told, cure);
-    }
-}
-
 fn most_expensive_takes_no_lifetime(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
     let Some(pacing) = limit.pacing() else {
         return;
@@ -278,21 +281,16 @@ fn function_is_known(
     functions.limit(name, &limit.function, notes);
 }
 
-fn are_apart(limits: &[RateLimit], notes: &Notes) {
-    let mut seen = BTreeSet::new();
-    for RateLimit { limit, .. } in limits {
-        let Some(name) = limit.name.said() else {
-            continue;
-        };
-        if !seen.insert(name) {
-            let told = format!("{} is the name of another rate limit too", quoted(name));
-            notes.error(&limit.name, told, "give each rate limit a name of its own");
-        }
+fn names_are_apart(limits: &[RateLimit], notes: &Notes) {
+    let names = || limits.iter().map(|it| &it.limit.name);
+    let cure = "give each rate limit a name of its own";
+    super::are_apart(names(), ("the name of another rate limit", cure), notes);
+    for (setting, name) in names().filter_map(|it| Some((it, it.said()?))) {
         let number = name.strip_prefix('r').unwrap_or_default();
         if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
             let told = format!("{} reads as the id of a rate limit", quoted(name));
             let cure = "give a name that is not \"r\" and a number";
-            notes.error(&limit.name, told, cure);
+            notes.error(setting, told, cure);
         }
     }
 }

@@ -1,12 +1,10 @@
 //! Reads the certificates for etcd.
 
-use std::path::PathBuf;
-
 use tidegate_runtime::etcd::Tls;
 
 use super::EtcdTlsSection;
-use crate::options::shown::quoted;
-use crate::options::{Notes, Setting};
+use crate::config::read_pem;
+use crate::options::Notes;
 
 impl EtcdTlsSection {
     /// Reads the files. None inside if there is no TLS; none at all where something is wrong,
@@ -35,7 +33,10 @@ impl EtcdTlsSection {
             notes.missing(at, told, cure);
             return None;
         }
-        let files = [&self.ca, &self.cert, &self.key].map(|setting| read(setting, notes));
+        let files = [&self.ca, &self.cert, &self.key].map(|setting| match &setting.value {
+            Some(path) => notes.taken(setting, read_pem(path)),
+            None => Some(Vec::new()),
+        });
         let [Some(ca), Some(cert), Some(key)] = files else {
             return None;
         };
@@ -49,20 +50,4 @@ impl EtcdTlsSection {
             }
         }
     }
-}
-
-/// The content of a file, empty if none is named; none where it can't be read.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a config is read at start and on threads that wait"
-)]
-fn read(setting: &Setting<Option<PathBuf>>, notes: &Notes) -> Option<Vec<u8>> {
-    let Some(path) = &setting.value else {
-        return Some(Vec::new());
-    };
-    let read = std::fs::read(path).map_err(|error| {
-        let told = format!("{} can't be read: {error}", quoted(&path.to_string_lossy()));
-        notes.error(setting, told, "give a PEM file that can be read");
-    });
-    read.ok()
 }

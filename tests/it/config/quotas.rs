@@ -332,7 +332,7 @@ fn tls_to_etcd_needs_an_authority_to_trust() {
         &store("ca = \"/no/such\""),
         "ca = ",
         "quota.ca",
-        &["can't be read"],
+        &["cannot read"],
     );
     let no_key = format!("ca = \"{ca}\"\ncert = \"{cert}\"");
     wrong(&store(&no_key), "cert = ", "quota.cert", &["no key"]);

@@ -150,6 +150,13 @@ fn integers_words_and_flags_are_what_they_say() {
         "format = \"xml\"",
         &["\"auto\" | \"text\" | \"json\""],
     );
+    for level in ["", "loud", "tidegate=verbose", "info;x=debug=1"] {
+        wrong(
+            "log",
+            &format!("level = \"{level}\""),
+            &["is not a log level"],
+        );
+    }
     wrong("log", "level = \"inof\"", &["did you mean \"info\"?"]);
     wrong(
         "log",
