@@ -577,10 +577,10 @@ impl Shared {
             };
             let conversing = protocol::converse(accepted, self.conversation.get());
             // Boxed where it is made: spawning moves a future about half a dozen times.
-            self.conversations.track_future(Box::pin(async move {
+            self.conversations.spawn(Box::pin(async move {
                 conversing.await;
                 drop((connection, counted));
-            }))
+            }));
         };
         let connections = Arc::clone(&self.connections);
         let accepting = listen::accept(socket, connections, stop, gate, failed, handle);

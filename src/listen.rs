@@ -195,7 +195,7 @@ impl Drop for Connection {
     }
 }
 
-/// Accepts until it is stopped, within the cap. Before each accept it waits for `gate`, which
+/// Accepts until it is stopped, within the cap, and passes each connection to `handle`. Before each accept it waits for `gate`, which
 /// holds the loop while the queue is full. At the end it takes what the kernel has accepted by
 /// then, because those clients are already connected.
 ///
@@ -206,18 +206,14 @@ impl Drop for Connection {
 ///
 /// # Errors
 /// If the listener cannot be watched.
-pub async fn accept<G, H>(
+pub async fn accept<G: Future<Output = ()>>(
     listener: Bound,
     connections: Arc<Connections>,
     stop: CancellationToken,
     gate: impl Fn() -> G,
     failed: impl Fn(&io::Error),
-    handle: impl Fn(TcpStream, Peer, Connection) -> H,
-) -> io::Result<()>
-where
-    G: Future<Output = ()>,
-    H: Future<Output = ()> + Send + 'static,
-{
+    handle: impl Fn(TcpStream, Peer, Connection),
+) -> io::Result<()> {
     let Bound {
         socket,
         address,
@@ -242,7 +238,7 @@ where
                     in_hand = Some(accepted);
                     let connection = connections.room().await;
                     if let Some((stream, peer)) = in_hand.take() {
-                        tokio::spawn(handle(stream, peer, connection));
+                        handle(stream, peer, connection);
                     }
                     back_off.reset();
                 }
@@ -270,30 +266,25 @@ where
 }
 
 /// Takes the clients that the kernel has accepted by now.
-async fn accept_rest<H>(
+async fn accept_rest(
     listener: OwnedFd,
     address: &Bind,
     mut in_hand: Option<(TcpStream, Peer)>,
     connections: &Arc<Connections>,
     failed: impl Fn(&io::Error),
-    handle: impl Fn(TcpStream, Peer, Connection) -> H,
-) where
-    H: Future<Output = ()> + Send + 'static,
-{
+    handle: impl Fn(TcpStream, Peer, Connection),
+) {
     // Asked directly, because the runtime may not yet know of the last clients.
     for _ in 0..BACKLOG {
         let Some(connection) = connections.room_now() else {
             break;
         };
-        if let Some((stream, peer)) = in_hand.take() {
-            // It arrived before all others.
-            tokio::spawn(handle(stream, peer, connection));
-            continue;
-        }
-        match accept_one(&listener, address) {
-            Ok((stream, peer)) => {
-                tokio::spawn(handle(stream, peer, connection));
-            }
+        // The one in hand arrived before all others.
+        let next = in_hand
+            .take()
+            .map_or_else(|| accept_one(&listener, address), Ok);
+        match next {
+            Ok((stream, peer)) => handle(stream, peer, connection),
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
@@ -307,7 +298,7 @@ async fn accept_rest<H>(
         // No further client arrives here while this one waits for a connection to close.
         drop(listener);
         let connection = connections.room().await;
-        tokio::spawn(handle(stream, peer, connection));
+        handle(stream, peer, connection);
     }
 }
 
@@ -412,7 +403,6 @@ mod tests {
                 move |_, peer, _| {
                     seen.lock().expect("not poisoned").push(peer);
                     stop.cancel();
-                    std::future::ready(())
                 },
             )
         };

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-pub use tidegate_zvm::array::{self, ArrayCall, Malformed, NAME_MAX};
+pub use tidegate_zvm::array::{self, ArrayCall, FUNCTION_NAME_BYTES_MAX, Malformed};
 pub use tidegate_zvm::framer::{self, Framed, Framer, Misframed};
 pub use tidegate_zvm::functions::{Effort, Function, Kind};
 use tidegate_zvm::path::{self, EncodedSlash};

@@ -345,7 +345,7 @@ pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
 }
 
 /// Longest name: one is a label of metrics, and part of replies.   bytes
-const NAME_MAX: usize = 64;
+pub(crate) const NAME_MAX: usize = 64;
 
 /// Whether a text is made of letters, digits and these other characters.
 pub(crate) fn is_plain(text: &str, others: &str) -> bool {

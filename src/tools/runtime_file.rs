@@ -18,7 +18,7 @@ const SYSTEMD_VARIABLE: &str = "RUNTIME_DIRECTORY";
 const DEFAULT_DIR: &str = "/run/tidegate";
 /// The part of the config's path that is kept in the name, below the limit of file systems.
 /// bytes
-const NAME_MAX: usize = 200;
+const PATH_BYTES_KEPT: usize = 200;
 /// The content if there is no admin address.
 const OFF: &str = "off";
 /// More than an address needs.   bytes
@@ -106,7 +106,7 @@ pub(super) fn path(config: &Path) -> PathBuf {
             _ => '_',
         })
         .collect();
-    let from = name.len().saturating_sub(NAME_MAX);
+    let from = name.len().saturating_sub(PATH_BYTES_KEPT);
     PathBuf::from(dir).join(format!("{}.admin", &name[from..]))
 }
 

@@ -246,10 +246,10 @@ pub(crate) fn serve<S: Serve>(
             at: conversation.clock.now(),
         };
         let conversation = Arc::clone(&conversation);
-        async move {
+        tokio::spawn(async move {
             protocol::converse(accepted, conversation).await;
             drop(connection);
-        }
+        });
     };
     tokio::spawn(listen::accept(
         socket,

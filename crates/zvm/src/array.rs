@@ -16,7 +16,7 @@ use crate::python_json::{as_sound_json, field};
 use crate::userid;
 
 /// Longest name of a function.   bytes
-pub const NAME_MAX: usize = 128;
+pub const FUNCTION_NAME_BYTES_MAX: usize = 128;
 
 /// `[function, args, kwargs]`, checked and ready to be written in one write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +164,9 @@ fn name(raw: &str) -> Option<Cow<'_, str>> {
     } else {
         Cow::Borrowed(inside)
     };
-    let possible = !name.is_empty() && name.len() <= NAME_MAX && !name.contains(char::is_control);
+    let possible = !name.is_empty()
+        && name.len() <= FUNCTION_NAME_BYTES_MAX
+        && !name.contains(char::is_control);
     possible.then_some(name)
 }
 

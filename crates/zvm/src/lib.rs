@@ -19,7 +19,7 @@ pub mod python_json;
 pub mod reply;
 pub mod routes;
 
-pub use array::{ArrayCall, NAME_MAX};
+pub use array::{ArrayCall, FUNCTION_NAME_BYTES_MAX};
 
 /// The text, if it can be a z/VM userid: 1 to 8 letters, digits or `$#@_-`.
 #[must_use]

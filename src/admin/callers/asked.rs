@@ -21,7 +21,7 @@ use crate::call::costs::Costs;
 use crate::call::rate_limit::{
     Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
-use crate::call::sdk::NAME_MAX;
+use crate::call::sdk::FUNCTION_NAME_BYTES_MAX;
 use crate::options::{Words, json};
 
 /// The maximum number of patterns of one caller.
@@ -485,9 +485,9 @@ fn function_costs(value: Value) -> Read<BTreeMap<Arc<str>, TokenCount>> {
 
 fn function(text: &str) -> Result<String, String> {
     let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic());
-    if text.is_empty() || text.len() > NAME_MAX || !is_visible {
+    if text.is_empty() || text.len() > FUNCTION_NAME_BYTES_MAX || !is_visible {
         return Err(format!(
-            "must be the name of a function: 1 to {NAME_MAX} visible characters"
+            "must be the name of a function: 1 to {FUNCTION_NAME_BYTES_MAX} visible characters"
         ));
     }
     Ok(text.to_owned())
@@ -496,9 +496,12 @@ fn function(text: &str) -> Result<String, String> {
 /// The name of a profile.
 fn name(value: Value) -> Read<Arc<str>> {
     value.text(|text| {
-        if text.is_empty() || text.len() > NAME_MAX || text.chars().any(char::is_control) {
+        if text.is_empty()
+            || text.len() > FUNCTION_NAME_BYTES_MAX
+            || text.chars().any(char::is_control)
+        {
             return Err(format!(
-                "must be a name of 1 to {NAME_MAX} bytes without control characters"
+                "must be a name of 1 to {FUNCTION_NAME_BYTES_MAX} bytes without control characters"
             ));
         }
         Ok(text.into())

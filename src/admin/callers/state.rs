@@ -61,7 +61,6 @@ fn some_word<T: Words, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok,
     value.map(T::word).serialize(to)
 }
 
-words!(RateLimitKind { "bucket" => Bucket, "paced" => Paced });
 words!(Span { "5m" => FiveMinutes, "1h" => Hour, "24h" => Day });
 
 /// The origin of an object.
@@ -404,13 +403,14 @@ impl From<Allowance> for Figures {
     }
 }
 
-/// The kind of a rate limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateLimitKind {
-    /// A burst at once, and then a steady rate.
-    Bucket,
-    /// A steady rate, and a little more for late calls.
-    Paced,
+words! {
+    /// The kind of a rate limit.
+    pub enum RateLimitKind {
+        /// A burst at once, and then a steady rate.
+        Bucket = "bucket",
+        /// A steady rate, and a little more for late calls.
+        Paced = "paced",
+    }
 }
 
 /// The state of a pace.

@@ -25,28 +25,26 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 /// Most parents, and members of a store.
 const ADDRESSES_MAX: usize = 16;
 
-/// How the master is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Engine {
-    None,
-    Etcd,
-    ZooKeeper,
-}
+words! {
+    /// How the master is found.
+    pub(super) enum Engine {
+        None = "none",
+        Etcd = "etcd",
+        ZooKeeper = "zookeeper",
+    }
 
-/// When a lowered share is free for others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FreesAt {
-    Confirmed,
-    AtOnce,
+    /// When a lowered share is free for others.
+    pub(super) enum FreesAt {
+        Confirmed = "confirmed",
+        AtOnce = "at_once",
+    }
 }
 
 words!(Unmatched { "grant" => Grant, "refuse" => Refuse });
-words!(Engine { "none" => None, "etcd" => Etcd, "zookeeper" => ZooKeeper });
 words!(Split {
     "none" => None, "static" => Static, "proportional_share" => Proportional,
     "fair_share" => Fair
 });
-words!(FreesAt { "confirmed" => Confirmed, "at_once" => AtOnce });
 
 /// Where the rules are.
 #[derive(Clone, Debug)]

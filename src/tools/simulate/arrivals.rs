@@ -9,15 +9,13 @@ use super::random::Random;
 use super::setup;
 use super::times::{time, time_above_zero, times};
 use crate::admit::Settings;
-use crate::options::kind::{Kind, choice, integer, line, number};
+use crate::options::kind::{Kind, NAME_MAX, choice, integer, line, number};
 use crate::options::{Notes, Section, options, words};
 
 /// The most calls in one scenario, which bounds its memory and its time.
 const CALLS_MAX: u32 = 1_000_000;
 /// The most groups of arrivals.
 const GROUPS_MAX: usize = 1000;
-/// Longest name.   bytes
-const NAME_MAX: usize = 64;
 /// How long the backend works on a call, if the scenario does not say.
 const TAKES: Duration = Duration::from_millis(50);
 /// How to say how fast calls arrive.
@@ -58,16 +56,15 @@ options! {
     }
 }
 
-/// How arrivals are spread over time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spread {
-    /// At equal distances.
-    Even,
-    /// Each at random.
-    Poisson,
+words! {
+    /// How arrivals are spread over time.
+    pub(crate) enum Spread {
+        /// At equal distances.
+        Even = "even",
+        /// Each at random.
+        Poisson = "poisson",
+    }
 }
-
-words!(Spread { "even" => Even, "poisson" => Poisson });
 
 /// A rate, as the time between two calls.
 fn gap() -> Kind<Duration> {

@@ -119,12 +119,11 @@ options! {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    Arrival,
+words! {
+    pub(crate) enum Order {
+        Arrival = "arrival",
+    }
 }
-
-words!(Order { "arrival" => Arrival });
 
 options! {
     /// Calls that are sent in a span of time.

@@ -71,13 +71,12 @@ options! {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
-    Down,
-    Up,
+words! {
+    pub(crate) enum Backend {
+        Down = "down",
+        Up = "up",
+    }
 }
-
-words!(Backend { "down" => Down, "up" => Up });
 
 /// Reads a scenario.
 ///
