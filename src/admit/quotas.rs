@@ -50,15 +50,9 @@ impl Gate {
     }
 
     /// Passes answers of the store on, after the store's time that came with them.
-    pub fn answer_quotas(
-        &self,
-        time: Option<StoreTime>,
-        answers: impl IntoIterator<Item = QuotaAnswer>,
-    ) {
+    pub fn answer_quotas(&self, time: StoreTime, answers: impl IntoIterator<Item = QuotaAnswer>) {
         self.queue.change(|state, now| {
-            if let Some(time) = time {
-                state.calls().learn_store_time(now, time);
-            }
+            state.calls().learn_store_time(now, time);
             for QuotaAnswer {
                 at,
                 question,

@@ -26,7 +26,6 @@ use std::sync::{Arc, Mutex};
 use tidegate_limits::scheduler::QuotaRule;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::{Clock, lock};
-use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::driver::Driver;
@@ -49,7 +48,6 @@ pub(super) struct Quotas {
 
 /// A store in use.
 struct Running {
-    settings: watch::Sender<Arc<tidegate_quota::Quotas>>,
     driver: Arc<Driver>,
     _stop: DropGuard,
 }
@@ -86,11 +84,11 @@ impl Quotas {
         };
         let mut settings = settings.in_force();
         // The driver first, so that it knows a new quota before its first request.
-        if let Some(running) = &*running {
-            keep_namespaces(&mut settings, &running.settings.borrow());
-            running.settings.send_replace(Arc::new(settings.clone()));
+        if let Some(Running { driver, .. }) = &*running {
+            keep_namespaces(&mut settings, &driver.settings.borrow());
+            driver.settings.send_replace(Arc::new(settings.clone()));
         } else {
-            *running = Some(self.start(&settings));
+            *running = Some(self.start(settings.clone()));
         }
         let rule = |limit: &tidegate_quota::QuotaLimit| {
             let rule = QuotaRule {
@@ -103,20 +101,18 @@ impl Quotas {
         self.gate.set_quotas(rules, settings.keys_max);
     }
 
-    fn start(&self, settings: &tidegate_quota::Quotas) -> Running {
-        let (tell, told) = watch::channel(Arc::new(settings.clone()));
+    fn start(&self, settings: tidegate_quota::Quotas) -> Running {
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
             self.clock,
             self.metrics.clone(),
             (self.open)(&settings.engine, self.clock),
-            told,
+            settings,
         ));
         let stop = self.stop.child_token();
         let carries = Arc::clone(&driver).keep_carrying();
         tokio::spawn(stop.clone().run_until_cancelled_owned(carries));
         Running {
-            settings: tell,
             driver,
             _stop: stop.drop_guard(),
         }

@@ -17,14 +17,13 @@
 //! for a server that restarts. If no loss is acceptable, use ZooKeeper or etcd.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisError, Script, ScriptInvocation,
+    AsyncConnectionConfig, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
+    RedisError, Script, ScriptInvocation,
 };
 use tidegate_limits::quota::Version;
 use tidegate_runtime::{BackOff, Clock};
@@ -39,9 +38,10 @@ use super::waiters::Waiters;
 use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
 
 /// The address of Redis, the user, and the time limit of an answer.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Settings {
-    server: redis::ConnectionInfo,
+    /// The server, the database and the user. Its `Debug` does not show the password.
+    pub server: redis::ConnectionInfo,
     /// The prefix of all keys and channels.
     pub prefix: String,
     /// The time limit of a call, including a new connection if needed.
@@ -84,42 +84,16 @@ impl Settings {
         self.server = (self.server).set_redis_settings(settings.set_password(password));
         self
     }
-
-    /// The address, without user and password.
-    #[must_use]
-    pub fn address(&self) -> String {
-        let at = match self.server.addr() {
-            ConnectionAddr::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            other => other.to_string(),
-        };
-        match self.server.redis_settings().db() {
-            0 => format!("redis://{at}"),
-            database => format!("redis://{at}/{database}"),
-        }
-    }
-
-    /// The user, if not the default user.
-    #[must_use]
-    pub fn user(&self) -> Option<&str> {
-        self.server.redis_settings().username()
-    }
-
-    /// Whether a password is given.
-    #[must_use]
-    pub fn has_password(&self) -> bool {
-        self.server.redis_settings().password().is_some()
-    }
 }
 
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
-        let server = |settings: &Self| {
-            let redis = settings.server.redis_settings();
-            let of = |text: Option<&str>| text.map(ToOwned::to_owned);
-            (redis.db(), of(redis.username()), of(redis.password()))
-        };
-        self.server.addr() == other.server.addr()
-            && server(self) == server(other)
+        let (one, two) = (&self.server, &other.server);
+        let (redis, other_redis) = (one.redis_settings(), two.redis_settings());
+        one.addr() == two.addr()
+            && redis.db() == other_redis.db()
+            && redis.username() == other_redis.username()
+            && redis.password() == other_redis.password()
             && self.prefix == other.prefix
             && self.deadline == other.deadline
             && self.member_ttl == other.member_ttl
@@ -127,17 +101,6 @@ impl PartialEq for Settings {
 }
 
 impl Eq for Settings {}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("server", &self.server.addr().to_string())
-            .field("prefix", &self.prefix)
-            .field("deadline", &self.deadline)
-            .field("member_ttl", &self.member_ttl)
-            .finish()
-    }
-}
 
 /// The first and the longest pause after a failure. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));

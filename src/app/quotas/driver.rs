@@ -64,7 +64,7 @@ pub(super) struct Driver {
     pub(super) engine: Engine,
     pub(super) started: Timestamp,
     pub(super) store: Arc<dyn QuotaStore>,
-    pub(super) settings: watch::Receiver<Arc<tidegate_quota::Quotas>>,
+    pub(super) settings: watch::Sender<Arc<tidegate_quota::Quotas>>,
     watches: Arc<Semaphore>,
     seen: Mutex<Seen>,
 }
@@ -196,17 +196,16 @@ impl Driver {
         clock: Clock,
         metrics: QuotaMetrics,
         store: Arc<dyn QuotaStore>,
-        settings: watch::Receiver<Arc<tidegate_quota::Quotas>>,
+        settings: tidegate_quota::Quotas,
     ) -> Self {
-        let engine = settings.borrow().engine.clone();
         Self {
             gate,
             clock,
             metrics,
-            engine,
+            engine: settings.engine.clone(),
             started: clock.now(),
             store,
-            settings,
+            settings: watch::Sender::new(Arc::new(settings)),
             watches: Arc::new(Semaphore::new(WATCHES)),
             seen: Mutex::default(),
         }
@@ -232,10 +231,11 @@ impl Driver {
     /// Changes the trouble of a key.
     pub(super) fn note(&self, at: QuotaRef, quota: &Arc<str>, change: impl FnOnce(&mut Note)) {
         let mut seen = self.lock();
-        let mut note = seen.notes.remove(&at).map(|(_, note)| note);
-        change(note.get_or_insert_default());
-        if let Some(note) = note.filter(|note| *note != Note::default()) {
-            seen.notes.insert(at, (Arc::clone(quota), note));
+        let noted = seen.notes.entry(at);
+        let (_, note) = noted.or_insert_with(|| (Arc::clone(quota), Note::default()));
+        change(note);
+        if *note == Note::default() {
+            seen.notes.remove(&at);
         }
     }
 
@@ -243,8 +243,7 @@ impl Driver {
     pub(super) async fn keep_carrying(self: Arc<Self>) {
         let mut time = self.store.time();
         let mut members = self.store.members();
-        let mut settings = self.settings.clone();
-        settings.mark_unchanged();
+        let mut settings = self.settings.subscribe();
         let mut carrying = Carrying {
             reads_left: READS_A_TICK,
             settled: Settled::new(self.store.member_lifetime()),
@@ -569,7 +568,7 @@ impl Carrying {
         self.carried = time;
         driver
             .gate
-            .answer_quotas(Some(time), mem::take(&mut self.answers));
+            .answer_quotas(time, mem::take(&mut self.answers));
     }
 }
 

@@ -282,21 +282,24 @@ fn redis_is_understood_with_a_password_alone_or_for_a_user() {
         settings
     };
     let usual = engine("servers = [\"redis://10.0.0.1:6379\"]");
-    assert_eq!(usual.address(), "redis://10.0.0.1:6379");
+    assert_eq!(usual.server.addr().to_string(), "10.0.0.1:6379");
     assert_eq!(
         (&*usual.prefix, usual.member_ttl.as_secs()),
         ("tidegate:quota:", 10)
     );
-    assert!(!usual.has_password());
+    assert_eq!(usual.server.redis_settings().password(), None);
     let other = engine(
         "servers = [\"redis://[::1]:6380/3\"]\npassword = \"p\"\nroot = \"q:\"\n\
          session_timeout = \"1m\"",
     );
-    assert_eq!(other.address(), "redis://[::1]:6380/3");
-    assert_eq!((other.user(), other.has_password()), (None, true));
+    assert_eq!(other.server.addr().to_string(), "::1:6380");
+    let redis = other.server.redis_settings();
+    assert_eq!((redis.db(), redis.username()), (3, None));
+    assert_eq!(redis.password(), Some("p"));
     assert_eq!((&*other.prefix, other.member_ttl.as_secs()), ("q:", 60));
     let named = engine("servers = [\"redis://r:1\"]\nuser = \"u\"\npassword = \"p\"");
-    assert_eq!((named.user(), named.has_password()), (Some("u"), true));
+    let redis = named.server.redis_settings();
+    assert_eq!((redis.username(), redis.password()), (Some("u"), Some("p")));
     assert_ne!(named, other);
 }
 

@@ -147,12 +147,9 @@ impl Record {
             other => return Err(RecordError::OtherFormat(other)),
         }
         let mut field = |name: &'static str| {
-            let word = words.next().ok_or(RecordError::Missing(name))?;
-            let (key, value) = word.split_once('=').ok_or(RecordError::Missing(name))?;
-            if key != name {
-                return Err(RecordError::Missing(name));
-            }
-            number(name, value)
+            let word = words.next().and_then(|word| word.strip_prefix(name));
+            let value = word.and_then(|word| word.strip_prefix('='));
+            number(name, value.ok_or(RecordError::Missing(name))?)
         };
         let window = field("window")?;
         let left = field("left")?;

@@ -12,7 +12,6 @@ use super::state::Scheduler;
 use crate::call::QuotaKey;
 use crate::queue::Bar;
 use crate::quota::{Question, Rule, StoreReply, StoreTime};
-use crate::recency::Recency;
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -42,9 +41,7 @@ impl<T> Scheduler<T> {
             by_name.entry(name).or_insert_with(|| {
                 named.insert(Named {
                     rule: Some(rule),
-                    counts: QuotaCounts::default(),
-                    empty: Recency::default(),
-                    holding: Recency::default(),
+                    ..Named::default()
                 })
             });
         }

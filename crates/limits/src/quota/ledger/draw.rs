@@ -69,8 +69,12 @@ impl Ledger {
         let need = (waiting.next + owed).saturating_sub(covered);
         // An account is paid as far as the rest goes; calls are not served in part.
         let needs = need > 0 || (self.wanted && self.is_unavailable());
-        let prefetches = !self.leaves && self.prefetches(page);
-        let relinquishes = self.relinquish_at(page);
+        let purse = self.purse_in(page);
+        let is_low = |(record, purse): (Record, &Purse)| record.left() > 0 && self.is_low(purse);
+        let prefetches = !self.leaves && purse.is_some_and(is_low);
+        // When a surplus is looked for.
+        let held = purse.filter(|(_, purse)| purse.held > 0);
+        let relinquishes = held.map_or(Timestamp::MAX, |(_, purse)| purse.relinquish_at);
         // A read that shows no record may be old. If calls lack the lost tokens, a write that
         // expects no record gives certainty.
         let misses = self.wanted || self.short;
@@ -230,14 +234,6 @@ impl Ledger {
         self.settle(time.latest());
     }
 
-    fn prefetches(&self, page: Page) -> bool {
-        let Page::Running(record) = page else {
-            return false;
-        };
-        let purse = self.purse_of(&record);
-        record.left() > 0 && !self.lost && purse.is_some_and(|purse| self.is_low(purse))
-    }
-
     /// Whether so little of the last grant is held that it is time for the next.
     pub(super) fn is_low(&self, purse: &Purse) -> bool {
         let percent = u128::from(self.rule.settings().prefetch_percent);
@@ -260,15 +256,12 @@ impl Ledger {
         calls.saturating_add(underway).min(most)
     }
 
-    /// When a surplus is looked for.
-    fn relinquish_at(&self, page: Page) -> Timestamp {
-        let Page::Running(record) = page else {
-            return Timestamp::MAX;
-        };
-        let purse = self.purse_of(&record).filter(|purse| purse.held > 0);
-        purse
-            .filter(|_| !self.lost)
-            .map_or(Timestamp::MAX, |purse| purse.relinquish_at)
+    /// The tokens of the window that runs, unless its record was lost.
+    fn purse_in(&self, page: Page) -> Option<(Record, &Purse)> {
+        match page {
+            Page::Running(record) if !self.lost => Some((record, self.purse_of(&record)?)),
+            _ => None,
+        }
     }
 
     fn purse_of(&self, record: &Record) -> Option<&Purse> {

@@ -69,7 +69,7 @@ impl Linked for Limiter {
 }
 
 /// A rule, and what its keys have in common.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::scheduler) struct Named {
     /// `None` while it is removed.
     pub(in crate::scheduler) rule: Option<QuotaRule>,
