@@ -256,7 +256,7 @@ impl Redis {
             }
         };
         stopped.run_until_cancelled(beats).await;
-        // So that no other node waits for its end. If this message is lost, the lease expires.
+        // So that no other node waits for its end. If this message is lost, it counts until then.
         let deadline = Instant::now() + self.settings.deadline;
         if let Ok(mut link) = timeout_at(deadline, self.link.lock()).await
             && let Some(mut connection) = link.connection.take()

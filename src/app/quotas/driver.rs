@@ -526,7 +526,7 @@ impl Carrying {
                     answer.outcome = self.unanswered(away, answer.outcome);
                 }
                 if let Some(tended) = self.keys.get_mut(&at) {
-                    tended.read(driver, at, answer.outcome);
+                    tended.answered(driver, at, answer.outcome);
                 }
                 self.answers.push(answer);
             }

@@ -19,8 +19,6 @@ pub(super) struct Tended {
     pub(super) read_at: Option<Instant>,
     /// They are being read now.
     pub(super) is_reading: bool,
-    /// Its record was in a foreign format at the last read.
-    pub(super) unreadable: bool,
     /// The store has refused it since the last answer.
     pub(super) refused: bool,
     /// Its settings in the store, if any.
@@ -49,7 +47,6 @@ impl Tended {
             of,
             read_at: None,
             is_reading: false,
-            unreadable: false,
             refused: false,
             said: None,
             rule: None,

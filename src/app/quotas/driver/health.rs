@@ -3,7 +3,7 @@
 use std::mem;
 
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Standing, StoreReply, Trouble};
+use tidegate_limits::quota::{StoreReply, Trouble};
 use tidegate_limits::scheduler::{QuotaRef, QuotaTrouble};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -137,34 +137,16 @@ impl Carrying {
 }
 
 impl Tended {
-    /// Logs once that a record is in a foreign format, and that a refused key is served again.
-    pub(super) fn read(&mut self, driver: &Driver, at: QuotaRef, outcome: StoreReply) {
-        let unreadable = match outcome {
-            StoreReply::Stands(Standing::Unreadable { error }) => Some(error),
-            StoreReply::Stands(_) | StoreReply::Written(_) => None,
-            StoreReply::Time
-            | StoreReply::Unknown
-            | StoreReply::Unavailable
-            | StoreReply::Late
-            | StoreReply::NotYet
-            | StoreReply::Dropped => return,
-        };
-        if mem::take(&mut self.refused) {
+    /// Notes that a refused key is served again.
+    pub(super) fn answered(&mut self, driver: &Driver, at: QuotaRef, outcome: StoreReply) {
+        let is_served = matches!(outcome, StoreReply::Stands(_) | StoreReply::Written(_));
+        if is_served && mem::take(&mut self.refused) {
             driver.note(at, &self.of.quota, |note| note.refused = None);
-        }
-        let was = mem::replace(&mut self.unreadable, unreadable.is_some());
-        let key = &self.key;
-        match unreadable {
-            Some(error) if !was => {
-                warn!(%key, %error, "quota: what is in the store is no record of ours, and is left alone");
-            }
-            None if was => info!(%key, "quota: a record of ours is in the store again"),
-            Some(_) | None => {}
         }
     }
 }
 
-/// Logs the troubles that only a key's ledger knows.
+/// Logs a trouble of a key that began or ended.
 pub(super) fn log_trouble(trouble: &QuotaTrouble) {
     let QuotaKey { quota, key } = &trouble.of;
     match trouble.trouble {
@@ -178,8 +160,11 @@ pub(super) fn log_trouble(trouble: &QuotaTrouble) {
         Some(Trouble::OtherReserve { reserved }) => {
             warn!(limit = %quota, %key, reserved, "quota: another sidecar opened the window with too little set aside, so there is no safe share; give all sidecars the same quota");
         }
-        // Logged where it is read.
-        Some(Trouble::Unreadable(_) | Trouble::Away(_)) => {}
+        Some(Trouble::Unreadable(error)) => {
+            warn!(limit = %quota, %key, %error, "quota: what is in the store is no record of ours, and is left alone");
+        }
+        // The store's, and logged once for all keys.
+        Some(Trouble::Away(_)) => {}
         None => info!(limit = %quota, %key, "quota: nothing is wrong with the record any more"),
     }
 }

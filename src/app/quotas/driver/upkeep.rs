@@ -65,18 +65,14 @@ impl Carrying {
     /// Starts reading the settings of some keys again.
     pub(super) fn tick(&mut self) {
         self.reads_left = READS_A_TICK;
-        let Self {
-            keys,
-            turns,
-            own_turns,
-            to_read,
-            ..
-        } = self;
-        for (turns, ticks, own) in [(turns, TICKS_OTHERS, false), (own_turns, TICKS_OWN, true)] {
+        for (turns, ticks, own) in [
+            (&mut self.turns, TICKS_OTHERS, false),
+            (&mut self.own_turns, TICKS_OWN, true),
+        ] {
             let count = turns.len().div_ceil(ticks).min(READS_A_TICK);
             for _ in 0..count {
                 let Some(at) = turns.pop_front() else { break };
-                let Some(tended) = keys.get_mut(&at) else {
+                let Some(tended) = self.keys.get_mut(&at) else {
                     continue;
                 };
                 if own && !tended.has_own() {
@@ -85,7 +81,7 @@ impl Carrying {
                 turns.push_back(at);
                 if tended.read_at.is_some() && !tended.is_reading {
                     tended.is_reading = true;
-                    to_read.push_back(at);
+                    self.to_read.push_back(at);
                 }
             }
         }
