@@ -5,7 +5,7 @@ use core::num::NonZeroUsize;
 use super::error::AcquireError;
 use super::shared::{PacedLimiterNow, Shared};
 use crate::clock::{Clock, MonotonicClock};
-use crate::pace::pacer::ApplyError;
+use crate::pace::pacer::{ApplyError, Pacer};
 use crate::pace::rule::Pace;
 use crate::pace::spec::PaceSpec;
 use crate::time::Timestamp;
@@ -96,8 +96,7 @@ impl<C: Clock> PacedLimiter<C> {
     /// that need more than the new largest operation fail with [`AcquireError::TooMany`]: if they were
     /// granted, the limiter would be closed for all others until their debt is repaid.
     pub fn set_pace(&self, pace: Pace) {
-        let now = self.clock.now();
-        self.shared.change(now, |pacer| pacer.set_pace(now, pace));
+        self.change(|pacer, now| pacer.set_pace(now, pace));
     }
 
     /// Applies a specification: its numbers and its verb. Its scope is for the code that creates
@@ -107,15 +106,13 @@ impl<C: Clock> PacedLimiter<C> {
     ///
     /// If the verb is `start` and the limiter runs, or if its largest operation would take too long.
     pub fn apply(&self, spec: &PaceSpec) -> Result<(), ApplyError> {
-        let now = self.clock.now();
-        self.shared.change(now, |pacer| pacer.apply(now, spec))
+        self.change(|pacer, now| pacer.apply(now, spec))
     }
 
     /// Stops the accrual of time. The contents of the pools remain available. Calls that need more wait
     /// until the next start.
     pub fn stop(&self) {
-        let now = self.clock.now();
-        self.shared.change(now, |pacer| pacer.stop(now));
+        self.change(Pacer::stop);
     }
 
     /// Starts again after a [`stop`](Self::stop), with one operation in the pools.
@@ -124,14 +121,17 @@ impl<C: Clock> PacedLimiter<C> {
     ///
     /// If it runs.
     pub fn start(&self) -> Result<(), ApplyError> {
-        let now = self.clock.now();
-        self.shared.change(now, |pacer| pacer.start(now))
+        self.change(Pacer::start)
     }
 
     /// Starts again, running or not, with one operation in the pools.
     pub fn restart(&self) {
+        self.change(Pacer::restart);
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Pacer, Timestamp) -> R) -> R {
         let now = self.clock.now();
-        self.shared.change(now, |pacer| pacer.restart(now));
+        self.shared.change(now, |pacer| change(pacer, now))
     }
 
     /// The state and the counters of the limiter, for metrics.
