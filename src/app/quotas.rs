@@ -127,10 +127,9 @@ impl Quotas {
 /// Keeps the namespace of each quota, because its keys hold tokens of their records.
 fn keep_namespaces(settings: &mut tidegate_quota::Quotas, before: &tidegate_quota::Quotas) {
     for limit in &mut settings.limits {
-        let known = before.limits.iter().find(|known| known.name == limit.name);
-        let Some(known) = known.filter(|known| known.namespace != limit.namespace) else {
-            continue;
-        };
-        limit.namespace.clone_from(&known.namespace);
+        let mut known = before.limits.iter();
+        if let Some(known) = known.find(|known| known.name == limit.name) {
+            limit.namespace.clone_from(&known.namespace);
+        }
     }
 }
