@@ -27,6 +27,7 @@ mod costs;
 mod error;
 mod identity;
 mod index;
+mod macros;
 mod matches;
 mod names;
 mod network;

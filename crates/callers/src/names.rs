@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::borrow::Borrow;
-use core::error::Error;
 use core::fmt;
+
+use crate::macros::errors;
 
 /// The longest label.   bytes
 const LABEL_MAX: usize = 128;
@@ -117,69 +118,38 @@ fn not_above(field: &'static str, text: &str, max: usize) -> Result<(), NameErro
     Ok(())
 }
 
-/// What is wrong with a label, the name of a group, or notes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameError {
-    /// Nothing was given.
-    Empty {
-        /// `label` or `group`.
-        field: &'static str,
-    },
-    /// It is longer than is taken.
-    TooLong {
-        /// `label`, `group` or `notes`.
-        field: &'static str,
-        /// How long it is.   bytes
-        bytes: usize,
-        /// How long it may be.   bytes
-        max: usize,
-    },
-    /// It has a control character.
-    ControlCharacter {
-        /// `label` or `notes`.
-        field: &'static str,
-    },
-    /// The name of a group has a character that such names don't have.
-    GroupCharacter {
-        /// The first of them.
-        given: char,
-    },
-}
-
-impl NameError {
-    /// The name of the field that is wrong.
-    #[must_use]
-    pub const fn field(&self) -> &'static str {
-        match self {
-            Self::Empty { field }
-            | Self::TooLong { field, .. }
-            | Self::ControlCharacter { field } => field,
-            Self::GroupCharacter { .. } => "group",
-        }
+errors! {
+    /// What is wrong with a label, the name of a group, or notes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NameError {
+        /// Nothing was given.
+        Empty {
+            /// `label` or `group`.
+            field: &'static str,
+        } in field, (" must not be empty");
+        /// It is longer than is taken.
+        TooLong {
+            /// `label`, `group` or `notes`.
+            field: &'static str,
+            /// How long it is.   bytes
+            bytes: usize,
+            /// How long it may be.   bytes
+            max: usize,
+        } in field, (" has {bytes} bytes, at most {max} are taken");
+        /// It has a control character.
+        ControlCharacter {
+            /// `label` or `notes`.
+            field: &'static str,
+        } in field, (" has a control character; take it out");
+        /// The name of a group has a character that such names don't have.
+        GroupCharacter {
+            /// The first of them.
+            given: char,
+        } in "group", (
+            " may only have letters A to Z and a to z, digits, \"_\", \"-\" and \".\", not {given:?}"
+        );
     }
 }
-
-impl fmt::Display for NameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let field = self.field();
-        match self {
-            Self::Empty { .. } => write!(f, "{field} must not be empty"),
-            Self::TooLong { bytes, max, .. } => {
-                write!(f, "{field} has {bytes} bytes, at most {max} are taken")
-            }
-            Self::ControlCharacter { .. } => {
-                write!(f, "{field} has a control character; take it out")
-            }
-            Self::GroupCharacter { given } => write!(
-                f,
-                "{field} may only have letters A to Z and a to z, digits, \"_\", \"-\" and \".\", \
-                 not {given:?}"
-            ),
-        }
-    }
-}
-
-impl Error for NameError {}
 
 #[cfg(test)]
 mod tests {
