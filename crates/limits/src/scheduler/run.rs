@@ -246,11 +246,10 @@ impl<T> Scheduler<T> {
     }
 
     fn undraw(&mut self, now: Timestamp, held: &Held) {
-        let (class, caller, served) = (held.call.class, held.call.caller, held.served);
         for drawn in &held.drawn {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
-                    self.bars.limits[limit as usize].undraw(now, class, stake);
+                    self.bars.limits[limit as usize].undraw(now, held.call.class, stake);
                 }
                 Drawn::Bucket { bucket, taken } => {
                     let Some(bucket) = self.bars.buckets.all.get_mut(bucket) else {
@@ -261,7 +260,7 @@ impl<T> Scheduler<T> {
                 Drawn::Quota { quota, spent } => self.bars.quotas.give_back(quota, spent),
             }
             let (bar, service) = (drawn.bar(), drawn.service(held.service));
-            self.parking.unserved(bar, class, caller, service, served);
+            self.parking.unserved(bar, &held.call, service, held.served);
             self.parking.change(bar);
         }
     }

@@ -6,7 +6,7 @@ use core::mem;
 
 use super::callers::Callers;
 use super::service::{Common, Entry, Part, Service};
-use crate::call::{Caller, Class};
+use crate::call::{Call, Class};
 use crate::queue::bar::LineId;
 
 /// The order in which the lines that wait at one limit go.
@@ -193,16 +193,10 @@ impl Order {
 
     /// The call that was served with this number was not sent after all. True if its service is taken
     /// back: these tags had counted it.
-    pub(crate) fn unserve(
-        &mut self,
-        class: Class,
-        caller: Caller,
-        service: Service,
-        served: u64,
-    ) -> bool {
+    pub(crate) fn unserve(&mut self, call: &Call, service: Service, served: u64) -> bool {
         match &mut self.tags {
             Some(tags) if tags.served_before < served => {
-                tags.unserve(class, caller, service);
+                tags.unserve(call, service);
                 true
             }
             Some(_) | None => false,
@@ -306,10 +300,10 @@ impl Tags {
         self.virtual_time = self.virtual_time.max(passed);
     }
 
-    fn unserve(&mut self, class: Class, caller: Caller, service: Service) {
-        let of = &mut self.classes[class.0 as usize];
+    fn unserve(&mut self, call: &Call, service: Service) {
+        let of = &mut self.classes[call.class.0 as usize];
         let start = of.start.saturating_sub(u128::from(service.class));
         of.start = start.max(of.base);
-        of.callers.unserve(caller, service.caller);
+        of.callers.unserve(call.caller, service.caller);
     }
 }

@@ -7,8 +7,9 @@ use alloc::vec::Vec;
 use super::callers::{OWN_FLOWS, SHARED_FLOWS, hand};
 use super::*;
 use crate::bucket::{TokenCount, Tokens};
-use crate::call::{Caller, Class, Weight};
+use crate::call::{Call, Caller, Class, Weight};
 use crate::queue::LineId;
+use crate::time::Timestamp;
 
 const CLASS: Class = Class(0);
 
@@ -55,6 +56,12 @@ impl Waiting {
         self.order.insert(entry, self.common);
         self.entries.push(entry);
         entry.line
+    }
+
+    /// The call that was served with this number was not sent after all.
+    fn unserve(&mut self, class: Class, caller: Caller, service: Service, served: u64) -> bool {
+        let call = Call::new("", Timestamp::ZERO).class(class).caller(caller);
+        self.order.unserve(&call, service, served)
     }
 
     /// Serves the first one, which has another call.
@@ -184,12 +191,12 @@ fn a_returned_call_is_the_next_turn_of_its_caller_and_class() {
         assert_eq!(waiting.serve(|_| one()), second);
         let entry = waiting.entries[first as usize];
         let (class, caller) = (entry.class, entry.caller);
-        let counted = waiting.order.unserve(class, caller, expensive, of_first);
+        let counted = waiting.unserve(class, caller, expensive, of_first);
         assert!(counted);
         // It has had nothing, the other has had one.
         assert_eq!(waiting.serve(|_| one()), first);
         // What was served before the order had tags moved none.
-        let not_counted = waiting.order.unserve(class, caller, expensive, 0);
+        let not_counted = waiting.unserve(class, caller, expensive, 0);
         assert!(!not_counted);
     }
 }
@@ -225,7 +232,7 @@ fn a_refund_of_what_was_forgiven_since_gives_nothing() {
             assert_eq!(waiting.serve(|_| one()), second);
         }
         let back = waiting.wait(classes[0], 1);
-        waiting.order.unserve(CLASS, Caller(1), ten, of_first);
+        waiting.unserve(CLASS, Caller(1), ten, of_first);
         let served: Vec<_> = (0..4).map(|_| waiting.serve(|_| one())).collect();
         let of_back = served.iter().filter(|&&line| line == back).count();
         assert_eq!(of_back, turns, "{served:?}");
@@ -303,9 +310,7 @@ fn a_call_that_makes_others_wait_is_counted_and_can_be_refunded() {
     let common = waiting.common;
     assert!(waiting.order.serve(passing, one(), true, common));
     assert!(waiting.order.is_behind(passing, Part::All));
-    let counted = waiting
-        .order
-        .unserve(CLASS, Caller(2), one(), common.served);
+    let counted = waiting.unserve(CLASS, Caller(2), one(), common.served);
     assert!(counted);
     let first = Entry {
         arrival: 0,
@@ -321,7 +326,7 @@ fn service_while_no_other_call_waited_is_not_refunded() {
     assert_eq!(waiting.serve(|_| one()), first);
     let of_first = waiting.common.served;
     waiting.wait(0, 2);
-    let counted = waiting.order.unserve(CLASS, Caller(1), one(), of_first);
+    let counted = waiting.unserve(CLASS, Caller(1), one(), of_first);
     assert!(!counted);
 }
 

@@ -1,7 +1,7 @@
 //! What a service changes in the orders.
 
 use super::lines::Parking;
-use crate::call::{Caller, Class};
+use crate::call::Call;
 use crate::queue::fair::{Part, Service};
 use crate::queue::{Bar, LineId};
 use crate::slab::Key;
@@ -62,16 +62,9 @@ impl Parking {
 
     /// Something that served a call has not after all. Another line may be first there:
     /// [`change`](Self::change) has it looked at.
-    pub(crate) fn unserved(
-        &mut self,
-        bar: Bar,
-        class: Class,
-        caller: Caller,
-        service: Service,
-        served: u64,
-    ) {
+    pub(crate) fn unserved(&mut self, bar: Bar, call: &Call, service: Service, served: u64) {
         if let Some(at) = self.at_mut(bar) {
-            at.order.unserve(class, caller, service, served);
+            at.order.unserve(call, service, served);
         }
     }
 
