@@ -56,10 +56,6 @@ impl Delays {
 
     /// It waited again.
     pub fn extend(&mut self, again: Self) {
-        if self.0.is_empty() {
-            *self = again;
-            return;
-        }
         for Delay { cause, time } in again.0 {
             self.add(cause, time);
         }

@@ -17,7 +17,7 @@ use state::State;
 pub(crate) use state::{Progress, Stake};
 
 use crate::bucket::{TokenCount, Tokens};
-use crate::call::{Call, Class, Cost};
+use crate::call::{Call, Class};
 use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
 use crate::queue::Queued;
 use crate::supply::{Supplier, Supply};
@@ -358,18 +358,17 @@ impl Limiter {
     }
 
     /// Counts a call that was in flight before this limit applied to it.
-    pub(crate) fn adopt(&mut self, cost: Cost, progress: Progress) -> Stake {
-        self.state.adopt(cost, self.departed(progress))
+    pub(crate) fn adopt(&mut self, now: Timestamp, call: &Call, progress: Progress) -> Stake {
+        self.state.adopt(now, call, self.departed(progress))
     }
 
     /// Counts a call in flight for the reserve of its class. A departed call was counted when it departed,
     /// or does not count for the class: then others have less room, never more.
-    pub(crate) fn keep(&mut self, class: Class, stake: Stake) {
-        let kept = self.states(class).nth(1);
-        match (kept, stake) {
-            (Some(State::Outstanding(outstanding)), Stake::Slot) => outstanding.in_use += 1,
-            (Some(State::Window(window)), Stake::Reserved(cost)) => window.reserve(cost),
-            _ => {}
+    pub(crate) fn keep(&mut self, now: Timestamp, call: &Call, stake: Stake) {
+        if let Stake::Slot | Stake::Reserved(_) = stake
+            && let Some(kept) = self.states(call.class).nth(1)
+        {
+            kept.take(now, call);
         }
     }
 

@@ -97,24 +97,20 @@ impl State {
     }
 
     /// Counts a call that was in flight before this limit existed, and when it departed.
-    pub(super) fn adopt(&mut self, cost: Cost, departed: Option<Timestamp>) -> Stake {
-        match self {
-            Self::Outstanding(outstanding) => {
-                outstanding.in_use += 1;
-                Stake::Slot
+    pub(super) fn adopt(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        departed: Option<Timestamp>,
+    ) -> Stake {
+        match (self, departed) {
+            (Self::Window(window), Some(departed)) => {
+                window.stamp_late(departed, call.cost);
+                Stake::Departed(call.cost)
             }
-            Self::Window(window) => match departed {
-                Some(departed) => {
-                    window.stamp_late(departed, cost);
-                    Stake::Departed(cost)
-                }
-                None => {
-                    window.reserve(cost);
-                    Stake::Reserved(cost)
-                }
-            },
             // A pace counts calls when they start.
-            Self::Paced(_) => Stake::Tokens(Taken::NOTHING),
+            (Self::Paced(_), _) => Stake::Tokens(Taken::NOTHING),
+            (state, _) => state.take(now, call),
         }
     }
 }

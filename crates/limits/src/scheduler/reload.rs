@@ -119,13 +119,13 @@ impl<T> Scheduler<T> {
                 }
                 drawn.push(Drawn::Limit {
                     limit,
-                    stake: self.bars.limits[limit as usize].adopt(call.cost, *progress),
+                    stake: self.bars.limits[limit as usize].adopt(now, call, *progress),
                     is_kept: false,
                 });
             }
             for drawn in drawn {
                 if let Drawn::Limit { limit, stake, .. } = *drawn {
-                    self.bars.limits[limit as usize].keep(call.class, stake);
+                    self.bars.limits[limit as usize].keep(now, call, stake);
                 }
             }
         }
