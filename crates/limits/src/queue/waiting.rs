@@ -18,8 +18,6 @@ pub(crate) struct Waiting<T> {
     /// Its place among the calls of its line: what came first goes first.
     pub(crate) arrival: u64,
     pub(crate) place: Place,
-    /// Counts joins of the queue, to find the calls that waited while a line was held.
-    pub(crate) joined: u64,
     /// What had it set aside last.
     pub(crate) held_by: Option<Bar>,
     /// Times it was set aside.

@@ -132,21 +132,16 @@ impl<T> Scheduler<T> {
         self.refresh_head(line);
     }
 
+    /// Puts the calls that were aside, and whose time has come, at the ends of their lines.
     pub(super) fn rejoin_due(&mut self, now: Timestamp) {
         while let Some((until, key)) = self.queue.first_aside()
             && until <= now
         {
-            self.rejoin(key);
+            let arrival = self.count_joining();
+            let line = self.line_of(key);
+            self.move_into_line(key, line, arrival);
+            self.refresh_head(line);
         }
-    }
-
-    /// Puts a call that was aside at the end of its line.
-    fn rejoin(&mut self, key: Key) {
-        let arrival = self.count_joining();
-        self.queue.calls[key].joined = arrival;
-        let line = self.line_of(key);
-        self.move_into_line(key, line, arrival);
-        self.refresh_head(line);
     }
 }
 

@@ -127,8 +127,7 @@ impl<T> Scheduler<T> {
                 );
                 let front = self.pass_over(now, asked, bar, verdict);
                 let verdict = self.asked_again(now, key, bar, verdict);
-                self.parking
-                    .park(asked, bar, verdict, front, now, self.joined);
+                self.parking.park(asked, bar, verdict, front, now);
                 continue;
             };
             let deadline = self.queue.calls[key].call.deadline;
@@ -171,8 +170,7 @@ impl<T> Scheduler<T> {
         if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
             return Answer::Barred(bar, Verdict::WhenTold);
         }
-        let limits = self.bars.sets.limits(meets.set).iter();
-        for bar in limits.map(|&limit| Bar::Limit(limit)) {
+        for bar in self.bars.limits_as_bars(meets) {
             let is_kept_for_it = || self.bars.is_kept_for(now, bar, call);
             if self.parking.is_behind(line, bar, is_kept_for_it) {
                 return Answer::Barred(bar, Verdict::WhenTold);

@@ -176,12 +176,12 @@ impl<T> Scheduler<T> {
                 && let Some(carried) =
                     carried.map(|bar| parks_at(before, &self.bars, &self.policy, waiting, bar))
             {
-                self.parking.restore(line, carried, self.now, self.joined);
+                self.parking.restore(line, carried, self.now);
             }
         }
         // Each line waits where it did, in the order there.
         for (line, bar) in parked {
-            self.parking.park_again(line, bar, self.now, self.joined);
+            self.parking.park_again(line, bar, self.now);
         }
         self.parking.reloaded();
     }

@@ -153,10 +153,7 @@ impl<T> Scheduler<T> {
             classes[waiting.call.class.0 as usize].waiting += 1;
             oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
             let held_by = match waiting.place {
-                Place::Line(line) => self
-                    .parking
-                    .parked_at(line)
-                    .or_else(|| self.held_by(waiting)),
+                Place::Line(line) => self.parking.parked_at(line).or(waiting.held_by),
                 Place::Aside(_) => waiting.held_by,
             };
             let key = (waiting.call.function.clone(), waiting.call.class, held_by);

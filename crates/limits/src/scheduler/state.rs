@@ -157,15 +157,13 @@ impl<T> Scheduler<T> {
 
     pub(super) fn refresh_head(&mut self, line: LineId) {
         let head = self.queue.head(line);
-        self.parking.set_head(line, head, self.now, self.joined);
+        self.parking.set_head(line, head, self.now);
     }
 
     /// What holds a waiting call, or held it last.
     pub(super) fn held_by(&self, waiting: &Waiting<T>) -> Option<Bar> {
         match waiting.place {
-            Place::Line(line) => waiting
-                .held_by
-                .or_else(|| self.parking.held_by(line, waiting.joined)),
+            Place::Line(line) => waiting.held_by.or(self.parking.parked_at(line)),
             Place::Aside(_) => waiting.held_by,
         }
     }

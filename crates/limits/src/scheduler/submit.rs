@@ -153,15 +153,14 @@ impl<T> Scheduler<T> {
         meets: Meets,
         arrival: Option<u64>,
     ) -> Ticket {
-        let joined = self.count_joining();
+        let arrival = arrival.unwrap_or_else(|| self.count_joining());
         let line = self.line(LineKey::of(&call, &meets));
         let waiting = Waiting {
             call,
             payload,
             meets,
-            arrival: arrival.unwrap_or(joined),
+            arrival,
             place: Place::Line(line),
-            joined,
             held_by: None,
             postponed: 0,
             stay: Stay::new(self.now, self.parking.note_account(line)),

@@ -30,13 +30,6 @@ pub struct Waited {
 }
 
 impl Bars {
-    fn cause(&self, behind: Behind) -> Cause {
-        match behind {
-            Behind::Bar(bar) => self.name(bar).map_or(Cause::Others, Cause::Limit),
-            Behind::Turn => Cause::Turn,
-        }
-    }
-
     /// Adds what a call has waited for where it is now.
     fn add_stay<T>(
         &self,
@@ -45,12 +38,18 @@ impl Bars {
         parking: &Parking,
         delays: &mut Delays,
     ) {
-        let mut add = |behind, time: Duration| {
-            if !time.is_zero() {
-                delays.add(self.cause(behind), time);
-            }
-        };
         let stay = &waiting.stay;
+        if now <= stay.since {
+            return;
+        }
+        let mut add = |behind, time: Duration| {
+            let cause = match behind {
+                _ if time.is_zero() => return,
+                Behind::Bar(bar) => self.name(bar).map_or(Cause::Others, Cause::Limit),
+                Behind::Turn => Cause::Turn,
+            };
+            delays.add(cause, time);
+        };
         match waiting.place {
             Place::Line(line) => parking.account(line).since_joining(now, stay, add),
             Place::Aside(_) => {
@@ -68,12 +67,10 @@ impl Bars {
         waiting: &mut Waiting<T>,
         parking: &Parking,
     ) {
-        if now > waiting.stay.since {
-            let mut delays = core::mem::take(&mut waiting.stay.before);
-            self.add_stay(now, waiting, parking, &mut delays);
-            waiting.stay.before = delays;
-            waiting.stay.since = now;
-        }
+        let mut delays = core::mem::take(&mut waiting.stay.before);
+        self.add_stay(now, waiting, parking, &mut delays);
+        waiting.stay.before = delays;
+        waiting.stay.since = now;
         waiting.stay.joined = None;
     }
 }
@@ -87,14 +84,16 @@ impl<T> Scheduler<T> {
         Some(self.waited_by(self.now.max(now), waiting, before))
     }
 
-    /// What a call has waited for: `before` where it was before, and the rest where it is or,
+    /// What a call has waited for: `delays` where it was before, and the rest where it is or,
     /// if nothing has changed since it was taken out, was.
     #[inline]
-    pub(super) fn waited_by(&self, now: Timestamp, waiting: &Waiting<T>, before: Delays) -> Waited {
-        let mut delays = before;
-        if now > waiting.stay.since {
-            self.bars.add_stay(now, waiting, &self.parking, &mut delays);
-        }
+    pub(super) fn waited_by(
+        &self,
+        now: Timestamp,
+        waiting: &Waiting<T>,
+        mut delays: Delays,
+    ) -> Waited {
+        self.bars.add_stay(now, waiting, &self.parking, &mut delays);
         Waited {
             held_by: self.held_by(waiting).and_then(|bar| self.bars.name(bar)),
             postponed: waiting.postponed,

@@ -41,9 +41,6 @@ pub(super) struct Line {
     pub(super) parked_at: Option<Spot>,
     /// What the head was passed over at, if it was.
     pub(super) passed: Option<Box<Passed>>,
-    pub(super) held_by: Option<Bar>,
-    /// Calls that joined up to this have waited while `held_by` held the line.
-    pub(super) held_until: u64,
     pub(super) is_resting: bool,
     /// What its calls have waited for.
     pub(super) account: Account,
@@ -58,8 +55,6 @@ impl Line {
             head: None,
             parked_at: None,
             passed: None,
-            held_by: None,
-            held_until: 0,
             is_resting: false,
             account: Account::new(),
             noted: None,

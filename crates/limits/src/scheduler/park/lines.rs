@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::line::{At, Line, LineKey, Look, Spot};
 use crate::call::Class;
 use crate::queue::account::Account;
-use crate::queue::fair::{Common, Entry, Order, Part};
+use crate::queue::fair::{Common, Entry, Order};
 use crate::queue::{Bar, LineId};
 use crate::slab::Key;
 use crate::sorted::Sorted;
@@ -144,23 +144,10 @@ impl Parking {
 
     /// The head of any line.
     pub(crate) fn any(&self) -> Option<Key> {
-        let first = self.ready.first(Part::All);
-        let mut heads = self.by_key.values();
-        // Among as many lines as may rest without a call there is one that has one.
-        let line = first.or_else(|| {
-            heads
-                .find(|&&line| self.lines[line as usize].head.is_some())
-                .copied()
-        })?;
-        Some(self.head(line).1)
-    }
-
-    /// What held a call which joined at `joined`, if anything did.
-    #[inline]
-    pub(crate) fn held_by(&self, line: LineId, joined: u64) -> Option<Bar> {
-        let state = &self.lines[line as usize];
-        let held_by = state.held_by.filter(|_| joined <= state.held_until);
-        self.parked_at(line).or(held_by)
+        // At most [`RESTING_MAX`] lines have no call.
+        let mut lines = self.by_key.values();
+        let head = lines.find_map(|&line| self.lines[line as usize].head);
+        head.map(|(_, key)| key)
     }
 
     /// Where a line is parked now.
@@ -259,13 +246,7 @@ impl Parking {
     }
 
     /// The head of a line is now this one. It waits where the one before it did.
-    pub(crate) fn set_head(
-        &mut self,
-        line: LineId,
-        head: Option<(u64, Key)>,
-        now: Timestamp,
-        joined: u64,
-    ) {
+    pub(crate) fn set_head(&mut self, line: LineId, head: Option<(u64, Key)>, now: Timestamp) {
         let state = &mut self.lines[line as usize];
         if state.head == head {
             return;
@@ -295,7 +276,7 @@ impl Parking {
             }
             (Some(_), None) => {
                 if parked_at.is_some() {
-                    self.unpark(line, now, joined);
+                    self.unpark(line, now);
                 } else {
                     self.ready.remove(self.entry(line));
                 }

@@ -70,12 +70,12 @@ impl Parking {
 
     /// Parks a line that is ready where it was parked before a reload, with what was remembered of
     /// its head.
-    pub(crate) fn restore(&mut self, line: LineId, carried: Carried, now: Timestamp, joined: u64) {
+    pub(crate) fn restore(&mut self, line: LineId, carried: Carried, now: Timestamp) {
         for (bar, claim) in carried.claims {
             self.insert_claim(bar, line, claim);
         }
         self.lines[line as usize].passed = Some(carried.passed);
-        self.park_again(line, carried.at, now, joined);
+        self.park_again(line, carried.at, now);
     }
 
     /// All lines are back after a reload.

@@ -21,7 +21,7 @@ fn waiting(parking: &mut Parking, arrival: u64) -> LineId {
         meets: Meets::default(),
     });
     let head = Some((arrival, Key(arrival)));
-    parking.set_head(line, head, Timestamp::ZERO, arrival);
+    parking.set_head(line, head, Timestamp::ZERO);
     line
 }
 

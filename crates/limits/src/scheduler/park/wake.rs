@@ -215,20 +215,19 @@ impl Parking {
         verdict: Verdict,
         front: Option<u64>,
         now: Timestamp,
-        joined: u64,
     ) {
         let line = asked.line;
         let spot = self.spot_of(line, bar);
         if self.lines[line as usize].parked_at != Some(spot) {
             if asked.turn.is_some() {
-                self.unpark(line, now, joined);
+                self.unpark(line, now);
             } else {
                 self.ready.remove(self.entry(line));
             }
             if let Some(draw) = front {
                 self.claim(bar, line, draw, now, None);
             }
-            self.stand(line, spot, now, joined);
+            self.stand(line, spot, now);
         }
         if front.is_some() {
             // What bars it may be another before which it goes now.
@@ -242,7 +241,7 @@ impl Parking {
     }
 
     /// Puts a line at a spot: into the order, unless it claims the front.
-    pub(super) fn stand(&mut self, line: LineId, spot: Spot, now: Timestamp, joined: u64) {
+    pub(super) fn stand(&mut self, line: LineId, spot: Spot, now: Timestamp) {
         let (bar, entry, common) = (spot.bar(), self.entry(line), self.common);
         let at = self.make_at(bar);
         let claim = at.claims.get(&(entry.arrival, line));
@@ -251,30 +250,28 @@ impl Parking {
         }
         let state = &mut self.lines[line as usize];
         state.parked_at = Some(spot);
-        (state.held_by, state.held_until) = (Some(bar), joined);
         if state.account.charge(now, Behind::Bar(bar)) {
             state.noted = None;
         }
     }
 
     /// Parks a line that is ready, to be asked there.
-    pub(crate) fn park_again(&mut self, line: LineId, bar: Bar, now: Timestamp, joined: u64) {
+    pub(crate) fn park_again(&mut self, line: LineId, bar: Bar, now: Timestamp) {
         if !self.is_ready(line) {
             return;
         }
         self.ready.remove(self.entry(line));
-        self.stand(line, self.spot_of(line, bar), now, joined);
+        self.stand(line, self.spot_of(line, bar), now);
         self.change(bar);
     }
 
     /// Takes a line from where it is parked. If it was the one asked, the next must be.
-    pub(super) fn unpark(&mut self, line: LineId, now: Timestamp, joined: u64) {
+    pub(super) fn unpark(&mut self, line: LineId, now: Timestamp) {
         self.leave_front(line, now);
         let state = &mut self.lines[line as usize];
         let Some(spot) = state.parked_at.take() else {
             return;
         };
-        state.held_until = joined;
         let entry = self.entry(line);
         let at = self.at_mut(spot.bar()).expect("the line is parked there");
         at.order.remove(entry);
