@@ -152,28 +152,20 @@ impl Backend {
     // Async although it never waits: to listen needs a runtime.
     #[allow(clippy::unused_async)]
     pub async fn start(options: Options) -> io::Result<Running> {
-        let socket = listen(options.socket, options.backlog)?;
-        let http = listen(options.http, options.backlog)?;
-        let stats = options
-            .stats
-            .map(|addr| listen(addr, options.backlog))
-            .transpose()?;
-        let socket_addr = socket.local_addr()?;
-        let http_addr = http.local_addr()?;
-        let stats_addr = stats.as_ref().map(TcpListener::local_addr).transpose()?;
-
         let recorder = Recorder::new(options);
         let backend = Arc::new(Self { recorder });
+        let options = &backend.recorder.options;
         let stop = CancellationToken::new();
         let mut acceptors = JoinSet::new();
-        let listeners = [
-            Some((socket, Port::Socket)),
-            Some((http, Port::Http)),
-            stats.map(|listener| (listener, Port::Stats)),
-        ];
-        for (listener, port) in listeners.into_iter().flatten() {
+        let mut open = |address, port| {
+            let listener = listen(address, options.backlog)?;
+            let address = listener.local_addr()?;
             acceptors.spawn(accept(listener, port, Arc::clone(&backend), stop.clone()));
-        }
+            io::Result::Ok(address)
+        };
+        let socket_addr = open(options.socket, Port::Socket)?;
+        let http_addr = open(options.http, Port::Http)?;
+        let stats_addr = options.stats.map(|at| open(at, Port::Stats)).transpose()?;
         Ok(Running {
             backend,
             acceptors,
@@ -403,7 +395,7 @@ impl Backend {
                 .rsplit_once(' ')
                 .map_or("", |(request, _)| request);
             let body = head.body.unwrap_or(Body::Length(0));
-            if head.expects_continue && !body.is_done() {
+            if head.expects_continue && body != Body::Length(0) {
                 let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
                 client.stream.write_all(go_on).await?;
             }

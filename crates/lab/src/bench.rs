@@ -20,7 +20,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
@@ -216,7 +216,6 @@ struct Run {
     workers: usize,
     /// Calls of the open loop that are due.
     due: Semaphore,
-    stopped: AtomicBool,
     tally: Tally,
 }
 
@@ -225,7 +224,7 @@ struct StopPacer(Arc<Run>);
 
 impl Drop for StopPacer {
     fn drop(&mut self) {
-        self.0.stopped.store(true, Relaxed);
+        self.0.due.close();
     }
 }
 
@@ -250,7 +249,6 @@ impl Run {
             next: AtomicU64::new(0),
             workers,
             due: Semaphore::new(0),
-            stopped: AtomicBool::new(false),
             tally: Tally::new(start, matches!(load, Load::Storm { .. })),
         }
     }
@@ -309,7 +307,7 @@ impl Run {
             return;
         };
         let mut released = 0;
-        while released < self.calls && !self.stopped.load(Relaxed) {
+        while released < self.calls && !self.due.is_closed() {
             let now = Instant::now();
             let mut fresh = 0;
             while released < self.calls && self.intended(rate, released) <= now {

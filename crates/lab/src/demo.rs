@@ -112,14 +112,6 @@ pub struct Proxy {
     pub stop: Pin<Box<dyn Future<Output = ()>>>,
 }
 
-impl fmt::Debug for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy")
-            .field("addr", &self.addr)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The command: the storms through the sidecar itself.
 ///
 /// # Errors
@@ -127,7 +119,7 @@ impl fmt::Debug for Proxy {
 pub fn main(options: Options) -> io::Result<ExitCode> {
     executor(1)?.block_on(async {
         let progress = Progress::to_stderr();
-        let outcome = run(options.calls, &LIMITS, &progress, &sidecar::start).await?;
+        let outcome = run(options.calls, &LIMITS, progress, &sidecar::start).await?;
         let colours = wants_colours(&io::stdout());
         println!("{}", outcome.table(colours));
         // Without a terminal, no user is there to end it.
@@ -167,7 +159,7 @@ async fn stay() -> io::Result<()> {
 pub async fn run<F>(
     calls: u32,
     limits: &Limits,
-    progress: &Progress,
+    progress: Progress,
     start_proxy: &F,
 ) -> io::Result<Storms>
 where
@@ -222,7 +214,7 @@ async fn storm(
     calls: u32,
     target: SocketAddr,
     backend: &Running,
-    progress: &Progress,
+    progress: Progress,
 ) -> Storm {
     let requests = Arc::new(Requests::new(&bench::Options {
         target,
@@ -324,8 +316,7 @@ impl Storms {
     }
 
     /// Each promise, and whether every storm through the sidecar kept it.
-    #[must_use]
-    pub fn promises(&self) -> Vec<(String, bool)> {
+    fn promises(&self) -> Vec<(String, bool)> {
         let Limits {
             in_flight,
             per_window,
@@ -336,26 +327,37 @@ impl Storms {
             let through = |storm: &&Storm| storm.way != Way::Straight;
             self.storms.iter().filter(through).all(holds)
         };
+        let is_good = |figure: usize| in_all(&|storm| self.figures(storm)[figure].1);
         vec![
             (
                 format!("all {} calls answered, none failed", self.calls),
-                in_all(&|storm| storm.answered == self.calls && storm.failed == 0),
+                is_good(0) && is_good(1),
             ),
             (
                 "the backend never fell over".to_owned(),
                 in_all(&|storm| storm.backend.falls == 0),
             ),
-            (
-                format!("never more than {in_flight} in flight"),
-                in_all(&|storm| storm.backend.peak_in_flight <= in_flight),
-            ),
+            (format!("never more than {in_flight} in flight"), is_good(2)),
             (
                 format!(
                     "never more than {per_window} leave in any second, so at most {start_max} \
                      start at the backend"
                 ),
-                in_all(&|storm| storm.backend.densest_second <= start_max),
+                is_good(3),
             ),
+        ]
+    }
+
+    /// Each figure of a storm, and whether it is as promised: calls answered and failed, the most
+    /// in flight, and the densest second.
+    fn figures(&self, storm: &Storm) -> [(u32, bool); 4] {
+        let (limits, seen) = (&self.limits, &storm.backend);
+        let (at_once, densest) = (seen.peak_in_flight, seen.densest_second);
+        [
+            (storm.answered, storm.answered == self.calls),
+            (storm.failed, storm.failed == 0),
+            (at_once, at_once <= limits.in_flight),
+            (densest, densest <= limits.per_window + limits.in_flight),
         ]
     }
 
@@ -367,7 +369,6 @@ impl Storms {
             (true, true) => format!("\x1b[32m{text}\x1b[0m"),
             (true, false) => format!("\x1b[31m{text}\x1b[0m"),
         };
-        let cell = |width: usize, count: u32, good| paint(format!("{count:>width$}"), good);
         let limits = &self.limits;
         let mut lines = vec![format!(
             "\n{:<27}{:>9}{:>8}{:>16}{:>17}{:>10}",
@@ -379,21 +380,16 @@ impl Storms {
             "took"
         )];
         for storm in &self.storms {
-            let seen = &storm.backend;
-            let fell = match seen.falls {
+            let cells = self.figures(storm).into_iter().zip([9, 8, 16, 17]);
+            let cells: String = cells
+                .map(|((count, good), width)| paint(format!("{count:>width$}"), good))
+                .collect();
+            let fell = match storm.backend.falls {
                 0 => String::new(),
                 _ => paint("  the backend fell over".to_owned(), false),
             };
-            let (at_once, densest) = (seen.peak_in_flight, seen.densest_second);
-            lines.push(format!(
-                "{:<27}{}{}{}{}{:>8.2} s{fell}",
-                storm.way,
-                cell(9, storm.answered, storm.answered == self.calls),
-                cell(8, storm.failed, storm.failed == 0),
-                cell(16, at_once, at_once <= limits.in_flight),
-                cell(17, densest, densest <= limits.per_window + limits.in_flight),
-                storm.took.as_secs_f64(),
-            ));
+            let took = storm.took.as_secs_f64();
+            lines.push(format!("{:<27}{cells}{took:>8.2} s{fell}", storm.way));
         }
         lines.push(format!(
             "{:<27}{:>9}{:>8}{:>16}{:>17}{:>8.2} s",

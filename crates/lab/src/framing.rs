@@ -6,7 +6,7 @@
 use std::io;
 
 use memchr::{memchr, memmem};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::TcpStream;
 
 /// Largest HTTP head that is read.   bytes
@@ -14,8 +14,8 @@ const HEAD_MAX: usize = 64 * 1024;
 
 /// A connection, and what was read from it and not used yet.
 #[derive(Debug)]
-pub(crate) struct Http {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Http<S = TcpStream> {
+    pub(crate) stream: S,
     bytes: Vec<u8>,
 }
 
@@ -31,7 +31,9 @@ impl Http {
     pub(crate) fn is_stale(&self) -> bool {
         !self.bytes.is_empty() || is_readable(&self.stream)
     }
+}
 
+impl<S: AsyncRead + Unpin> Http<S> {
     /// The next head, or `None` if the connection ends before it.
     ///
     /// # Errors
@@ -62,26 +64,69 @@ impl Http {
     /// malformed.
     pub(crate) async fn body(
         &mut self,
-        mut body: Body,
+        body: Body,
         kept: &mut Vec<u8>,
         most: usize,
     ) -> io::Result<()> {
+        match body {
+            Body::Length(length) => self.pass(length, kept, most).await,
+            Body::UntilClose => match self.pass(u64::MAX, kept, most).await {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+                ended => ended,
+            },
+            Body::Chunked => {
+                loop {
+                    let line = self.line().await?;
+                    match chunk_size(&line).ok_or(io::ErrorKind::InvalidData)? {
+                        0 => break,
+                        size => self.pass(size, kept, most).await?,
+                    }
+                    if !self.line().await?.is_empty() {
+                        return Err(io::ErrorKind::InvalidData.into());
+                    }
+                }
+                // The trailer.
+                while !self.line().await?.is_empty() {}
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes this many bytes, and appends them to `kept` while that has fewer than `most`.
+    async fn pass(&mut self, mut left: u64, kept: &mut Vec<u8>, most: usize) -> io::Result<()> {
         loop {
-            let consumed = body.consume(&self.bytes, |payload| {
-                let room = most.saturating_sub(kept.len());
-                kept.extend_from_slice(&payload[..payload.len().min(room)]);
-            });
-            self.bytes
-                .drain(..consumed.ok_or(io::ErrorKind::InvalidData)?);
-            if body.is_done() {
+            let here = self.bytes.len();
+            let taken = usize::try_from(left).map_or(here, |left| left.min(here));
+            let room = most.saturating_sub(kept.len());
+            kept.extend_from_slice(&self.bytes[..taken.min(room)]);
+            self.bytes.drain(..taken);
+            left -= taken as u64;
+            if left == 0 {
                 return Ok(());
             }
-            if self.read().await? == 0 {
-                return match body {
-                    Body::UntilClose => Ok(()),
-                    _ => Err(io::ErrorKind::UnexpectedEof.into()),
-                };
+            self.read_more().await?;
+        }
+    }
+
+    /// The next line, without its end.
+    async fn line(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(end) = memchr(b'\n', &self.bytes) {
+                let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
+                line.truncate(line.trim_ascii_end().len());
+                return Ok(line);
             }
+            if self.bytes.len() > HEAD_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            self.read_more().await?;
+        }
+    }
+
+    async fn read_more(&mut self) -> io::Result<()> {
+        match self.read().await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
         }
     }
 
@@ -89,6 +134,12 @@ impl Http {
         self.bytes.reserve(4096);
         self.stream.read_buf(&mut self.bytes).await
     }
+}
+
+/// The number in front of a chunk.
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    let digits = line.split(|byte| *byte == b';').next()?;
+    u64::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
 }
 
 /// Whether a connection has bytes to read, has ended or has failed.
@@ -138,7 +189,7 @@ impl Head {
                     _ => head.close = true,
                 }
             } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-                head.body = Some(Body::Chunked(Chunk::Size(0)));
+                head.body = Some(Body::Chunked);
             } else if name.eq_ignore_ascii_case(b"connection") {
                 head.close |= value.eq_ignore_ascii_case(b"close");
             } else if name.eq_ignore_ascii_case(b"expect") {
@@ -149,102 +200,15 @@ impl Head {
     }
 }
 
-/// The rest of a body.
+/// Where a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// This many bytes.
+    /// After this many bytes.
     Length(u64),
-    /// Chunks.
-    Chunked(Chunk),
-    /// Everything until the connection closes.
+    /// After the last of its chunks.
+    Chunked,
+    /// Where the connection closes.
     UntilClose,
-}
-
-/// The place of the next byte in a chunked body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chunk {
-    /// In a size; the value so far.
-    Size(u64),
-    /// After a size, before the end of its line.
-    Extension(u64),
-    /// In the data; the number of bytes left.
-    Data(u64),
-    /// After the data, before the end of the line.
-    DataEnd,
-    /// At the beginning of a trailer line.
-    Trailer,
-    /// Inside a trailer line.
-    TrailerLine,
-    /// After the last chunk.
-    Done,
-}
-
-impl Body {
-    /// Whether the body is complete.
-    pub(crate) fn is_done(self) -> bool {
-        matches!(self, Self::Length(0) | Self::Chunked(Chunk::Done))
-    }
-
-    /// Consumes the bytes of the body at the beginning of `bytes`, passes its payload to `payload`
-    /// and returns the number of bytes consumed; none if malformed.
-    fn consume(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Option<usize> {
-        match self {
-            Self::Length(left) => {
-                let taken =
-                    usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
-                payload(&bytes[..taken]);
-                *left -= taken as u64;
-                Some(taken)
-            }
-            Self::UntilClose => {
-                payload(bytes);
-                Some(bytes.len())
-            }
-            Self::Chunked(chunk) => {
-                let mut taken = 0;
-                while *chunk != Chunk::Done && taken < bytes.len() {
-                    if let Chunk::Data(left) = chunk {
-                        let rest = &bytes[taken..];
-                        let n =
-                            usize::try_from(*left).map_or(rest.len(), |left| left.min(rest.len()));
-                        payload(&rest[..n]);
-                        taken += n;
-                        *left -= n as u64;
-                        if *left == 0 {
-                            *chunk = Chunk::DataEnd;
-                        }
-                        continue;
-                    }
-                    *chunk = chunk.after(bytes[taken])?;
-                    taken += 1;
-                }
-                Some(taken)
-            }
-        }
-    }
-}
-
-impl Chunk {
-    /// The state after one byte that is not data; none if the byte is not allowed there.
-    fn after(self, byte: u8) -> Option<Self> {
-        Some(match (self, byte) {
-            (Self::Size(0) | Self::Extension(0), b'\n') => Self::Trailer,
-            (Self::Size(size) | Self::Extension(size), b'\n') => Self::Data(size),
-            (Self::Size(size), b'\r' | b';') => Self::Extension(size),
-            (Self::Size(size), _) => {
-                let digit = char::from(byte).to_digit(16)?;
-                Self::Size(size.checked_mul(16)?.checked_add(u64::from(digit))?)
-            }
-            (Self::Extension(size), _) => Self::Extension(size),
-            (Self::DataEnd, b'\r') => Self::DataEnd,
-            (Self::DataEnd, b'\n') => Self::Size(0),
-            (Self::Trailer, b'\r') => Self::Trailer,
-            (Self::Trailer, b'\n') => Self::Done,
-            (Self::TrailerLine, b'\n') => Self::Trailer,
-            (Self::Trailer | Self::TrailerLine, _) => Self::TrailerLine,
-            (Self::DataEnd | Self::Data(_) | Self::Done, _) => return None,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -266,33 +230,29 @@ mod tests {
         );
         check(
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-            Some(Body::Chunked(Chunk::Size(0))),
+            Some(Body::Chunked),
             false,
         );
         assert!(Head::find(b"GET / HTTP/1.1\r\nHost: a\r\n").is_none());
     }
 
-    #[test]
-    fn chunks_give_the_same_payload_however_they_are_split() {
+    #[tokio::test]
+    async fn chunks_give_the_same_payload_however_they_are_split() {
         let wire = b"5;ext=1\r\nhello\r\n10\r\n, sixteen bytes.\r\n0\r\nTrailer: x\r\n\r\nnext";
         for split in 0..wire.len() {
-            let mut body = Body::Chunked(Chunk::Size(0));
+            let (first, second) = wire.split_at(split);
+            let mut http = Http {
+                stream: first.chain(second),
+                bytes: Vec::new(),
+            };
             let mut payload = Vec::new();
-            let mut taken = 0;
-            for part in [&wire[..split], &wire[split..]] {
-                let n = body
-                    .consume(part, |bytes| payload.extend_from_slice(bytes))
-                    .expect("well-formed chunks");
-                taken += n;
-                assert!(n == part.len() || body.is_done());
-            }
-            assert!(body.is_done());
+            let read = http.body(Body::Chunked, &mut payload, usize::MAX).await;
+            read.expect("well-formed chunks");
             assert_eq!(payload, b"hello, sixteen bytes.", "split at {split}");
-            assert_eq!(
-                &wire[taken.min(wire.len() - 4)..],
-                b"next",
-                "split at {split}"
-            );
+            let mut rest = http.bytes;
+            let read = http.stream.read_to_end(&mut rest).await;
+            read.expect("memory");
+            assert_eq!(rest, b"next", "split at {split}");
         }
     }
 }

@@ -122,20 +122,17 @@ impl Recorder {
     }
 
     pub(super) fn connected(&self) {
-        lock(&self.state).report.connections += 1;
-        self.changed.notify_waiters();
+        self.change(|state| state.report.connections += 1);
     }
 
     pub(super) fn malformed(&self) {
-        lock(&self.state).report.malformed += 1;
-        self.changed.notify_waiters();
+        self.change(|state| state.report.malformed += 1);
     }
 
     /// Starts a call. It may be the one that makes the backend fall.
     pub(super) fn begin(&self) -> Call<'_> {
         let options = &self.options;
-        let call = {
-            let mut state = lock(&self.state);
+        self.change(|state| {
             // Read under the lock, so that starts are in order.
             let now = Instant::now();
             state.start(now.duration_since(self.epoch));
@@ -150,13 +147,11 @@ impl Recorder {
                 state.down_until = Some(now + options.recover);
             }
             let is_down = down || fell;
-            let mut pause = Duration::ZERO;
-            if !is_down {
-                pause = options.delay;
-                if !options.jitter.is_zero() {
-                    pause += options.jitter.mul_f64(state.rng.random::<f64>());
-                }
-            }
+            let pause = match (is_down, options.jitter) {
+                (true, _) => Duration::ZERO,
+                (false, Duration::ZERO) => options.delay,
+                (false, jitter) => options.delay + jitter.mul_f64(state.rng.random::<f64>()),
+            };
             Call {
                 recorder: self,
                 falls_before: state.falls,
@@ -166,9 +161,7 @@ impl Recorder {
                     && state.rng.random_bool(options.fail_rate),
                 ended: false,
             }
-        };
-        self.changed.notify_waiters();
-        call
+        })
     }
 
     pub(super) fn report(&self) -> Report {
@@ -194,8 +187,7 @@ impl Recorder {
     }
 
     pub(super) fn reset(&self) {
-        {
-            let mut state = lock(&self.state);
+        self.change(|state| {
             let in_flight = state.report.in_flight;
             state.report = Report {
                 in_flight,
@@ -205,8 +197,14 @@ impl Recorder {
             state.starts.clear();
             state.in_window = 0;
             state.down_until = None;
-        }
+        });
+    }
+
+    /// Changes the statistics, and wakes those that wait for a change.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let done = change(&mut lock(&self.state));
         self.changed.notify_waiters();
+        done
     }
 }
 
@@ -251,8 +249,7 @@ impl Call<'_> {
 
     fn leave(&mut self, due: CallEnd) -> CallEnd {
         self.ended = true;
-        let outcome = {
-            let mut state = lock(&self.recorder.state);
+        self.recorder.change(|state| {
             let fell = self.is_down || state.falls != self.falls_before;
             let outcome = if fell { CallEnd::Fallen } else { due };
             let report = &mut state.report;
@@ -264,9 +261,7 @@ impl Call<'_> {
                 CallEnd::Broken => report.broken += 1,
             }
             outcome
-        };
-        self.recorder.changed.notify_waiters();
-        outcome
+        })
     }
 }
 

@@ -40,58 +40,52 @@ impl fmt::Display for Now {
     }
 }
 
-/// Shows the progress of a storm.
-#[derive(Debug)]
-pub struct Progress {
-    redraws: bool,
-    is_hidden: bool,
+/// Where the progress of a storm is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// On a terminal, redrawn.
+    Redrawn,
+    /// On stderr, as lines.
+    Lines,
+    /// Nowhere.
+    Hidden,
 }
 
 impl Progress {
     /// On stderr, redrawn if that is a terminal.
     #[must_use]
     pub fn to_stderr() -> Self {
-        Self {
-            redraws: io::stderr().is_terminal(),
-            is_hidden: false,
-        }
-    }
-
-    /// Nowhere.
-    #[must_use]
-    pub fn hidden() -> Self {
-        Self {
-            redraws: false,
-            is_hidden: true,
+        match io::stderr().is_terminal() {
+            true => Self::Redrawn,
+            false => Self::Lines,
         }
     }
 
     /// The time between two updates.
-    pub(super) fn period(&self) -> Duration {
-        Duration::from_millis(if self.redraws { 100 } else { 1000 })
+    pub(super) fn period(self) -> Duration {
+        Duration::from_millis(if self == Self::Redrawn { 100 } else { 1000 })
     }
 
-    pub(super) fn begin(&self, what: &str) {
+    pub(super) fn begin(self, what: &str) {
         self.write(format_args!("{what}\n"));
     }
 
-    pub(super) fn show(&self, now: &Now) {
-        if self.redraws {
-            self.write(format_args!("\r  {now}\x1b[K"));
-        } else {
-            self.write(format_args!("  {now}\n"));
+    pub(super) fn show(self, now: &Now) {
+        match self {
+            Self::Redrawn => self.write(format_args!("\r  {now}\x1b[K")),
+            Self::Lines | Self::Hidden => self.write(format_args!("  {now}\n")),
         }
     }
 
-    pub(super) fn end(&self, now: &Now) {
+    pub(super) fn end(self, now: &Now) {
         self.show(now);
-        if self.redraws {
+        if self == Self::Redrawn {
             self.write(format_args!("\n"));
         }
     }
 
-    fn write(&self, text: fmt::Arguments<'_>) {
-        if !self.is_hidden {
+    fn write(self, text: fmt::Arguments<'_>) {
+        if self != Self::Hidden {
             let mut stderr = io::stderr().lock();
             // A closed stderr is no error: the user does not want to see it.
             let _ = stderr.write_fmt(text).and_then(|()| stderr.flush());

@@ -60,7 +60,7 @@ async fn pass_through(wish: Wish, limited: bool) -> io::Result<Proxy> {
 
 #[tokio::test]
 async fn a_storm_breaks_a_backend_without_a_sidecar() {
-    let outcome = demo::run(CALLS, &limits(), &Progress::hidden(), &async |wish| {
+    let outcome = demo::run(CALLS, &limits(), Progress::Hidden, &async |wish| {
         pass_through(wish, false).await
     })
     .await
@@ -77,15 +77,10 @@ async fn a_storm_breaks_a_backend_without_a_sidecar() {
 #[tokio::test]
 async fn a_storm_through_a_proxy_within_limits_keeps_every_promise() {
     let wishes = std::cell::RefCell::new(Vec::new());
-    let outcome = demo::run(
-        CALLS,
-        &limits(),
-        &Progress::hidden(),
-        &async |wish: Wish| {
-            wishes.borrow_mut().push(wish.postpone);
-            pass_through(wish, true).await
-        },
-    )
+    let outcome = demo::run(CALLS, &limits(), Progress::Hidden, &async |wish: Wish| {
+        wishes.borrow_mut().push(wish.postpone);
+        pass_through(wish, true).await
+    })
     .await
     .expect("free ports");
     assert_eq!(*wishes.borrow(), [Postpone::InTurn, Postpone::Jitter]);
