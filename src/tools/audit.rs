@@ -111,8 +111,7 @@ pub enum AuditError {
 
 /// Runs the command. Exit code 0 if every limit was kept, 1 if one was exceeded, 2 if that is
 /// unknown or the usage is wrong. `graphical` draws the lines of a config under its mistakes.
-#[must_use]
-pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     match write_report(arguments, graphical, &mut io::stdout(), &mut io::stderr()) {
         Ok(verdict) => verdict.into(),
         // The reader closed the pipe before it had the verdict.

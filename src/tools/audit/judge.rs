@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::limit::{Limit, Scope, Span, tokens};
+use super::limit::{Limit, Meets, Scope, Span, tokens};
 use super::line::{Draw, Sent};
 use super::quota::{Fullest, Quota, Quotas};
 use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
-use super::sweep::{Bounds, Found, Mark, Sweep};
+use super::sweep::{Bounds, Densest, Found, Mark, Sweep};
 
 /// Most kinds of calls whose limits are stored once.
 const KINDS_MAX: usize = 65_536;
@@ -129,7 +129,7 @@ impl Judge {
         if let Some(known) = self.kinds.get(&kind) {
             return Arc::clone(known);
         }
-        let counts = |it: &usize| self.limits[*it].limit.meets.counts(sent);
+        let counts = |it: &usize| is_met(&self.limits[*it].limit.meets, sent);
         let limits: Arc<[usize]> = (0..self.limits.len()).filter(counts).collect();
         if self.kinds.len() < KINDS_MAX {
             self.kinds.insert(kind, Arc::clone(&limits));
@@ -232,15 +232,10 @@ impl Judge {
 impl Judged {
     fn row(&self, sidecars: &[Sidecar], unread: Unread, error: u64) -> Row {
         let each: Vec<Found> = (0..sidecars.len()).map(|it| self.found(it)).collect();
-        let look = |sidecar: String, found: Found, bounds, missing, error| {
+        let look = |sidecar: String, found: &Found, bounds, missing, error| {
             let unknown = unread.beside(missing);
-            let (verdict, why) = self.judge(bounds, &found, unknown, error);
-            Look {
-                verdict,
-                why,
-                found,
-                sidecar,
-            }
+            let (verdict, why) = self.judge(bounds, found, unknown, error);
+            self.shown(sidecar, found.densest, verdict, why)
         };
         let worst = match &self.together {
             None => {
@@ -248,9 +243,11 @@ impl Judged {
                 looks
                     .map(|(number, (found, sidecar))| {
                         let name = sidecar_name(number);
-                        look(name, *found, found.one_clock, sidecar.missing, 0)
+                        let row = look(name, found, found.one_clock, sidecar.missing, 0);
+                        (found.densest.amount, row)
                     })
-                    .max_by_key(|look| (look.verdict, look.found.densest.amount))
+                    .max_by_key(|(amount, row)| (row.verdict, *amount))
+                    .map(|(_, row)| row)
             }
             Some(_) if sidecars.is_empty() => None,
             Some(sweep) => {
@@ -271,15 +268,13 @@ impl Judged {
                         most: bounds.most.min(alone().map(|it| it.most).sum()),
                     },
                 };
-                Some(look("all".to_owned(), found, bounds, missing, error))
+                Some(look("all".to_owned(), &found, bounds, missing, error))
             }
         };
-        self.shown(worst.unwrap_or_else(|| Look {
-            verdict: Verdict::Unknown,
-            why: "the logs have no access line".to_owned(),
-            found: Found::default(),
-            sidecar: "-".to_owned(),
-        }))
+        worst.unwrap_or_else(|| {
+            let why = "the logs have no access line".to_owned();
+            self.shown("-".to_owned(), Densest::default(), Verdict::Unknown, why)
+        })
     }
 
     /// What one sidecar counted.
@@ -319,8 +314,7 @@ impl Judged {
         (Verdict::Kept, String::new())
     }
 
-    fn shown(&self, look: Look) -> Row {
-        let densest = look.found.densest;
+    fn shown(&self, sidecar: String, densest: Densest, verdict: Verdict, why: String) -> Row {
         let (when, calls) = match densest.amount {
             0 => ("-".to_owned(), "-".to_owned()),
             _ => {
@@ -339,19 +333,22 @@ impl Judged {
             densest: self.limit.amount(densest.amount),
             when,
             calls,
-            sidecar: look.sidecar,
-            verdict: look.verdict,
-            why: look.why,
+            sidecar,
+            verdict,
+            why,
         }
     }
 }
 
-/// What one sidecar, or all of them together, did with a limit.
-struct Look {
-    verdict: Verdict,
-    why: String,
-    found: Found,
-    sidecar: String,
+/// Whether a call counts in a limit.
+fn is_met(meets: &Meets, call: &Sent) -> bool {
+    match meets {
+        Meets::Every => true,
+        Meets::Function(name) => call.function == *name,
+        Meets::Class(name) => call.class == *name,
+        Meets::EveryExcept(classes) => !classes.contains(&call.class),
+        Meets::RateLimit(name) => call.rate_limit.as_ref() == Some(name),
+    }
 }
 
 fn calls(first: u64, last: u64) -> String {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tidegate_runtime::command::parse_duration;
 
-use super::line::Sent;
 use crate::admit::{self, Pool};
 use crate::config::Config;
 
@@ -46,19 +45,6 @@ pub enum Meets {
     RateLimit(Box<str>),
 }
 
-impl Meets {
-    /// Whether a call counts.
-    pub(super) fn counts(&self, call: &Sent) -> bool {
-        match self {
-            Self::Every => true,
-            Self::Function(name) => call.function == *name,
-            Self::Class(name) => call.class == *name,
-            Self::EveryExcept(classes) => !classes.contains(&call.class),
-            Self::RateLimit(name) => call.rate_limit.as_ref() == Some(name),
-        }
-    }
-}
-
 /// The time in which a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
@@ -81,8 +67,7 @@ pub enum Scope {
 
 impl Limit {
     /// The windows and outstanding limits of a config.
-    #[must_use]
-    pub fn of(config: &Config) -> Vec<Self> {
+    pub(super) fn of(config: &Config) -> Vec<Self> {
         let gate = &config.admit;
         let mut limits = Vec::new();
         let mut limit = |name: String, meets, max: u32, span| {
@@ -137,14 +122,12 @@ impl Limit {
     }
 
     /// Whether calls count with their tokens.
-    #[must_use]
-    pub fn counts_tokens(&self) -> bool {
+    pub(super) fn counts_tokens(&self) -> bool {
         matches!(self.meets, Meets::RateLimit(_))
     }
 
     /// What it allows, in words.
-    #[must_use]
-    pub fn allowed(&self) -> String {
+    pub(super) fn allowed(&self) -> String {
         let max = self.amount(self.max);
         match self.span {
             Span::Any(length) => format!("{max} in any {} s", length.as_secs_f64()),
@@ -154,8 +137,7 @@ impl Limit {
     }
 
     /// An amount with its unit.
-    #[must_use]
-    pub fn amount(&self, amount: u64) -> String {
+    pub(super) fn amount(&self, amount: u64) -> String {
         if self.counts_tokens() {
             format!("{} tokens", tokens(amount))
         } else {

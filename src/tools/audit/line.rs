@@ -93,17 +93,6 @@ struct WrittenDraw {
     cost: f64,
 }
 
-/// The fields that identify the kind of a line.
-#[derive(Deserialize)]
-struct Peek {
-    #[serde(default)]
-    target: Value,
-    #[serde(default)]
-    message: Value,
-    #[serde(default)]
-    lines: Option<Value>,
-}
-
 /// A field that only access lines have.
 const ONLY_ACCESS: &[u8] = b"started_us";
 
@@ -125,15 +114,15 @@ pub(super) fn read(line: &[u8]) -> Line {
     if memmem::find(object, br#""target":"access""#).is_some() {
         return access(object);
     }
-    let Ok(peek) = serde_json::from_slice::<Peek>(object) else {
+    let Ok(fields) = serde_json::from_slice::<Value>(object) else {
         return Line::Broken("it is cut or damaged");
     };
-    if peek.target == "access" {
+    if fields["target"] == "access" {
         return access(object);
     }
-    let message = peek.message.as_str().unwrap_or_default();
+    let message = fields["message"].as_str().unwrap_or_default();
     if message.starts_with("access lines lost") {
-        return match peek.lines.as_ref().and_then(Value::as_u64) {
+        return match fields["lines"].as_u64() {
             Some(lines) => Line::Lost(lines),
             None => Line::Broken("the number of lost lines is missing"),
         };

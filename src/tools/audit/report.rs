@@ -169,12 +169,16 @@ impl Report {
     /// The lines about the logs: what they contain, and what is wrong with them.
     fn logs_in_words(&self) -> String {
         let mut out = String::new();
+        let mut say = |name: &str, text: String| {
+            writeln!(out, "{name:<11}{text}").expect("writing to memory does not fail");
+        };
         let logs = self.logs;
         let (calls, sent) = (self.sum(|it| it.calls), self.sum(|it| it.sent));
         let unsent = calls - sent;
-        let text =
-            format!("{calls} in {logs} logs: {sent} left for the backend, {unsent} never did");
-        say(&mut out, "calls", &text);
+        say(
+            "calls",
+            format!("{calls} in {logs} logs: {sent} left for the backend, {unsent} never did"),
+        );
         for (number, sidecar) in self.sidecars.iter().enumerate().take(SIDECARS_SHOWN) {
             let Sidecar {
                 calls,
@@ -183,19 +187,16 @@ impl Report {
                 log,
                 ..
             } = sidecar;
+            let name = format!("sidecar {}", sidecar_name(number));
             let started = moment(sidecar.started);
             let text = format!(
                 "started {started}: {calls} calls, {sent} left, {missing} without a line; {log}"
             );
-            say(
-                &mut out,
-                &format!("sidecar {}", sidecar_name(number)),
-                &text,
-            );
+            say(&name, text);
         }
         let more = self.sidecars.len().saturating_sub(SIDECARS_SHOWN);
         if more > 0 {
-            say(&mut out, "", &format!("and {more} more sidecars"));
+            say("", format!("and {more} more sidecars"));
         }
         let ignored = match self.ignored {
             true => ", assumed never to have left",
@@ -208,48 +209,35 @@ impl Report {
         let has_quotas = self.rows.iter().any(|row| row.limit.starts_with("quota:"));
         let quotaless = if has_quotas { self.quotaless } else { 0 };
         let far = "ids are far from all others of their process: a damaged or missing log";
+        let lost = "lines were lost, as the logs say";
+        let twice = "lines repeat an earlier one";
         let differ = "lines differ from another line of the same call";
         let no_quota = "calls left without drawing from a quota";
         let late = "calls could not be put in order: give a larger --reorder";
         let counts = [
             ("missing", self.missing(), "calls have no line", ignored),
-            (
-                "lost",
-                self.lost,
-                "lines were lost, as the logs say",
-                ignored,
-            ),
+            ("lost", self.lost, lost, ignored),
             ("broken", self.broken, "lines cannot be read", ignored),
             ("far", self.far(), far, ""),
             ("differ", self.differ, differ, ""),
-            (
-                "twice",
-                self.twice,
-                "lines repeat an earlier one",
-                &*compared,
-            ),
+            ("twice", self.twice, twice, &*compared),
             ("others", self.others, "lines are not about a call", ""),
             ("no quota", quotaless, no_quota, ""),
             ("late", self.late, late, ""),
         ];
         for (name, count, text, more) in counts {
             if count > 0 {
-                say(&mut out, name, &format!("{count} {text}{more}"));
+                say(name, format!("{count} {text}{more}"));
             }
             // The lines behind the counts so far.
             if name == "differ" {
                 for Broken { log, line, why } in &self.broken_shown {
-                    say(&mut out, "", &format!("{log}:{line}: {why}"));
+                    say("", format!("{log}:{line}: {why}"));
                 }
             }
         }
         out
     }
-}
-
-/// Adds a line with its name in front.
-fn say(out: &mut String, name: &str, text: &str) {
-    writeln!(out, "{name:<11}{text}").expect("writing to memory does not fail");
 }
 
 /// The name of a sidecar in the report, by its index.
