@@ -2,25 +2,25 @@
 
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod audit;
-pub mod callers;
+pub(crate) mod callers;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod check;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod client;
-pub mod explain;
+pub(crate) mod explain;
 pub mod healthcheck;
-pub mod lab;
+pub(crate) mod lab;
 #[cfg(feature = "leases")]
 pub mod lease_agent;
 #[cfg(feature = "leases")]
-pub mod lease_server;
-pub mod limits;
+pub(crate) mod lease_server;
+pub(crate) mod limits;
 #[expect(
     clippy::disallowed_methods,
     reason = "called on threads that wait, or by a command that serves no calls"
 )]
 mod runtime_file;
-pub mod serve;
+pub(crate) mod serve;
 mod service_manager;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod simulate;

@@ -8,8 +8,7 @@ use super::client::{Admin, figure, list, print, word};
 use super::table::{Column, table};
 
 /// Runs the command: exit code 0, or 1 if there is no answer.
-#[must_use]
-pub fn run(admin: &Admin) -> ExitCode {
+pub(crate) fn run(admin: &Admin) -> ExitCode {
     let answer = admin.get("/v1/callers?sort=tokens_1h&limit=10000");
     print(admin, answer, shown)
 }

@@ -32,8 +32,7 @@ pub struct Report {
 
 /// Runs the command: exit code 0 if the config can be used, 1 if not. `graphical` draws the
 /// lines of the file under each mistake.
-#[must_use]
-pub fn run(path: &Path, graphical: bool) -> ExitCode {
+pub(crate) fn run(path: &Path, graphical: bool) -> ExitCode {
     let report = report(path, graphical);
     // A reader that closes the pipe early has read enough. The exit code still shows the result.
     let _ = io::stderr().write_all(report.problems.as_bytes());

@@ -52,13 +52,8 @@ pub enum ClientError {
         cause: std::io::Error,
     },
     /// No sidecar answers there.
-    #[error("no answer from {address}: {told}")]
-    NoAnswer {
-        /// The admin address.
-        address: SocketAddr,
-        /// The error.
-        told: String,
-    },
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
     /// The request was refused.
     #[error("{address} says {status}: {told}")]
     Refused {
@@ -71,6 +66,14 @@ pub enum ClientError {
     },
 }
 
+/// No process answers, or not with what was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer from {address}: {why}")]
+pub struct NoAnswer {
+    address: SocketAddr,
+    why: String,
+}
+
 impl Admin {
     /// The JSON answer of a path.
     ///
@@ -78,14 +81,11 @@ impl Admin {
     /// If the file has no token, if there is no answer, or if the request was refused.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
-        let no_answer = |told: String| ClientError::NoAnswer {
+        let (status, body) = answer(self.admin, path, token.as_deref(), BOUND)?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|_| NoAnswer {
             address: self.admin,
-            told,
-        };
-        let answer = answer(self.admin, path, token.as_deref(), BOUND);
-        let (status, body) = answer.map_err(no_answer)?;
-        let answer: Value = serde_json::from_slice(&body)
-            .map_err(|_| no_answer("what it says is no JSON".to_owned()))?;
+            why: "what it says is no JSON".to_owned(),
+        })?;
         if status == 200 {
             return Ok(answer);
         }
@@ -106,20 +106,24 @@ fn read_token(path: &Path) -> Result<String, ClientError> {
     Ok(token.trim().to_owned())
 }
 
-/// Asks for a path and returns the status and the body, or the reason why there is no answer
-/// within `bound`.
+/// Asks for a path and returns the status and the body, if they come within `bound`.
 pub(super) fn answer(
     address: SocketAddr,
     path: &str,
     token: Option<&str>,
     bound: Duration,
-) -> Result<(u16, Bytes), String> {
-    let runtime = executor(1).map_err(|error| error.to_string())?;
-    runtime.block_on(async {
+) -> Result<(u16, Bytes), NoAnswer> {
+    let asking = async {
         match tokio::time::timeout(bound, ask(address, path, token)).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("nothing within {} s", bound.as_secs())),
+            Ok(answer) => answer,
+            Err(_) => Err(format!("nothing within {} s", bound.as_secs()).into()),
         }
+    };
+    let answer = executor(1).map_err(Anything::from);
+    let answer = answer.and_then(|runtime| runtime.block_on(asking));
+    answer.map_err(|error| NoAnswer {
+        address,
+        why: error.to_string(),
     })
 }
 

@@ -9,7 +9,7 @@ use super::table::{Column, table};
 
 /// `tidegate explain ID`
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The id of the call's access line
     #[arg(value_parser = id)]
     pub id: String,
@@ -26,8 +26,7 @@ fn id(text: &str) -> Result<String, String> {
 }
 
 /// Runs the command: exit code 0, or 1 if the call is unknown or there is no answer.
-#[must_use]
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let admin = &arguments.admin;
     let answer = admin.get(&format!("/v1/calls/{}", arguments.id));
     print(admin, answer, shown)

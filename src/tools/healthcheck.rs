@@ -25,13 +25,8 @@ const BOUND: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum Unhealthy {
     /// No process answers there.
-    #[error("no answer from {address}: {cause}")]
-    NoAnswer {
-        /// The admin address.
-        address: SocketAddr,
-        /// The reason.
-        cause: String,
-    },
+    #[error(transparent)]
+    NoAnswer(#[from] client::NoAnswer),
     /// It answers, and takes no calls.
     #[error("{address} is not ready: {said}")]
     NotReady {
@@ -55,8 +50,7 @@ pub struct Arguments {
 
 /// Runs the command: exit code 0 if the sidecar takes calls, 1 if not or if it has no admin
 /// address.
-#[must_use]
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let asked = find(arguments).and_then(|(bind, from)| {
         ask(bind).map_err(|unhealthy| format!("{unhealthy} (the address is from {from})"))
     });
@@ -103,8 +97,7 @@ fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
 /// If it does not answer in time, or is not ready.
 pub fn ask(bind: SocketAddr) -> Result<(), Unhealthy> {
     let address = reachable(bind);
-    let (status, answer) = client::answer(address, "/readyz", None, BOUND)
-        .map_err(|cause| Unhealthy::NoAnswer { address, cause })?;
+    let (status, answer) = client::answer(address, "/readyz", None, BOUND)?;
     if status == 200 {
         return Ok(());
     }

@@ -13,7 +13,7 @@ const PROGRAM: &str = "tidegate-lab";
 /// Everything after the command's name, as it is.
 #[derive(Clone, Debug, clap::Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// What tidegate-lab takes: see its `--help`
     #[arg(
         trailing_var_arg = true,
@@ -25,8 +25,7 @@ pub struct Arguments {
 
 /// Becomes `tidegate-lab`, which so has this process' signals and gives it its exit code. Returns
 /// only if it cannot.
-#[must_use]
-pub fn run(command: &str, arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(command: &str, arguments: &Arguments) -> ExitCode {
     let program = companion(PROGRAM);
     let error = Command::new(&program)
         .arg(command)

@@ -104,8 +104,7 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
 
 /// The command: answers until SIGTERM or ctrl-c, then releases its leases. Exit code 1 if it cannot
 /// start.
-#[must_use]
-pub fn run(options: Options) -> ExitCode {
+pub(crate) fn run(options: Options) -> ExitCode {
     match executor(1).and_then(|runtime| runtime.block_on(until_told(options))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error),

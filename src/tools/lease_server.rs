@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::serve::{Signals, begin, ended, log, messages, plain, unreadable};
+use super::serve::{Signals, begin, ended, log, messages, plain, unreadable, warn_of};
 use super::service_manager;
 use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
@@ -16,7 +16,7 @@ use crate::listen::descriptors;
 
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The config file
     #[arg(long, short, env = "TIDEGATE_LEASE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
@@ -27,9 +27,8 @@ pub struct Arguments {
 }
 
 /// Runs the server. Exit code 0 after a drain that finished everything, 1 otherwise.
-#[must_use]
 #[expect(clippy::disallowed_methods, reason = "it serves no client yet")]
-pub fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     // One lock guards all decisions: more threads would wait for it.
     let (runtime, signals) = match begin() {
         Ok(begun) => begun,
@@ -79,7 +78,7 @@ async fn until_told(
     // Rules in etcd may take time.
     let started = tokio::select! {
         started = LeaseServer::start(&config) => started,
-        _ = signals.stop() => return Ok(true),
+        _ = signals.stop.next() => return Ok(true),
     };
     let server = started.map_err(|error| error.to_string())?;
     let settings = Arc::clone(&config.shown);
@@ -96,18 +95,15 @@ async fn until_told(
                 reload(&server, loaded, &settings);
                 service_manager::ready();
             }
-            _ = signals.user_1.recv() => warn!("SIGUSR1 does nothing here"),
-            _ = signals.user_2.recv() => warn!("SIGUSR2 does nothing here"),
-            _ = signals.terminate.recv() => break,
-            _ = signals.interrupt.recv() => break,
-            _ = signals.quit.recv() => break,
+            unknown = signals.meaningless.next() => warn!("{unknown} does nothing here"),
+            _ = signals.stop.next() => break,
         }
     }
     info!("draining; a second signal exits at once");
     service_manager::stopping();
     let finished = tokio::select! {
         finished = server.drain() => finished,
-        _ = signals.stop() => false,
+        _ = signals.stop.next() => false,
     };
     info!(finished, "stopped");
     Ok(finished)
@@ -125,9 +121,7 @@ fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &s
             return server.reload_refused();
         }
     };
-    for warning in checked.warnings.iter() {
-        warn!("{}", checked.warnings.plain(warning));
-    }
+    warn_of(&checked.warnings);
     if *checked.config.shown != *settings {
         warn!("only resources are reloaded; everything else needs a restart");
     }

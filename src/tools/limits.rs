@@ -8,8 +8,7 @@ use super::client::{Admin, ClientError, figure, list, print, word};
 use super::table::{Column, table};
 
 /// Runs the command: exit code 0, or 1 if there is no answer.
-#[must_use]
-pub fn run(admin: &Admin) -> ExitCode {
+pub(crate) fn run(admin: &Admin) -> ExitCode {
     print(admin, ask(admin), shown)
 }
 

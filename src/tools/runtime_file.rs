@@ -74,13 +74,8 @@ impl Drop for RuntimeFile {
     }
 }
 
-/// Whether an operator chose the place, so that a failure deserves a warning.
-#[must_use]
-pub(super) fn is_chosen() -> bool {
-    chosen().is_some()
-}
-
-fn chosen() -> Option<OsString> {
+/// The directory, if an operator chose it. Then a failure deserves a warning.
+pub(super) fn chosen() -> Option<OsString> {
     let mut dirs = [DIR_VARIABLE, SYSTEMD_VARIABLE]
         .iter()
         .filter_map(env::var_os);
@@ -89,7 +84,6 @@ fn chosen() -> Option<OsString> {
 
 /// The file of the sidecar with this config. Several sidecars of one machine have configs at
 /// different paths, so each has its own file.
-#[must_use]
 pub(super) fn path(config: &Path) -> PathBuf {
     let dir = chosen().map_or(DEFAULT_DIR.to_owned(), |dir| {
         let dir = dir.to_string_lossy().into_owned();

@@ -3,10 +3,12 @@
 //! Signal handlers come first, before the config is read. Code that reads or writes files runs
 //! off the thread that moves calls: the config, a reload, the last save.
 
+use std::future::poll_fn;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_runtime::command::{executor, exit_code};
@@ -18,7 +20,7 @@ use tracing::{error, info, warn};
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use crate::app::{App, REVISION};
-use crate::config::{self, Checked, Config, LoadError, Problems};
+use crate::config::{self, Checked, LoadError, Problems};
 use crate::listen::descriptors;
 use crate::telemetry::{self, Format, Logs};
 
@@ -26,8 +28,7 @@ use crate::telemetry::{self, Format, Logs};
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs the sidecar. Exit code 0 after a drain that finished everything, 1 otherwise.
-#[must_use]
-pub fn run(path: &Path, graphical: bool) -> ExitCode {
+pub(crate) fn run(path: &Path, graphical: bool) -> ExitCode {
     // One data-plane thread is the default. It keeps strict order without contention.
     // (docs/benchmarks.md compares it with two.)
     let (runtime, mut signals) = match begin() {
@@ -40,7 +41,7 @@ pub fn run(path: &Path, graphical: bool) -> ExitCode {
         let loading = spawn_blocking(move || config::load(&loading));
         tokio::select! {
             loaded = loading => Some(loaded.expect("reading a config does not panic")),
-            _ = signals.stop() => None,
+            _ = signals.stop.next() => None,
         }
     });
     let code = match loaded {
@@ -98,10 +99,15 @@ pub(super) fn begin() -> Result<(Runtime, Signals), String> {
 /// The log, and in it the warnings about the config.
 pub(super) fn log(settings: &telemetry::Settings, warnings: &Problems) -> Result<Logs, String> {
     let logs = telemetry::log::init(settings).map_err(|error| format!("tidegate: {error}"))?;
+    warn_of(warnings);
+    Ok(logs)
+}
+
+/// The warnings about a config, as events.
+pub(super) fn warn_of(warnings: &Problems) {
     for warning in warnings.iter() {
         warn!("{}", warnings.plain(warning));
     }
-    Ok(logs)
 }
 
 /// The exit code of a process that ran: a success if all its calls finished.
@@ -122,38 +128,35 @@ pub(super) fn plain(message: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Reports the reason of the exit, in the format of the log.
 fn fatal(logs: &Logs, message: &str) -> ExitCode {
-    if !logs.is_json() {
-        return plain(&format!("tidegate: {message}"));
-    }
-    say(logs, || error!("{message}"));
-    ExitCode::FAILURE
+    exit_with(logs, &format!("tidegate: {message}"), &[message.to_owned()])
 }
 
-/// Logs the reason of the exit, at any log level.
-fn say(logs: &Logs, reason: impl FnOnce()) {
-    logs.set_level(telemetry::log::filter("error"));
-    reason();
-    logs.finish();
-}
-
-/// The config is invalid: drawn for people, one event each if the log is JSON.
+/// The config is invalid: drawn for people, one event for each mistake if the log is JSON.
 pub(super) fn unreadable(format: Format, error: &LoadError, graphical: bool) -> ExitCode {
     let settings = telemetry::Settings {
         format,
         level: "error".into(),
         access: false,
     };
-    let logs = match telemetry::log::init(&settings) {
-        Ok(logs) if logs.is_json() => logs,
-        Ok(_) | Err(_) => return plain(&error.render(graphical)),
-    };
-    say(&logs, || {
-        for message in messages(error) {
-            error!("{message}");
-        }
-    });
+    let drawn = error.render(graphical);
+    match telemetry::log::init(&settings) {
+        Ok(logs) => exit_with(&logs, &drawn, &messages(error)),
+        Err(_) => plain(&drawn),
+    }
+}
+
+/// Reports the reason of the exit in the format of the log: as events, at any log level, or as
+/// plain text.
+fn exit_with(logs: &Logs, text: &str, events: &[String]) -> ExitCode {
+    if !logs.is_json() {
+        return plain(text);
+    }
+    logs.set_level(telemetry::log::filter("error"));
+    for event in events {
+        error!("{event}");
+    }
+    logs.finish();
     ExitCode::FAILURE
 }
 
@@ -178,9 +181,9 @@ async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
                  address with --admin",
                 file.display()
             );
-            match runtime_file::is_chosen() {
-                true => warn!("{told}"),
-                false => info!("{told}"),
+            match runtime_file::chosen() {
+                Some(_) => warn!("{told}"),
+                None => info!("{told}"),
             }
             None
         }
@@ -190,32 +193,42 @@ async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
 /// The signals with a meaning, and those that would kill the process silently by default.
 pub(super) struct Signals {
     pub(super) hang_up: Signal,
-    pub(super) terminate: Signal,
-    pub(super) interrupt: Signal,
-    pub(super) quit: Signal,
-    pub(super) user_1: Signal,
-    pub(super) user_2: Signal,
+    /// Each ends the process.
+    pub(super) stop: Named<3>,
+    pub(super) meaningless: Named<2>,
 }
 
+/// Some signals with their names.
+pub(super) struct Named<const N: usize>([(&'static str, Signal); N]);
+
 impl Signals {
-    pub(super) fn listen() -> io::Result<Self> {
+    fn listen() -> io::Result<Self> {
+        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+        let (user_1, user_2) = (SignalKind::user_defined1(), SignalKind::user_defined2());
         Ok(Self {
             hang_up: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            user_1: signal(SignalKind::user_defined1())?,
-            user_2: signal(SignalKind::user_defined2())?,
+            stop: Named([
+                ("SIGTERM", signal(terminate)?),
+                ("SIGINT", signal(interrupt)?),
+                ("SIGQUIT", signal(SignalKind::quit())?),
+            ]),
+            meaningless: Named([("SIGUSR1", signal(user_1)?), ("SIGUSR2", signal(user_2)?)]),
         })
     }
+}
 
-    /// The next signal that ends the process. Others that arrive meanwhile are kept.
-    pub(super) async fn stop(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.quit.recv() => "SIGQUIT",
-        }
+impl<const N: usize> Named<N> {
+    /// The next of them. Others that arrive meanwhile are kept.
+    pub(super) async fn next(&mut self) -> &'static str {
+        poll_fn(|cx| {
+            let mut signals = self.0.iter_mut();
+            let arrived = signals.find_map(|(name, signal)| {
+                let has_arrived = signal.poll_recv(cx).is_ready();
+                has_arrived.then_some(*name)
+            });
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
@@ -246,11 +259,8 @@ async fn until_told(
                 });
                 continue;
             }
-            _ = signals.user_1.recv() => "SIGUSR1",
-            _ = signals.user_2.recv() => "SIGUSR2",
-            _ = signals.terminate.recv() => break "SIGTERM",
-            _ = signals.interrupt.recv() => break "SIGINT",
-            _ = signals.quit.recv() => break "SIGQUIT",
+            unknown = signals.meaningless.next() => unknown,
+            by = signals.stop.next() => break by,
         };
         warn!("{unknown} has no meaning here: SIGHUP reloads the config, SIGTERM drains and exits");
     };
@@ -259,7 +269,7 @@ async fn until_told(
     let mut is_cut = false;
     let finished = tokio::select! {
         finished = app.drain() => finished,
-        _ = signals.stop() => {
+        _ = signals.stop.next() => {
             is_cut = true;
             false
         }
@@ -275,7 +285,7 @@ async fn until_told(
     });
     let saved = tokio::select! {
         saved = saving => saved.is_ok(),
-        _ = signals.stop(), if !is_cut => false,
+        _ = signals.stop.next(), if !is_cut => false,
         () = tokio::time::sleep(LAST_SAVE), if is_cut => false,
     };
     let finished = finished && saved;
@@ -305,11 +315,8 @@ fn take_config(app: &App, path: PathBuf) {
             return app.reload_refused(mistakes);
         }
     };
-    for warning in checked.warnings.iter() {
-        warn!("{}", checked.warnings.plain(warning));
-    }
-    let config: Config = checked.config;
-    match app.reload(config) {
+    warn_of(&checked.warnings);
+    match app.reload(checked.config) {
         Ok(()) => info!("config reloaded"),
         Err(failed) => {
             error!("{failed}; the old config stays in force");

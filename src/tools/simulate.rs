@@ -10,7 +10,7 @@ mod expect;
 mod figures;
 #[cfg(feature = "leases")]
 pub mod leases;
-pub mod quota;
+mod quota;
 mod random;
 mod report;
 mod scenario;
@@ -55,8 +55,7 @@ enum Other {
 }
 
 /// Runs it.
-#[must_use]
-pub fn main(command: &Command) -> ExitCode {
+pub(crate) fn main(command: &Command) -> ExitCode {
     match &command.other {
         #[cfg(feature = "leases")]
         Some(Other::Leases(arguments)) => leases::main(arguments),
@@ -81,8 +80,7 @@ pub struct Arguments {
 
 /// Runs every file. Exit code 0 if all expectations hold, 1 if one does not, 2 if a file cannot
 /// be read or has a mistake.
-#[must_use]
-pub fn run(arguments: &Arguments) -> ExitCode {
+fn run(arguments: &Arguments) -> ExitCode {
     let style = match wants_colours(&io::stdout()) {
         true => Style::Coloured,
         false => Style::Plain,
@@ -94,8 +92,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// The result of all files together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The result of all files together. The worst is the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// All expectations hold.
     Holds,
@@ -137,8 +135,8 @@ pub fn write_reports(
                 continue;
             }
         };
-        if verdict == Verdict::Holds && !report.holds() {
-            verdict = Verdict::Broken;
+        if !report.holds() {
+            verdict = verdict.max(Verdict::Broken);
         }
         if arguments.json {
             reports.push(report);

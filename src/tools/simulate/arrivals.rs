@@ -153,6 +153,7 @@ pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
         notes.missing(&at, "no call arrives", cure);
     }
     let mut groups: Vec<Group> = Vec::new();
+    // The first has no name: it is `Caller::ANONYMOUS`, which is number 0.
     let mut callers = vec![None];
     let mut calls_left = f64::from(CALLS_MAX);
     for section in sections {
@@ -175,10 +176,7 @@ pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
             callers.push(caller_name);
             callers.len() - 1
         });
-        let caller = match caller {
-            0 => Caller::ANONYMOUS,
-            known => Caller(known as u64),
-        };
+        let caller = Caller(caller as u64);
         let gap = given.every.value.or(given.per_second.value);
         let group = given.settings(name, caller, gap.unwrap_or_default());
         let enough = calls_left >= 0.0;

@@ -46,8 +46,7 @@ pub struct Arguments {
 }
 
 /// Runs the scenarios. Exit code 0 if each meets its expectations, 1 if one does not.
-#[must_use]
-pub fn main(arguments: &Arguments) -> ExitCode {
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     exit_code(write_summaries(arguments, &mut io::stdout()).unwrap_or(false))
 }
 

@@ -16,12 +16,11 @@ use tidegate_runtime::command::exit_code;
 
 use crate::tools::table::Column;
 
-pub use model::Arguments;
+pub(super) use model::Arguments;
 use model::{Run, run};
 
 /// Runs it. Exit code 0 if no window was exceeded, 1 if one was, 2 if the quota is invalid.
-#[must_use]
-pub fn main(arguments: &Arguments) -> ExitCode {
+pub(super) fn main(arguments: &Arguments) -> ExitCode {
     let rule = match arguments.rule() {
         Ok(rule) => rule,
         Err(errors) => {
@@ -38,42 +37,42 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+struct Report {
     /// The seed, to repeat the run.
-    pub seed: u64,
+    seed: u64,
     /// The number of nodes.
-    pub nodes: u32,
+    nodes: u32,
     /// The total of a window.
-    pub total: u64,
+    total: u64,
     /// The half with even demand.
-    pub even: Row,
+    even: Row,
     /// The half in which most demand came to the first node.
-    pub skewed: Row,
+    skewed: Row,
 }
 
 /// The result of half a run, without its first window, in which the demand is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+struct Row {
     /// The number of windows.
-    pub windows: usize,
+    windows: usize,
     /// The number of exceeded windows.
-    pub exceeded: usize,
+    exceeded: usize,
     /// The part spent, of the total or of the demand if that is less: mean over windows.
-    pub used: f64,
+    used: f64,
     /// The same for the worst window.
-    pub used_least: f64,
+    used_least: f64,
     /// What the node with the least got in a window, as a part of an equal share.
-    pub share_least: f64,
+    share_least: f64,
     /// What the first node got, as a part of all: mean over windows.
-    pub first: f64,
+    first: f64,
     /// Draws in a window.
-    pub draws: f64,
+    draws: f64,
     /// Failed writes for each draw.
-    pub conflicts: f64,
+    conflicts: f64,
     /// Surpluses returned in a window.
-    pub relinquished: f64,
+    relinquished: f64,
     /// The part of all calls that was decided without waiting for the store.
-    pub local: f64,
+    local: f64,
 }
 
 impl Report {
@@ -89,8 +88,7 @@ impl Report {
     }
 
     /// Whether no window was exceeded.
-    #[must_use]
-    pub fn holds(&self) -> bool {
+    fn holds(&self) -> bool {
         self.even.exceeded + self.skewed.exceeded == 0
     }
 

@@ -77,9 +77,8 @@ struct World<'s> {
     now: Timestamp,
     agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
     running: BTreeSet<usize>,
-    backend_is_up: bool,
-    /// How long a connect takes to fail while the backend is down.
-    refuses_after: Duration,
+    /// While the backend is down, how long a connect takes to fail.
+    down: Option<Duration>,
     backends: Backends,
     jitter: Random,
     spread: Random,
@@ -97,8 +96,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         now: Timestamp::ZERO,
         agenda: BinaryHeap::new(),
         running: BTreeSet::new(),
-        backend_is_up: true,
-        refuses_after: Duration::ZERO,
+        down: None,
         backends: Backends::default(),
         jitter: Random::new(seed, JITTER_STREAM),
         spread: Random::new(seed, PROBE_STREAM),
@@ -183,10 +181,12 @@ impl World<'_> {
                     self.scheduler.apply(self.now, policy(settings));
                 }
                 What::BackendDown { refuses_after } => {
-                    self.refuses_after = *refuses_after;
-                    self.backend_goes_down();
+                    self.down = Some(*refuses_after);
+                    for nth in mem::take(&mut self.running) {
+                        self.lands(nth, Outcome::Failed, Ending::Failed);
+                    }
                 }
-                What::BackendUp => self.backend_is_up = true,
+                What::BackendUp => self.down = None,
             },
             Thing::Reply(nth) => self.replies(nth),
             Thing::NoConnection(nth) => {
@@ -267,14 +267,13 @@ impl World<'_> {
 
     fn connects(&mut self, nth: usize, hold: Hold) {
         let now = self.now;
-        if !self.backend_is_up {
-            if self.refuses_after.is_zero() {
-                self.goes_back(nth, hold);
-            } else {
+        match self.down {
+            None => {}
+            Some(Duration::ZERO) => return self.goes_back(nth, hold),
+            Some(refuses_after) => {
                 self.calls[nth].1 = State::Connecting(hold);
-                self.plan(now + self.refuses_after, Thing::NoConnection(nth));
+                return self.plan(now + refuses_after, Thing::NoConnection(nth));
             }
-            return;
         }
         self.scheduler.sent(now, &hold);
         if self.backends.succeeded(BACKEND, Generation::default()) {
@@ -308,13 +307,6 @@ impl World<'_> {
         // A lost call has no reply.
         if self.running.remove(&nth) {
             self.lands(nth, Outcome::Served, Ending::Answered);
-        }
-    }
-
-    fn backend_goes_down(&mut self) {
-        self.backend_is_up = false;
-        for nth in mem::take(&mut self.running) {
-            self.lands(nth, Outcome::Failed, Ending::Failed);
         }
     }
 

@@ -88,12 +88,7 @@ impl Summary {
             let runs = outcomes.iter().map(above).filter(|above| !above.is_empty());
             Spread::of(runs.map(figure).collect())
         };
-        let mut mishaps = [0; 3];
-        for outcome in outcomes {
-            for (sum, one) in mishaps.iter_mut().zip(outcome.mishaps) {
-                *sum += one;
-            }
-        }
+        let mishaps = |kind: usize| outcomes.iter().map(|outcome| outcome.mishaps[kind]).sum();
         let mut summary = Self {
             scenario: scenario.number,
             runs: outcomes.len(),
@@ -111,7 +106,7 @@ impl Summary {
             mean_above: of_those(&|above| mean(above.into_iter())),
             longest_dip_seconds: each(&longest_dip),
             shortfalls: each(&|outcome| outcome.shortfalls as f64),
-            mishaps,
+            mishaps: std::array::from_fn(mishaps),
             disappointments: Vec::new(),
         };
         summary.disappointments = summary.check(reserved_clients > 0);
@@ -119,8 +114,7 @@ impl Summary {
     }
 
     /// Whether all expectations hold.
-    #[must_use]
-    pub fn holds(&self) -> bool {
+    pub(super) fn holds(&self) -> bool {
         self.disappointments.is_empty()
     }
 

@@ -20,48 +20,48 @@ const QUEUE: usize = 1_024;
 
 /// The arguments of `tidegate simulate quota`.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// How many nodes share the quota
     #[arg(long, default_value_t = 8, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub nodes: u32,
+    pub(super) nodes: u32,
     /// The total that all of them may spend in one window
     #[arg(long, default_value_t = 50_000, value_name = "TOKENS",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub total: u64,
+    pub(super) total: u64,
     /// The smallest grant; the default is a hundredth of an equal share
     #[arg(long, value_name = "TOKENS")]
-    pub base: Option<u64>,
+    pub(super) base: Option<u64>,
     /// The length of a window
     #[arg(long, default_value_t = 10_000, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(100..=600_000))]
-    pub window: u64,
+    pub(super) window: u64,
     /// The number of windows
     #[arg(long, default_value_t = 20, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(4..=1_000))]
-    pub windows: u32,
+    pub(super) windows: u32,
     /// The demand in a window, in percent of the total
     #[arg(long, default_value_t = 150, value_name = "PERCENT",
           value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    pub load: u64,
+    pub(super) load: u64,
     /// The cost of the most expensive call; calls cost from 1 to this, at random
     #[arg(long, default_value_t = 14, value_name = "TOKENS",
           value_parser = clap::value_parser!(u64).range(1..=1_000), alias = "dearest")]
-    pub cost_max: u64,
+    pub(super) cost_max: u64,
     /// The part of all calls that arrives at the first node in the second half of the run
     #[arg(long, default_value_t = 80, value_name = "PERCENT",
           value_parser = clap::value_parser!(u64).range(0..=100))]
-    pub skew: u64,
+    pub(super) skew: u64,
     /// The part of an equal share that each node owns in case the store is unavailable; 0 for none
     #[arg(long, default_value_t = 0, value_name = "PERCENT",
           value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub safe: u32,
+    pub(super) safe: u32,
     /// The seed
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
-    pub seed: u64,
+    pub(super) seed: u64,
     /// Print a JSON object
     #[arg(long)]
-    pub json: bool,
+    pub(super) json: bool,
 }
 
 impl Arguments {
@@ -70,7 +70,7 @@ impl Arguments {
     /// # Errors
     ///
     /// Every mistake in it.
-    pub fn rule(&self) -> Result<Rule, Vec<RuleError>> {
+    pub(super) fn rule(&self) -> Result<Rule, Vec<RuleError>> {
         let mut settings = RuleSettings::new(self.total, Duration::from_millis(self.window));
         settings.base = self.base;
         settings.nodes_expected = self.nodes;
