@@ -24,9 +24,7 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::quota::Version;
 use tidegate_runtime::Clock;
 use tidegate_runtime::election::TimeToLive;
-use tidegate_runtime::etcd::{
-    self, Change, Client, KeyValue, Operation, Outcome, Range, Txn, Watch, Watched,
-};
+use tidegate_runtime::etcd::{self, Change, Client, KeyValue, Range, Watch, Watched};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -321,20 +319,11 @@ impl Remote for Etcd {
         let key = self.record(key);
         // 0 is the revision of a missing key.
         let revision = expected.map_or(0, |version| version.0);
-        let swap = Txn::new()
-            .when(&key, revision)
-            .then(Operation::put(&key, text, None))
-            .otherwise(Operation::Get(Range::key(&key)));
-        let mut reply = self.client.txn(&swap).await.map_err(told)?;
-        if reply.succeeded {
-            return Ok(Swapped::Done(Version(reply.revision)));
-        }
-        match reply.outcomes.pop() {
-            Some(Outcome::Found(mut found)) => {
-                Ok(Swapped::Conflict(found.entries.pop().map(entry)))
-            }
-            _ => Err(Error::Garbage("a read that is none".into())),
-        }
+        let swapped = self.client.swap(&key, revision, text, None).await;
+        Ok(match swapped.map_err(told)? {
+            etcd::Swapped::Done(revision) => Swapped::Done(Version(revision)),
+            etcd::Swapped::Refused(found) => Swapped::Conflict(found.map(entry)),
+        })
     }
 
     async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {

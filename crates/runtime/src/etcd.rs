@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 use self::connection::Member;
 pub use self::endpoint::{Endpoint, EndpointError, Tls, TlsError};
 use self::failure::Failure;
-pub use self::messages::{KeyValue, Operation, Outcome, Range, Ranged, Txn, TxnReply};
+pub use self::messages::{KeyValue, Range, Ranged, Swapped};
 pub use self::watch::{Change, Changes, Watch, Watched};
 
 /// The address of etcd, the user, and the time limits of an answer.
@@ -191,35 +191,31 @@ impl Client {
     ///
     /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been written or not.
     pub async fn put(&self, key: &[u8], value: &[u8], lease: Option<i64>) -> Result<u64, Error> {
-        let put = Txn::new().then(Operation::put(key, value, lease));
-        let reply = self.txn(&put).await?;
-        if !reply.succeeded {
-            return Err(Error::Garbage(
-                "a condition failed where there was none".into(),
-            ));
-        }
-        Ok(reply.revision)
+        let request = messages::put(key, value, lease);
+        let reply: proto::PutResponse = self
+            .call("/etcdserverpb.KV/Put", request, Repeat::Never)
+            .await?;
+        messages::revision(reply.header)
     }
 
-    /// Compares, and does one of two lists of steps, atomically.
+    /// Writes a key, as [`put`](Self::put), if it was last written by this revision; 0 if it does
+    /// not exist.
     ///
     /// # Errors
     ///
-    /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been done or not, unless it
-    /// only reads.
-    pub async fn txn(&self, txn: &Txn) -> Result<TxnReply, Error> {
-        let repeat = if txn.only_reads() {
-            Repeat::Harmless
-        } else {
-            Repeat::Never
-        };
-        let request: proto::TxnRequest = txn.clone().into();
-        let reply: proto::TxnResponse = self.call("/etcdserverpb.KV/Txn", request, repeat).await?;
-        let reply = TxnReply::try_from(reply)?;
-        if reply.outcomes.len() != txn.steps(reply.succeeded) {
-            return Err(Error::Garbage("a transaction of other steps".into()));
-        }
-        Ok(reply)
+    /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been written or not.
+    pub async fn swap(
+        &self,
+        key: &[u8],
+        expected: u64,
+        value: &[u8],
+        lease: Option<i64>,
+    ) -> Result<Swapped, Error> {
+        let request = messages::swap(messages::put(key, value, lease), expected);
+        let reply: proto::TxnResponse = self
+            .call("/etcdserverpb.KV/Txn", request, Repeat::Never)
+            .await?;
+        reply.try_into()
     }
 
     /// A new lease with at least this time to live, in whole seconds.

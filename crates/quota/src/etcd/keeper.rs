@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
 use tidegate_runtime::election::{self, Mastership, Place};
-use tidegate_runtime::etcd::{Error, KeyValue, Operation, Outcome, Range, Txn, Watch};
+use tidegate_runtime::etcd::{Error, KeyValue, Range, Swapped, Watch};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -171,23 +171,17 @@ impl Etcd {
     async fn keep(&self, mastership: &watch::Receiver<Mastership>) -> Result<(), Error> {
         let key = self.settings.key(TIME).into_bytes();
         let asked = self.settings.key(ASKED);
-        let sooner = Txn::new()
-            .then(Operation::Get(Range::key(&key)))
-            .then(Operation::Get(Range::prefix(asked.as_bytes())));
-        let reply = self.client.txn(&sooner).await?;
+        let last = self.client.get(&key).await?;
+        let range = Range::prefix(asked.as_bytes());
+        let questions = self.client.range(&range).await?;
         let read_at = self.node.clock.now();
-        let Ok([Outcome::Found(mut last), Outcome::Found(questions)]) =
-            <[Outcome; 2]>::try_from(reply.outcomes)
-        else {
-            return Err(Error::Garbage("reads that are none".into()));
-        };
         let mut term = Term {
             time: Duration::ZERO,
             at: read_at,
             revision: 0,
             questions: HashMap::new(),
         };
-        if let Some(last) = last.entries.pop() {
+        if let Some(last) = last {
             let told = Told::read(&last.value)
                 .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
             let known = self.node.time.borrow().at(read_at);
@@ -201,9 +195,7 @@ impl Etcd {
         for question in &questions.entries {
             term.asked(&asked, question);
         }
-        let mut watch = self
-            .client
-            .watch(Range::prefix(asked.as_bytes()), reply.revision + 1);
+        let mut watch = self.client.watch(range, questions.revision + 1);
         let mut due = Instant::now();
         while mastership.borrow().holds_at(self.node.clock.now()) {
             if term.questions.is_empty() {
@@ -246,18 +238,16 @@ impl Etcd {
             answers,
         };
         let text = serde_json::to_vec(&told).expect("numbers and strings are always JSON");
-        let write = Txn::new()
-            .when(key, term.revision)
-            .then(Operation::put(key, &text, None))
-            .otherwise(Operation::Get(Range::key(key)));
-        let reply = match self.client.txn(&write).await {
-            Ok(reply) => reply,
+        match self.client.swap(key, term.revision, &text, None).await {
+            Ok(Swapped::Done(revision)) => {
+                term.revision = revision;
+                Ok(true)
+            }
+            Ok(Swapped::Refused(_)) => Ok(false),
             // The next write shows its result: the value is then exactly this text, or another.
-            Err(Error::Unknown(cause)) => return self.was_written(key, &text, term, &cause).await,
-            Err(error) => return Err(error),
-        };
-        term.revision = reply.revision;
-        Ok(reply.succeeded)
+            Err(Error::Unknown(cause)) => self.was_written(key, &text, term, &cause).await,
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether a write without an answer was done, or can be tried again.

@@ -8,7 +8,7 @@
 
 use super::TimeToLive;
 use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
-use crate::etcd::{Client, Error, KeyValue, Operation, Outcome, Range, Settings, Txn, Watch};
+use crate::etcd::{self, Client, Error, KeyValue, Range, Settings, Watch};
 
 /// A key that candidates contend for.
 pub(super) struct Key {
@@ -82,36 +82,27 @@ impl Register for Key {
         // resignation needs no time; the shortest lease is enough.
         let lease = self.client.lease_grant(record.time_to_live()).await?;
         let expected = expected.map_or(0, |version| version.revision);
-        let txn = Txn::new()
-            .when(&self.key, expected)
-            .then(Operation::put(
-                &self.key,
-                &record.to_bytes(),
-                Some(lease.id),
-            ))
-            .otherwise(Operation::Get(Range::key(&self.key)));
-        let mut reply = match self.client.txn(&txn).await {
-            Ok(reply) => reply,
+        let swapped = self
+            .client
+            .swap(&self.key, expected, &record.to_bytes(), Some(lease.id))
+            .await;
+        match swapped {
+            Ok(etcd::Swapped::Done(revision)) => {
+                if let Some(before) = self.lease.replace(lease.id) {
+                    self.revoke(before);
+                }
+                Ok(Swapped::Done(version(revision)))
+            }
+            Ok(etcd::Swapped::Refused(found)) => {
+                self.revoke(lease.id);
+                Ok(Swapped::Refused(found.map(entry).transpose()?))
+            }
             // The key may be bound to the lease, so the lease must expire.
-            Err(error @ (Error::Unknown(_) | Error::Garbage(_))) => return Err(error.into()),
+            Err(error @ (Error::Unknown(_) | Error::Garbage(_))) => Err(error.into()),
             Err(error) => {
                 self.revoke(lease.id);
-                return Err(error.into());
+                Err(error.into())
             }
-        };
-        if reply.succeeded {
-            if let Some(before) = self.lease.replace(lease.id) {
-                self.revoke(before);
-            }
-            return Ok(Swapped::Done(version(reply.revision)));
-        }
-        self.revoke(lease.id);
-        match reply.outcomes.pop() {
-            Some(Outcome::Found(mut found)) => {
-                let found = found.entries.pop().map(entry).transpose()?;
-                Ok(Swapped::Refused(found))
-            }
-            _ => Err(Error::Garbage("a transaction without what it read".into()).into()),
         }
     }
 

@@ -78,137 +78,39 @@ pub struct Ranged {
     pub entries: Vec<KeyValue>,
 }
 
-/// One step of a transaction.
+/// The result of [`Client::swap`](super::Client::swap).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Reads.
-    Get(Range),
-    /// Writes one key.
-    Put {
-        /// The key.
-        key: Vec<u8>,
-        /// Its new value.
-        value: Vec<u8>,
-        /// The lease to bind it to; without one the key is permanent.
-        lease: Option<i64>,
-    },
+pub enum Swapped {
+    /// It was written, as this revision.
+    Done(u64),
+    /// It was not: the key is as it stands here, or does not exist.
+    Refused(Option<KeyValue>),
 }
 
-impl Operation {
-    /// Writes one key.
-    #[must_use]
-    pub fn put(key: &[u8], value: &[u8], lease: Option<i64>) -> Self {
-        Self::Put {
-            key: key.to_vec(),
-            value: value.to_vec(),
-            lease,
-        }
+pub(super) fn put(key: &[u8], value: &[u8], lease: Option<i64>) -> proto::PutRequest {
+    proto::PutRequest {
+        key: key.to_vec(),
+        value: value.to_vec(),
+        lease: lease.unwrap_or(0),
     }
 }
 
-impl From<Operation> for proto::RequestOp {
-    fn from(operation: Operation) -> Self {
-        use proto::request_op::Request;
-        let request = match operation {
-            Operation::Get(range) => Request::RequestRange(range.into()),
-            Operation::Put { key, value, lease } => Request::RequestPut(proto::PutRequest {
-                key,
-                value,
-                lease: lease.unwrap_or(0),
-            }),
-        };
-        Self {
-            request: Some(request),
-        }
-    }
-}
-
-/// A transaction: if all conditions hold, one list of steps, otherwise the other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Txn {
-    when: Vec<(Vec<u8>, u64)>,
-    then: Vec<Operation>,
-    otherwise: Vec<Operation>,
-}
-
-impl Txn {
-    /// An empty transaction.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a condition: the key was last written by this revision; 0 if it does not exist.
-    #[must_use]
-    pub fn when(mut self, key: &[u8], mod_revision: u64) -> Self {
-        self.when.push((key.to_vec(), mod_revision));
-        self
-    }
-
-    /// Adds a step for the case that all conditions hold.
-    #[must_use]
-    pub fn then(mut self, operation: Operation) -> Self {
-        self.then.push(operation);
-        self
-    }
-
-    /// Adds a step for the case that a condition does not hold.
-    #[must_use]
-    pub fn otherwise(mut self, operation: Operation) -> Self {
-        self.otherwise.push(operation);
-        self
-    }
-
-    /// The number of steps for the case that all conditions hold, or for the other.
-    pub(super) fn steps(&self, succeeded: bool) -> usize {
-        if succeeded {
-            &self.then
-        } else {
-            &self.otherwise
-        }
-        .len()
-    }
-
-    pub(super) fn only_reads(&self) -> bool {
-        let mut all = self.then.iter().chain(&self.otherwise);
-        all.all(|operation| matches!(operation, Operation::Get(_)))
-    }
-}
-
-/// The result of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TxnReply {
-    /// The store's revision after it; if it wrote, the revision of its writes.
-    pub revision: u64,
-    /// Whether all conditions held.
-    pub succeeded: bool,
-    /// The result of each step, in order.
-    pub outcomes: Vec<Outcome>,
-}
-
-/// The result of one step of a transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The record as read.
-    Found(Ranged),
-    /// It was written.
-    Put,
-}
-
-impl From<Txn> for proto::TxnRequest {
-    fn from(txn: Txn) -> Self {
-        use proto::compare::{CompareTarget, TargetUnion};
-        let compare = |(key, mod_revision)| proto::Compare {
+/// Does a write if its key was last written by this revision, and otherwise reads the key.
+pub(super) fn swap(write: proto::PutRequest, expected: u64) -> proto::TxnRequest {
+    use proto::compare::{CompareTarget, TargetUnion};
+    use proto::request_op::Request;
+    let step = |request| proto::RequestOp {
+        request: Some(request),
+    };
+    let read = Range::key(&write.key).into();
+    proto::TxnRequest {
+        compare: vec![proto::Compare {
             target: CompareTarget::Mod.into(),
-            key,
-            target_union: Some(TargetUnion::ModRevision(signed(mod_revision))),
-        };
-        let steps = |of: Vec<Operation>| of.into_iter().map(Into::into).collect();
-        Self {
-            compare: txn.when.into_iter().map(compare).collect(),
-            success: steps(txn.then),
-            failure: steps(txn.otherwise),
-        }
+            key: write.key.clone(),
+            target_union: Some(TargetUnion::ModRevision(signed(expected))),
+        }],
+        success: vec![step(Request::RequestPut(write))],
+        failure: vec![step(Request::RequestRange(read))],
     }
 }
 
@@ -252,25 +154,21 @@ impl TryFrom<proto::RangeResponse> for Ranged {
     }
 }
 
-impl TryFrom<proto::TxnResponse> for TxnReply {
+impl TryFrom<proto::TxnResponse> for Swapped {
     type Error = Error;
 
-    fn try_from(reply: proto::TxnResponse) -> Result<Self, Error> {
+    fn try_from(mut reply: proto::TxnResponse) -> Result<Self, Error> {
         use proto::response_op::Response;
-        let outcome = |step: proto::ResponseOp| match step.response {
-            Some(Response::ResponseRange(found)) => Ok(Outcome::Found(found.try_into()?)),
-            Some(Response::ResponsePut(_)) => Ok(Outcome::Put),
-            None => Err(Error::Garbage("a step without a result".into())),
-        };
-        Ok(Self {
-            revision: revision(reply.header)?,
-            succeeded: reply.succeeded,
-            outcomes: reply
-                .responses
-                .into_iter()
-                .map(outcome)
-                .collect::<Result<_, _>>()?,
-        })
+        let revision = revision(reply.header)?;
+        let step = reply.responses.pop().and_then(|step| step.response);
+        match (reply.succeeded, step) {
+            (true, Some(Response::ResponsePut(_))) => Ok(Self::Done(revision)),
+            (false, Some(Response::ResponseRange(mut found))) => {
+                let found = found.kvs.pop().map(KeyValue::try_from).transpose()?;
+                Ok(Self::Refused(found))
+            }
+            _ => Err(Error::Garbage("a transaction of other steps".into())),
+        }
     }
 }
 

@@ -43,7 +43,10 @@ pub struct PutRequest {
     pub lease: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct PutResponse {}
+pub struct PutResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RequestOp {
     #[prost(oneof = "request_op::Request", tags = "1, 2")]

@@ -9,8 +9,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_runtime::etcd::{
-    self, Change, Changes, Client, Credentials, Endpoint, Error, KeyValue, Operation, Outcome,
-    Range, Txn, Watch, Watched,
+    self, Change, Changes, Client, Credentials, Endpoint, Error, KeyValue, Range, Swapped, Watch,
+    Watched,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -52,52 +52,39 @@ fn an_endpoint_has_a_scheme_a_host_a_port_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_transaction_does_one_thing_or_the_other_in_one_step() {
+async fn a_swap_writes_over_the_expected_revision_or_tells_what_is_there() {
     let etcd = Etcd::start(1);
     let client = client(&etcd.urls());
     assert_eq!(client.get(b"a").await.expect("etcd is up"), None);
-    let make = |value: &[u8]| {
-        Txn::new()
-            .when(b"a", 0)
-            .then(Operation::put(b"a", value, None))
-            .otherwise(Operation::Get(Range::key(b"a")))
+    let swap = async |expected, value: &[u8]| {
+        let swapped = client.swap(b"a", expected, value, None).await;
+        swapped.expect("etcd is up")
     };
-    let made = client.txn(&make(b"\0\xff one")).await.expect("etcd is up");
-    assert!(made.succeeded);
-    assert_eq!(made.outcomes, [Outcome::Put]);
-    let again = client.txn(&make(b"two")).await.expect("etcd is up");
-    assert!(!again.succeeded);
+    assert_eq!(swap(7, b"zero").await, Swapped::Refused(None));
+    let Swapped::Done(made) = swap(0, b"\0\xff one").await else {
+        panic!("there was no key");
+    };
     let kept = KeyValue {
         key: b"a".to_vec(),
         value: b"\0\xff one".to_vec(),
-        create_revision: made.revision,
-        mod_revision: made.revision,
+        create_revision: made,
+        mod_revision: made,
         version: 1,
         lease: None,
     };
-    let [Outcome::Found(found)] = &again.outcomes[..] else {
-        panic!("{again:?}");
-    };
-    assert_eq!(found.entries, [kept]);
+    assert_eq!(swap(0, b"two").await, Swapped::Refused(Some(kept)));
 
     let revision = client.put(b"a", b"three", None).await.expect("etcd is up");
-    let change = |revision| {
-        Txn::new()
-            .when(b"a", revision)
-            .then(Operation::put(b"a", b"four", None))
-    };
-    for wrong in [0, made.revision, revision + 1] {
-        let reply = client.txn(&change(wrong)).await.expect("etcd is up");
-        assert!(!reply.succeeded, "{wrong}");
+    for wrong in [0, made, revision + 1] {
+        let Swapped::Refused(Some(found)) = swap(wrong, b"four").await else {
+            panic!("{wrong} is not the revision");
+        };
+        assert_eq!((&found.value[..], found.version), (&b"three"[..], 2));
     }
-    // Every condition must hold.
-    let one_wrong = change(revision).when(b"b", revision);
-    let reply = client.txn(&one_wrong).await.expect("etcd is up");
-    assert!(!reply.succeeded);
-    let right = change(revision).when(b"b", 0);
-    let reply = client.txn(&right).await.expect("etcd is up");
-    assert!(reply.succeeded);
-    assert_eq!(reply.outcomes, [Outcome::Put]);
+    let swapped = swap(revision, b"four").await;
+    assert_eq!(swapped, Swapped::Done(revision + 1));
+    let found = client.get(b"a").await.expect("etcd is up");
+    assert_eq!(found.map(|entry| entry.value), Some(b"four".to_vec()));
 }
 
 #[tokio::test]
@@ -411,6 +398,11 @@ async fn check_garbage(shown: &str, url: String) {
     assert!(
         matches!(written, Err(Error::Garbage(_))),
         "{shown}: {written:?}"
+    );
+    let swapped = client.swap(b"a", 0, b"", None).await;
+    assert!(
+        matches!(swapped, Err(Error::Garbage(_))),
+        "{shown}: {swapped:?}"
     );
 }
 
