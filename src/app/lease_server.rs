@@ -281,48 +281,45 @@ impl Followed {
         loop {
             let range = etcd::Range::key(self.key.as_bytes());
             let mut watch = self.client.watch(range, self.from);
-            loop {
-                let latest = match watch.next().await {
-                    Ok(etcd::Watched::Changes(changes)) => {
-                        back_off.reset();
-                        let latest = changes.changes.into_iter().next_back();
-                        latest.and_then(|change| match change {
-                            etcd::Change::Put(entry) => Some(entry.value),
-                            etcd::Change::Deleted { .. } => {
-                                warn!("leases: the rules are gone from etcd; the old ones stay");
-                                None
-                            }
-                        })
-                    }
-                    Ok(etcd::Watched::Compacted { .. }) => match self.read().await {
-                        Ok(text) => text,
-                        Err(error) => {
-                            warn!(%error, "leases: etcd does not say what the rules are");
-                            break;
-                        }
-                    },
-                    Err(error) => {
-                        warn!(%error, "leases: the rules in etcd can't be followed");
-                        break;
-                    }
-                };
-                if let Some(text) = latest {
-                    match self.parse(&text) {
-                        Ok(templates) => current.apply(templates),
-                        Err(()) => {
-                            error!("leases: rules refused, the old ones stay");
-                            current.metrics.reload_refused();
-                        }
-                    }
+            let error = loop {
+                match self.next(&mut watch).await {
+                    Ok(text) => self.take(text, &current),
+                    Err(error) => break error,
                 }
-            }
+                back_off.reset();
+            };
+            warn!(%error, "leases: the rules in etcd can't be followed");
             tokio::time::sleep(back_off.pause()).await;
             // Changes that were missed meanwhile are read again.
-            if let Ok(Some(text)) = self.read().await
-                && let Ok(templates) = self.parse(&text)
-            {
-                current.apply(templates);
+            let text = self.read().await.unwrap_or_default();
+            self.take(text, &current);
+        }
+    }
+
+    /// The rules after the next change, if there are any.
+    async fn next(&mut self, watch: &mut etcd::Watch) -> Result<Option<Vec<u8>>, etcd::Error> {
+        let mut changes = match watch.next().await? {
+            etcd::Watched::Changes(changes) => changes.changes,
+            etcd::Watched::Compacted { .. } => return self.read().await,
+        };
+        match changes.pop() {
+            Some(etcd::Change::Put(entry)) => Ok(Some(entry.value)),
+            Some(etcd::Change::Deleted { .. }) => {
+                warn!("leases: the rules are gone from etcd; the old ones stay");
+                Ok(None)
             }
+            None => Ok(None),
+        }
+    }
+
+    fn take(&self, text: Option<Vec<u8>>, current: &Current) {
+        match text.map(|text| self.parse(&text)) {
+            Some(Ok(templates)) => current.apply(templates),
+            Some(Err(())) => {
+                error!("leases: rules refused, the old ones stay");
+                current.metrics.reload_refused();
+            }
+            None => {}
         }
     }
 }
