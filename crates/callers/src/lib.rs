@@ -40,6 +40,7 @@ mod row;
 mod table;
 mod usage;
 
+pub use bounds::{GROUPS_PER_CALLER_MAX, PATTERNS_PER_CALLER_MAX};
 pub use costs::{CostModel, CostUnit, ServiceTime, ServiceTimes, Settled};
 pub use error::TableError;
 pub use identity::{Field, FieldSet, Identity};

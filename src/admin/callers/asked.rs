@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    CallerId, Charge, CostModel, CostUnit, Group, Headroom, Identity, Label, NameError, NewCaller,
-    Notes, Patch, Pattern, Span,
+    CallerId, Charge, CostModel, CostUnit, GROUPS_PER_CALLER_MAX, Group, Headroom, Identity, Label,
+    NameError, NewCaller, Notes, PATTERNS_PER_CALLER_MAX, Patch, Pattern, Span,
 };
 use tidegate_limits::bucket::{OutOfRange, TokenCount};
 use tidegate_limits::pace::{BurstRatio, Rate};
@@ -18,22 +18,17 @@ use super::json::{Fields, Value};
 use super::refused::ApiRefusal;
 use super::state::RateLimitKind;
 use crate::call::costs::Costs;
+use crate::call::identity::TEXT_BYTES_MAX;
 use crate::call::rate_limit::{
     Allowance, Derive, Handling, HandlingPatch, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
 use crate::call::sdk::FUNCTION_NAME_BYTES_MAX;
 use crate::options::{Words, json};
 
-/// The maximum number of patterns of one caller.
-const PATTERNS_MAX: usize = 256;
-/// The maximum number of groups of one caller.
-const GROUPS_MAX: usize = 16;
 /// The maximum number of callers in one request.
 const CALLERS_MAX: usize = 10_000;
 /// The maximum number of functions with their own cost.
 const FUNCTIONS_MAX: usize = 1_024;
-/// The longest text that identifies a caller.   bytes
-const SEEN_MAX: usize = 256;
 
 pub(super) type Read<T> = Result<T, ApiRefusal>;
 
@@ -234,7 +229,7 @@ pub(super) fn named<T>(new: fn(&str) -> Result<T, NameError>) -> impl Fn(Value) 
 }
 
 fn groups(value: Value) -> Read<Vec<Group>> {
-    value.list(GROUPS_MAX, named(Group::new))
+    value.list(GROUPS_PER_CALLER_MAX, named(Group::new))
 }
 
 pub(super) fn word<T: Words>(value: Value) -> Read<T> {
@@ -282,7 +277,7 @@ fn patterns(value: Value) -> Read<Vec<Pattern>> {
         return Ok(vec![pattern(value)?]);
     }
     let path = value.path().to_owned();
-    let patterns = value.list(PATTERNS_MAX, pattern)?;
+    let patterns = value.list(PATTERNS_PER_CALLER_MAX, pattern)?;
     if patterns.is_empty() {
         return Err(ApiRefusal::invalid(path, "must have at least one pattern"));
     }
@@ -511,9 +506,9 @@ fn name(value: Value) -> Read<Arc<str>> {
 /// A value as on the wire; an empty one is absent.
 fn seen(value: Value) -> Read<String> {
     value.text(|text| {
-        if text.len() > SEEN_MAX || text.chars().any(char::is_control) {
+        if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
             return Err(format!(
-                "must be a text of at most {SEEN_MAX} bytes without control characters"
+                "must be a text of at most {TEXT_BYTES_MAX} bytes without control characters"
             ));
         }
         Ok(text.to_owned())
