@@ -223,12 +223,24 @@ impl<T> Scheduler<T> {
     /// A key's budget as it is now; `None` if nothing is known of it.
     #[must_use]
     pub fn quota_now(&self, now: Timestamp, of: &QuotaKey) -> Option<QuotaNow> {
-        let now = self.now.max(now);
-        let time = self.bars.quotas.time.at(now);
         let key = *self.bars.quotas.by_key.get(of)?;
-        let claimed = self.parking.claimed(Bar::Quota(key), now);
+        Some(self.budget(self.now.max(now), key))
+    }
+
+    fn budget(&self, now: Timestamp, key: Key) -> QuotaNow {
+        let (claimed, idle) = self.parking.claimed(Bar::Quota(key), now);
         let limiter = &self.bars.quotas.all[key];
-        Some(self.bars.quotas.now(&time, key, limiter, claimed))
+        QuotaNow {
+            at: QuotaRef(key),
+            of: limiter.of.clone(),
+            rule: *limiter.ledger.rule(),
+            ledger: limiter.ledger.now(&self.bars.quotas.time.at(now)),
+            waiting: limiter.pins,
+            waiting_tokens: limiter.queued.draw,
+            claimed,
+            idle,
+            used: limiter.used,
+        }
     }
 
     /// At most `most` keys of a quota: first those with waiting calls, then the most recently used
@@ -238,22 +250,16 @@ impl<T> Scheduler<T> {
         let Some(named) = self.bars.quotas.find(quota) else {
             return Vec::new();
         };
-        let now = self.now.max(now);
-        let time = self.bars.quotas.time.at(now);
-        let waited_for = self.parking.quotas_waited_for().into_iter();
-        let waited_for = waited_for.map(|key| (key, &self.bars.quotas.all[key]));
-        let waited_for = waited_for.filter(|(_, limiter)| *limiter.of.quota == *quota);
         let all = &self.bars.quotas.all;
+        let waited_for = self.parking.quotas_waited_for().into_iter();
+        let waited_for = waited_for.filter(|&key| *all[key].of.quota == *quota);
         let idle = named.empty.newest_first(all).take(most);
         let idle = idle.chain(named.holding.newest_first(all).take(most));
         let mut idle: Vec<_> = idle.collect();
         idle.sort_by_key(|(_, limiter)| Reverse(limiter.used));
-        let all = waited_for.chain(idle).take(most);
-        let now_of = |(key, limiter)| {
-            let claimed = self.parking.claimed(Bar::Quota(key), now);
-            self.bars.quotas.now(&time, key, limiter, claimed)
-        };
-        all.map(now_of).collect()
+        let keys = waited_for.chain(idle.into_iter().map(|(key, _)| key));
+        let now = self.now.max(now);
+        keys.take(most).map(|key| self.budget(now, key)).collect()
     }
 
     /// What happened to a quota's keys; `None` if there is no such quota.

@@ -4,9 +4,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::Discriminant;
-use core::time::Duration;
 
-use super::kinds::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
+use super::kinds::{QuotaCounts, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 use crate::call::{Call, QuotaKey};
 use crate::queue::Queued;
 use crate::quota::{Ledger, StoreTime, Trouble};
@@ -192,26 +191,6 @@ impl Quotas {
 
     pub(crate) fn name(&self, key: Key) -> Option<Arc<str>> {
         Some(Arc::clone(&self.all.get(key)?.of.quota))
-    }
-
-    pub(in crate::scheduler) fn now(
-        &self,
-        time: &StoreTime,
-        key: Key,
-        limiter: &Limiter,
-        (claimed, idle): (u64, Duration),
-    ) -> QuotaNow {
-        QuotaNow {
-            at: QuotaRef(key),
-            of: limiter.of.clone(),
-            rule: *limiter.ledger.rule(),
-            ledger: limiter.ledger.now(time),
-            waiting: limiter.pins,
-            waiting_tokens: limiter.queued.draw,
-            claimed,
-            idle,
-            used: limiter.used,
-        }
     }
 
     /// Panics unless every quota knows the number of its waiting calls. `waiting` counts them.
