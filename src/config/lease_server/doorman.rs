@@ -4,6 +4,7 @@
 //! key written in another way, a value of another kind.
 
 use crate::options::kind::all;
+use crate::options::shown::quoted;
 use crate::options::tree::{Node, Table, Value};
 use crate::options::{
     At, Kind, Mistake, Options, Place, Problem, Problems, Reading, Section, options,
@@ -83,7 +84,7 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
         let key = String::new();
         reading.notes.error(
             &At { key, place },
-            yaml::twice(&name),
+            format!("{} stands twice", quoted(&name)),
             "leave one of the two out",
         );
     }

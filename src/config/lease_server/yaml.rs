@@ -9,7 +9,6 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use crate::options::shown::quoted;
 use crate::options::tree::{Node, Table, Value};
 use crate::options::{Lines, Place, Problem};
 
@@ -216,9 +215,4 @@ fn merge(table: &mut Table, merged: Node) -> Result<(), String> {
             merged.told()
         )),
     }
-}
-
-/// What is said about a key that stands twice.
-pub(super) fn twice(name: &str) -> String {
-    format!("{} stands twice", quoted(name))
 }
