@@ -12,6 +12,7 @@ use crate::options::kind::{
     DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, duration, flag, integer, is_plain, size, text,
 };
 use crate::options::shown::quoted;
+use crate::options::toml::string;
 use crate::options::{Kind, Mistake, options};
 
 /// Where a backend listens.
@@ -202,7 +203,7 @@ fn http_address() -> Kind<Address> {
     let kind = text(allowed, EXAMPLE, |given| {
         let given = given.trim();
         if let Some(path) = given.strip_prefix("unix:") {
-            return Ok(Http(Address::Unix(socket_path(path)?.into())));
+            return Ok(Address::Unix(socket_path(path)?.into()));
         }
         let wrong = |message: &str, cure: &str| {
             Err(Mistake::new(format!("{} {message}", quoted(given)), cure))
@@ -228,19 +229,14 @@ fn http_address() -> Kind<Address> {
             let cure = "write it as http://host:port; the client's own headers pass through";
             return Err(Mistake::new("the address holds a user name", cure));
         }
-        Address::parse(host, Some(80), EXAMPLE).map(Http)
+        Address::parse(host, Some(80), EXAMPLE)
     });
-    kind.map(|Http(address)| address, |address| Http(address.clone()))
-}
-
-/// An address that is written with its scheme.
-struct Http(Address);
-
-impl fmt::Display for Http {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Address::Unix(_) => self.0.fmt(f),
-            address => write!(f, "http://{address}"),
-        }
+    let show = |address: &Address| match address {
+        Address::Unix(_) => string(&address.to_string()),
+        address => string(&format!("http://{address}")),
+    };
+    Kind {
+        show: Box::new(move |address| Some(show(address))),
+        ..kind
     }
 }

@@ -72,12 +72,8 @@ impl Toml {
 
     /// Writes a key and a value that is TOML already. A secret is hidden.
     pub(crate) fn line(&mut self, key: &str, value: &str) {
-        let hidden = string(shown::HIDDEN);
-        let value = if shown::is_secret(key) {
-            &hidden
-        } else {
-            value
-        };
+        let hidden = shown::is_secret(key).then(|| string(shown::HIDDEN));
+        let value = hidden.as_deref().unwrap_or(value);
         self.text.push_str(&format!("{key} = {value}\n"));
     }
 

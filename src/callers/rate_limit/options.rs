@@ -276,23 +276,18 @@ fn quota_key(key: &str) -> Result<(), Mistake> {
     ))
 }
 
-/// The kinds that have an option; every kind has one that is not listed.
-const KINDS: [(Form, &[&str]); 2] = [
-    (Form::Bucket, &["burst", "fill", "profile"]),
-    (Form::Paced, &["rate", "ratio", "pace"]),
-];
-
 /// What only limits for callers have.
 pub(crate) const OF_CALLERS: [&str; 5] = ["mode", "on_excess", "order", "settle", "deadline"];
 
 impl Form {
     /// Whether limits of this kind have an option.
     pub(crate) fn has(self, option: &str) -> bool {
-        let of_one = KINDS.iter().find(|(_, options)| options.contains(&option));
-        match (self, option) {
-            (Self::Quota, "order" | "settle" | "deadline") => false,
-            (Self::Bucket, "applies_to" | "function") => false,
-            _ => of_one.is_none_or(|(kind, _)| *kind == self),
+        match option {
+            "burst" | "fill" | "profile" => self == Self::Bucket,
+            "rate" | "ratio" | "pace" => self == Self::Paced,
+            "order" | "settle" | "deadline" => self != Self::Quota,
+            "applies_to" | "function" => self != Self::Bucket,
+            _ => true,
         }
     }
 }
