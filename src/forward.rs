@@ -56,10 +56,12 @@ pub trait Forward: Sized + Send {
     fn destination(&self) -> Destination;
 
     /// The same again, if all of it is here.
-    fn copy(&self) -> Option<Self>;
+    fn copy(&self) -> Option<Self> {
+        None
+    }
 
     /// Releases the buffer that it was read into, for a call that waits.
-    fn compact(&mut self);
+    fn compact(&mut self) {}
 
     /// Sends it, and returns what came back, or itself if no byte of it left.
     ///
@@ -140,12 +142,6 @@ impl Forward for Connection {
     fn destination(&self) -> Destination {
         Destination::Tcp
     }
-
-    fn copy(&self) -> Option<Self> {
-        None
-    }
-
-    fn compact(&mut self) {}
 
     async fn send<S: Slot>(
         self,

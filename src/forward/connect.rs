@@ -5,7 +5,6 @@
 //! So a slow resolver still serves the next connect. All addresses are tried, each a moment after
 //! the one before it (RFC 8305), so one that drops packets does not hide the next.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -234,25 +233,27 @@ async fn within<T>(
     }
 }
 
-/// Connects to one address. `patience` is the time of the first try.
+/// Connects to one address within a bound. `patience` is the time of the first try.
+async fn connect_after(
+    address: SocketAddr,
+    patience: Duration,
+    bound: Duration,
+) -> Result<TcpStream, ConnectError> {
+    within(bound, connect_patiently(address, patience)).await
+}
+
+/// Connects to one address.
 ///
 /// A backend with a short backlog, such as the sdkserver's of 5, silently drops the SYN of a
 /// burst. The kernel would repeat it only after a second, while the call holds its slot. So a try
 /// that hangs is replaced by a new one, each with twice the patience.
-async fn connect_after(
-    address: SocketAddr,
-    mut patience: Duration,
-    bound: Duration,
-) -> Result<TcpStream, ConnectError> {
-    let trying = async {
-        loop {
-            match timeout(patience, TcpStream::connect(address)).await {
-                Ok(done) => return done,
-                Err(_) => patience *= 2,
-            }
+async fn connect_patiently(address: SocketAddr, mut patience: Duration) -> io::Result<TcpStream> {
+    loop {
+        match timeout(patience, TcpStream::connect(address)).await {
+            Ok(done) => return done,
+            Err(_) => patience *= 2,
         }
-    };
-    within(bound, trying).await
+    }
 }
 
 /// Connects to the first address that accepts a connection.
@@ -260,38 +261,24 @@ async fn connect_to_any(
     addresses: &[SocketAddr],
     bound: Duration,
 ) -> Result<TcpStream, ConnectError> {
-    let mut left = by_turns(addresses);
-    let mut patience = FIRST_TRY;
+    let mut left = by_turns(addresses).into_iter();
     let mut failed = None;
     let trying = async {
+        let mut tries = JoinSet::new();
         loop {
-            let mut hung = VecDeque::new();
-            let mut tries = JoinSet::new();
-            loop {
-                if let Some(address) = left.pop_front() {
-                    let connecting = timeout(patience, TcpStream::connect(address));
-                    tries.spawn(async move { (address, connecting.await) });
-                }
-                tokio::select! {
-                    biased;
-                    Some(tried) = tries.join_next() => match tried {
-                        Ok((_, Ok(Ok(stream)))) => return Some(stream),
-                        Ok((_, Ok(Err(error)))) => failed = Some(more_telling(failed.take(), error)),
-                        Ok((address, Err(_))) => hung.push_back(address),
-                        Err(_) => {}
-                    },
-                    () = sleep(NEXT_ADDRESS), if !left.is_empty() => {}
-                    else => {}
-                }
-                if left.is_empty() && tries.is_empty() {
-                    break;
-                }
+            if let Some(address) = left.next() {
+                tries.spawn(connect_patiently(address, FIRST_TRY));
             }
-            if hung.is_empty() {
-                return None;
+            tokio::select! {
+                biased;
+                Some(tried) = tries.join_next() => match tried {
+                    Ok(Ok(stream)) => return Some(stream),
+                    Ok(Err(error)) => failed = Some(more_telling(failed.take(), error)),
+                    Err(_) => {}
+                },
+                () = sleep(NEXT_ADDRESS), if left.len() > 0 => {}
+                else => return None,
             }
-            left = hung;
-            patience *= 2;
         }
     };
     let connected = timeout(bound, trying).await;
@@ -303,18 +290,13 @@ async fn connect_to_any(
 }
 
 /// IPv6 and IPv4 alternately, beginning with the kind of the first.
-fn by_turns(addresses: &[SocketAddr]) -> VecDeque<SocketAddr> {
-    let Some(first) = addresses.first() else {
-        return VecDeque::new();
-    };
-    let (like, unlike): (Vec<_>, Vec<_>) = addresses
-        .iter()
-        .copied()
-        .partition(|address| address.is_ipv4() == first.is_ipv4());
+fn by_turns(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let is_like_first = |address: &SocketAddr| address.is_ipv4() == addresses[0].is_ipv4();
+    let (like, unlike): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_like_first);
     let mut unlike = unlike.into_iter();
-    let mut ordered = VecDeque::with_capacity(addresses.len());
+    let mut ordered = Vec::with_capacity(addresses.len());
     for address in like {
-        ordered.push_back(address);
+        ordered.push(address);
         ordered.extend(unlike.next());
     }
     ordered.extend(unlike);

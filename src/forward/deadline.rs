@@ -22,6 +22,8 @@ pub(super) struct Credit {
     most: Duration,
     /// Bytes a second; with 0, any byte earns the maximum.
     min_rate: u64,
+    /// Since when it delays the other.
+    waiting_since: Option<Instant>,
 }
 
 impl Credit {
@@ -30,6 +32,7 @@ impl Credit {
             left: most,
             most,
             min_rate,
+            waiting_since: None,
         }
     }
 
@@ -44,8 +47,21 @@ impl Credit {
         self.left = self.most.min(self.left.saturating_add(earned));
     }
 
-    pub(super) fn spend(&mut self, waited: Duration) {
-        self.left = self.left.saturating_sub(waited);
+    /// From this moment on it delays the other.
+    pub(super) fn begin_to_wait(&mut self, now: Instant) {
+        self.waiting_since = Some(now);
+    }
+
+    /// It does not delay the other any more. The delay is spent.
+    pub(super) fn end_waiting(&mut self) {
+        if let Some(since) = self.waiting_since.take() {
+            self.left = self.left.saturating_sub(since.elapsed());
+        }
+    }
+
+    /// When nothing is left; `None` while it delays nothing.
+    pub(super) fn due(&self) -> Option<Instant> {
+        Some(self.waiting_since? + self.left)
     }
 
     pub(super) const fn left(&self) -> Duration {
@@ -62,8 +78,6 @@ pub(super) enum Deadline {
         credit: Credit,
         /// The bytes that it had taken at the last check.
         written: u64,
-        /// Since when it delays us.
-        waiting_since: Option<Instant>,
     },
     /// It is sent, and the reply must arrive by then.
     Answering(Instant),
@@ -78,7 +92,6 @@ impl Deadline {
         Self::Sending {
             credit: Credit::new(most, bounds.send_min_rate),
             written: 0,
-            waiting_since: None,
         }
     }
 
@@ -96,26 +109,19 @@ impl Deadline {
     /// The deadline; none while the client owes something. `taken` is the number of bytes that the
     /// backend has taken so far.
     pub(super) fn due(&mut self, taken: u64, client_owes: bool) -> Option<Instant> {
-        let (credit, written, waiting_since) = match self {
+        let (credit, written) = match self {
             Self::Answering(due) => return Some(*due),
-            Self::Sending {
-                credit,
-                written,
-                waiting_since,
-            } => (credit, written, waiting_since),
+            Self::Sending { credit, written } => (credit, written),
         };
-        let now = Instant::now();
-        if let Some(since) = waiting_since.take() {
-            credit.spend(now - since);
-        }
+        credit.end_waiting();
         // A new connection starts from zero.
         credit.earn(taken.saturating_sub(*written));
         *written = taken;
         if client_owes {
             return None;
         }
-        *waiting_since = Some(now);
-        Some(now + credit.left())
+        credit.begin_to_wait(Instant::now());
+        credit.due()
     }
 }
 

@@ -378,15 +378,6 @@ impl<S: Slot> RunningReply<S> {
         let how = format!("the backend's answer broke off after {read} bytes ({error})");
         exchange::failed(Reason::BackendCut, how)
     }
-
-    /// Gives the slot back before the answer is written.
-    fn end(self, outcome: Outcome) {
-        self.record.note(|facts| facts.bytes_out = self.read);
-        self.slot.finish(outcome);
-        if outcome == Outcome::Served {
-            self.backend.pool.put(self.upstream, &self.backend.bounds);
-        }
-    }
 }
 
 /// A reply that is too large to hold, or of unknown length.
@@ -408,7 +399,11 @@ impl<S: Slot> Source for RunningReply<S> {
     }
 
     fn end(self, outcome: Outcome) {
-        Self::end(self, outcome);
+        self.record.note(|facts| facts.bytes_out = self.read);
+        self.slot.finish(outcome);
+        if outcome == Outcome::Served {
+            self.backend.pool.put(self.upstream, &self.backend.bounds);
+        }
     }
 
     fn record(&self) -> &Record {

@@ -102,8 +102,6 @@ struct State<T: Source> {
     cut: Option<&'static str>,
     /// How much longer the client may delay us.
     credit: Credit,
-    /// Since when it delays us.
-    waiting_since: Option<Instant>,
     /// The client's side, which is woken when the reply is cut off.
     reader: Option<Waker>,
 }
@@ -122,11 +120,12 @@ impl<T: Source> State<T> {
 
 impl<T: Source> Streamed<T> {
     pub(super) fn new(source: T, readers: Readers) -> Self {
+        let mut credit = Credit::new(GRACE, readers.min_rate);
+        credit.begin_to_wait(Instant::now());
         let shared = Arc::new(Mutex::new(State {
             source: Some(source),
             cut: None,
-            credit: Credit::new(GRACE, readers.min_rate),
-            waiting_since: Some(Instant::now()),
+            credit,
             reader: None,
         }));
         let watching = tokio::spawn(watch(Arc::clone(&shared), readers));
@@ -143,9 +142,7 @@ impl<T: Source> Body for Streamed<T> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
         let mut state = lock(&self.shared);
-        if let Some(since) = state.waiting_since.take() {
-            state.credit.spend(since.elapsed());
-        }
+        state.credit.end_waiting();
         if let Some(why) = state.cut.take() {
             return Poll::Ready(Some(Err(why.into())));
         }
@@ -162,7 +159,7 @@ impl<T: Source> Body for Streamed<T> {
         let outcome = match &next {
             Some(Ok(_)) if !source.is_over() => {
                 state.credit.earn(data_bytes(next.as_ref()));
-                state.waiting_since = Some(Instant::now());
+                state.credit.begin_to_wait(Instant::now());
                 return Poll::Ready(next);
             }
             Some(Err(_)) => Outcome::Failed,
@@ -267,11 +264,10 @@ fn look<T: Source>(
     if readers.min_rate == 0 {
         return Next::Look(deadline);
     }
-    let Some(since) = state.waiting_since else {
+    let Some(due) = state.credit.due() else {
         // The backend delays the reply.
         return Next::Look(deadline.min(now + GRACE));
     };
-    let due = since + state.credit.left();
     if now < due {
         // One chunk does not make it quick.
         if state.credit.left() > GRACE / 2 {
