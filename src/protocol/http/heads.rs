@@ -12,7 +12,8 @@ mod plain;
 use std::mem::{self, MaybeUninit};
 
 use http::Uri;
-use httparse::{Error, Header, Request, Status};
+use httparse::{Error, Request, Status};
+use smallvec::SmallVec;
 use tokio::io::ReadBuf;
 
 use crate::call::{Reason, Refusal};
@@ -246,27 +247,13 @@ impl Heads {
 
     /// The same for a head of any form.
     fn any_head(&self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
-        let mut fields = [MaybeUninit::uninit(); FIELDS];
-        let few = self.fields_max.min(FIELDS);
-        let read = parse(bytes, &mut fields[..few]);
-        match read {
-            Err(Error::TooManyHeaders) if self.fields_max > FIELDS => {
-                let mut fields = vec![MaybeUninit::uninit(); self.fields_max];
-                self.judge(bytes, parse(bytes, &mut fields))
-            }
-            read => self.judge(bytes, read),
-        }
-    }
-
-    fn judge(
-        &self,
-        bytes: &[u8],
-        read: Result<Option<(usize, Request<'_, '_>)>, Error>,
-    ) -> Result<Option<Head>, BadHead> {
-        let refused = match read {
-            Ok(None) => return Ok(None),
-            Ok(Some((length, _))) if length > HEAD_BYTES => too_large(),
-            Ok(Some((length, request))) => {
+        let mut fields: SmallVec<[_; FIELDS]> =
+            SmallVec::from_elem(MaybeUninit::uninit(), self.fields_max);
+        let mut request = Request::new(&mut []);
+        let refused = match request.parse_with_uninit_headers(bytes, &mut fields) {
+            Ok(Status::Partial) => return Ok(None),
+            Ok(Status::Complete(length)) if length > HEAD_BYTES => too_large(),
+            Ok(Status::Complete(length)) => {
                 return check(&request, length)
                     .map(Some)
                     .map_err(|why| BadHead::read(&request, bad(why), self.fields_max));
@@ -284,17 +271,6 @@ impl Heads {
             Err(_) => bad("a line does not end as HTTP's lines do"),
         };
         Err(BadHead::unread(bytes, refused))
-    }
-}
-
-fn parse<'h, 'b>(
-    bytes: &'b [u8],
-    fields: &'h mut [MaybeUninit<Header<'b>>],
-) -> Result<Option<(usize, Request<'h, 'b>)>, Error> {
-    let mut request = Request::new(&mut []);
-    match request.parse_with_uninit_headers(bytes, fields)? {
-        Status::Complete(length) => Ok(Some((length, request))),
-        Status::Partial => Ok(None),
     }
 }
 
@@ -331,26 +307,24 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
             _ => {}
         }
     }
-    if lengths > 0 && codings > 0 {
-        return Err("both Content-Length and Transfer-Encoding");
-    }
-    if lengths > 1 {
-        return Err("more than one Content-Length");
-    }
-    if codings > 1 || !is_chunked {
-        return Err("a Transfer-Encoding other than chunked");
-    }
-    if codings > 0 && !is_1_1 {
-        return Err("Transfer-Encoding before HTTP/1.1");
-    }
-    if hosts > 1 {
-        return Err("more than one Host");
-    }
-    if hosts == 0 && is_1_1 {
-        return Err("no Host");
-    }
-    if request.method == Some("CONNECT") {
-        return Err("CONNECT: this is no forward proxy");
+    let is_connect = request.method == Some("CONNECT");
+    let wrongs = [
+        (
+            lengths > 0 && codings > 0,
+            "both Content-Length and Transfer-Encoding",
+        ),
+        (lengths > 1, "more than one Content-Length"),
+        (
+            codings > 1 || !is_chunked,
+            "a Transfer-Encoding other than chunked",
+        ),
+        (codings > 0 && !is_1_1, "Transfer-Encoding before HTTP/1.1"),
+        (hosts > 1, "more than one Host"),
+        (hosts == 0 && is_1_1, "no Host"),
+        (is_connect, "CONNECT: this is no forward proxy"),
+    ];
+    if let Some((_, why)) = wrongs.iter().find(|(is_so, _)| *is_so) {
+        return Err(why);
     }
     let names_host = check_target(request.path.unwrap_or_default())?;
     Ok(Head {
