@@ -83,8 +83,8 @@ impl Gate {
             let deadline = state.deadline(own, &ask, now);
             let guest = state.guest(lane, ask.role, ask.target);
             if guest.is_some() {
-                let (name, _) = &state.classes[USER.0 as usize];
-                promoted.class = Some(Arc::clone(name));
+                let user = &state.classes[USER.0 as usize];
+                promoted.class = Some(Arc::clone(&user.name));
             }
             let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
             if class != own {
@@ -188,7 +188,17 @@ impl Gate {
     /// Takes new settings: later calls meet the new limits, waiting calls keep their
     /// places, used slots stay used.
     pub fn apply(&self, settings: &Settings) {
-        self.queue.apply(settings);
+        let limited = policy::limited(settings, self.queue.clock.phase());
+        let unlimited = policy::unlimited(settings);
+        self.queue.change(|state, now| {
+            state.threshold = settings.threshold;
+            state.classes.clone_from(&settings.classes);
+            state.promotions.apply(settings.promote_for);
+            state.when_full = settings.when_full;
+            let [calls, free] = &mut state.lanes;
+            calls.apply(now, limited);
+            free.apply(now, unlimited);
+        });
     }
 
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for

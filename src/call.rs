@@ -55,10 +55,10 @@ pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
-pub(crate) use self::reply::Gathered;
 pub use self::reply::{
-    BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
+    Answer, BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
 };
+pub(crate) use self::reply::{Gathered, compact_head};
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
 pub use self::sdk::{ArrayCall, BackendKind};
 
@@ -120,7 +120,6 @@ pub trait Serve: Clone + Send + Sync + 'static {
 pub struct Progress {
     admitted: AtomicBool,
     quota: OnceLock<Box<Quota>>,
-    refused: OnceLock<Box<Refusal>>,
     record: OnceLock<Arc<Record>>,
 }
 
@@ -141,15 +140,10 @@ impl Progress {
     }
 
     /// The protocol refuses the call, and drops it.
-    pub fn refuse(&self, refusal: Refusal) {
-        // A call is refused once.
-        let _ = self.refused.set(Box::new(refusal));
-    }
-
-    /// The protocol's refusal, if there is one.
-    #[must_use]
-    pub fn refused(&self) -> Option<&Refusal> {
-        self.refused.get().map(|refusal| &**refusal)
+    pub fn refuse(&self, refusal: &Refusal) {
+        if let Some(record) = self.record.get() {
+            record.refuse(refusal);
+        }
     }
 
     /// Sets what its rate limit has left, after the charge.
@@ -158,14 +152,13 @@ impl Progress {
         let _ = self.quota.set(Box::new(quota));
     }
 
-    /// Hands over the record of an answered call. Dropping it reports the call, which can wait
-    /// until the answer has been written.
-    pub fn answered(&self, record: Arc<Record>) {
-        // A call is answered once.
-        let _ = self.record.set(record);
+    /// Keeps the record of the call. Dropping it reports the call, which can wait until the answer
+    /// has been written.
+    pub fn begins(&self, record: Arc<Record>) -> &Arc<Record> {
+        self.record.get_or_init(|| record)
     }
 
-    /// The record of the call, if it is answered.
+    /// The record of the call, if it has begun.
     #[must_use]
     pub fn into_record(self) -> Option<Arc<Record>> {
         self.record.into_inner()

@@ -26,7 +26,7 @@ use std::time::Duration;
 use http::HeaderName;
 use tidegate_limits::{Class, Timestamp};
 use tidegate_runtime::{Clock, lock};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::oneshot;
 
 pub use self::key::Key;
 use self::key::{Apart, Guest};
@@ -193,6 +193,14 @@ impl Coalescer {
         };
         let mut store = lock(&self.shared.store);
         let now = self.shared.clock.now();
+        let shared = Arc::clone(&self.shared);
+        let waits = move |call, seat, admitted| Waiter {
+            shared,
+            call,
+            seat,
+            told,
+            admitted,
+        };
         match store.find(key, now) {
             Found::Kept(answer, at) => {
                 drop(store);
@@ -200,30 +208,17 @@ impl Coalescer {
             }
             Found::Running(id) => {
                 let (seat, admitted) = store.join(id, seat);
-                Joined::Other(Waiter {
-                    shared: Arc::clone(&self.shared),
-                    call: id,
-                    seat,
-                    told,
-                    admitted,
-                })
+                Joined::Other(waits(id, seat, admitted))
             }
             Found::Free(key) => {
-                let changed = Arc::new(Notify::new());
-                let (admit, admitted) = watch::channel(false);
-                let id = store.begin(&key, seat, Arc::clone(&changed), admitted.clone());
+                let begun = store.begin(&key, seat);
                 drop(store);
+                let first = waits(begun.id, SeatId::FIRST, begun.admit.subscribe());
                 let shared = Arc::clone(&self.shared);
-                let first = Waiter {
-                    shared: Arc::clone(&shared),
-                    call: id,
-                    seat: SeatId::FIRST,
-                    told,
-                    admitted,
-                };
-                let apart = key.apart.clone();
-                let call = SharedCall::new(shared, id, record, changed, admit, apart);
-                Joined::First(call, first)
+                Joined::First(
+                    SharedCall::new(shared, begun, record, key.apart.clone()),
+                    first,
+                )
             }
             Found::Full => Joined::Alone,
         }

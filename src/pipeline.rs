@@ -16,7 +16,7 @@ use tidegate_runtime::{BackOff, Clock, Live};
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
     Claim, Dialect, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal,
-    Rejection, Reply, Request, RequestBody, Serve, Tunnel, Verdict,
+    Rejection, Reply, Request, RequestBody, Serve, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -71,18 +71,16 @@ impl Serve for Pipeline {
             Some(found) => found,
             None => self.way(request, progress),
         };
-        let dropped = Dropped { record, progress };
+        let record = progress.begins(record);
         // The future holds only what a waiting call needs.
         async move {
-            let record = &dropped.record;
             let reply = match way {
                 Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, record).await,
                 Way::Boxed(answer) => answer.await,
                 Way::Refused(refusal) => Err(refusal),
             };
-            let reply = reply.inspect_err(|refusal| write_down(record, refusal));
+            let reply = reply.inspect_err(|refusal| record.refuse(refusal));
             self.tell_quota(progress, record);
-            progress.answered(Arc::clone(record));
             reply
         }
     }
@@ -97,11 +95,10 @@ impl Serve for Pipeline {
         let ask = ask(&operation, &origin, &claim, Waits::Client);
         let observer = Arc::clone(&self.observer);
         let record = open_record(origin, Dialect::Tcp, &operation, claim, observer);
-        let dropped = Dropped { record, progress };
+        let record = progress.begins(record);
         async move {
-            let record = &dropped.record;
             let tunnel = self.run(ask, Connection, progress, record).await;
-            tunnel.inspect_err(|refusal| write_down(record, refusal))
+            tunnel.inspect_err(|refusal| record.refuse(refusal))
         }
     }
 
@@ -109,29 +106,11 @@ impl Serve for Pipeline {
         let none: Arc<str> = Arc::from("none");
         let class = Arc::clone(&none);
         let observer = Arc::clone(&self.observer);
-        write_down(
-            &Record::open(origin, dialect, none, class, None, observer),
-            refusal,
-        );
+        Record::open(origin, dialect, none, class, None, observer).refuse(refusal);
     }
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
         self.observer.rejected(identity, rejection);
-    }
-}
-
-/// A call that may be dropped before it is answered: its client has left, or the protocol has
-/// refused it.
-struct Dropped<'a> {
-    record: Arc<Record>,
-    progress: &'a Progress,
-}
-
-impl Drop for Dropped<'_> {
-    fn drop(&mut self) {
-        if let Some(refusal) = self.progress.refused() {
-            write_down(&self.record, refusal);
-        }
     }
 }
 
@@ -367,7 +346,7 @@ impl Pipeline {
             () = call.abandoned() => return,
             reply = self.run(ask, outgoing, &call, record) => reply,
         };
-        let reply = reply.inspect_err(|refusal| write_down(record, refusal));
+        let reply = reply.inspect_err(|refusal| record.refuse(refusal));
         call.end(reply);
     }
 
@@ -425,7 +404,7 @@ impl Pipeline {
         if !self.gate.is_up(destination) {
             return Err(refusal);
         }
-        write_down(record, &refusal);
+        record.refuse(&refusal);
         let second = record.sent_again();
         let identity = record.note(|facts| Arc::clone(&facts.origin.identity));
         let claim = self.claim(&identity, &ask.function, ask.limited);
@@ -437,14 +416,14 @@ impl Pipeline {
             Ok(permit) if self.gate.is_up(destination) => permit,
             Ok(_) => return Err(not_again(refusal, &second)),
             Err(refused) => {
-                write_down(&second, &refused);
+                second.refuse(&refused);
                 return Err(refused);
             }
         };
         party.admit();
         let sending = outgoing.send(&self.forwarder, permit, Arc::clone(&second));
         match sending.await {
-            Ok(reply) => reply.inspect_err(|refusal| write_down(&second, refusal)),
+            Ok(reply) => reply.inspect_err(|refusal| second.refuse(refusal)),
             Err(Unsent { slot, cause, .. }) => {
                 // The gate is informed, and the call leaves the queue again at once.
                 drop(self.gate.ask_again(slot, cause.fault()));
@@ -515,7 +494,7 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
 /// The second send was not made, so the refusal of the first stays.
 fn not_again(refusal: Refusal, second: &Record) -> Refusal {
     let away = "the backend takes no connection, so the read was not sent once more";
-    write_down(second, &Refusal::new(Reason::BackendUnreachable, away));
+    second.refuse(&Refusal::new(Reason::BackendUnreachable, away));
     refusal
 }
 
@@ -540,7 +519,6 @@ fn open_record(
 fn outgoing(message: Message, operation: &Operation) -> Result<Message, Refusal> {
     use crate::call::Destination as To;
     match (message, operation.destination) {
-        (Message::Socket(call), To::Socket) => Ok(Message::Socket(call)),
         (Message::Http(call), To::Socket) => call
             .array
             .map(Message::Socket)
@@ -550,43 +528,14 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Message, Refusal>
             "the path has an encoded letter, an empty segment or a dot segment: send it in its \
              plain form",
         )),
-        (Message::Http(call), To::Http) => {
-            // The function is in a body that was too large to read.
-            if operation.is_unread {
-                return Err(Refusal::new(
-                    Reason::TooLarge,
-                    "the body names the function, and is larger than buffer_bytes",
-                ));
-            }
-            Ok(Message::Http(call))
+        // The function is in a body that was too large to read.
+        (Message::Http(_), To::Http) if operation.is_unread => Err(Refusal::new(
+            Reason::TooLarge,
+            "the body names the function, and is larger than buffer_bytes",
+        )),
+        (message @ Message::Socket(_), To::Socket) | (message @ Message::Http(_), To::Http) => {
+            Ok(message)
         }
-        (Message::Socket(_), _) => Err(Refusal::no_backend("socket")),
-        (Message::Http(_), _) => Err(Refusal::no_backend("http")),
+        (message, _) => Err(Refusal::no_backend(message.dialect().label())),
     }
-}
-
-/// Records how a refused or failed call ended.
-fn write_down(record: &Record, refusal: &Refusal) {
-    record.note(|facts| {
-        // The current facts are those of its second send. A call whose client has left stays
-        // aborted, even if a client that closed only one half reads the refusal.
-        if facts.is_sent_again || facts.left {
-            return;
-        }
-        facts.verdict = match refusal.reason {
-            Reason::DeadlinePassed | Reason::BackendUnreachable => Verdict::Expired,
-            Reason::BackendClosed
-            | Reason::BackendCut
-            | Reason::BackendSlow
-            | Reason::ReplyTooLarge
-            | Reason::Internal => Verdict::Failed,
-            _ => Verdict::Refused,
-        };
-        facts.reason = Some(refusal.reason);
-        if refusal.limit.is_some() {
-            facts.limit.clone_from(&refusal.limit);
-        }
-        facts.overall_rc = Some(i64::from(refusal.reason.overall_rc()));
-        facts.status = (facts.dialect == Dialect::Http).then(|| refusal.reason.status().as_u16());
-    });
 }

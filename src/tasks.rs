@@ -33,12 +33,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-pub use self::answer::{Answer, Unread};
+pub use self::answer::{Unread, read};
 use self::id::Ids;
 pub use self::id::{NoTaskId, TaskId};
 pub use self::prefer::Preference;
 use self::store::{Entry, Phase, TaskTable};
-use crate::call::{Identity, Peer, Refusal};
+use crate::call::{Answer, Identity, Peer, Refusal};
 use crate::options::kind::{DAY, GIB, KIB, SECOND, duration, flag, integer, size};
 use crate::options::options;
 

@@ -4,7 +4,7 @@
 //! call that waits finds its hold in a channel of its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use rand::Rng;
@@ -18,7 +18,7 @@ use super::ask::{Ask, Waits};
 use super::backends::Backends;
 use super::policy;
 use super::promote::Promotions;
-use super::settings::{Deadline, Settings, USER, WhenFull};
+use super::settings::{ClassRule, Deadline, Settings, USER, WhenFull};
 use crate::call::{Destination, Reason, Record, Refusal, Role, claim};
 use crate::telemetry::log;
 
@@ -49,8 +49,8 @@ pub(super) struct State {
     pub(super) backends: Backends,
     pub(super) entropy: StdRng,
     pub(super) threshold: Duration,
-    /// Names and deadlines of the classes; [`Class`] is the index in here.
-    pub(super) classes: Vec<(Arc<str>, Deadline)>,
+    /// The classes; [`Class`] is the index in here.
+    pub(super) classes: Vec<ClassRule>,
     pub(super) promotions: Promotions,
     pub(super) when_full: WhenFull,
     /// No call waits any more.
@@ -127,7 +127,7 @@ impl Queue {
             backends: Backends::default(),
             entropy,
             threshold: settings.threshold,
-            classes: settings.deadlines(),
+            classes: settings.classes.clone(),
             promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
             turned_away: false,
@@ -146,21 +146,6 @@ impl Queue {
             asks: Notify::new(),
             draining: AtomicBool::new(false),
         }
-    }
-
-    /// See [`Gate::apply`](super::Gate::apply).
-    pub(super) fn apply(&self, settings: &Settings) {
-        let limited = policy::limited(settings, self.clock.phase());
-        let unlimited = policy::unlimited(settings);
-        self.change(|state, now| {
-            state.threshold = settings.threshold;
-            state.classes = settings.deadlines();
-            state.promotions.apply(settings.promote_for);
-            state.when_full = settings.when_full;
-            let [calls, free] = &mut state.lanes;
-            calls.apply(now, limited);
-            free.apply(now, unlimited);
-        });
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -273,7 +258,7 @@ impl State {
     /// Until when a call of this class may wait; `None` until it is served. Its rate limit decides,
     /// then its class, then who waits for it.
     pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
-        let (_, own) = &self.classes[class.0 as usize];
+        let own = self.classes[class.0 as usize].deadline;
         match (ask.claimed.deadline, own, ask.waits) {
             (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::NoClient) => None,
             (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
@@ -282,7 +267,7 @@ impl State {
 
     /// The class of this name; the last one if a reload has removed it.
     pub(super) fn class(&self, name: &str) -> Class {
-        let index = self.classes.iter().position(|(known, _)| **known == *name);
+        let index = self.classes.iter().position(|known| *known.name == *name);
         let index = index.unwrap_or(self.classes.len() - 1);
         Class(u32::try_from(index).expect("the config bounds the classes"))
     }

@@ -176,14 +176,6 @@ impl Deadline {
 }
 
 impl Settings {
-    /// The names of the classes, each with how long its calls may wait.
-    pub(super) fn deadlines(&self) -> Vec<(Arc<str>, Deadline)> {
-        let classes = self.classes.iter();
-        classes
-            .map(|class| (Arc::clone(&class.name), class.deadline))
-            .collect()
-    }
-
     /// The most calls at the backend at once: those of all classes together, plus the pools beside
     /// them. `None` without such a bound.
     #[must_use]

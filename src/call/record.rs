@@ -13,7 +13,7 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, QuotaSpent};
 use tidegate_runtime::lock;
 
-use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Rejection};
+use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection};
 
 labels! {
     /// How a call ended.
@@ -229,6 +229,33 @@ impl Record {
             facts.handed_over = first.handed_over;
         });
         second
+    }
+
+    /// Records how a refused or failed call ended.
+    pub fn refuse(&self, refusal: &Refusal) {
+        self.note(|facts| {
+            // The current facts are those of its second send. A call whose client has left stays
+            // aborted, even if a client that closed only one half reads the refusal.
+            if facts.is_sent_again || facts.left {
+                return;
+            }
+            facts.verdict = match refusal.reason {
+                Reason::DeadlinePassed | Reason::BackendUnreachable => Verdict::Expired,
+                Reason::BackendClosed
+                | Reason::BackendCut
+                | Reason::BackendSlow
+                | Reason::ReplyTooLarge
+                | Reason::Internal => Verdict::Failed,
+                _ => Verdict::Refused,
+            };
+            facts.reason = Some(refusal.reason);
+            if refusal.limit.is_some() {
+                facts.limit.clone_from(&refusal.limit);
+            }
+            facts.overall_rc = Some(i64::from(refusal.reason.overall_rc()));
+            let is_http = facts.dialect == Dialect::Http;
+            facts.status = is_http.then(|| refusal.reason.status().as_u16());
+        });
     }
 
     /// Changes the facts.

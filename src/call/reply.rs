@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::net::TcpStream;
 
-use super::Record;
+use super::{Record, compact_headers};
 
 /// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
 /// one on HTTP gets the head too, or one that is made for it.
@@ -53,6 +53,42 @@ impl fmt::Debug for Reply {
             ReplyBody::Stream(_) => write!(f, "Reply({status:?}, a stream)"),
         }
     }
+}
+
+/// A reply that is here as a whole, and can be given repeatedly.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The head of an HTTP response; none of the socket backend's object.
+    pub head: Option<http::response::Parts>,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Its size.   bytes
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let headers = self.head.iter().flat_map(|head| &head.headers);
+        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+        headers.sum::<usize>() + self.body.len()
+    }
+
+    /// The reply for one more client.
+    #[must_use]
+    pub fn reply(&self) -> Reply {
+        Reply {
+            head: self.head.clone(),
+            body: ReplyBody::whole(self.body.clone()),
+        }
+    }
+}
+
+/// A copy of a head that shares no read buffer.
+pub(crate) fn compact_head(head: &http::response::Parts) -> http::response::Parts {
+    let (mut compact, ()) = http::Response::new(()).into_parts();
+    compact.status = head.status;
+    compact.headers = compact_headers(&head.headers);
+    compact
 }
 
 /// Why a body ended early.

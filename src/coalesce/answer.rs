@@ -3,20 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::key::Apart;
 use crate::call::sdk::reply::overall_rc;
-use crate::call::{Dialect, Refusal, Reply, ReplyBody, compact_headers};
-
-/// A reply that can be given repeatedly.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    /// Status and headers of the HTTP backend's response; none of the socket backend's object.
-    head: Option<(StatusCode, HeaderMap)>,
-    body: Bytes,
-}
+use crate::call::{Answer, Dialect, Refusal, Reply, ReplyBody, compact_head};
 
 /// How many clients may have a reply.
 #[derive(Debug)]
@@ -36,91 +27,48 @@ impl Given {
         let is_for_all = |head: &http::response::Parts| is_for_all(&head.headers, apart);
         match body {
             ReplyBody::Whole(body) if head.as_ref().is_none_or(is_for_all) => {
-                Self::Shared(Ok(Answer {
-                    head: head.map(|head| (head.status, head.headers)),
-                    body: body.unwrap_or_default(),
-                }))
+                let body = body.unwrap_or_default();
+                Self::Shared(Ok(Answer { head, body }))
             }
             body => Self::Once(Reply { head, body }),
         }
     }
 }
 
-impl Answer {
-    /// The socket backend's object.
-    #[cfg(test)]
-    pub(super) fn object(body: Bytes) -> Self {
-        Self { head: None, body }
+/// The reply for one more client, this long after the answer was given. On HTTP its age is in the
+/// headers.
+pub(super) fn reply_aged(answer: &Answer, age: Duration, dialect: Dialect) -> Reply {
+    let mut reply = answer.reply();
+    if reply.head.is_none() && dialect == Dialect::Http {
+        // An array over HTTP. Only answers whose code is 0 are kept, so the status is known.
+        let mut response = http::Response::new(reply.body);
+        let json = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        reply = Reply::http(response);
     }
-
-    /// The HTTP backend's status.
-    pub(super) fn status(&self) -> Option<StatusCode> {
-        self.head.as_ref().map(|(status, _)| *status)
-    }
-
-    /// The reply for one more client.
-    pub(super) fn reply(&self) -> Reply {
-        match &self.head {
-            None => Reply::object(ReplyBody::whole(self.body.clone())),
-            Some((status, headers)) => self.with_head(*status, headers.clone()),
-        }
-    }
-
-    /// The reply for one more client, this long after it was given. On HTTP its age is in the headers.
-    pub(super) fn reply_aged(&self, age: Duration, dialect: Dialect) -> Reply {
-        let (status, mut headers) = match &self.head {
-            Some((status, headers)) => (*status, headers.clone()),
-            None if dialect != Dialect::Http => return self.reply(),
-            // An array over HTTP. Only answers whose code is 0 are kept, so the status is known.
-            None => {
-                let json = HeaderValue::from_static("application/json");
-                let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
-                (StatusCode::OK, headers)
-            }
-        };
-        let before = headers
-            .get(header::AGE)
-            .and_then(|age| age.to_str().ok()?.parse::<u64>().ok());
+    if let Some(head) = &mut reply.head {
+        let before = head.headers.get(header::AGE);
+        let before = before.and_then(|age| age.to_str().ok()?.parse::<u64>().ok());
         let age = age.as_secs().saturating_add(before.unwrap_or(0));
-        headers.insert(header::AGE, HeaderValue::from(age));
-        self.with_head(status, headers)
+        head.headers.insert(header::AGE, HeaderValue::from(age));
     }
+    reply
+}
 
-    fn with_head(&self, status: StatusCode, headers: HeaderMap) -> Reply {
-        let mut response = http::Response::new(ReplyBody::whole(self.body.clone()));
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        Reply::http(response)
+/// Whether it is what was asked for and no error of any kind. `code` is that of a reply of the
+/// socket backend; one without is no good answer.
+pub(super) fn is_good(answer: &Answer, code: Option<i64>) -> bool {
+    match &answer.head {
+        None => code == Some(0),
+        Some(head) => head.status.is_success() && overall_rc(&answer.body).is_none_or(|rc| rc == 0),
     }
+}
 
-    /// Whether it is what was asked for and no error of any kind. `code` is that of a reply of the
-    /// socket backend; one without is no good answer.
-    pub(super) fn is_good(&self, code: Option<i64>) -> bool {
-        match self.status() {
-            None => code == Some(0),
-            Some(status) => status.is_success() && overall_rc(&self.body).is_none_or(|rc| rc == 0),
-        }
-    }
-
-    /// Its size in bytes.
-    pub(super) fn len(&self) -> usize {
-        let headers = self.head.iter().flat_map(|(_, headers)| headers);
-        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
-        headers.sum::<usize>() + self.body.len()
-    }
-
-    /// The size of its body in bytes.
-    pub(super) fn body_len(&self) -> usize {
-        self.body.len()
-    }
-
-    /// A copy that shares no buffer with the received reply.
-    pub(super) fn compact(&self) -> Self {
-        let head = self.head.as_ref();
-        Self {
-            head: head.map(|(status, headers)| (*status, compact_headers(headers))),
-            body: Bytes::copy_from_slice(&self.body),
-        }
+/// A copy that shares no buffer with the received reply.
+pub(super) fn compact(answer: &Answer) -> Answer {
+    Answer {
+        head: answer.head.as_ref().map(compact_head),
+        body: Bytes::copy_from_slice(&answer.body),
     }
 }
 
@@ -188,9 +136,9 @@ mod tests {
 
     #[test]
     fn only_a_good_answer_is_good() {
-        let check = |given: Given, rc, is_good| {
+        let check = |given: Given, rc, good| {
             let answer = shared(given);
-            assert_eq!(answer.is_good(rc), is_good, "{answer:?} {rc:?}");
+            assert_eq!(is_good(&answer, rc), good, "{answer:?} {rc:?}");
         };
         check(answered(good(200), "{\"overallRC\": 0}"), None, true);
         check(answered(good(200), "no JSON"), None, true);
@@ -214,9 +162,7 @@ mod tests {
     #[test]
     fn an_answer_says_its_age_on_http_beside_the_age_it_had() {
         let age = |answer: Answer, dialect| {
-            let head = answer
-                .reply_aged(Duration::from_millis(2900), dialect)
-                .head?;
+            let head = reply_aged(&answer, Duration::from_millis(2900), dialect).head?;
             let age = head.headers.get(header::AGE)?;
             Some(age.to_str().expect("digits").to_owned())
         };
@@ -224,7 +170,10 @@ mod tests {
         assert_eq!(age(plain, Dialect::Http).as_deref(), Some("2"));
         let old = shared(answered(good(200).header("age", "40"), "x"));
         assert_eq!(age(old, Dialect::Http).as_deref(), Some("42"));
-        let array = || Answer::object(Bytes::from_static(b"{}"));
+        let array = || Answer {
+            head: None,
+            body: Bytes::from_static(b"{}"),
+        };
         assert_eq!(age(array(), Dialect::Http).as_deref(), Some("2"));
         assert_eq!(age(array(), Dialect::Socket), None);
     }

@@ -11,9 +11,9 @@ use tidegate_limits::{Class, Timestamp};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::Settings;
-use super::answer::Answer;
+use super::answer::compact;
 use super::key::{Guest, Key};
-use crate::call::{Record, Refusal, Reply};
+use crate::call::{Answer, Record, Refusal, Reply};
 
 /// The approximate size of an entry besides its key and its answer.   bytes
 const ENTRY_BYTES: usize = 256;
@@ -74,6 +74,14 @@ pub(super) enum Found {
     Free(Arc<Key>),
     /// Nothing, and no room.
     Full,
+}
+
+/// A call that has just begun, for the task that runs it.
+pub(super) struct Begun {
+    pub(super) id: CallId,
+    /// A read has joined or left.
+    pub(super) changed: Arc<Notify>,
+    pub(super) admit: watch::Sender<bool>,
 }
 
 /// What the waiting reads need of a call.
@@ -187,28 +195,23 @@ impl SharedCalls {
         (call.sit(seat), call.admitted.clone())
     }
 
-    /// Begins a call under a key that was just found free.
-    pub(super) fn begin(
-        &mut self,
-        key: &Arc<Key>,
-        seat: Seat,
-        changed: Arc<Notify>,
-        admitted: watch::Receiver<bool>,
-    ) -> CallId {
+    /// Begins a call under a key that was just found free, with its first read.
+    pub(super) fn begin(&mut self, key: &Arc<Key>, seat: Seat) -> Begun {
         let id = CallId(self.next_call);
         self.next_call += 1;
-        let mut call = Call {
+        let changed = Arc::new(Notify::new());
+        let (admit, admitted) = watch::channel(false);
+        let call = Call {
             key: Arc::clone(key),
-            seats: BTreeMap::new(),
-            next_seat: SeatId::FIRST.0,
+            seats: BTreeMap::from([(SeatId::FIRST, seat)]),
+            next_seat: SeatId::FIRST.0 + 1,
             left: None,
-            changed,
+            changed: Arc::clone(&changed),
             admitted,
         };
-        call.sit(seat);
         self.calls.insert(id, call);
         self.insert(key, Entry::Running(id));
-        id
+        Begun { id, changed, admit }
     }
 
     /// Removes a read whose client has left, if it still waits. The last one leaves its record with
@@ -268,7 +271,7 @@ impl SharedCalls {
             {
                 self.uses += 1;
                 let kept = Kept {
-                    answer: Arc::new(answer.compact()),
+                    answer: Arc::new(compact(answer)),
                     at: now,
                     id,
                     used: self.uses,
@@ -423,7 +426,7 @@ impl Entry {
 }
 
 fn weight(key: &Key, answer: Option<&Answer>) -> usize {
-    ENTRY_BYTES + key.len() + answer.map_or(0, Answer::len)
+    ENTRY_BYTES + key.len() + answer.map_or(0, Answer::bytes)
 }
 
 #[cfg(test)]
@@ -486,7 +489,10 @@ mod tests {
     }
 
     fn answer(bytes: usize) -> Answer {
-        Answer::object(vec![b'x'; bytes].into())
+        Answer {
+            head: None,
+            body: vec![b'x'; bytes].into(),
+        }
     }
 
     fn store(fresh_for: u64, entries_max: usize, bytes_max: usize) -> SharedCalls {
@@ -503,7 +509,7 @@ mod tests {
         let Found::Free(key) = store.find(key(name, guest), at(0)) else {
             panic!("{name} is new, and there is room");
         };
-        store.begin(&key, seat, Arc::default(), watch::channel(false).1)
+        store.begin(&key, seat).id
     }
 
     /// Begins a read and ends it at once with an answer that may be kept.

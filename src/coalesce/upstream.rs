@@ -7,39 +7,30 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::lock;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, watch};
 
 use super::Shared;
-use super::answer::{Answer, Given};
+use super::answer::{Given, is_good, reply_aged};
 use super::key::Apart;
-use super::store::{CallId, Ended, Seat, SeatId, Told, Wanted};
-use crate::call::{Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict};
+use super::store::{Begun, Ended, Seat, SeatId, Told, Wanted};
+use crate::call::{
+    Answer, Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict,
+};
 
 /// A call that several clients wait for. If it is dropped before its end, its clients get no
 /// answer, and are refused.
 #[must_use]
 pub struct SharedCall {
     shared: Arc<Shared>,
-    id: CallId,
+    begun: Begun,
     /// Until the call ends.
     record: Option<Arc<Record>>,
     told_in: Arc<ToldIn>,
-    /// A read has joined or left.
-    changed: Arc<Notify>,
-    admitted: watch::Sender<bool>,
     /// Which headers distinguish its clients' requests from others.
     apart: Apart,
 }
 
 impl SharedCall {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        id: CallId,
-        first: &Record,
-        changed: Arc<Notify>,
-        admitted: watch::Sender<bool>,
-        apart: Apart,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, begun: Begun, first: &Record, apart: Apart) -> Self {
         let told_in = Arc::new(ToldIn::default());
         let observer = Arc::clone(&told_in) as Arc<dyn Observe>;
         let record = first.note(|facts| {
@@ -50,11 +41,9 @@ impl SharedCall {
         });
         Self {
             shared,
-            id,
+            begun,
             record: Some(record),
             told_in,
-            changed,
-            admitted,
             apart,
         }
     }
@@ -70,23 +59,23 @@ impl SharedCall {
 
     /// The call is past the gate.
     pub fn admit(&self) {
-        self.admitted.send_replace(true);
+        self.begun.admit.send_replace(true);
     }
 
     /// The call is back in the queue: it could not be sent.
     pub fn wait(&self) {
-        self.admitted.send_replace(false);
+        self.begun.admit.send_replace(false);
     }
 
     /// Ready at the next read that joins or leaves.
     pub fn changed(&self) -> Notified<'_> {
-        self.changed.notified()
+        self.begun.changed.notified()
     }
 
     /// What the waiting reads need of the call; `None` if no read waits.
     #[must_use]
     pub fn wanted(&self) -> Option<Wanted> {
-        lock(&self.shared.store).wanted(self.id)
+        lock(&self.shared.store).wanted(self.begun.id)
     }
 
     /// Sleeps until then; without a moment, for ever.
@@ -102,7 +91,7 @@ impl SharedCall {
         let overdue = {
             let mut store = lock(&self.shared.store);
             let now = self.shared.clock.now();
-            store.overdue(self.id, now)
+            store.overdue(self.begun.id, now)
         };
         for seat in overdue {
             answer(seat, Err(refusal.clone()));
@@ -117,7 +106,7 @@ impl SharedCall {
             // A call that was sent runs to its end, as any call does; reads may still join it.
             let was_sent = self.record().note(|facts| facts.sent.is_some());
             if !was_sent {
-                let ended = lock(&self.shared.store).end_if_unused(self.id);
+                let ended = lock(&self.shared.store).end_if_unused(self.begun.id);
                 if let Some(left) = ended {
                     self.told_in.set(left);
                     return;
@@ -132,11 +121,11 @@ impl SharedCall {
         let facts = self.record().note(|facts| facts.clone());
         let given = Given::of(reply, &self.apart);
         let good = match &given {
-            Given::Shared(Ok(answer)) => Some(answer).filter(|it| it.is_good(facts.overall_rc)),
+            Given::Shared(Ok(answer)) => Some(answer).filter(|it| is_good(it, facts.overall_rc)),
             Given::Shared(Err(_)) | Given::Once(_) => None,
         };
         let now = self.shared.clock.now();
-        let Ended { mut seats, left } = lock(&self.shared.store).end(self.id, now, good);
+        let Ended { mut seats, left } = lock(&self.shared.store).end(self.begun.id, now, good);
         let mut alone = Vec::new();
         match &given {
             Given::Shared(Err(refusal)) if is_of_a_deadline(refusal.reason) => {
@@ -180,7 +169,7 @@ impl SharedCall {
 impl Drop for SharedCall {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
-        let ended = lock(&self.shared.store).end(self.id, now, None);
+        let ended = lock(&self.shared.store).end(self.begun.id, now, None);
         // Not under the lock, because records call their observers.
         drop(ended);
     }
@@ -285,11 +274,11 @@ pub(super) fn kept(answer: &Answer, age: Duration, record: &Record) -> Result<Re
     record.note(|own| {
         own.shared = true;
         own.verdict = Verdict::Passed;
-        own.bytes_out = answer.body_len() as u64;
-        match answer.status() {
+        own.bytes_out = answer.body.len() as u64;
+        match &answer.head {
             None => own.overall_rc = Some(0),
-            Some(status) => own.status = Some(status.as_u16()),
+            Some(head) => own.status = Some(head.status.as_u16()),
         }
-        Ok(answer.reply_aged(age, own.dialect))
+        Ok(reply_aged(answer, age, own.dialect))
     })
 }

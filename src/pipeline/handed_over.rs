@@ -11,17 +11,16 @@ use serde::Serialize;
 use tidegate_callers::CallerId;
 use tidegate_runtime::lock;
 
-use super::{Party, Pipeline, Way, write_down};
+use super::{Party, Pipeline, Way};
 use crate::admit::{Ask, Permit, Place, Waiting};
 use crate::call::{
-    Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody, Request,
-    Verdict,
+    Answer, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody,
+    Request, Verdict,
 };
 use crate::coalesce::Key;
 use crate::protocol::{self, dialect};
 use crate::tasks::{
-    self, Answer, Missing, NotKept, Owner, Preference, Room, State, Submission, Task, TaskId,
-    Unread, Watch,
+    self, Missing, NotKept, Owner, Preference, Room, State, Submission, Task, TaskId, Unread, Watch,
 };
 
 /// The path to which clients come back.
@@ -154,15 +153,15 @@ impl Pipeline {
             }
             None => self.run(ask, outgoing, &*absent, &record).await,
         };
-        let reply = reply.inspect_err(|refusal| write_down(&record, refusal));
+        let reply = reply.inspect_err(|refusal| record.refuse(refusal));
         drop(record);
-        let cut = match Answer::read(protocol::answer(reply), &room).await {
+        let cut = match tasks::read(protocol::answer(reply), &room).await {
             Ok(answer) => return Ok(answer),
             Err(Unread::NoRoom(not_kept)) => return Err(not_kept),
             Err(Unread::Cut(error)) => format!("the backend's answer broke off ({error})"),
         };
         let refusal = Refusal::new(Reason::BackendCut, cut);
-        Answer::read(protocol::answer(Err(refusal)), &room)
+        tasks::read(protocol::answer(Err(refusal)), &room)
             .await
             .map_err(|_| NotKept { bytes: 0 })
     }
@@ -239,7 +238,7 @@ impl Pipeline {
     /// The answer of a task, or its progress.
     fn reply(&self, task: &Task) -> Result<Response<ReplyBody>, Refusal> {
         match &task.state {
-            State::Done(answer) => Ok(answer.response()),
+            State::Done(answer) => Ok(protocol::answer(Ok(answer.reply()))),
             State::Waiting | State::Running => Ok(self.progress(task)),
             State::NotKept { bytes } => Err(Refusal::new(
                 Reason::AnswerNotKept,

@@ -181,6 +181,7 @@ impl<S: Serve> Client<S> {
                 if self.phases.lock().has_left {
                     // Recorded as aborted, and never sent.
                     drop(serving);
+                    drop(progress);
                     return std::future::pending().await;
                 }
                 let mut response = answer(serving.await);

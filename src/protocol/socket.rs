@@ -77,7 +77,7 @@ pub(super) async fn serve<S: Serve>(
             Err(Presence::Left) => return,
             Err(Presence::SentMore) => {
                 let refusal = extra_data();
-                progress.refuse(refusal.clone());
+                progress.refuse(&refusal);
                 Err(refusal)
             }
         }

@@ -1,20 +1,11 @@
 //! An answer that is kept until its client fetches it.
 
 use bytes::{Bytes, BytesMut};
-use http::header::{self, HeaderMap};
-use http::{Response, StatusCode};
+use http::{Response, header};
 use http_body_util::BodyExt;
 
 use super::{NotKept, Room};
-use crate::call::{BodyError, ByteStream, ReplyBody, compact_headers};
-
-/// A whole answer, in HTTP form.
-#[derive(Debug)]
-pub struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
-}
+use crate::call::{Answer, BodyError, ByteStream, ReplyBody, compact_head};
 
 /// Why an answer cannot be kept.
 #[derive(Debug)]
@@ -25,44 +16,23 @@ pub enum Unread {
     Cut(BodyError),
 }
 
-impl Answer {
-    /// Its size in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        let headers = self.headers.iter();
-        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
-        headers.sum::<usize>() + self.body.len()
-    }
-
-    /// Reads an answer to its end, within the bounds.
-    ///
-    /// # Errors
-    /// [`Unread`] if there is no room for it, or a part is missing.
-    pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Self, Unread> {
-        let (head, body) = response.into_parts();
-        let body = match body {
-            // A copy, so that the receive buffer is freed.
-            ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
-            ReplyBody::Stream(body) => read_stream(body, room).await?,
-        };
-        let mut headers = compact_headers(&head.headers);
-        // Both are set anew for each fetch. The answer to a HEAD has a length and no body.
-        headers.remove(header::CONNECTION);
-        headers.remove(header::CONTENT_LENGTH);
-        Ok(Self {
-            status: head.status,
-            headers,
-            body,
-        })
-    }
-
-    /// A copy of the answer.
-    #[must_use]
-    pub fn response(&self) -> Response<ReplyBody> {
-        let mut response = Response::new(ReplyBody::whole(self.body.clone()));
-        *response.status_mut() = self.status;
-        *response.headers_mut() = self.headers.clone();
-        response
-    }
+/// Reads an answer to its end, within the bounds.
+///
+/// # Errors
+/// [`Unread`] if there is no room for it, or a part is missing.
+pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Answer, Unread> {
+    let (head, body) = response.into_parts();
+    let body = match body {
+        // A copy, so that the receive buffer is freed.
+        ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
+        ReplyBody::Stream(body) => read_stream(body, room).await?,
+    };
+    let mut head = compact_head(&head);
+    // Both are set anew for each fetch. The answer to a HEAD has a length and no body.
+    head.headers.remove(header::CONNECTION);
+    head.headers.remove(header::CONTENT_LENGTH);
+    let head = Some(head);
+    Ok(Answer { head, body })
 }
 
 async fn read_stream(mut body: ByteStream, room: &Room) -> Result<Bytes, Unread> {

@@ -9,7 +9,8 @@ use tidegate_limits::Timestamp;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Ended, NotTaken, Settings, State, Submission, Task, TaskBound, TaskId, Watch};
+use super::{Ended, NotTaken, Settings, State, Submission, Task, TaskBound, TaskId, Watch};
+use crate::call::Answer;
 
 /// Every task that is here.
 pub(super) struct TaskTable {

@@ -2,7 +2,6 @@ use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::advance;
@@ -15,8 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// An answer of these bytes.
 fn an_answer(body: impl Into<Bytes>) -> Answer {
     Answer {
-        status: StatusCode::OK,
-        headers: HeaderMap::new(),
+        head: None,
         body: body.into(),
     }
 }
