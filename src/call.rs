@@ -55,10 +55,11 @@ pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
+pub(crate) use self::reply::Gathered;
 pub use self::reply::{
     Answer, BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
 };
-pub(crate) use self::reply::{Gathered, compact_head};
+pub(crate) use self::request::compact_head;
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
 pub use self::sdk::{ArrayCall, BackendKind};
 

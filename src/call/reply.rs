@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::net::TcpStream;
 
-use super::{Record, compact_headers};
+use super::Record;
 
 /// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
 /// one on HTTP gets the head too, or one that is made for it.
@@ -81,14 +81,6 @@ impl Answer {
             body: ReplyBody::whole(self.body.clone()),
         }
     }
-}
-
-/// A copy of a head that shares no read buffer.
-pub(crate) fn compact_head(head: &http::response::Parts) -> http::response::Parts {
-    let (mut compact, ()) = http::Response::new(()).into_parts();
-    compact.status = head.status;
-    compact.headers = compact_headers(&head.headers);
-    compact
 }
 
 /// Why a body ended early.

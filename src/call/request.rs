@@ -117,6 +117,14 @@ pub fn compact_headers(headers: &http::HeaderMap) -> http::HeaderMap {
     compact
 }
 
+/// A copy of a head that shares no read buffer.
+pub(crate) fn compact_head(head: &http::response::Parts) -> http::response::Parts {
+    let (mut compact, ()) = http::Response::new(()).into_parts();
+    compact.status = head.status;
+    compact.headers = compact_headers(&head.headers);
+    compact
+}
+
 /// A request body: held whole while the call waits, or streamed after admission.
 #[derive(Debug)]
 pub enum RequestBody {
