@@ -14,11 +14,11 @@
 //!
 //! A step for each shape, which is a logarithm of the number of its patterns. Rows that registered
 //! themselves have at most 31 shapes, since whole values of any length have the same one. Measured
-//! at 10,000 patterns: 0.1 to 0.4 µs, and 1.5 µs where prefixes of one field have 30 lengths
+//! at 10,000 patterns: 0.1 to 0.5 µs, and 3 µs where prefixes of one field have 30 lengths
 //! (`benches/callers.rs`).
 //!
 //! The worst case is a shape of its own for each pattern, which takes prefixes of different lengths
-//! in several fields at once. Then the look-up is linear in the number of patterns, less than
+//! in several fields at once. Then the look-up is linear in the number of patterns, about
 //! 0.1 µs each. Only the author of patterns can cause that, not a client.
 
 use alloc::boxed::Box;
