@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use tidegate_runtime::command::allows_colours;
 
 use super::place::Place;
 use super::shown;
@@ -95,10 +96,9 @@ impl Problems {
         if !graphical {
             return self.to_string();
         }
-        let colourless = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let renderer = match colourless {
-            true => Renderer::plain(),
-            false => Renderer::styled(),
+        let renderer = match allows_colours() {
+            true => Renderer::styled(),
+            false => Renderer::plain(),
         };
         let renderer = renderer.decor_style(DecorStyle::Unicode);
         let source = shown::mask(&self.source);

@@ -13,6 +13,7 @@ use std::process;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
+use tidegate_runtime::command::allows_colours;
 use tracing::Subscriber;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
@@ -20,7 +21,6 @@ use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
-
 use tracing_subscriber::{Layer, Registry};
 
 use super::access::{AccessLog, Look, TimeOfDay};
@@ -189,7 +189,7 @@ pub fn filter(level: &str) -> Targets {
 
 fn look(format: Format) -> Look {
     let terminal = io::stderr().is_terminal();
-    let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colour = terminal && allows_colours();
     match format {
         Format::Auto if !terminal => Look::Json,
         Format::Json => Look::Json,

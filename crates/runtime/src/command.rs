@@ -66,7 +66,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// Whether a stream is for people who want colours: a terminal, without `NO_COLOR`.
 #[must_use]
 pub fn wants_colours(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    stream.is_terminal() && allows_colours()
+}
+
+/// Whether `NO_COLOR` is not set, or empty (no-color.org).
+#[must_use]
+pub fn allows_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Exit code 0 if all is well, else 1.
