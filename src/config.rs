@@ -168,8 +168,8 @@ fn read_text(path: &Path) -> Result<String, LoadError> {
         String::from_utf8(bytes).map_err(|error| {
             let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            let told = format!("line {line} is not UTF-8");
-            io::Error::new(io::ErrorKind::InvalidData, told)
+            let message = format!("line {line} is not UTF-8");
+            io::Error::new(io::ErrorKind::InvalidData, message)
         })
     });
     text.map_err(|cause| LoadError::Unreadable {
@@ -186,8 +186,8 @@ fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = File::open(path)?.take(FILE_BYTES_MAX + 1);
     if file.read_to_end(&mut bytes)? as u64 > FILE_BYTES_MAX {
-        let told = "it is larger than 1 MiB";
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, told));
+        let message = "it is larger than 1 MiB";
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(bytes)
 }
@@ -206,8 +206,11 @@ fn read_pem(path: &Path) -> Result<Vec<u8>, Mistake> {
         false => Err(io::Error::other("it is no file")),
     });
     bytes.map_err(|error| {
-        let told = format!("cannot read {}: {error}", quoted(&path.to_string_lossy()));
-        Mistake::new(told, "give the path of a PEM file that tidegate may read")
+        let message = format!("cannot read {}: {error}", quoted(&path.to_string_lossy()));
+        Mistake::new(
+            message,
+            "give the path of a PEM file that tidegate may read",
+        )
     })
 }
 
@@ -364,12 +367,15 @@ mod tests {
                      [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
                      [[listen]]\nname = \"a\"\nbind = \"127.0.0.1:2\"\n\
                      protocol = \"socket\"\n";
-        let check = |more: &str, line: &str, told: [&str; 2]| {
+        let check = |more: &str, line: &str, message: [&str; 2]| {
             let text = format!("{least}{more}");
             let problems = read(&text, "config.toml", std::iter::empty()).expect_err(more);
             assert_eq!(problems.iter().count(), 1, "{problems}");
-            for told in [line].into_iter().chain(told) {
-                assert!(problems.to_string().contains(told), "{told}: {problems}");
+            for message in [line].into_iter().chain(message) {
+                assert!(
+                    problems.to_string().contains(message),
+                    "{message}: {problems}"
+                );
             }
         };
         let tls = "tls = { cert = \"/c\", key = \"/k\" }\n";
@@ -391,8 +397,8 @@ mod tests {
                  expected_sidecars = 3\n\
                  [[rate_limit]]\nname = \"q\"\nkind = \"quota\"\ntotal = 100\nrefresh_window = \"60s\"\napplies_to = \"user\"\n"
             );
-            let told = format!("this build has no quotas in {name}");
-            check(&quota, ":10:", [&told, "--features quotas"]);
+            let message = format!("this build has no quotas in {name}");
+            check(&quota, ":10:", [&message, "--features quotas"]);
         }
     }
 }

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_loop_ends_when_told_to_and_hands_over_what_it_accepted() {
+    async fn the_loop_ends_when_stopped_and_hands_over_what_it_accepted() {
         let socket = bind_tcp(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
         let address = socket.local_addr().expect("bound");
         let listener = Bound {

@@ -204,14 +204,14 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
 
 /// What is wrong, without line and column, which the offset replaces.
 fn without_place(error: &serde_json::Error) -> String {
-    let told = error.to_string();
+    let message = error.to_string();
     // The library's description of our own types does not help an operator.
-    if told.contains("expected struct") {
+    if message.contains("expected struct") {
         return "it is not the object that this file holds".to_owned();
     }
-    match told.rfind(" at line ") {
-        Some(end) => told[..end].to_owned(),
-        None => told,
+    match message.rfind(" at line ") {
+        Some(end) => message[..end].to_owned(),
+        None => message,
     }
 }
 
@@ -255,9 +255,9 @@ fn no_link(error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(rustix::io::Errno::LOOP.raw_os_error()) {
         return error;
     }
-    let told = "it, or the file beside it, is a symbolic link, which is not followed; give the \
+    let message = "it, or the file beside it, is a symbolic link, which is not followed; give the \
                 path of the file itself";
-    io::Error::new(error.kind(), told)
+    io::Error::new(error.kind(), message)
 }
 
 /// Whether this user could keep a state there. Changes nothing.
@@ -367,8 +367,8 @@ mod tests {
                 }
                 Err(error) => error,
             };
-            let told = error.to_string();
-            assert!(told.contains("symbolic link"), "{suffix}: {told}");
+            let message = error.to_string();
+            assert!(message.contains("symbolic link"), "{suffix}: {message}");
             assert_eq!(fs::read(&target).expect("read"), content, "{suffix}");
         }
     }
@@ -378,8 +378,8 @@ mod tests {
         let place = Place::new();
         check_writable(&place.path()).expect("an empty folder");
         let missing = place.folder.path().join("missing").join("callers.json");
-        let told = check_writable(&missing).expect_err("no folder").to_string();
-        assert!(told.contains("missing: No such file"), "{told}");
+        let message = check_writable(&missing).expect_err("no folder").to_string();
+        assert!(message.contains("missing: No such file"), "{message}");
         std::os::unix::fs::symlink("/dev/null", place.path()).expect("linked");
         check_writable(&place.path()).expect_err("a link");
         assert_eq!(fs::read_dir(place.folder.path()).expect("read").count(), 1);
@@ -408,14 +408,14 @@ mod tests {
         let check = |bytes: &[u8], offset: usize| {
             fs::write(place.path(), bytes).expect("written");
             let error = place.open().expect_err("it is damaged");
-            let told = error.to_string();
+            let message = error.to_string();
             match error {
-                StateError::Damaged { offset: at, .. } => assert_eq!(at, offset, "{told}"),
+                StateError::Damaged { offset: at, .. } => assert_eq!(at, offset, "{message}"),
                 other => panic!("{other}"),
             }
             let name = place.path().display().to_string();
             for word in [&name, "byte", "backup", "move it away"] {
-                assert!(told.contains(word), "no {word:?} in {told}");
+                assert!(message.contains(word), "no {word:?} in {message}");
             }
             assert_eq!(place.bytes(), bytes);
         };

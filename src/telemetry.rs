@@ -65,14 +65,14 @@ pub(crate) fn level() -> Kind<Box<str>> {
         let wrong = match unknown {
             _ if given.len() > 1024 => given,
             Some(word) => word,
-            None if given.parse::<Targets>().is_ok() => return Ok(given.into()),
+            None if given.replace(' ', "").parse::<Targets>().is_ok() => return Ok(given.into()),
             None => given,
         };
         let cure = did_you_mean(wrong, LEVELS).unwrap_or_else(|| {
             let levels = LEVELS.join(", ");
             format!("give one of {levels}, or a filter such as \"info,tidegate=debug\"")
         });
-        let told = format!("{} is not a log level", quoted(wrong));
-        Err(Mistake::new(told, cure))
+        let cause = format!("{} is not a log level", quoted(wrong));
+        Err(Mistake::new(cause, cure))
     })
 }

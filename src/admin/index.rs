@@ -106,7 +106,7 @@ fn row_of_limit(limit: &LimitState) -> Markup {
     let opens = match limit.opens {
         Opens::Now => "now".to_owned(),
         Opens::InSeconds(seconds) => format!("in {seconds:.2} s"),
-        Opens::WhenTold => "when a call ends".to_owned(),
+        Opens::OnChange => "when a call ends".to_owned(),
     };
     html! {
         tr {

@@ -195,7 +195,9 @@ fn jitter() -> Kind<(Duration, Duration)> {
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
         let Value::List(list) = &node.value else {
-            return Err(Mistake::new(format!("{} is not an array", node.told()), EXAMPLE).into());
+            return Err(
+                Mistake::new(format!("{} is not an array", node.in_words()), EXAMPLE).into(),
+            );
         };
         let [from, to] = list.as_slice() else {
             return Err(
@@ -266,10 +268,10 @@ impl PerWindow {
                         .collect()
                 }
                 _ => {
-                    let told = format!("{} is neither a string nor a table", node.told());
+                    let cause = format!("{} is neither a string nor a table", node.in_words());
                     let cure = "give a string such as \"total:30, guest_list:10\", or { total = 30, \
                                 guest_list = 10 }";
-                    return Err(Mistake::new(told, cure).into());
+                    return Err(Mistake::new(cause, cure).into());
                 }
             };
             let mut limits = Self::default();
@@ -282,8 +284,8 @@ impl PerWindow {
                 })
             }))?;
             if limits.functions.len() > FUNCTIONS_MAX {
-                let told = format!("{} functions have a limit", limits.functions.len());
-                return Err(Mistake::new(told, format!("give at most {FUNCTIONS_MAX}")).into());
+                let cause = format!("{} functions have a limit", limits.functions.len());
+                return Err(Mistake::new(cause, format!("give at most {FUNCTIONS_MAX}")).into());
             }
             Ok(limits)
         };
@@ -313,8 +315,8 @@ impl PerWindow {
             _ => self.functions.iter().any(|other| *other.name == *name),
         };
         if is_repeated {
-            let told = format!("{} is given twice", quoted(name));
-            return Err(Mistake::new(told, "leave one of the two out").into());
+            let cause = format!("{} is given twice", quoted(name));
+            return Err(Mistake::new(cause, "leave one of the two out").into());
         }
         if name == TOTAL {
             self.total = Some(calls);
@@ -340,33 +342,33 @@ fn entries<'a>(
     text.split(',').map(move |entry| {
         let place = part_of(place, text, offset, entry);
         offset += entry.len() + 1;
-        let wrong = |told: String, cure: &str| Err(Mistake::new(told, cure).in_part("", &place));
+        let wrong = |cause: String, cure: &str| Err(Mistake::new(cause, cure).in_part("", &place));
         let trimmed = entry.trim();
         if trimmed.is_empty() {
-            let (told, cure) = if text.trim().is_empty() {
+            let (cause, cure) = if text.trim().is_empty() {
                 ("the value is empty", FORM)
             } else if offset > text.len() {
                 ("nothing follows the last comma", "leave that comma out")
             } else {
                 ("there is nothing between two commas", "leave one comma out")
             };
-            return wrong(told.to_owned(), cure);
+            return wrong(cause.to_owned(), cure);
         }
         let Some((name, number)) = entry.split_once(':') else {
             let (lacks, meant) = match trimmed.bytes().all(|byte| byte.is_ascii_digit()) {
                 true => ("name", format!("{TOTAL}:{trimmed}")),
                 false => ("number", format!("{trimmed}:30")),
             };
-            let told = format!("{} has no {lacks}", quoted(trimmed));
-            return wrong(told, &format!("write {}", quoted(&meant)));
+            let cause = format!("{} has no {lacks}", quoted(trimmed));
+            return wrong(cause, &format!("write {}", quoted(&meant)));
         };
         let (name, number) = (name.trim(), number.trim());
         let Ok(calls) = number.parse() else {
-            let told = match number {
+            let cause = match number {
                 "" => format!("{} has no number", quoted(name)),
                 _ => format!("{} of {} is not an integer", quoted(number), quoted(name)),
             };
-            return wrong(told, &format!("give 0 to {CALLS_MAX}; {FORM}"));
+            return wrong(cause, &format!("give 0 to {CALLS_MAX}; {FORM}"));
         };
         let node = Node {
             name: place.clone(),

@@ -259,6 +259,6 @@ fn opens(verdict: Verdict, now: Timestamp) -> Opens {
         Verdict::NotBefore(at) => {
             Opens::InSeconds(at.since(now).max(Duration::from_millis(1)).as_secs_f64())
         }
-        Verdict::WhenTold | Verdict::Never => Opens::WhenTold,
+        Verdict::OnChange | Verdict::Never => Opens::OnChange,
     }
 }

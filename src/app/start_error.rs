@@ -38,7 +38,7 @@ fn list(mistakes: &[TableError]) -> String {
 
 /// Its name for operators.
 fn reason(address: &Bind, error: &io::Error) -> String {
-    let told = match (address, error.kind()) {
+    let message = match (address, error.kind()) {
         (Bind::Tcp(_), io::ErrorKind::AddrInUse) => "the port is in use",
         (Bind::Tcp(_), io::ErrorKind::PermissionDenied) => {
             "no permission (ports below 1024 need CAP_NET_BIND_SERVICE)"
@@ -49,5 +49,5 @@ fn reason(address: &Bind, error: &io::Error) -> String {
         (Bind::Unix(_), io::ErrorKind::NotFound) => "there is no such directory",
         _ => return error.to_string(),
     };
-    told.to_owned()
+    message.to_owned()
 }

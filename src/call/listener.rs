@@ -138,7 +138,7 @@ impl Bind {
 
 /// The path of a socket file, as it stands behind `unix:`.
 pub(crate) fn socket_path(path: &str) -> Result<&Path, Mistake> {
-    let (told, cure) = if !path.starts_with('/') || path.ends_with('/') {
+    let (cause, cure) = if !path.starts_with('/') || path.ends_with('/') {
         let cure = "write it from /, such as unix:/run/tidegate/nova.sock";
         ("is not the whole path of a file", cure)
     } else if path.contains('\0') {
@@ -150,7 +150,7 @@ pub(crate) fn socket_path(path: &str) -> Result<&Path, Mistake> {
         return Ok(Path::new(path));
     };
     Err(Mistake::new(
-        format!("{} {told}", quoted(&format!("unix:{path}"))),
+        format!("{} {cause}", quoted(&format!("unix:{path}"))),
         cure,
     ))
 }
@@ -197,8 +197,8 @@ fn address(given: &str) -> Result<SocketAddr, Mistake> {
             "write it as address:port, such as 127.0.0.1:8081, with a port up to 65535".into()
         }
     };
-    let told = format!("{} is not an address with a port", quoted(given));
-    Err(Mistake::new(told, cure))
+    let cause = format!("{} is not an address with a port", quoted(given));
+    Err(Mistake::new(cause, cure))
 }
 
 /// The permissions of a file.

@@ -210,8 +210,11 @@ fn patterns() -> Kind<Vec<Pattern>> {
             }
             Value::List(list) => list,
             _ => {
-                let told = format!("{} is neither a table nor a list of tables", node.told());
-                return Err(Mistake::new(told, MATCH_CURE).into());
+                let cause = format!(
+                    "{} is neither a table nor a list of tables",
+                    node.in_words()
+                );
+                return Err(Mistake::new(cause, MATCH_CURE).into());
             }
         };
         all(tables.iter().map(pattern))
@@ -241,15 +244,15 @@ fn patterns() -> Kind<Vec<Pattern>> {
 
 fn pattern(node: &Node) -> Result<Pattern, Vec<Mistake>> {
     let Value::Table(table) = &node.value else {
-        let told = format!("{} is not a table", node.told());
-        return Err(Mistake::new(told, MATCH_CURE)
+        let cause = format!("{} is not a table", node.in_words());
+        return Err(Mistake::new(cause, MATCH_CURE)
             .in_part("", &node.place)
             .into());
     };
     let mut parts = [""; Field::ALL.len()];
     all(table.iter().map(|(key, value)| {
-        let wrong = |told: String, cure: &str| {
-            Err(Mistake::new(told, cure).in_part(key, &value.place).into())
+        let wrong = |cause: String, cure: &str| {
+            Err(Mistake::new(cause, cure).in_part(key, &value.place).into())
         };
         let Some(field) = Field::from_name(key) else {
             return wrong(
@@ -259,7 +262,7 @@ fn pattern(node: &Node) -> Result<Pattern, Vec<Mistake>> {
         };
         let Some(text) = value.text() else {
             return wrong(
-                format!("{} is not a string", value.told()),
+                format!("{} is not a string", value.in_words()),
                 "give a pattern in quotes",
             );
         };

@@ -187,7 +187,7 @@ fn path() -> Kind<Box<str>> {
         let mut braced = given
             .split('/')
             .filter(|segment| segment.contains(['{', '}']));
-        let told = if !given.starts_with('/') {
+        let cause = if !given.starts_with('/') {
             "does not begin with /"
         } else if given.contains(['?', '#']) {
             "has a query, and a route is a path alone"
@@ -199,7 +199,7 @@ fn path() -> Kind<Box<str>> {
             return Ok(given.into());
         };
         let cure = "write it as \"/guests/{userid}/info\", with {…} for any one segment";
-        Err(Mistake::new(format!("{} {told}", quoted(given)), cure))
+        Err(Mistake::new(format!("{} {cause}", quoted(given)), cure))
     })
 }
 

@@ -30,10 +30,10 @@ pub(super) fn load(
     let key_der = notes.taken(&tls.key, private_key(key))?;
     let own = CertifiedKey::from_der(chain, key_der, &provider).map_err(|error| {
         let (cert, key) = (shown(cert), shown(key));
-        let told = format!("{key} is not the key of the certificate in {cert}: {error}");
+        let cause = format!("{key} is not the key of the certificate in {cert}: {error}");
         let cure = "give the key that the certificate was made for, and that certificate first \
                     in its file";
-        Mistake::new(told, cure)
+        Mistake::new(cause, cure)
     });
     let own = notes.taken(&tls.key, own)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -62,8 +62,8 @@ fn verifier(
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Mistake> {
     let wrong = |what: String| {
-        let told = format!("{} {what}", shown(client_ca));
-        Mistake::new(told, "give the certificates of the authorities alone")
+        let cause = format!("{} {what}", shown(client_ca));
+        Mistake::new(cause, "give the certificates of the authorities alone")
     };
     let mut roots = RootCertStore::empty();
     for root in certificates(client_ca)? {
@@ -83,12 +83,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Mistake> {
     const CURE: &str = "give a PEM file that holds -----BEGIN CERTIFICATE-----";
     let bytes = read_pem(path)?;
     let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let told = match found {
+    let cause = match found {
         Ok(found) if found.is_empty() => format!("there is no certificate in {}", shown(path)),
         Ok(found) => return Ok(found),
         Err(error) => format!("{} is no PEM: {error}", shown(path)),
     };
-    Err(Mistake::new(told, CURE))
+    Err(Mistake::new(cause, CURE))
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
@@ -102,8 +102,8 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
         } else {
             "give a PEM file that holds -----BEGIN PRIVATE KEY-----"
         };
-        let told = format!("there is no key in {} that can be read", shown(path));
-        Mistake::new(told, cure)
+        let cause = format!("there is no key in {} that can be read", shown(path));
+        Mistake::new(cause, cure)
     })
 }
 

@@ -96,8 +96,8 @@ pub(super) struct Coordinate {
 fn id(example: &'static str) -> Kind<Arc<str>> {
     text("1 to 1024 bytes", example, |given| {
         if given.is_empty() || given.len() > ID_BYTES_MAX {
-            let told = format!("an id of {} bytes", given.len());
-            return Err(Mistake::new(told, "give 1 to 1024 bytes"));
+            let cause = format!("an id of {} bytes", given.len());
+            return Err(Mistake::new(cause, "give 1 to 1024 bytes"));
         }
         Ok(given.into())
     })

@@ -130,7 +130,7 @@ mod tests {
                 assert!(together <= limit, "{limit}: {few:?}");
             }
         }
-        let told = divide("", 1024).warning().expect("too few");
-        assert!(told.message.contains("16384") && told.message.contains("1024"));
+        let cause = divide("", 1024).warning().expect("too few");
+        assert!(cause.message.contains("16384") && cause.message.contains("1024"));
     }
 }

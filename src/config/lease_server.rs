@@ -257,9 +257,9 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
 
     let address = address(&own, notes);
     if let Some(open) = own.status_bind.value.filter(|it| !it.ip().is_loopback()) {
-        let told = format!("a client that reaches {open} can read who holds what");
+        let cause = format!("a client that reaches {open} can read who holds what");
         let cure = "give a loopback address, or keep others off by a firewall";
-        notes.warn(&own.status_bind, told, cure);
+        notes.warn(&own.status_bind, cause, cure);
     }
     let election = election(&elected, &address, &etcd, &zookeeper, notes);
     let parents: Vec<String> = own.parents.value.iter().map(ToString::to_string).collect();
@@ -333,10 +333,10 @@ fn rules_of(
         (None, Some(templates)) => {
             if templates.in_order().is_empty() && own.parents.value.is_empty() && own.parents.sound
             {
-                let told = "there are no resources, and no parent server";
+                let cause = "there are no resources, and no parent server";
                 let cure = "add [[resource]], or resources = \"file:/…\", or parent = \
                             [\"host:port\"]";
-                notes.missing(&own.section, told, cure);
+                notes.missing(&own.section, cause, cure);
             }
             Some(Rules::Here(templates))
         }
@@ -354,10 +354,10 @@ fn address(own: &RootSection, notes: &Notes) -> String {
         (Some(address), _) => address.to_string(),
         (None, Some(bind)) => {
             if bind.ip().is_unspecified() && own.address.sound {
-                let told = format!("clients can't be sent to {bind}");
+                let cause = format!("clients can't be sent to {bind}");
                 let cure = "give the address by which they find this server, such as \
                             \"leases-1:9190\"";
-                notes.error(&own.address, told, cure);
+                notes.error(&own.address, cause, cure);
             }
             bind.to_string()
         }
@@ -372,19 +372,19 @@ struct Etcd {
     /// None where it is not given, or can't be read.
     settings: Option<etcd::Settings>,
     /// Whether what is missing has been reported.
-    told: bool,
+    cause: bool,
 }
 
 impl Etcd {
     fn read(section: &Section<'_>) -> Self {
         let notes = section.notes();
         let (own, tls): (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
-        let mut told = !own.endpoints.sound;
+        let mut cause = !own.endpoints.sound;
         let (user, password) = (&own.user.value, &own.password.value);
         if user.is_some() != password.is_some() {
             let told_of = "its counterpart of user and password is missing";
             notes.error(&own.user, told_of, "give user and password, or neither");
-            told = true;
+            cause = true;
         }
         let mut settings = etcd::Settings::new(own.endpoints.value.clone());
         let credentials = user.clone().zip(password.clone());
@@ -392,22 +392,22 @@ impl Etcd {
             credentials.map(|(user, password)| etcd::Credentials { user, password });
         match tls.load(notes) {
             Some(tls) => settings.tls = tls,
-            None => told = true,
+            None => cause = true,
         }
         Self {
             settings: (!settings.endpoints.is_empty()).then_some(settings),
             options: own,
             tls,
-            told,
+            cause,
         }
     }
 
     /// The store, for an option that needs it.
     fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<etcd::Settings> {
-        if self.settings.is_none() && !self.told {
-            let told = format!("{} needs the address of etcd", option.key);
+        if self.settings.is_none() && !self.cause {
+            let cause = format!("{} needs the address of etcd", option.key);
             let cure = "add [etcd] with endpoints = [\"http://127.0.0.1:2379\"]";
-            notes.missing(&self.options.section, told, cure);
+            notes.missing(&self.options.section, cause, cure);
         }
         self.settings.clone()
     }
@@ -444,9 +444,9 @@ fn zookeeper_place(
 ) -> Option<election::Place> {
     let Some(servers) = &section.servers.value else {
         if section.servers.is_missing() {
-            let told = format!("{} needs the address of ZooKeeper", engine.key);
+            let cause = format!("{} needs the address of ZooKeeper", engine.key);
             let cure = "add [zookeeper] with servers = \"127.0.0.1:2181\"";
-            notes.missing(&section.section, told, cure);
+            notes.missing(&section.section, cause, cure);
         }
         return None;
     };

@@ -170,15 +170,15 @@ impl QuotaStore {
                 }
             }
             if sidecars.value.is_some_and(|count| count > 1) {
-                let told = "a quota in memory is shared with no other sidecar";
-                notes.error(sidecars, told, cure);
+                let cause = "a quota in memory is shared with no other sidecar";
+                notes.error(sidecars, cause, cure);
             }
         }
         if store != Store::Etcd {
             let store = store.name();
             for (name, mark) in self.tls.marks().into_iter().filter(|(_, mark)| mark.given) {
-                let told = format!("{store} is not reached over TLS, and has no {name}");
-                notes.error(mark, told, "leave it out: only etcd is");
+                let cause = format!("{store} is not reached over TLS, and has no {name}");
+                notes.error(mark, cause, "leave it out: only etcd is");
             }
         }
     }
@@ -188,15 +188,15 @@ impl QuotaStore {
             section, servers, ..
         } = &self.store;
         if servers.sound && servers.value.is_empty() {
-            let told = format!("the address of {} is missing", store.name());
+            let cause = format!("the address of {} is missing", store.name());
             let cure = format!("add servers = [{}] to [quota]", quoted(store.example()));
-            notes.missing(section, told, cure);
+            notes.missing(section, cause, cure);
         }
         if self.store.expected_sidecars.is_missing() {
-            let told = "the number of sidecars that share the quotas is missing";
+            let cause = "the number of sidecars that share the quotas is missing";
             let cure = "add expected_sidecars, the most that will ever run at once: each of them \
                         owns its safe share of every window";
-            notes.missing(section, told, cure);
+            notes.missing(section, cause, cure);
         }
     }
 
@@ -211,8 +211,8 @@ impl QuotaStore {
             let cure = "add user to [quota], or leave password out";
             notes.missing(password, "the user of this password is missing", cure);
         } else if store == Store::ZooKeeper && is_odd {
-            let told = "a user name of ZooKeeper has no colon";
-            notes.missing(user, told, "give another name");
+            let cause = "a user name of ZooKeeper has no colon";
+            notes.missing(user, cause, "give another name");
         }
     }
 }

@@ -114,7 +114,7 @@ impl Segment {
 
 /// Puts a value where a path leads, making the tables on the way.
 fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, String)> {
-    let wrong = |told: String, cure: &str| Err((told, cure.to_owned()));
+    let wrong = |cause: String, cure: &str| Err((cause, cure.to_owned()));
     let empty = |segment: &Segment| matches!(segment, Segment::Key(name) if name.is_empty());
     let (Some(Segment::Key(first)), false) = (path.first(), path.iter().any(empty)) else {
         return wrong(NO_PATH.to_owned(), PATH);
@@ -140,8 +140,8 @@ fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, St
             (Segment::Index(index), Value::List(list)) => {
                 let next = list.len();
                 if *index > next {
-                    let told = format!("there is no entry {index}, the next one is {next}");
-                    return wrong(told, "count the entries from 0, without a gap");
+                    let cause = format!("there is no entry {index}, the next one is {next}");
+                    return wrong(cause, "count the entries from 0, without a gap");
                 }
                 if *index == next {
                     list.push(missing(None));
@@ -149,17 +149,17 @@ fn put(tree: &mut Table, path: &[Segment], node: Node) -> Result<(), (String, St
                 &mut list[*index]
             }
             (Segment::Index(index), _) => {
-                let told = format!("{index} counts the entries of something that has none");
-                return wrong(told, "leave the number out");
+                let cause = format!("{index} counts the entries of something that has none");
+                return wrong(cause, "leave the number out");
             }
             (Segment::Key(name), Value::List(_)) => {
                 let name = quoted(name);
-                let told = format!("{name} stands where the number of an entry belongs");
-                return wrong(told, BEFORE);
+                let cause = format!("{name} stands where the number of an entry belongs");
+                return wrong(cause, BEFORE);
             }
             (Segment::Key(name), _) => {
-                let told = format!("{} is asked of something that is no table", quoted(name));
-                return wrong(told, "give the whole value in one variable");
+                let cause = format!("{} is asked of something that is no table", quoted(name));
+                return wrong(cause, "give the whole value in one variable");
             }
         };
     }

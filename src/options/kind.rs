@@ -40,7 +40,7 @@ impl Mistake {
 
     /// A value of the wrong kind: it `is` "not a string".
     fn of(node: &Node, is: &str, cure: impl Into<String>) -> Self {
-        Self::new(format!("{} is {is}", node.told()), cure)
+        Self::new(format!("{} is {is}", node.in_words()), cure)
     }
 
     /// The same, about one part of the value. An empty key is the key of the whole value.
@@ -144,9 +144,9 @@ impl<T: 'static> Kind<T> {
     }
 
     /// An option of this kind that is required: the message if it is missing, and the cure.
-    pub(crate) fn required(self, told: &'static str, cure: &'static str) -> Opt<Option<T>> {
+    pub(crate) fn required(self, cause: &'static str, cure: &'static str) -> Opt<Option<T>> {
         Opt {
-            missing: Some((told, cure)),
+            missing: Some((cause, cure)),
             ..self.optional()
         }
     }
@@ -322,9 +322,9 @@ pub(crate) fn line(max: usize, example: &'static str) -> Kind<String> {
     let allowed = format!("1 to {max} bytes");
     text(allowed.clone(), example, move |given| {
         if given.is_empty() || given.len() > max || given.contains(char::is_control) {
-            let told = "it is empty, too long, or has a control character";
+            let cause = "it is empty, too long, or has a control character";
             let cure = format!("give {allowed}, such as {}", quoted(example));
-            return Err(Mistake::new(told, cure));
+            return Err(Mistake::new(cause, cure));
         }
         Ok(given.to_owned())
     })
@@ -337,8 +337,8 @@ pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
     let read = move |node: &Node| match node.text() {
         Some(text) if (1..=max).contains(&text.len()) => Ok(text.to_owned()),
         _ => {
-            let told = format!("the {name} is not a string, or is empty or too long");
-            Err(Mistake::new(told, cure.clone()))
+            let cause = format!("the {name} is not a string, or is empty or too long");
+            Err(Mistake::new(cause, cure.clone()))
         }
     };
     Kind::new(allowed, read, |secret: &String| string(secret))
@@ -370,9 +370,9 @@ pub(crate) fn check_name(given: &str) -> Result<(), Mistake> {
     if is_name(given) {
         return Ok(());
     }
-    let told = format!("{} can't be a name", quoted(given));
+    let cause = format!("{} can't be a name", quoted(given));
     let cure = "give 1 to 64 letters, digits, \"_\", \"-\" or \".\", such as \"nova\"";
-    Err(Mistake::new(told, cure))
+    Err(Mistake::new(cause, cure))
 }
 
 /// The name of a function: a label of metrics, and part of replies.
@@ -382,9 +382,9 @@ pub(crate) fn function_name(name: &str) -> Result<(), Mistake> {
         return Err(Mistake::new("a function's name is empty", cure));
     }
     if !is_name(name) {
-        let told = format!("{} is not the name of a function", quoted(name));
+        let cause = format!("{} is not the name of a function", quoted(name));
         let cure = "give up to 64 letters, digits, \"_\", \"-\" or \".\"";
-        return Err(Mistake::new(told, cure));
+        return Err(Mistake::new(cause, cure));
     }
     Ok(())
 }
@@ -401,9 +401,9 @@ pub(crate) fn path(allowed: &'static str, example: &'static str, is_whole: bool)
     let kind = text(allowed, example, move |given| {
         let is_part = is_whole && (!given.starts_with('/') || given.ends_with('/'));
         if given.is_empty() || given.contains('\0') || is_part {
-            let told = format!("{} is not {allowed}", quoted(given));
+            let cause = format!("{} is not {allowed}", quoted(given));
             let cure = format!("give {allowed}, such as {}", quoted(example));
-            return Err(Mistake::new(told, cure));
+            return Err(Mistake::new(cause, cure));
         }
         Ok(given.to_owned())
     });
@@ -443,8 +443,8 @@ pub(crate) fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T
             let values = read(node)?;
             let repeated = |at: &usize| values[..*at].contains(&values[*at]);
             if let (Some(at), Value::List(list)) = ((0..values.len()).find(repeated), &node.value) {
-                let told = format!("{} is given twice", list[at].told());
-                let mistake = Mistake::new(told, "leave one of the two out");
+                let cause = format!("{} is given twice", list[at].in_words());
+                let mistake = Mistake::new(cause, "leave one of the two out");
                 return Err(mistake.in_part("", &list[at].place).into());
             }
             Ok(values)
@@ -488,8 +488,8 @@ fn parts<'a, T>(
     read: impl Fn(&str, &Node) -> Result<T, Vec<Mistake>>,
 ) -> Result<Vec<T>, Vec<Mistake>> {
     if items.len() > max {
-        let told = format!("there are {} of them", items.len());
-        return Err(Mistake::new(told, format!("give at most {max}")).into());
+        let cause = format!("there are {} of them", items.len());
+        return Err(Mistake::new(cause, format!("give at most {max}")).into());
     }
     all(items.map(|(name, item)| {
         let in_part = |mistake: Mistake| mistake.in_part(name, &item.place);
@@ -591,8 +591,8 @@ fn measured(measure: &'static Measure, range: RangeInclusive<u64>) -> Kind<u64> 
         if range.contains(&amount) {
             return Ok(amount);
         }
-        let told = format!("{} is out of range", quoted(&given));
-        Err(Mistake::new(told, format!("give {words}")))
+        let cause = format!("{} is out of range", quoted(&given));
+        Err(Mistake::new(cause, format!("give {words}")))
     };
     Kind::new(allowed, read, |amount| string(&measure.show(*amount)))
 }

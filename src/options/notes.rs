@@ -28,21 +28,21 @@ impl Notes {
     }
 
     /// An error in something that is given.
-    pub(crate) fn error(&self, at: &At, told: impl Into<String>, cure: impl Into<String>) {
-        self.note(Severity::Error, at, told.into(), cure.into());
+    pub(crate) fn error(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+        self.note(Severity::Error, at, cause.into(), cure.into());
     }
 
     /// A warning. Where something may be lost, it could be about a default.
-    pub(crate) fn warn(&self, at: &At, told: impl Into<String>, cure: impl Into<String>) {
+    pub(crate) fn warn(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
-            self.note(Severity::Warning, at, told.into(), cure.into());
+            self.note(Severity::Warning, at, cause.into(), cure.into());
         }
     }
 
     /// An error about something that is missing.
-    pub(crate) fn missing(&self, at: &At, told: impl Into<String>, cure: impl Into<String>) {
+    pub(crate) fn missing(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
-            self.error(at, told, cure);
+            self.error(at, cause, cure);
         }
     }
 

@@ -209,8 +209,8 @@ impl Reading {
                 .to_owned(),
         };
         let at = At::new("", &Place::Variable(variable));
-        let told = "this variable looks like one of ours and names no option";
-        self.notes.warn(&at, told, cure);
+        let cause = "this variable looks like one of ours and names no option";
+        self.notes.warn(&at, cause, cure);
     }
 
     /// Notes the names in a section, and in the sections inside it, that no reader asked for.
@@ -227,8 +227,8 @@ impl Reading {
                     }
                 }
             } else if !any_name && !self.notes.is_broken(&node.name) {
-                let (told, cure) = self.unknown(&catalogue, section, key);
-                self.notes.error(&At::new(at.key, &node.name), told, cure);
+                let (cause, cure) = self.unknown(&catalogue, section, key);
+                self.notes.error(&At::new(at.key, &node.name), cause, cure);
             }
         }
     }
@@ -315,9 +315,9 @@ impl<'a> Section<'a> {
         let value = legible.and_then(|node| self.value(&option.kind, node, &at));
         if node.is_none()
             && self.table.is_some()
-            && let Some((told, cure)) = option.missing
+            && let Some((cause, cure)) = option.missing
         {
-            self.notes().missing(&at, told, cure);
+            self.notes().missing(&at, cause, cure);
         }
         Setting {
             mark: Mark::of(at, node, node.is_none() || value.is_some()),
@@ -361,9 +361,9 @@ impl<'a> Section<'a> {
     /// Notes a node that is no section, unless its TOML is broken.
     fn is_not(&self, what: &str, node: &Node, at: &At, header: &str) {
         if !self.notes().is_broken(&node.place) {
-            let told = format!("{} is not {what}", node.told());
+            let cause = format!("{} is not {what}", node.in_words());
             let cure = format!("write {header} on a line of its own, and its options below");
-            self.notes().error(at, told, cure);
+            self.notes().error(at, cause, cure);
         }
     }
 
@@ -406,8 +406,9 @@ impl<'a> Section<'a> {
             return None;
         };
         if list.len() > max {
-            let told = format!("there are {} of them", list.len());
-            self.notes().error(&at, told, format!("give at most {max}"));
+            let cause = format!("there are {} of them", list.len());
+            self.notes()
+                .error(&at, cause, format!("give at most {max}"));
             return None;
         }
         let section = |(at, item): (At, &'a Node)| {

@@ -231,8 +231,8 @@ impl Unquoted {
     /// The mistake, in a line of this section that begins at `start`.
     fn problem(&self, lines: &Lines<'_>, section: &str, start: usize) -> Problem {
         let place = lines.place(start + self.value.start..start + self.value.end);
-        let told = "a string stands here without its quotes";
-        Problem::error(place, format!("{section}{}", self.key), told, &*self.cure)
+        let cause = "a string stands here without its quotes";
+        Problem::error(place, format!("{section}{}", self.key), cause, &*self.cure)
     }
 }
 

@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// How to call it in a message: its value if that is short, else its kind.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         match &self.value {
             Value::Text(text) => quoted(text),
             Value::Integer(number) => number.to_string(),

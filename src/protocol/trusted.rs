@@ -86,7 +86,7 @@ impl TrustedProxies {
 fn network(given: &str) -> Result<Network, Mistake> {
     const FORM: &str = "write it as 192.0.2.1, 10.0.0.0/8, 2001:db8::/32, or unix";
     given.trim().parse().map_err(|error| {
-        let (told, cure) = match error {
+        let (cause, cure) = match error {
             NetworkError::HostBitsSet(network) => (
                 "has bits behind its prefix".to_owned(),
                 format!("did you mean {}?", quoted(&network.to_string())),
@@ -100,6 +100,6 @@ fn network(given: &str) -> Result<Network, Mistake> {
                 FORM.to_owned(),
             ),
         };
-        Mistake::new(format!("{} {told}", quoted(given)), cure)
+        Mistake::new(format!("{} {cause}", quoted(given)), cure)
     })
 }

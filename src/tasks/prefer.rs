@@ -101,8 +101,8 @@ mod tests {
         }
         let wanted = Preference::take(&mut headers).map(|it| it.wait.as_secs());
         assert_eq!(wanted, wait, "{values:?}");
-        let told: Vec<_> = headers.get_all(PREFER).iter().collect();
-        assert_eq!(told, left, "{values:?}");
+        let cause: Vec<_> = headers.get_all(PREFER).iter().collect();
+        assert_eq!(cause, left, "{values:?}");
     }
 
     #[test]

@@ -168,9 +168,9 @@ fn waiting(config: &Config, row: &mut impl FnMut(&str, String)) {
     };
     row("a call waits", threshold);
     if config.classify.kind.has_table() && config.forward.http.is_some() {
-        let told = "an X-Auth-Token that expires while its call waits is answered 401 by sdkwsgi: \
+        let cause = "an X-Auth-Token that expires while its call waits is answered 401 by sdkwsgi: \
                     keep its token_validation_period well above the wait";
-        row("tokens", told.to_owned());
+        row("tokens", cause.to_owned());
     }
     let postponed = match gate.postpone {
         Postpone::InTurn => "in its turn".to_owned(),

@@ -55,14 +55,14 @@ pub enum ClientError {
     #[error(transparent)]
     NoAnswer(#[from] NoAnswer),
     /// The request was refused.
-    #[error("{address} says {status}: {told}")]
+    #[error("{address} says {status}: {message}")]
     Refused {
         /// The admin address.
         address: SocketAddr,
         /// The HTTP status.
         status: u16,
         /// The message.
-        told: String,
+        message: String,
     },
 }
 
@@ -92,7 +92,7 @@ impl Admin {
         Err(ClientError::Refused {
             address: self.admin,
             status,
-            told: told(&answer),
+            message: message(&answer),
         })
     }
 }
@@ -154,7 +154,7 @@ async fn ask(
 }
 
 /// The message of an error, in one line.
-fn told(answer: &Value) -> String {
+fn message(answer: &Value) -> String {
     let text = |name: &str| answer[name].as_str().unwrap_or_default();
     match (text("what"), text("field")) {
         ("", "") => text("error").to_owned(),

@@ -105,13 +105,13 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
 /// The command: answers until SIGTERM or ctrl-c, then releases its leases. Exit code 1 if it cannot
 /// start.
 pub(crate) fn run(options: Options) -> ExitCode {
-    match executor(1).and_then(|runtime| runtime.block_on(until_told(options))) {
+    match executor(1).and_then(|runtime| runtime.block_on(until_stopped(options))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error),
     }
 }
 
-async fn until_told(options: Options) -> io::Result<()> {
+async fn until_stopped(options: Options) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let running = Agent::start(options).await?;
     eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());

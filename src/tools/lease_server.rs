@@ -66,11 +66,11 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         Err(message) => return plain(&message),
     };
     descriptors::raise();
-    let finished = runtime.block_on(until_told(config, signals, path));
+    let finished = runtime.block_on(until_stopped(config, signals, path));
     ended(&logs, finished)
 }
 
-async fn until_told(
+async fn until_stopped(
     config: config::LeaseServer,
     mut signals: Signals,
     path: &Path,

@@ -80,7 +80,7 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
             "ready"
         );
         service_manager::ready();
-        Ok::<_, String>(until_told(app, signals, path, written).await)
+        Ok::<_, String>(until_stopped(app, signals, path, written).await)
     });
     // Do not wait for a reload or a save that hangs.
     runtime.shutdown_background();
@@ -176,14 +176,14 @@ async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
         Ok(file) => Some(file),
         Err(error) => {
             let file = runtime_file::path(path);
-            let told = format!(
+            let message = format!(
                 "cannot write the admin address to {}: {error}; give `tidegate healthcheck` the \
                  address with --admin",
                 file.display()
             );
             match runtime_file::chosen() {
-                Some(_) => warn!("{told}"),
-                None => info!("{told}"),
+                Some(_) => warn!("{message}"),
+                None => info!("{message}"),
             }
             None
         }
@@ -232,7 +232,7 @@ impl<const N: usize> Named<N> {
     }
 }
 
-async fn until_told(
+async fn until_stopped(
     app: App,
     mut signals: Signals,
     path: &Path,

@@ -103,7 +103,7 @@ impl Source for Fake {
                     leased: Some(9.5),
                     expires_in_seconds: Some(12.5),
                 }),
-                ..outstanding(10, Opens::WhenTold)
+                ..outstanding(10, Opens::OnChange)
             },
             LimitState {
                 name: "rate_limit:all".into(),

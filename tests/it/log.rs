@@ -170,7 +170,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
 }
 
 #[test]
-fn a_line_in_json_is_read_back_as_it_was_told() {
+fn a_line_in_json_is_read_back_as_it_was_logged() {
     let told = ended_with(|it| {
         it.facts.origin.identity = identity("the \"new\" one", peer());
         it.facts.overall_rc = Some(-7);

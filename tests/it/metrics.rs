@@ -231,7 +231,7 @@ fn text(metrics: &Metrics) -> String {
 }
 
 #[test]
-fn a_scrape_says_what_was_told() {
+fn a_scrape_shows_what_was_counted() {
     let text = text(&exercised());
     for line in [
         r#"tidegate_refusals_total{limit="total",reason="deadline_passed"} 1"#,

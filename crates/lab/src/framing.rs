@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_tells_how_its_body_is_framed() {
+    fn a_head_says_how_its_body_is_framed() {
         let check = |head: &[u8], body, close| {
             let found = Head::find(head).expect("a whole head");
             assert_eq!((found.body, found.close), (body, close));

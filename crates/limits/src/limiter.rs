@@ -187,7 +187,7 @@ impl Limiter {
         };
         match used.peek(now, call.cost, kept.reserve.amount) {
             Verdict::NotBefore(moment) => Some(moment),
-            Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
+            Verdict::Ready | Verdict::OnChange | Verdict::Never => None,
         }
     }
 
@@ -232,7 +232,7 @@ impl Limiter {
             (State::Window(window), Some(kept)) => {
                 window.peek_beside(now, call.cost, max, kept.reserve.amount, kept.window())
             }
-            (State::Paced(_), _) if configured == 0 => Verdict::WhenTold,
+            (State::Paced(_), _) if configured == 0 => Verdict::OnChange,
             (State::Paced(level), _) => {
                 let ahead = TokenCount::from_micros(ahead).tokens();
                 level.limiter().verdict_behind(now, ahead, call.tokens)
@@ -245,7 +245,7 @@ impl Limiter {
     pub(crate) fn earliest(&self, now: Timestamp, call: &Call, verdict: Verdict) -> Timestamp {
         match (verdict, &self.state) {
             (Verdict::NotBefore(moment), _) => moment,
-            (Verdict::WhenTold, State::Window(window)) => {
+            (Verdict::OnChange, State::Window(window)) => {
                 let max = self.max(now).saturating_sub(self.out_of_reach(call.class));
                 window.earliest(
                     now,
@@ -254,7 +254,7 @@ impl Limiter {
                     self.kept_beside(call.class).map(Kept::window),
                 )
             }
-            (Verdict::Ready | Verdict::WhenTold | Verdict::Never, _) => now,
+            (Verdict::Ready | Verdict::OnChange | Verdict::Never, _) => now,
         }
     }
 

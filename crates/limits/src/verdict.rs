@@ -13,7 +13,7 @@ pub enum Verdict {
     /// There will be room at this moment, unless something else draws or gives back first.
     NotBefore(Timestamp),
     /// Something must be released or supplied first; there is nothing to wait for on a clock.
-    WhenTold,
+    OnChange,
     /// The cost is above the limit. The call never fits under this policy.
     Never,
 }
@@ -21,7 +21,7 @@ pub enum Verdict {
 /// `None` is a moment that is not known.
 impl From<Option<Timestamp>> for Verdict {
     fn from(opens: Option<Timestamp>) -> Self {
-        opens.map_or(Self::WhenTold, Self::NotBefore)
+        opens.map_or(Self::OnChange, Self::NotBefore)
     }
 }
 
@@ -32,7 +32,7 @@ pub enum NotNow {
     /// From this moment on, unless something else is taken or given back before.
     NotBefore(Timestamp),
     /// Something must be released, supplied or started first.
-    WhenTold,
+    OnChange,
     /// It costs more than the limit.
     Never,
 }
@@ -45,7 +45,7 @@ impl fmt::Display for NotNow {
                 "there is no room before {:?} after the start of the clock",
                 Duration::from_nanos(moment.as_nanos())
             ),
-            Self::WhenTold => f.write_str("there is no room until something changes"),
+            Self::OnChange => f.write_str("there is no room until something changes"),
             Self::Never => f.write_str("it costs more than the limit"),
         }
     }
@@ -58,7 +58,7 @@ impl From<Verdict> for Result<(), NotNow> {
         match verdict {
             Verdict::Ready => Ok(()),
             Verdict::NotBefore(moment) => Err(NotNow::NotBefore(moment)),
-            Verdict::WhenTold => Err(NotNow::WhenTold),
+            Verdict::OnChange => Err(NotNow::OnChange),
             Verdict::Never => Err(NotNow::Never),
         }
     }
@@ -76,7 +76,7 @@ mod tests {
             Verdict::Never,
             late,
             Verdict::Ready,
-            Verdict::WhenTold,
+            Verdict::OnChange,
             soon,
         ];
         verdicts.sort();
@@ -86,7 +86,7 @@ mod tests {
                 Verdict::Ready,
                 soon,
                 late,
-                Verdict::WhenTold,
+                Verdict::OnChange,
                 Verdict::Never
             ]
         );

@@ -195,7 +195,7 @@ fn a_closed_function_limit_does_not_hold_up_calls_of_other_functions() {
 }
 
 #[test]
-fn a_dear_call_whose_turn_it_is_holds_its_limits_tokens_back() {
+fn an_expensive_call_whose_turn_it_is_holds_its_limits_tokens_back() {
     let mut gate = Gate::new(policy(vec![
         window("total", Scope::Every, 100),
         window("list", function("list"), 10),
@@ -228,7 +228,7 @@ fn no_call_overtakes_an_expensive_one_at_the_limit_that_bars_it() {
 }
 
 #[test]
-fn a_dear_call_holds_back_only_at_the_limit_that_bars_it() {
+fn an_expensive_call_holds_back_only_at_the_limit_that_bars_it() {
     // Call 1 waits for "list"; "total" has room, and those who meet only that go on.
     let mut gate = Gate::new(policy(vec![
         window("total", Scope::Every, 20),
@@ -319,10 +319,10 @@ fn callers_share_by_cost_not_by_calls() {
         };
         gate.submit(call(gate.now, "f").caller(caller).tokens(tokens(units)), id);
     }
-    let dear = gate.drain(100).into_iter().filter(|id| id % 2 == 0).count();
+    let expensive = gate.drain(100).into_iter().filter(|id| id % 2 == 0).count();
     assert!(
-        (19..=21).contains(&dear),
-        "{dear} of 100 where a fifth was due"
+        (19..=21).contains(&expensive),
+        "{expensive} of 100 where a fifth was due"
     );
 }
 

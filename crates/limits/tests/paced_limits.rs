@@ -211,7 +211,7 @@ fn a_supply_is_the_rate_until_it_expires() {
     assert_eq!(rate(&scheduler, at(1_000)), 2.0);
     scheduler.supply(at(2_000), "total", told, Supply::capacity(0));
     let opens = scheduler.limits_now(at(10_000_000_000)).remove(0).opens;
-    assert_eq!(opens, Verdict::WhenTold);
+    assert_eq!(opens, Verdict::OnChange);
     // What its rule says is the most, whatever there is elsewhere.
     scheduler.supply(at(3_000), "total", told, Supply::capacity(100));
     assert_eq!(rate(&scheduler, at(3_000)), 60.0);

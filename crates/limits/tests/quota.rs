@@ -120,7 +120,7 @@ fn an_unknown_outcome_grants_nothing_and_a_late_reply_is_ignored() {
 }
 
 #[test]
-fn a_conflict_tells_what_is_left_and_what_is_not_left_is_refused_until_the_end_or_until_told() {
+fn a_conflict_shows_what_is_left_and_more_is_refused_until_the_end_or_a_change() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
     ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
@@ -223,7 +223,7 @@ fn a_read_that_was_old_costs_the_rest_of_the_window_nothing() {
 }
 
 #[test]
-fn a_record_of_the_future_is_followed_and_told() {
+fn a_record_of_the_future_is_followed_and_reported() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
     ledger.done(question, stands(1, record(WINDOW + 3, 4)), &at(100_000), 0);

@@ -348,7 +348,7 @@ fn part_of_a_token_counts_as_a_whole_one() {
 }
 
 #[test]
-fn a_call_dearer_than_a_window_is_refused_for_good() {
+fn a_call_that_costs_more_than_a_window_is_refused_for_good() {
     let mut gate = one_by_user(3);
     let expensive = costing(4.0, call(gate.now, &[of_user("alice")]));
     let refusal = gate.submit(expensive).expect_err("it never fits");

@@ -253,10 +253,10 @@ fn a_hundred_calls_at_forty_a_second_take_two_and_a_quarter_seconds() {
 }
 
 #[test]
-fn a_call_dearer_than_the_bucket_passes_when_it_is_full_and_the_next_pays_its_debt() {
+fn a_call_that_costs_more_than_the_bucket_passes_when_it_is_full_and_the_next_pays() {
     let mut gate = Gate::limited(bucket(100.0, 10.0));
-    let (dear, next) = (gate.call(150.0), gate.call(1.0));
-    gate.submit(dear, 1);
+    let (expensive, next) = (gate.call(150.0), gate.call(1.0));
+    gate.submit(expensive, 1);
     gate.submit(next, 2);
     let ran: Vec<(u64, f64)> = gate
         .live()
@@ -466,13 +466,13 @@ fn an_endless_stream_of_identities_does_not_take_all_turns() {
 }
 
 #[test]
-fn a_dear_call_whose_turn_it_is_holds_the_buckets_tokens_back_and_others_pass() {
+fn an_expensive_call_whose_turn_it_is_holds_the_buckets_tokens_back_and_others_pass() {
     let mut gate = Gate::limited(bucket(10.0, 10.0));
     let drain = gate.call(10.0);
     gate.submit(drain, 0);
     assert_eq!(gate.drain(), [0]);
-    let dear = gate.call(10.0);
-    gate.submit(dear, 1);
+    let expensive = gate.call(10.0);
+    gate.submit(expensive, 1);
     gate.now = at(20);
     let cheap = gate.call(0.1).caller(Caller(2));
     gate.submit(cheap, 2);
@@ -620,8 +620,8 @@ fn a_rejected_call_gets_the_limit_and_the_retry_time_at_once() {
         refusal.retry_after >= Duration::from_millis(250),
         "{refusal:?}"
     );
-    let dear = gate.call(2.0);
-    let refusal = gate.refuse(dear);
+    let expensive = gate.call(2.0);
+    let refusal = gate.refuse(expensive);
     assert_eq!(refusal.retry_after, Duration::from_nanos(500_000_001));
     let now = gate.scheduler.bucket_now(gate.now, BUCKET);
     assert_eq!(now.expect("the bucket is there").counts.rejected, 3);

@@ -91,7 +91,7 @@ fn every_answer_is_that_of_one_that_remembers_everything() {
                         oracle.went.push((now, units.into()));
                     }
                 }
-                Err(NotNow::Never | NotNow::WhenTold) => assert!(units > max, "{it}"),
+                Err(NotNow::Never | NotNow::OnChange) => assert!(units > max, "{it}"),
             }
         }
         assert!(oracle.densest() <= max.into(), "seed {seed}");

@@ -322,7 +322,7 @@ fn every_try_that_is_refused_says_from_when_on_it_succeeds() {
     }
     paced.stop(at(1e6));
     while paced.try_take(at(1e6), Tokens::ONE).is_ok() {}
-    assert_eq!(paced.try_take(at(2e6), Tokens::ONE), Err(NotNow::WhenTold));
+    assert_eq!(paced.try_take(at(2e6), Tokens::ONE), Err(NotNow::OnChange));
     assert_eq!(
         NotNow::NotBefore(at(1.5)).to_string(),
         "there is no room before 1.5s after the start of the clock"

@@ -342,8 +342,8 @@ fn size(fields: &mut Fields) -> Read<Size> {
                 Some(RateLimitKind::Paced) => "rate",
                 Some(RateLimitKind::Bucket) | None => "burst",
             };
-            let told = format!("must be given; {WAYS}");
-            return Err(ApiRefusal::invalid(first, told));
+            let cause = format!("must be given; {WAYS}");
+            return Err(ApiRefusal::invalid(first, cause));
         }
     })
 }
@@ -366,15 +366,15 @@ fn size_patch(fields: &mut Fields) -> Read<Option<SizePatch>> {
         ("rate", has_pace),
     ];
     the_only(&given, WAYS)?;
-    let told = if has_pace {
+    let cause = if has_pace {
         Some(RateLimitKind::Paced)
     } else if has_bucket || profile.is_some() {
         Some(RateLimitKind::Bucket)
     } else {
         None
     };
-    agrees(kind, is_exempt, told)?;
-    Ok(match (is_exempt, profile, told.or(kind)) {
+    agrees(kind, is_exempt, cause)?;
+    Ok(match (is_exempt, profile, cause.or(kind)) {
         (true, ..) => Some(SizePatch::Exempt),
         (_, Some(profile), _) => Some(SizePatch::Profile(profile)),
         (_, None, Some(RateLimitKind::Bucket)) => Some(SizePatch::Bucket { burst, fill }),
@@ -398,7 +398,7 @@ fn agrees(
     is_exempt: bool,
     figures: Option<RateLimitKind>,
 ) -> Read<()> {
-    let told = match (kind, figures) {
+    let cause = match (kind, figures) {
         (Some(_), _) if is_exempt => "what lets everything through is of no kind; leave it out",
         (Some(RateLimitKind::Paced), Some(RateLimitKind::Bucket)) => {
             "the figures are those of a bucket; give rate and ratio, or kind \"bucket\""
@@ -408,7 +408,7 @@ fn agrees(
         }
         _ => return Ok(()),
     };
-    Err(ApiRefusal::invalid("kind", told))
+    Err(ApiRefusal::invalid("kind", cause))
 }
 
 fn derived(value: Value) -> Read<Derive> {
@@ -468,11 +468,11 @@ fn function_costs(value: Value) -> Read<BTreeMap<Arc<str>, TokenCount>> {
     let functions = value.entries()?;
     let given = functions.len();
     if given > FUNCTIONS_MAX {
-        let told = format!("has {given} values, at most {FUNCTIONS_MAX} are taken");
-        return Err(ApiRefusal::invalid(path, told));
+        let cause = format!("has {given} values, at most {FUNCTIONS_MAX} are taken");
+        return Err(ApiRefusal::invalid(path, cause));
     }
     let cost = |(name, value): (String, Value)| {
-        function(&name).map_err(|told| ApiRefusal::invalid(value.path(), told))?;
+        function(&name).map_err(|cause| ApiRefusal::invalid(value.path(), cause))?;
         Ok((name.into(), tokens(value)?))
     };
     functions.into_iter().map(cost).collect()

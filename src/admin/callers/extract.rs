@@ -106,8 +106,8 @@ async fn read(request: Request) -> Result<Bytes, Response> {
     let mut skipped = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| {
-            let told = "broke off or is malformed";
-            api::refuse(StatusCode::BAD_REQUEST, "INVALID_VALUE", "body", told)
+            let cause = "broke off or is malformed";
+            api::refuse(StatusCode::BAD_REQUEST, "INVALID_VALUE", "body", cause)
         })?;
         let Ok(part) = frame.into_data() else {
             continue;

@@ -219,8 +219,8 @@ impl Value {
         };
         let path = self.path;
         if list.len() > max {
-            let told = format!("has {} values, at most {max} are taken", list.len());
-            return Err(ApiRefusal::invalid(path, told));
+            let cause = format!("has {} values, at most {max} are taken", list.len());
+            return Err(ApiRefusal::invalid(path, cause));
         }
         let values = list.into_iter().enumerate().map(|(index, tree)| {
             let path = format!("{path}[{index}]");

@@ -228,8 +228,8 @@ fn pace() -> Kind<Pacing> {
         })?;
         // A limit of the config runs, and is one for all threads.
         if spec.verb != Verb::Start || spec.scope != SpecScope::Activity {
-            let told = format!("{} says more than a rate and a ratio", quoted(given));
-            return Err(Mistake::new(told, CURE));
+            let message = format!("{} says more than a rate and a ratio", quoted(given));
+            return Err(Mistake::new(message, CURE));
         }
         Ok(Pacing {
             rate: spec.rate,
@@ -269,9 +269,9 @@ fn quota_key(key: &str) -> Result<(), Mistake> {
     if key.len() <= QUOTA_KEY_BYTES_MAX {
         return Ok(());
     }
-    let told = format!("a key of {} bytes", key.len());
+    let message = format!("a key of {} bytes", key.len());
     Err(Mistake::new(
-        told,
+        message,
         format!("give at most {QUOTA_KEY_BYTES_MAX} bytes"),
     ))
 }

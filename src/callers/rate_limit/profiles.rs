@@ -48,10 +48,10 @@ impl Options for Profiles {
         let notes = section.notes();
         let mut sound = built_in.marks().iter().all(|(_, mark)| mark.sound);
         if own.len() > PROFILES_MAX {
-            let told = format!("there are {} profiles", own.len());
+            let cause = format!("there are {} profiles", own.len());
             notes.error(
                 &built_in.section,
-                told,
+                cause,
                 format!("give at most {PROFILES_MAX}"),
             );
             sound = false;
@@ -122,9 +122,9 @@ fn bucket(burst: f64, fill: f64) -> Allowance {
 fn profile() -> Kind<Allowance> {
     const FORM: &str = "{ burst = tokens, fill = tokens per second }, or { exempt = true }";
     let read = |node: &Node| {
-        let wrong = |told: String| Err(Mistake::new(told, format!("write it as {FORM}")).into());
+        let wrong = |cause: String| Err(Mistake::new(cause, format!("write it as {FORM}")).into());
         let Value::Table(table) = &node.value else {
-            return wrong(format!("{} is not a table", node.told()));
+            return wrong(format!("{} is not a table", node.in_words()));
         };
         let mut keys = table.keys();
         if let Some(key) = keys.find(|key| !["burst", "fill", "exempt"].contains(&key.as_str())) {

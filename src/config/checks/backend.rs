@@ -35,23 +35,23 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
     if let (Some(&bytes), Some(_)) = (request.meant(), all.backend.socket.said())
         && bytes > SDKSERVER_READ
     {
-        let told = format!(
+        let cause = format!(
             "the real sdkserver reads {SDKSERVER_READ} bytes of a request, not {}",
             show_size(bytes as u64)
         );
         let cure = "give \"4KiB\", unless this backend reads more";
-        notes.warn(request, told, cure);
+        notes.warn(request, cause, cure);
     }
     let idle = &all.bounds.pool_idle_timeout;
     if let (Some(&kept), Some(_)) = (idle.meant(), all.backend.http.said())
         && kept >= APACHE_KEEP_ALIVE
     {
-        let told = format!(
+        let cause = format!(
             "Apache closes an idle connection after 5 s by default, before these {}",
             show_duration(kept)
         );
         let cure = "give \"4s\", unless the backend keeps connections longer";
-        notes.warn(idle, told, cure);
+        notes.warn(idle, cause, cure);
     }
 }
 
@@ -62,17 +62,17 @@ fn kind(all: &Sections, notes: &Notes) {
     let has_http = !backend.http.is_missing();
     match kind.meant() {
         Some(None) if has_http => {
-            let told = "the kind of the HTTP backend is not given, and has no default";
-            notes.missing(kind, told, ADD_KIND);
+            let cause = "the kind of the HTTP backend is not given, and has no default";
+            notes.missing(kind, cause, ADD_KIND);
         }
         Some(Some(BackendKind::Http)) if !backend.socket.is_missing() => {
-            let told = "the socket backend is a z/VM SDK server, and with kind = \"http\" none of \
-                        its functions is known: reads and writes are not told apart";
-            notes.warn(kind, told, "write kind = \"zvm\", or leave socket out");
+            let cause = "the socket backend is a z/VM SDK server, and with kind = \"http\" none of \
+                        its functions is known: reads and writes are not cause apart";
+            notes.warn(kind, cause, "write kind = \"zvm\", or leave socket out");
         }
         Some(Some(_)) if !has_http && backend.socket.is_missing() && !backend.tcp.is_missing() => {
-            let told = "it has no effect: a call to a TCP backend has no function";
-            notes.warn(kind, told, "leave it out");
+            let cause = "it has no effect: a call to a TCP backend has no function";
+            notes.warn(kind, cause, "leave it out");
         }
         _ => {}
     }
@@ -91,16 +91,16 @@ fn are_others(all: &Sections, notes: &Notes) {
             match leads_back(address, &bind) {
                 Leads::Elsewhere => {}
                 Leads::Back => {
-                    let told = format!("this leads back to {}, which is {bind}", at.key);
-                    notes.error(backend, told, cure);
+                    let cause = format!("this leads back to {}, which is {bind}", at.key);
+                    notes.error(backend, cause, cure);
                 }
                 Leads::ToThisMachine => {
-                    let told = format!(
+                    let cause = format!(
                         "this seems to lead back to {}, which is {bind}: the address is this \
                          machine's",
                         at.key
                     );
-                    notes.warn(backend, told, cure);
+                    notes.warn(backend, cause, cure);
                 }
             }
         }
@@ -154,16 +154,16 @@ fn routes(all: &Sections, notes: &Notes) {
         if let (Some(method), Some(path)) = (route.method.said(), route.path.said())
             && !seen.insert((method, path))
         {
-            let told = format!("{method} {path} is another route's too, and the first one wins");
-            notes.warn(&route.section, told, "leave one of the two out");
+            let cause = format!("{method} {path} is another route's too, and the first one wins");
+            notes.warn(&route.section, cause, "leave one of the two out");
         }
     }
     if let Some(route) = all.routes.first()
         && all.backend.http.is_missing()
     {
-        let told = "routes are for the HTTP backend, and there is none";
+        let cause = "routes are for the HTTP backend, and there is none";
         let cure = "add http = \"http://127.0.0.1:8080\" and its kind, \"zvm\" or \"http\", to \
                     [backend]";
-        notes.warn(&route.section, told, cure);
+        notes.warn(&route.section, cause, cure);
     }
 }

@@ -47,10 +47,10 @@ fn listeners_exist(caller: &CallerSection, all: &Sections, notes: &Notes) {
         if listener.is_any() || !listener.is_exact() || names().any(|name| name == literal) {
             continue;
         }
-        let told = format!("no listener is called {}", quoted(literal));
+        let cause = format!("no listener is called {}", quoted(literal));
         let near = did_you_mean(literal, names());
         let cure = near.unwrap_or("give the name of a [[listen]]".to_owned());
-        notes.warn(&caller.patterns, told, cure);
+        notes.warn(&caller.patterns, cause, cure);
     }
 }
 

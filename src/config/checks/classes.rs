@@ -35,14 +35,14 @@ fn are_apart(all: &Sections, notes: &Notes) {
     for Class { placed, .. } in &all.classes {
         for function in placed.functions.meant().into_iter().flatten() {
             if let Some(other) = functions.insert(function, &placed.functions.key) {
-                let told = format!("{} is in {other} too", quoted(function));
-                notes.error(&placed.functions, told, "leave it in one class");
+                let cause = format!("{} is in {other} too", quoted(function));
+                notes.error(&placed.functions, cause, "leave it in one class");
             }
         }
         if let Some(effort) = placed.effort.said() {
             if efforts.contains(&effort) {
-                let told = "another class has all calls of this effort already";
-                notes.error(&placed.effort, told, "leave it to one class");
+                let cause = "another class has all calls of this effort already";
+                notes.error(&placed.effort, cause, "leave it to one class");
             }
             efforts.push(effort);
         }
@@ -71,13 +71,13 @@ fn table_is_there(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     }
     let efforts = all.classes.iter().map(|class| &class.placed.effort);
     for effort in efforts.filter(|effort| effort.value.is_some()) {
-        let told = "it names no function: only a backend of kind \"zvm\" has a table of efforts";
-        notes.warn(effort, told, CURE);
+        let cause = "it names no function: only a backend of kind \"zvm\" has a table of efforts";
+        notes.warn(effort, cause, CURE);
     }
     let exempt = &all.exempt.exempt;
     if exempt.value.iter().any(|name| **name == *DATABASE) {
-        let told = "\"db\" names no function: only a backend of kind \"zvm\" has a table of them";
-        notes.warn(exempt, told, CURE);
+        let cause = "\"db\" names no function: only a backend of kind \"zvm\" has a table of them";
+        notes.warn(exempt, cause, CURE);
     }
 }
 
@@ -88,10 +88,10 @@ fn pool(all: &Sections, Class { class, .. }: &Class, notes: &Notes) {
     };
     let Some(pool) = *pool else {
         if beside {
-            let told = "a pool beside the total needs a number";
+            let cause = "a pool beside the total needs a number";
             let cure = "add outstanding_max = 4 with the calls that the backend can take on top, \
                         or leave beside_total out";
-            notes.missing(&class.beside_total, told, cure);
+            notes.missing(&class.beside_total, cause, cure);
         }
         return;
     };
@@ -99,18 +99,19 @@ fn pool(all: &Sections, Class { class, .. }: &Class, notes: &Notes) {
         return;
     };
     if beside && total == 0 {
-        let told = "there is no total that it could be beside: smapi_max_outstanding_requests is 0";
-        notes.warn(&class.beside_total, told, "leave it out");
+        let cause =
+            "there is no total that it could be beside: smapi_max_outstanding_requests is 0";
+        notes.warn(&class.beside_total, cause, "leave it out");
     }
     if !beside && total > 0 && pool > total {
-        let told = format!(
+        let cause = format!(
             "{pool} of its calls at once are more than the {total} of \
              smapi_max_outstanding_requests"
         );
         let cure = format!(
             "give at most {total}, or say beside_total = true to let them come on top of these"
         );
-        notes.error(&class.outstanding_max, told, cure);
+        notes.error(&class.outstanding_max, cause, cure);
     }
 }
 
@@ -119,13 +120,13 @@ fn per_window(all: &Sections, Class { class, .. }: &Class, notes: &Notes) {
         return;
     };
     if all.limits.window_size_seconds.meant() == Some(&0) {
-        let told = "windows are off: smapi_rate_limit_window_size_seconds is 0";
+        let cause = "windows are off: smapi_rate_limit_window_size_seconds is 0";
         let cure = "leave it out, or give the window a length";
-        notes.error(&class.per_window, told, cure);
+        notes.error(&class.per_window, cause, cure);
     } else if let Some(total) = window_total(all).filter(|total| calls > total) {
-        let told = format!("{calls} calls per window are more than the total of {total}");
+        let cause = format!("{calls} calls per window are more than the total of {total}");
         let cure = format!("give at most {total}, or raise total");
-        notes.error(&class.per_window, told, cure);
+        notes.error(&class.per_window, cause, cure);
     }
 }
 
@@ -161,7 +162,7 @@ fn reserves(all: &Sections, notes: &Notes) {
             let Some(&amount) = setting.meant().filter(|amount| **amount > 0) else {
                 continue;
             };
-            let (told, cure) = if let Some(other) = holder {
+            let (cause, cure) = if let Some(other) = holder {
                 let cure = "keep it for one class; its weight helps the other";
                 (format!("{other} keeps something of {limit} already"), cure)
             } else {
@@ -172,21 +173,21 @@ fn reserves(all: &Sections, notes: &Notes) {
                         "leave it out",
                     )
                 } else if max.is_some_and(|max| amount >= max) {
-                    let told = format!("{amount} of {limit} leave nothing for the other classes");
-                    (told, "keep fewer than there are")
+                    let cause = format!("{amount} of {limit} leave nothing for the other classes");
+                    (cause, "keep fewer than there are")
                 } else if own.is_some_and(|own| amount > own) {
-                    let told = format!("{amount} are kept for a class that may not use as many");
-                    (told, "keep at most what the class may have")
+                    let cause = format!("{amount} are kept for a class that may not use as many");
+                    (cause, "keep at most what the class may have")
                 } else {
                     continue;
                 }
             };
-            notes.error(setting, told, cure);
+            notes.error(setting, cause, cure);
         }
         if class.reserve_outstanding.value > 0 && class.beside_total.meant() == Some(&true) {
-            let told = "its calls do not count in smapi_max_outstanding_requests";
+            let cause = "its calls do not count in smapi_max_outstanding_requests";
             let cure = "leave it out: outstanding_max is for this class alone";
-            notes.error(&class.reserve_outstanding, told, cure);
+            notes.error(&class.reserve_outstanding, cause, cure);
         }
     }
 }
@@ -196,9 +197,9 @@ fn exempt_functions(all: &Sections, notes: &Notes) {
     let per_window = &all.limits.per_window;
     for limit in &per_window.value.functions {
         if limit.calls > 0 && exempt.contains(&&*limit.name) {
-            let told = format!("{} is exempt from every limit", quoted(&limit.name));
+            let cause = format!("{} is exempt from every limit", quoted(&limit.name));
             let cure = "leave this limit out, or take the function out of exempt in [limits]";
-            notes.error(&per_window.part(&limit.part), told, cure);
+            notes.error(&per_window.part(&limit.part), cause, cure);
         }
     }
 }
@@ -211,18 +212,18 @@ fn of_listener(all: &Sections, Listen { listen, class, .. }: &Listen, notes: &No
             .filter_map(|it| it.class.name.value.as_deref());
         let known: Vec<&str> = [USER, POLLING].into_iter().chain(own).collect();
         if !known.contains(&&**name) {
-            let told = format!("there is no class {}", quoted(name));
+            let cause = format!("there is no class {}", quoted(name));
             let add = || format!("add a section [[class]] with name = {}", quoted(name));
             let cure = did_you_mean(name, known).unwrap_or_else(add);
-            notes.error(&class.class, told, cure);
+            notes.error(&class.class, cause, cure);
         }
     }
     let has_headers = |protocol: &Protocol| matches!(protocol, Protocol::Auto | Protocol::Http);
     if class.class_header.meant() == Some(&true)
         && listen.protocol.meant().is_some_and(|it| !has_headers(it))
     {
-        let told = "no class is ever named here: only HTTP has headers";
+        let cause = "no class is ever named here: only HTTP has headers";
         let cure = "leave it out, or write protocol = \"http\"";
-        notes.warn(&class.class_header, told, cure);
+        notes.warn(&class.class_header, cause, cure);
     }
 }

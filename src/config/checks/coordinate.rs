@@ -46,8 +46,8 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
             continue;
         };
         if names.contains(&name) {
-            let told = format!("{} is shared twice", quoted(name));
-            notes.error(&shared.limit, told, "leave one of the two out");
+            let cause = format!("{} is shared twice", quoted(name));
+            notes.error(&shared.limit, cause, "leave one of the two out");
         }
         names.push(name);
         if let Some(safe) = shared.safe.said() {
@@ -66,10 +66,10 @@ fn unknown(
 ) {
     let of_window = given == "total" || given.starts_with("function:");
     if of_window && all.limits.window_size_seconds.meant() == Some(&0) {
-        let told = format!("there is no limit {}: windows are off", quoted(given));
+        let cause = format!("there is no limit {}: windows are off", quoted(given));
         let cure = "give smapi_rate_limit_window_size_seconds in [limits] a number above 0, or \
                     leave this limit out";
-        notes.error(&shared.limit, told, cure);
+        notes.error(&shared.limit, cause, cure);
         return;
     }
     // What could not be read may be the one that is meant.
@@ -79,9 +79,9 @@ fn unknown(
     let bare_name = given.strip_prefix(RATE_LIMIT_PREFIX).unwrap_or(given);
     let mut quotas = all.rate_limits.iter().filter(|it| it.limit.is_quota());
     if quotas.any(|it| it.limit.name.value.as_deref() == Some(bare_name)) {
-        let told = format!("{} is a quota, which has a store of its own", quoted(given));
+        let cause = format!("{} is a quota, which has a store of its own", quoted(given));
         let cure = "leave it out: sidecars share it already, through the store in [quota]";
-        notes.error(&shared.limit, told, cure);
+        notes.error(&shared.limit, cause, cure);
         return;
     }
     let names = || known.keys().map(String::as_str);
@@ -91,7 +91,7 @@ fn unknown(
         true => did_you_mean(&function, [&*function]),
         false => did_you_mean(given, names().chain(bare)),
     };
-    let told = format!("there is no limit {}", quoted(given));
+    let cause = format!("there is no limit {}", quoted(given));
     let cure = near.unwrap_or_else(|| match known.is_empty() {
         true => "there is none that could be shared".to_owned(),
         false => {
@@ -99,20 +99,20 @@ fn unknown(
             format!("give one of {}", list.join(", "))
         }
     });
-    notes.error(&shared.limit, told, cure);
+    notes.error(&shared.limit, cause, cure);
 }
 
 fn safe_fits(shared: &SharedSection, name: &str, number: &Known, safe: f64, notes: &Notes) {
     let name = quoted(name);
     if matches!(number, Known::Whole(_)) && safe < 1.0 {
-        let told = format!("{safe} of {name} is nothing: only whole ones count");
-        notes.error(&shared.safe, told, "give 1 or more");
+        let cause = format!("{safe} of {name} is nothing: only whole ones count");
+        notes.error(&shared.safe, cause, "give 1 or more");
     }
     let configured = number.configured();
     if safe > configured {
-        let told = format!("{safe} is more than the {configured} that {name} allows");
+        let cause = format!("{safe} is more than the {configured} that {name} allows");
         let cure = format!("give at most {configured}, or raise the limit itself");
-        notes.error(&shared.safe, told, cure);
+        notes.error(&shared.safe, cause, cure);
     }
 }
 
@@ -126,11 +126,11 @@ fn reserves_fit(shared: &SharedSection, name: &str, safe: f64, all: &Sections, n
         };
         if f64::from(reserve) >= safe.floor() && reserve > 0 {
             let class = quoted(class.name.value.as_deref().unwrap_or_default());
-            let told = format!(
+            let cause = format!(
                 "while only this is left, all of it is kept for class {class}, which keeps {reserve}"
             );
             let cure = format!("give more than {reserve}, or let the class keep less");
-            notes.warn(&shared.safe, told, cure);
+            notes.warn(&shared.safe, cause, cure);
         }
     }
 }

@@ -53,11 +53,11 @@ impl<'a> Functions<'a> {
             return;
         }
         if let Some(Mistake { message, cure, .. }) = self.doubt(name, None) {
-            let told = format!("{message}, so this limit would protect nothing");
+            let cause = format!("{message}, so this limit would protect nothing");
             let cure = format!(
                 "{cure} If calls have this name all the same, write allow_unknown = true in [limits]"
             );
-            notes.error(at, told, cure);
+            notes.error(at, cause, cure);
         }
     }
 
@@ -68,9 +68,9 @@ impl<'a> Functions<'a> {
         if names.contains(&name) || also == Some(name) {
             return None;
         }
-        let told = format!("no function is known that is called {}", quoted(name));
+        let cause = format!("no function is known that is called {}", quoted(name));
         let near = did_you_mean(name, names.iter().copied().chain(also));
         let cure = near.unwrap_or("leave it out, or give it a [[route]].".to_owned());
-        Some(Mistake::new(told, cure))
+        Some(Mistake::new(cause, cure))
     }
 }

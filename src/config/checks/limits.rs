@@ -31,8 +31,12 @@ fn queue(all: &Sections, notes: &Notes) {
     };
     if *postpone == PostponeBy::InTurn {
         if jitter.given {
-            let told = "it has no effect while postpone is \"in_turn\"";
-            notes.warn(jitter, told, "leave it out, or write postpone = \"jitter\"");
+            let cause = "it has no effect while postpone is \"in_turn\"";
+            notes.warn(
+                jitter,
+                cause,
+                "leave it out, or write postpone = \"jitter\"",
+            );
         }
         return;
     }
@@ -40,10 +44,10 @@ fn queue(all: &Sections, notes: &Notes) {
         && seconds > 0
         && *shortest >= Duration::from_secs(seconds.into())
     {
-        let told =
+        let cause =
             format!("no postponed call comes back within the {seconds} s that a call may wait");
         let cure = "give times well below smapi_request_postpone_threshold_seconds";
-        notes.warn(jitter, told, cure);
+        notes.warn(jitter, cause, cure);
     }
 }
 
@@ -52,14 +56,14 @@ fn windows(limits: &LimitsSection, notes: &Notes) {
     let value = &setting.value;
     let on = limits.window_size_seconds.meant().is_some_and(|&s| s > 0);
     if setting.sound && value.total.is_none() && on {
-        let told = if setting.given {
+        let cause = if setting.given {
             "\"total\" is not given"
         } else {
             "the limit per window is not given"
         };
         let cure = "give \"total:30\" with the number that the backend can take per window, \
                     or switch windows off with smapi_rate_limit_window_size_seconds = 0";
-        notes.missing(setting, told, cure);
+        notes.missing(setting, cause, cure);
     }
     let Some(total) = value.total.filter(|total| *total > 0) else {
         return;
@@ -70,18 +74,18 @@ fn windows(limits: &LimitsSection, notes: &Notes) {
         if limit.calls > total {
             all_fit = false;
             let (name, calls) = (quoted(&limit.name), limit.calls);
-            let told =
+            let cause =
                 format!("{name} may make {calls} calls per window, more than the total of {total}");
             let cure = format!("give {name} at most {total}, or raise total");
-            notes.error(&setting.part(&limit.part), told, cure);
+            notes.error(&setting.part(&limit.part), cause, cure);
         }
     }
     if all_fit && sum >= u64::from(total) {
-        let told = format!(
+        let cause = format!(
             "the functions together may make {sum} calls per window, \
              which leaves nothing of the total of {total} for the others"
         );
-        notes.warn(setting, told, "keep the sum of the functions below total");
+        notes.warn(setting, cause, "keep the sum of the functions below total");
     }
 }
 
@@ -99,7 +103,7 @@ fn coalesced_are_reads(all: &Sections, functions: &Functions<'_>, notes: &Notes)
             .filter(|route| route.function.value.as_ref() == Some(name));
         let mut methods = own.map(|route| route.method.value.as_deref()).peekable();
         let at = coalesced.item(index);
-        let told = match functions.built_in(name) {
+        let cause = match functions.built_in(name) {
             Some(function) if function.kind == Kind::Read => continue,
             Some(_) => "changes something, so each call of it is made",
             None if methods.peek().is_none() => {
@@ -112,13 +116,13 @@ fn coalesced_are_reads(all: &Sections, functions: &Functions<'_>, notes: &Notes)
             None => "has a route with another method than GET or HEAD",
         };
         let cure = "leave it out: only reads can share an answer";
-        notes.error(&at, format!("{} {told}", quoted(name)), cure);
+        notes.error(&at, format!("{} {cause}", quoted(name)), cure);
     }
     let fresh_for = &all.coalesce.fresh_for;
     if coalesced.value.is_empty() && fresh_for.meant().is_some_and(|time| !time.is_zero()) {
-        let told = "it has no effect while no function is coalesced";
+        let cause = "it has no effect while no function is coalesced";
         let cure = "add functions = [\"host_get_info\"] to [coalesce], or leave it out";
-        notes.warn(fresh_for, told, cure);
+        notes.warn(fresh_for, cause, cure);
     }
 }
 
@@ -140,12 +144,12 @@ fn outstanding(all: &Sections, notes: &Notes) {
         } else {
             " allows"
         };
-        let told = format!(
+        let cause = format!(
             "{workers} workers never have the {allowed} calls in flight that \
              smapi_max_outstanding_requests{pools}"
         );
         let cure = format!("give workers = {allowed} or more, or lower the limit");
-        notes.warn(workers_at, told, cure);
+        notes.warn(workers_at, cause, cure);
     }
     if all.backend.socket.said().is_none() {
         return;
@@ -161,21 +165,21 @@ fn outstanding(all: &Sections, notes: &Notes) {
         && at_once <= SDKSERVER_WORKERS
         && at_once.saturating_add(more) > SDKSERVER_WORKERS
     {
-        let told = format!(
+        let cause = format!(
             "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; {at_once} that meet \
              the limits and {more} that are exempt are more"
         );
         let room = (SDKSERVER_WORKERS - at_once).max(1);
         let cure = format!("give max_unlimited = {room} in [queue]");
-        notes.warn(max_unlimited, told, cure);
+        notes.warn(max_unlimited, cause, cure);
     }
     if at_once > SDKSERVER_WORKERS {
-        let told = format!(
+        let cause = format!(
             "the real sdkserver works on {SDKSERVER_WORKERS} calls at once; of {at_once}, the rest \
              waits there unseen"
         );
         let cure =
             format!("give at most {SDKSERVER_WORKERS}, unless its max_worker_count is higher");
-        notes.warn(at, told, cure);
+        notes.warn(at, cause, cure);
     }
 }

@@ -14,10 +14,10 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
     if let Some(address) = admin.bind.said().filter(|address| needs_token(**address))
         && admin.token.is_missing()
     {
-        let told = format!("{address} is not only this machine's, and there is no token");
+        let cause = format!("{address} is not only this machine's, and there is no token");
         let cure = "add token = \"…\" to [admin], such as the output of `openssl rand -hex 32`, \
                     or bind to 127.0.0.1:9180";
-        notes.missing(&admin.bind, told, cure);
+        notes.missing(&admin.bind, cause, cure);
     }
     let Some(listeners) = &all.listen else {
         return;
@@ -48,12 +48,12 @@ fn are_apart(all: &Sections, listeners: &[Listen], notes: &Notes) {
     let mut binds: Vec<(Bind, &At)> = Vec::new();
     for (bind, at) in all.own_addresses() {
         if let Some((other, earlier)) = binds.iter().find(|(other, _)| collide(&bind, other)) {
-            let told = format!("{bind} overlaps {}, which is {other}", earlier.key);
+            let cause = format!("{bind} overlaps {}, which is {other}", earlier.key);
             let cure = match bind {
                 Bind::Tcp(_) => "give each an address or a port of its own",
                 Bind::Unix(_) => "give each a path of its own",
             };
-            notes.error(at, told, cure);
+            notes.error(at, cause, cure);
         }
         binds.push((bind, at));
     }
@@ -86,8 +86,8 @@ fn unix_mode(Listen { listen, .. }: &Listen, notes: &Notes) {
     if let (Some(Bind::Tcp(_)), Some(&given)) = (listen.bind.said(), mode.meant())
         && given != UNIX_MODE
     {
-        let told = "it has no effect on an address with a port";
-        notes.warn(mode, told, "leave it out, or write bind = \"unix:/path\"");
+        let cause = "it has no effect on an address with a port";
+        notes.warn(mode, cause, "leave it out, or write bind = \"unix:/path\"");
     }
 }
 
@@ -97,27 +97,27 @@ fn tls(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
     };
     let asks = client_auth != ClientAuth::Off;
     if asks && tls.client_ca.is_missing() {
-        let told = "the authority that signs the clients' certificates is missing";
+        let cause = "the authority that signs the clients' certificates is missing";
         let cure = "add client_ca = \"/etc/tidegate/clients.pem\"";
-        notes.missing(&tls.client_auth, told, cure);
+        notes.missing(&tls.client_auth, cause, cure);
     }
     if !asks && tls.client_ca.given {
-        let told = "it has no effect while client_auth is \"off\"";
+        let cause = "it has no effect while client_auth is \"off\"";
         let cure = "leave it out, or write client_auth = \"required\"";
-        notes.warn(&tls.client_ca, told, cure);
+        notes.warn(&tls.client_ca, cause, cure);
     }
     let (Some(&protocol), Some(&required)) = (listen.protocol.meant(), tls.required.meant()) else {
         return;
     };
     if required == Some(false) && protocol != Protocol::Auto {
-        let told = "only an \"auto\" listener tells TLS from other protocols";
+        let cause = "only an \"auto\" listener tells TLS from other protocols";
         let cure = "leave it out, or write protocol = \"auto\"";
-        notes.error(&tls.required, told, cure);
+        notes.error(&tls.required, cause, cure);
     }
     if client_auth == ClientAuth::Required && protocol == Protocol::Auto && required != Some(true) {
-        let told = "a client without a certificate is still admitted, without TLS";
+        let cause = "a client without a certificate is still admitted, without TLS";
         let cure = "add required = true, or write client_auth = \"optional\"";
-        notes.error(&tls.client_auth, told, cure);
+        notes.error(&tls.client_auth, cause, cure);
     }
 }
 
@@ -128,14 +128,14 @@ fn user_from(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
     };
     let asks = tls.section.given && tls.client_auth.meant() != Some(&ClientAuth::Off);
     if user_from == UserFrom::Certificate && !asks {
-        let told = "no client is asked for a certificate here";
+        let cause = "no client is asked for a certificate here";
         let cure = "add client_auth = \"required\" to the listener's tls";
-        notes.error(&listen.user_from, told, cure);
+        notes.error(&listen.user_from, cause, cure);
     }
     if user_from == UserFrom::Basic && matches!(protocol, Protocol::Socket | Protocol::Tcp) {
-        let told = "no user is ever named here: only HTTP has Basic authentication";
+        let cause = "no user is ever named here: only HTTP has Basic authentication";
         let cure = "leave it out, or write protocol = \"http\"";
-        notes.warn(&listen.user_from, told, cure);
+        notes.warn(&listen.user_from, cause, cure);
     }
 }
 
@@ -148,10 +148,10 @@ fn proxies_are_trusted(all: &Sections, Listen { listen, .. }: &Listen, notes: &N
         Bind::Unix(_) => !trusted.unix,
     });
     if has_none && listen.proxy_protocol.meant() == Some(&ProxyProtocol::Required) {
-        let told = "no proxy that could connect here is trusted, so no client is admitted";
+        let cause = "no proxy that could connect here is trusted, so no client is admitted";
         let cure = "name it in trusted_proxies of [callers]: its address, or \"unix\" for any \
                     process that may connect to a socket file";
-        notes.error(&listen.proxy_protocol, told, cure);
+        notes.error(&listen.proxy_protocol, cause, cure);
     }
 }
 
@@ -163,7 +163,7 @@ fn has_backend(all: &Sections, Listen { listen, .. }: &Listen, notes: &Notes) {
                     [backend]";
     let tcp = !all.backend.tcp.is_missing();
     let at = &listen.protocol;
-    let missing = |told: &str, cure: &str| notes.missing(at, told, cure);
+    let missing = |cause: &str, cure: &str| notes.missing(at, cause, cure);
     let no_http = "HTTP routes will be answered 501: there is no HTTP backend";
     match at.meant() {
         Some(Protocol::Socket) if !socket => {
@@ -174,18 +174,18 @@ fn has_backend(all: &Sections, Listen { listen, .. }: &Listen, notes: &Notes) {
             missing("a tcp listener needs the tcp backend", cure);
         }
         Some(Protocol::Auto | Protocol::Http) if !socket && !http => {
-            let told = "there is no backend for the calls that come in here";
-            missing(told, &format!("{add_socket}, or {add_http}"));
+            let cause = "there is no backend for the calls that come in here";
+            missing(cause, &format!("{add_socket}, or {add_http}"));
         }
         Some(Protocol::Auto) if !socket => {
-            let told = "calls of the socket protocol will be refused: there is no socket backend";
+            let cause = "calls of the socket protocol will be refused: there is no socket backend";
             let cure = format!("{add_socket}, or write protocol = \"http\"");
-            notes.warn(at, told, cure);
+            notes.warn(at, cause, cure);
         }
         Some(Protocol::Auto) if !http => {
-            let told = no_http;
+            let cause = no_http;
             let cure = format!("{add_http}, or write protocol = \"socket\"");
-            notes.warn(at, told, cure);
+            notes.warn(at, cause, cure);
         }
         Some(Protocol::Http) if !http => notes.warn(at, no_http, add_http),
         _ => {}

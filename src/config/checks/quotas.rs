@@ -17,22 +17,22 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     let store = &all.quota.store.section;
     match (store.given, quotas.first()) {
         (false, Some(first)) => {
-            let told = "the store of the quotas is missing";
+            let cause = "the store of the quotas is missing";
             let cure = "add a section [quota]: with engine = \"zookeeper\", \"etcd\" or \
                         \"redis\", servers and expected_sidecars; or empty, for this sidecar alone";
-            notes.missing(&first.limit.kind, told, cure);
+            notes.missing(&first.limit.kind, cause, cure);
         }
         (true, None) if all.rate_limits.iter().all(|it| it.limit.kind.sound) => {
-            let told = "nothing is kept here: no rate limit is a quota";
+            let cause = "nothing is kept here: no rate limit is a quota";
             let cure = "leave [quota] out, or add a [[rate_limit]] with kind = \"quota\"";
-            notes.warn(store, told, cure);
+            notes.warn(store, cause, cure);
         }
         _ => {}
     }
     if let Some(ninth) = quotas.get(QUOTAS_MAX) {
-        let told = format!("there are {} quotas", quotas.len());
+        let cause = format!("there are {} quotas", quotas.len());
         let cure = format!("give at most {QUOTAS_MAX}: a call may meet all of them");
-        notes.error(&ninth.limit.kind, told, cure);
+        notes.error(&ninth.limit.kind, cause, cure);
     }
     for both in &quotas {
         let quota = &both.quota;
@@ -40,9 +40,9 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
         base_fits(quota, notes);
         let away = quota.when_store_away.meant();
         if quota.safe.given && away.is_some_and(|it| *it != WhenAway::Safe) {
-            let told = "it has no effect unless when_store_away is \"safe\"";
+            let cause = "it has no effect unless when_store_away is \"safe\"";
             let cure = "leave it out, or write when_store_away = \"safe\"";
-            notes.warn(&quota.safe, told, cure);
+            notes.warn(&quota.safe, cause, cure);
         }
         totals_belong(both, functions, notes);
         most_expensive_can_pass(both, all, notes);
@@ -54,7 +54,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
 }
 
 fn is_whole(RateLimit { limit, quota }: &RateLimit, notes: &Notes) {
-    for (is_missing, told, cure) in [
+    for (is_missing, cause, cure) in [
         (
             quota.total.is_missing(),
             "the quota has no total",
@@ -72,7 +72,7 @@ fn is_whole(RateLimit { limit, quota }: &RateLimit, notes: &Notes) {
         ),
     ] {
         if is_missing {
-            notes.missing(&limit.section, told, cure);
+            notes.missing(&limit.section, cause, cure);
         }
     }
 }
@@ -82,25 +82,29 @@ fn base_fits(quota: &QuotaSection, notes: &Notes) {
         return;
     };
     if let Some(total) = quota.total.said().filter(|total| base > *total) {
-        let told = format!("the smallest draw of {base} is more than the total of {total}");
+        let cause = format!("the smallest draw of {base} is more than the total of {total}");
         let cure = format!("give at most {total}, or leave it out");
-        notes.error(&quota.base, told, cure);
+        notes.error(&quota.base, cause, cure);
         return;
     }
     for (index, (key, total)) in quota.totals.value.iter().enumerate() {
         if *total > 0 && base > total {
-            let told = format!("a total of {total} is less than the smallest draw, base = {base}");
+            let cause = format!("a total of {total} is less than the smallest draw, base = {base}");
             let cure = format!("give {base} or more, or a smaller base");
-            notes.error(&quota.totals.entry(key, index), told, cure);
+            notes.error(&quota.totals.entry(key, index), cause, cure);
         }
     }
 }
 
 fn totals_belong(both: &RateLimit, functions: &Functions<'_>, notes: &Notes) {
     let totals = &both.quota.totals;
-    let wrong = |told: &str, cure: &str| {
-        let told = format!("{told}: there are no keys with a total of their own");
-        notes.error(totals, told, format!("give the number as total, or {cure}"));
+    let wrong = |cause: &str, cure: &str| {
+        let cause = format!("{cause}: there are no keys with a total of their own");
+        notes.error(
+            totals,
+            cause,
+            format!("give the number as total, or {cure}"),
+        );
     };
     match both.limit.quota_by().filter(|_| totals.given) {
         Some(QuotaBy::Total) => wrong("all calls have one quota", "write applies_to = \"user\""),
@@ -149,7 +153,7 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
         };
         let most_expensive = whole_tokens(most_expensive);
         if most_expensive > rule.costliest() {
-            let told = match rule.safe_share() {
+            let cause = match rule.safe_share() {
                 0 => {
                     format!("a call of {most_expensive} tokens never passes: a window has {total}")
                 }
@@ -160,15 +164,15 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
                 ),
             };
             let cure = "give a higher total or a smaller safe, or lower the cost in [costs]";
-            notes.error(&at, told, cure);
+            notes.error(&at, cause, cure);
         }
         if matches!(rule.settings().away, Away::Safe { .. }) && rule.safe_share() == 0 {
-            let told = format!(
+            let cause = format!(
                 "nothing passes while the store is unavailable: shared among {sidecars} sidecars, \
                  the safe share of {total} is no whole token"
             );
             let cure = "give a higher total, or choose in when_store_away";
-            notes.warn(&at, told, cure);
+            notes.warn(&at, cause, cure);
         }
     }
 }
@@ -200,13 +204,13 @@ fn costs_are_whole(all: &Sections, notes: &Notes) {
     } else {
         return;
     };
-    let told = format!(
+    let cause = format!(
         "quotas count whole tokens: for {what} they count {}, not {}",
         whole_tokens(cost),
         cost.tokens()
     );
     let cure = "give whole numbers, such as ten times as many, and totals to match";
-    notes.warn(at, told, cure);
+    notes.warn(at, cause, cure);
 }
 
 fn namespaces_are_apart(quotas: &[&RateLimit], notes: &Notes) {
@@ -226,9 +230,9 @@ fn namespaces_are_apart(quotas: &[&RateLimit], notes: &Notes) {
             } else {
                 &limit.section
             };
-            let told = format!("its keys are those of {} too", quoted(other));
+            let cause = format!("its keys are those of {} too", quoted(other));
             let cure = "give each quota a namespace of its own, such as namespace = \"hourly\"";
-            notes.error(at, told, cure);
+            notes.error(at, cause, cure);
         }
         seen.push((own, name.as_deref().unwrap_or_default()));
     }

@@ -44,10 +44,10 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
 fn goes_evenly(limit: &RateLimitSection, all: &Sections, notes: &Notes) {
     let of_all = limit.applies_to.sound && !limit.is_of_callers() && !limit.is_quota();
     if of_all && all.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
-        let told = "its calls do not go evenly while queue.postpone is \"jitter\": a delayed call \
+        let cause = "its calls do not go evenly while queue.postpone is \"jitter\": a delayed call \
                     waits aside for a random time";
         let cure = "write postpone = \"in_turn\" in [queue]";
-        notes.warn(&limit.section, told, cure);
+        notes.warn(&limit.section, cause, cure);
     }
 }
 
@@ -108,25 +108,29 @@ fn cure_of_callers(option: &str) -> &'static str {
 
 fn bucket(limit: &RateLimitSection, profiles: &Profiles, notes: &Notes) {
     if let Some(AppliesTo::Total | AppliesTo::Function) = limit.applies_to.meant() {
-        let told = "a bucket applies to the callers that name it";
+        let cause = "a bucket applies to the callers that name it";
         let cure = "add kind = \"paced\", or leave applies_to out";
-        notes.error(&limit.applies_to, told, cure);
+        notes.error(&limit.applies_to, cause, cure);
     } else if limit.function.given {
-        let told = "a bucket is for callers, whatever they call";
+        let cause = "a bucket is for callers, whatever they call";
         let cure = "add kind = \"paced\" and applies_to = \"function\", or leave function out";
-        notes.error(&limit.function, told, cure);
+        notes.error(&limit.function, cause, cure);
     }
     if let Some(profile) = limit.profile.said() {
         if limit.burst.given || limit.fill.given {
-            let told = "the size is given twice: as a profile, and in numbers";
-            notes.error(&limit.profile, told, "leave profile out, or burst and fill");
+            let cause = "the size is given twice: as a profile, and in numbers";
+            notes.error(
+                &limit.profile,
+                cause,
+                "leave profile out, or burst and fill",
+            );
         }
         if profiles.sound && profiles.find(profile).is_none() {
             let names = profiles.list.iter().map(|profile| &*profile.name);
             let near = did_you_mean(profile, names);
             let cure = near.unwrap_or("add it to [profiles], or give burst and fill".to_owned());
-            let told = format!("there is no profile {}", quoted(profile));
-            notes.error(&limit.profile, told, cure);
+            let cause = format!("there is no profile {}", quoted(profile));
+            notes.error(&limit.profile, cause, cure);
         }
         return;
     }
@@ -136,9 +140,9 @@ fn bucket(limit: &RateLimitSection, profiles: &Profiles, notes: &Notes) {
         ("fill", limit.fill.is_missing(), "fill = 3"),
     ] {
         if is_missing && limit.profile.is_missing() && !has_pace {
-            let told = format!("the rate limit has no {field}");
+            let cause = format!("the rate limit has no {field}");
             let cure = format!("add {example}, or profile = \"poller\" instead of both");
-            notes.missing(&limit.section, told, cure);
+            notes.missing(&limit.section, cause, cure);
         }
     }
 }
@@ -155,11 +159,11 @@ fn is_closed_for_long(limit: &RateLimitSection, profiles: &Profiles, costs: &Cos
             true => &limit.fill.mark,
             false => &limit.section,
         };
-        let told = format!(
+        let cause = format!(
             "the most expensive call, of {most_expensive} tokens, closes it for {closed:.0} s, until fill \
              has repaid it"
         );
-        notes.warn(at, told, "raise fill, or lower the cost in [costs]");
+        notes.warn(at, cause, "raise fill, or lower the cost in [costs]");
     }
 }
 
@@ -168,8 +172,8 @@ fn paced(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
         let (rate, ratio): (&At, &At) = (&limit.rate, &limit.ratio);
         for (at, given) in [(rate, limit.rate.given), (ratio, limit.ratio.given)] {
             if given {
-                let told = "the pace is given twice: in one line, and in numbers";
-                notes.error(at, told, "leave pace out, or rate and ratio");
+                let cause = "the pace is given twice: in one line, and in numbers";
+                notes.error(at, cause, "leave pace out, or rate and ratio");
             }
         }
     } else if limit.rate.is_missing() {
@@ -178,14 +182,14 @@ fn paced(limit: &RateLimitSection, costs: &Costs, notes: &Notes) {
     }
     match limit.applies_to.meant() {
         Some(AppliesTo::Function) if limit.function.is_missing() => {
-            let told = "the rate limit applies to a function, and names none";
+            let cause = "the rate limit applies to a function, and names none";
             let cure = "add function = \"guest_list\", or the one you mean";
-            notes.missing(&limit.section, told, cure);
+            notes.missing(&limit.section, cause, cure);
         }
         Some(to) if *to != AppliesTo::Function && limit.function.given => {
-            let told = "a function is named that the rate limit does not apply to alone";
+            let cause = "a function is named that the rate limit does not apply to alone";
             let cure = "add applies_to = \"function\", or leave function out";
-            notes.error(&limit.function, told, cure);
+            notes.error(&limit.function, cause, cure);
         }
         _ => {}
     }
@@ -197,20 +201,20 @@ fn words_fit(limit: &RateLimitSection, kind: Form, notes: &Notes) {
     let is_quota = kind == Form::Quota;
     let on_excess = limit.on_excess.said();
     if is_quota && on_excess == Some(&Excess::Delay) {
-        let told = "\"delay\" is the word of the other kinds";
+        let cause = "\"delay\" is the word of the other kinds";
         let cure = "write \"wait\"";
-        notes.error(&limit.on_excess, told, cure);
+        notes.error(&limit.on_excess, cause, cure);
     }
     if !is_quota && on_excess == Some(&Excess::Wait) {
-        let told = "\"wait\" is the word of quotas";
+        let cause = "\"wait\" is the word of quotas";
         let cure = "write \"delay\"";
-        notes.error(&limit.on_excess, told, cure);
+        notes.error(&limit.on_excess, cause, cure);
     }
     match limit.mode.meant() {
         Some(Mode::Observe) if is_quota => {
-            let told = "a quota always holds: it can't be tried out";
+            let cause = "a quota always holds: it can't be tried out";
             let cure = "write \"enforce\", or \"optimistic\" to let calls pass while a draw runs";
-            notes.error(&limit.mode, told, cure);
+            notes.error(&limit.mode, cause, cure);
         }
         Some(Mode::Optimistic) if !is_quota => {
             let cure = "write kind = \"quota\", or \"enforce\" or \"observe\"";
@@ -221,9 +225,9 @@ fn words_fit(limit: &RateLimitSection, kind: Form, notes: &Notes) {
     if let Some(AppliesTo::Caller | AppliesTo::User) = limit.applies_to.meant()
         && !is_quota
     {
-        let told = "only a quota is kept for each caller or each user";
+        let cause = "only a quota is kept for each caller or each user";
         let cure = "write kind = \"quota\", or applies_to = \"callers\" for those that name it";
-        notes.error(&limit.applies_to, told, cure);
+        notes.error(&limit.applies_to, cause, cure);
     }
 }
 
@@ -231,14 +235,14 @@ fn quota(limit: &RateLimitSection, notes: &Notes) {
     let applies_to = &limit.applies_to;
     let given = applies_to.meant().filter(|_| applies_to.given);
     if given == Some(&AppliesTo::Callers) {
-        let told = "callers do not name a quota: each has one";
+        let cause = "callers do not name a quota: each has one";
         let cure = "write applies_to = \"caller\", or \"user\", \"function\" or \"total\"";
-        notes.error(applies_to, told, cure);
+        notes.error(applies_to, cause, cure);
     }
     if limit.function.given && given.is_some_and(|to| *to != AppliesTo::Function) {
-        let told = "a function is named that the quota does not apply to alone";
+        let cause = "a function is named that the quota does not apply to alone";
         let cure = "write applies_to = \"function\", or leave function out";
-        notes.error(&limit.function, told, cure);
+        notes.error(&limit.function, cause, cure);
     }
 }
 
@@ -257,10 +261,14 @@ fn most_expensive_takes_no_lifetime(limit: &RateLimitSection, costs: &Costs, not
             true => &limit.pace,
             false => &limit.rate,
         };
-        let told = format!(
+        let cause = format!(
             "at this rate the most expensive call, of {most_expensive} tokens, takes a lifetime"
         );
-        notes.error(at, told, "give a higher rate, or lower the cost in [costs]");
+        notes.error(
+            at,
+            cause,
+            "give a higher rate, or lower the cost in [costs]",
+        );
     }
 }
 
@@ -274,9 +282,9 @@ fn function_is_known(
         return;
     };
     if all.exempt_functions().contains(&&**name) {
-        let told = format!("{} is exempt from every limit", quoted(name));
+        let cause = format!("{} is exempt from every limit", quoted(name));
         let cure = "leave this limit out, or take the function out of exempt in [limits]";
-        notes.error(&limit.function, told, cure);
+        notes.error(&limit.function, cause, cure);
     }
     functions.limit(name, &limit.function, notes);
 }
@@ -288,9 +296,9 @@ fn names_are_apart(limits: &[RateLimit], notes: &Notes) {
     for (setting, name) in names().filter_map(|it| Some((it, it.said()?))) {
         let number = name.strip_prefix('r').unwrap_or_default();
         if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
-            let told = format!("{} reads as the id of a rate limit", quoted(name));
+            let cause = format!("{} reads as the id of a rate limit", quoted(name));
             let cure = "give a name that is not \"r\" and a number";
-            notes.error(setting, told, cure);
+            notes.error(setting, cause, cure);
         }
     }
 }
@@ -307,16 +315,16 @@ pub(super) fn exists_for(named: &Setting<Option<Arc<str>>>, limits: &[RateLimit]
         return;
     }
     if let Some(other) = limits().find(|limit| limit.name.value.as_ref() == Some(name)) {
-        let told = format!("the rate limit {} is not for callers", quoted(name));
+        let cause = format!("the rate limit {} is not for callers", quoted(name));
         let cure = match other.is_quota() {
             true => "leave it out: applies_to says there whose calls draw from the quota",
             false => "leave applies_to out there, or name another here",
         };
-        notes.error(named, told, cure);
+        notes.error(named, cause, cure);
         return;
     }
     let (near, name) = (did_you_mean(name, known), quoted(name));
     let add = || format!("add a section: [[rate_limit]], and below it name = {name}");
-    let told = format!("there is no rate limit {name}");
-    notes.missing(named, told, near.unwrap_or_else(add));
+    let cause = format!("there is no rate limit {name}");
+    notes.missing(named, cause, near.unwrap_or_else(add));
 }

@@ -26,11 +26,11 @@ impl EtcdTlsSection {
         }
         let has_cert = self.cert.value.is_some();
         if has_cert != self.key.value.is_some() {
-            let (at, told, cure) = match has_cert {
+            let (at, cause, cure) = match has_cert {
                 true => (&self.cert, "there is no key to it", "add key"),
                 false => (&self.key, "there is no certificate to it", "add cert"),
             };
-            notes.missing(at, told, cure);
+            notes.missing(at, cause, cure);
             return None;
         }
         let files = [&self.ca, &self.cert, &self.key].map(|setting| match &setting.value {

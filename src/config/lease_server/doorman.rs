@@ -67,13 +67,13 @@ pub(super) struct Parameter {
 ///
 /// Every mistake.
 pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
-    let told = |problems: Vec<Problem>| Err(Problems::new(origin, text, problems));
+    let cause = |problems: Vec<Problem>| Err(Problems::new(origin, text, problems));
     if let Some(problem) = text_protobuf(text) {
-        return told(vec![problem]);
+        return cause(vec![problem]);
     }
     let parsed = match yaml::parse(text) {
         Ok(parsed) => parsed,
-        Err(problem) => return told(vec![*problem]),
+        Err(problem) => return cause(vec![*problem]),
     };
     let (tree, not_a_table) = match parsed.root.value {
         Value::Table(table) => (table, None),
@@ -91,14 +91,14 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
     let checked = match not_a_table {
         Some(root) => {
             let place = root.place.clone();
-            let told = format!("{} stands where the rules belong", root.told());
+            let cause = format!("{} stands where the rules belong", root.in_words());
             let cure = "write resources: and below it one \"- identifier_glob: …\" for each";
             reading.notes.error(
                 &At {
                     key: String::new(),
                     place,
                 },
-                told,
+                cause,
                 cure,
             );
             None
@@ -110,7 +110,7 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
         Some(templates) if problems.is_empty() => Ok(templates),
         _ => {
             yaml::locate(text, &mut problems);
-            told(problems)
+            cause(problems)
         }
     }
 }
@@ -129,9 +129,9 @@ fn text_protobuf(text: &str) -> Option<Problem> {
         start,
         end: start + "resources".len(),
     };
-    let told = "this is text protobuf, which is read by neither Doorman nor us";
+    let cause = "this is text protobuf, which is read by neither Doorman nor us";
     let cure = "write it as YAML: resources: and below it one \"- identifier_glob: …\" for each";
-    Some(Problem::error(place, "resources", told, cure))
+    Some(Problem::error(place, "resources", cause, cure))
 }
 
 fn read(root: &Section<'_>) -> Option<Templates> {
@@ -157,7 +157,10 @@ fn rules_list() -> Kind<()> {
     let read = |node: &Node| {
         let Value::List(list) = &node.value else {
             let cure = "write one \"- identifier_glob: …\" for each below it";
-            return Err(Mistake::new(format!("{} is not a list", node.told()), cure));
+            return Err(Mistake::new(
+                format!("{} is not a list", node.in_words()),
+                cure,
+            ));
         };
         match list
             .iter()
@@ -165,9 +168,9 @@ fn rules_list() -> Kind<()> {
         {
             None => Ok(()),
             Some(item) => {
-                let told = format!("{} is not a table", item.told());
+                let cause = format!("{} is not a table", item.in_words());
                 let cure = "write its keys below it, further to the right";
-                Err(Mistake::new(told, cure).in_part("", &item.place))
+                Err(Mistake::new(cause, cure).in_part("", &item.place))
             }
         }
     };
@@ -213,10 +216,10 @@ fn kind() -> Kind<RawKind> {
         Value::Text(name) => Ok(RawKind::Name(name.clone())),
         Value::Integer(number) => Ok(RawKind::Number(i64::try_from(*number).unwrap_or(i64::MAX))),
         _ => {
-            let told = format!("{} is neither a name nor a number", node.told());
+            let cause = format!("{} is neither a name nor a number", node.in_words());
             let cure = "give NO_ALGORITHM, STATIC, PROPORTIONAL_SHARE or FAIR_SHARE, or its \
                         number from 0 to 3";
-            Err(Mistake::new(told, cure))
+            Err(Mistake::new(cause, cure))
         }
     };
     Kind::new("a name or its number", read, |_| String::new())
@@ -226,9 +229,9 @@ fn seconds() -> Kind<i64> {
     let read = |node: &Node| match node.value {
         Value::Integer(number) => Ok(i64::try_from(number).unwrap_or(i64::MAX)),
         _ => {
-            let told = format!("{} is not a whole number", node.told());
+            let cause = format!("{} is not a whole number", node.in_words());
             let cure = "give whole seconds, without a unit and without quotes";
-            Err(Mistake::new(told, cure))
+            Err(Mistake::new(cause, cure))
         }
     };
     Kind::new("whole seconds", read, i64::to_string)
@@ -238,13 +241,13 @@ fn parameters() -> Kind<Vec<Parameter>> {
     const CURE: &str = "write one \"- {name: decay_factor, value: \"0.5\"}\" for each";
     let read = |node: &Node| {
         let Value::List(list) = &node.value else {
-            return Err(Mistake::new(format!("{} is not a list", node.told()), CURE).into());
+            return Err(Mistake::new(format!("{} is not a list", node.in_words()), CURE).into());
         };
         all(list.iter().map(|item| {
             let wrong =
-                |told: String| Err(Mistake::new(told, CURE).in_part("", &item.place).into());
+                |cause: String| Err(Mistake::new(cause, CURE).in_part("", &item.place).into());
             let Value::Table(table) = &item.value else {
-                return wrong(format!("{} is no parameter", item.told()));
+                return wrong(format!("{} is no parameter", item.in_words()));
             };
             let mut keys = table.keys();
             if let Some(key) = keys.find(|key| !matches!(key.as_str(), "name" | "value")) {
@@ -256,7 +259,7 @@ fn parameters() -> Kind<Vec<Parameter>> {
             let value = table.get("value").map(|node| match &node.value {
                 // A string on the wire; in a file it is easily written as what it means.
                 Value::Text(text) | Value::Other(text) => text.clone(),
-                _ => node.told(),
+                _ => node.in_words(),
             });
             Ok(Parameter {
                 name: name.to_owned(),

@@ -11,7 +11,8 @@ use crate::admin::hosts;
 use crate::call::listener::address_or_off;
 use crate::forward::Address;
 use crate::options::kind::{
-    DAY, HOUR, MIB, MS, SECOND, choice, duration, flag, integer, list, number, secret, size, text,
+    DAY, HOUR, MIB, MS, SECOND, choice, duration, flag, integer, line, list, number, secret, size,
+    text,
 };
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, Setting, options, words};
@@ -172,8 +173,7 @@ options! {
         endpoints: Vec<etcd::Endpoint> = etcd_endpoints().or(Vec::new());
 
         /// The user name, if etcd asks for one.
-        user: Option<String> = secret("user", 1024).described("1 to 1024 bytes").optional()
-            .example("\"tidegate\"");
+        user: Option<String> = line(1024, "tidegate").optional().example("\"tidegate\"");
 
         /// The password of that user.
         password: Option<String> = secret("password", 1024).optional().example("\"…\"");
@@ -355,9 +355,9 @@ fn whole_seconds(least: Duration) -> Kind<Duration> {
         read: Box::new(move |node| {
             let length = read(node)?;
             if length.subsec_nanos() > 0 {
-                let told = format!("{} is no whole number of seconds", node.told());
+                let cause = format!("{} is no whole number of seconds", node.in_words());
                 let cure = "give whole seconds: the protocol has no shorter ones";
-                return Err(Mistake::new(told, cure).into());
+                return Err(Mistake::new(cause, cure).into());
             }
             Ok(length)
         }),
@@ -382,9 +382,9 @@ fn server_id() -> Kind<String> {
     text("1 to 256 visible characters", "leases-1:9190", |given| {
         let visible = given.chars().all(|c| !c.is_control() && c != ' ');
         if given.is_empty() || given.len() > 256 || !visible {
-            let told = format!("{} can't be a name", quoted(given));
+            let cause = format!("{} can't be a name", quoted(given));
             let cure = "give 1 to 256 visible characters, such as \"leases-1:9190\"";
-            return Err(Mistake::new(told, cure));
+            return Err(Mistake::new(cause, cure));
         }
         Ok(given.to_owned())
     })
@@ -394,9 +394,9 @@ fn server_id() -> Kind<String> {
 fn key_path() -> Kind<String> {
     text("a path from /", "/tidegate/leases/master", |given| {
         if !given.starts_with('/') || given.len() < 2 || given.ends_with('/') {
-            let told = format!("{} is no path", quoted(given));
+            let cause = format!("{} is no path", quoted(given));
             let cure = "write it from /, such as \"/tidegate/leases/master\"";
-            return Err(Mistake::new(told, cure));
+            return Err(Mistake::new(cause, cure));
         }
         Ok(given.to_owned())
     })
@@ -406,8 +406,8 @@ fn source() -> Kind<Source> {
     let example = "file:/etc/tidegate/resources.yaml";
     let kind = text("file:PATH or etcd:/KEY", example, |given| {
         if matches!(given, "" | "etcd:" | "file:") || given.contains('\0') {
-            let told = format!("{} names nothing", quoted(given));
-            return Err(Mistake::new(told, "give \"file:PATH\" or \"etcd:/KEY\""));
+            let cause = format!("{} names nothing", quoted(given));
+            return Err(Mistake::new(cause, "give \"file:PATH\" or \"etcd:/KEY\""));
         }
         Ok(given.to_owned())
     });
@@ -429,8 +429,8 @@ fn etcd_endpoints() -> Kind<Vec<etcd::Endpoint>> {
     const EXAMPLE: &str = "http://127.0.0.1:2379";
     let one = text("http://host:port", EXAMPLE, |given| {
         given.parse().map_err(|_| {
-            let told = format!("{} is no address of etcd", quoted(given));
-            Mistake::new(told, format!("write it as {}", quoted(EXAMPLE)))
+            let cause = format!("{} is no address of etcd", quoted(given));
+            Mistake::new(cause, format!("write it as {}", quoted(EXAMPLE)))
         })
     });
     let list = list(ADDRESSES_MAX, "[\"http://127.0.0.1:2379\"]", one);
@@ -447,9 +447,9 @@ fn zookeeper_servers() -> Kind<String> {
         match hosts.split(',').find(is_bad) {
             None => Ok(given.to_owned()),
             Some(host) => {
-                let told = format!("{} has no host and port", quoted(host));
+                let cause = format!("{} has no host and port", quoted(host));
                 Err(Mistake::new(
-                    told,
+                    cause,
                     "write it as \"host:port,host:port/chroot\"",
                 ))
             }

@@ -16,9 +16,9 @@ pub(super) fn read(section: &Section<'_>, source: &Setting<Option<Source>>) -> O
     let notes = section.notes();
     let list = section.sections("resource", TEMPLATES_MAX)?;
     if let Some(first) = list.first().filter(|_| source.value.is_some()) {
-        let told = "resources says that the rules are elsewhere";
+        let cause = "resources says that the rules are elsewhere";
         let cure = "leave out either resources or [[resource]]";
-        notes.error(&first.mark(), told, cure);
+        notes.error(&first.mark(), cause, cure);
     }
     let rules = list.iter().map(rule);
     let (raw, keys): (Vec<_>, Vec<_>) = rules.unzip();
@@ -71,8 +71,8 @@ pub(super) fn checked(
         };
         if let Some(at) = at {
             let docs = (problem.as_str(), "docs/leases.md says what is allowed");
-            let (told, cure) = problem.rsplit_once(": ").unwrap_or(docs);
-            notes.error(&at, told, cure);
+            let (cause, cure) = problem.rsplit_once(": ").unwrap_or(docs);
+            notes.error(&at, cause, cure);
         }
     }
     None

@@ -36,13 +36,13 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Box<Problem>> {
             duplicates: numbers.duplicates.into_inner(),
         }),
         Err(error) => {
-            let told = error.to_string();
+            let cause = error.to_string();
             // The place is reported beside the message.
-            let message = told.split(" at line ").next().unwrap_or(&told);
-            let told = format!("neither YAML nor JSON: {message}");
+            let message = cause.split(" at line ").next().unwrap_or(&cause);
+            let cause = format!("neither YAML nor JSON: {message}");
             let cure = "write it as resources: and below it one \"- identifier_glob: …\" for each";
             let place = place_of(text, &error).unwrap_or(Place::Whole);
-            Err(Box::new(Problem::error(place, "", told, cure)))
+            Err(Box::new(Problem::error(place, "", cause, cure)))
         }
     }
 }
@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let mut table = Table::new();
         while let Some(key) = entries.next_key_seed(self)? {
             let Some(name) = key.text().map(str::to_owned) else {
-                return Err(A::Error::custom(format!("{} is no key", key.told())));
+                return Err(A::Error::custom(format!("{} is no key", key.in_words())));
             };
             let mut value = entries.next_value_seed(self)?;
             value.name = key.place.clone();
@@ -212,7 +212,7 @@ fn merge(table: &mut Table, merged: Node) -> Result<(), String> {
         Value::List(list) => list.into_iter().try_for_each(|one| merge(table, one)),
         _ => Err(format!(
             "{} cannot be merged: write <<: *name, where &name stands before a table of keys",
-            merged.told()
+            merged.in_words()
         )),
     }
 }

@@ -50,8 +50,8 @@ impl QuotaStore {
     fn check_root(&self, notes: &Notes, fits: impl Fn(&str) -> bool, cure: &str) {
         let setting = &self.store.root;
         if let Some(root) = setting.value.as_deref().filter(|root| !fits(root)) {
-            let told = format!("{} can't be the root of the keys", quoted(root));
-            notes.error(setting, told, cure);
+            let cause = format!("{} can't be the root of the keys", quoted(root));
+            notes.error(setting, cause, cure);
         }
     }
 
@@ -90,9 +90,9 @@ impl QuotaStore {
     fn etcd(&mut self, notes: &Notes) -> Option<Engine> {
         let endpoints = self.servers(notes, |given| {
             given.parse::<etcd::Endpoint>().map_err(|_| {
-                let told = format!("{} is no address of etcd", quoted(given));
+                let cause = format!("{} is no address of etcd", quoted(given));
                 let cure = "write it as \"http://host:port\" or \"https://host:port\"";
-                Mistake::new(told, cure)
+                Mistake::new(cause, cure)
             })
         });
         let cure = "let it end with a slash, such as \"/tidegate/quota/\"";
@@ -122,9 +122,9 @@ impl QuotaStore {
         let mut addresses = servers.value.iter();
         let https = addresses.position(|server| server.starts_with("https:"));
         if let Some(index) = https.filter(|_| self.tls.ca.is_missing()) {
-            let told = "the authorities that sign the certificates of etcd are missing";
+            let cause = "the authorities that sign the certificates of etcd are missing";
             let cure = "add ca = \"/etc/tidegate/etcd-ca.pem\" to [quota]";
-            notes.missing(&servers.item(index), told, cure);
+            notes.missing(&servers.item(index), cause, cure);
             return None;
         }
         self.tls.load(notes).flatten()
@@ -132,7 +132,7 @@ impl QuotaStore {
 
     fn redis(&mut self, notes: &Notes) -> Option<Engine> {
         let servers = self.servers(notes, |given| {
-            let wrong = |told, cure| Mistake::new(format!("{} {told}", quoted(given)), cure);
+            let wrong = |cause, cure| Mistake::new(format!("{} {cause}", quoted(given)), cure);
             if given.starts_with("rediss:") {
                 let cure = "give redis://host:port, with TLS ended in front of it or not at all";
                 return Err(wrong("asks for TLS, which can't be spoken to Redis", cure));
@@ -145,8 +145,8 @@ impl QuotaStore {
             })
         });
         if self.store.servers.value.len() > 1 {
-            let told = "Redis is one server, and several are named";
-            notes.error(&self.store.servers.item(1), told, "name the primary alone");
+            let cause = "Redis is one server, and several are named";
+            notes.error(&self.store.servers.item(1), cause, "name the primary alone");
             return None;
         }
         let mut settings = servers.into_iter().next()?;

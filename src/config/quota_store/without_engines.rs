@@ -8,9 +8,9 @@ use crate::options::Notes;
 impl QuotaStore {
     /// None, with a note that names the feature.
     pub(super) fn shared(&mut self, store: Store, notes: &Notes) -> Option<Engine> {
-        let told = format!("this build has no quotas in {}", store.name());
+        let cause = format!("this build has no quotas in {}", store.name());
         let cure = "build it with --features quotas, or write engine = \"memory\"";
-        notes.error(&self.store.engine, told, cure);
+        notes.error(&self.store.engine, cause, cure);
         None
     }
 }

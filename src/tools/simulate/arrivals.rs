@@ -167,9 +167,9 @@ pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
             .or_else(|| caller_name.clone());
         let name = name.unwrap_or_else(|| given.function.value.to_string());
         if groups.iter().any(|other| other.name == name) {
-            let told = format!("two groups are named {name:?}");
+            let cause = format!("two groups are named {name:?}");
             let cure = "give each a name of its own, such as name = \"first\"";
-            notes.error(&given.given_name, told, cure);
+            notes.error(&given.given_name, cause, cure);
         }
         let caller = callers.iter().position(|known| *known == caller_name);
         let caller = caller.unwrap_or_else(|| {
@@ -182,8 +182,8 @@ pub(super) fn groups(root: &Section<'_>, settings: &[&Settings]) -> Vec<Group> {
         let enough = calls_left >= 0.0;
         calls_left -= group.calls_about();
         if enough && calls_left < 0.0 {
-            let told = format!("the scenario has more than {CALLS_MAX} calls");
-            notes.error(&given.count, told, "let fewer arrive");
+            let cause = format!("the scenario has more than {CALLS_MAX} calls");
+            notes.error(&given.count, cause, "let fewer arrive");
         }
         groups.push(group);
     }
@@ -209,16 +209,16 @@ fn check(given: &ArrivalsSection, settings: &[&Settings], notes: &Notes) {
         notes.error(class, format!("there is no class {name:?}"), cure);
     }
     if count.given && length.given {
-        let told = "count already says when they end";
-        notes.error(length, told, "leave one of the two out");
+        let cause = "count already says when they end";
+        notes.error(length, cause, "leave one of the two out");
     }
     if !count.given && !length.given {
         let cure = "give count = 300, or per_second = 50 and for = \"5s\"";
         notes.missing(count, "the number of calls is missing", cure);
     }
     if every.given && per_second.given {
-        let told = "every already says how fast";
-        notes.error(per_second, told, "leave one of the two out");
+        let cause = "every already says how fast";
+        notes.error(per_second, cause, "leave one of the two out");
     }
     if every.given || per_second.given {
         return;
@@ -227,7 +227,7 @@ fn check(given: &ArrivalsSection, settings: &[&Settings], notes: &Notes) {
         notes.missing(length, "the rate of arrivals is missing", RATE_CURE);
     }
     if spread.value == Spread::Poisson {
-        let told = "calls that arrive at once cannot be spread";
-        notes.error(spread, told, RATE_CURE);
+        let cause = "calls that arrive at once cannot be spread";
+        notes.error(spread, cause, RATE_CURE);
     }
 }

@@ -152,9 +152,9 @@ pub(super) fn read(section: &Section<'_>, groups: &[Group]) -> Vec<Expectation> 
     figures(section, Whose::All, &mut expectations);
     for (function, inner) in functions.other_sections() {
         if groups.iter().all(|group| *group.function != *function) {
-            let told = "no call of this function arrives";
+            let cause = "no call of this function arrives";
             let cure = "name a function of [[arrivals]]";
-            notes.error(&inner.mark(), told, cure);
+            notes.error(&inner.mark(), cause, cure);
         }
         figures(&inner, Whose::Function(function.into()), &mut expectations);
     }
@@ -204,8 +204,8 @@ fn figures(section: &Section<'_>, whose: Whose, expectations: &mut Vec<Expectati
     for (key, setting) in given {
         let meant = did_you_mean(key, known.iter().map(String::as_str));
         let cure = meant.unwrap_or_else(|| format!("known here: {}", known.join(", ")));
-        let told = format!("there is no figure {key:?}");
-        section.notes().error(&setting, told, cure);
+        let cause = format!("there is no figure {key:?}");
+        section.notes().error(&setting, cause, cure);
     }
     if order.is_some_and(|it| it.order.value.is_some()) {
         let wants = Wants::OrderOfArrival;

@@ -164,12 +164,12 @@ impl Report {
             table(&heads.chain(held).collect::<Vec<_>>());
         }
         if !self.told_no.is_empty() {
-            let told_no = self.told_no.iter().map(|told| {
-                let reason = match &told.limit {
-                    Some(limit) => format!("{}, {limit}", told.reason),
-                    None => told.reason.to_owned(),
+            let told_no = self.told_no.iter().map(|cause| {
+                let reason = match &cause.limit {
+                    Some(limit) => format!("{}, {limit}", cause.reason),
+                    None => cause.reason.to_owned(),
                 };
-                vec![reason, told.calls.to_string()]
+                vec![reason, cause.calls.to_string()]
             });
             let heads = std::iter::once(heads("refused", "calls"));
             table(&heads.chain(told_no).collect::<Vec<_>>());

@@ -141,8 +141,8 @@ fn events(root: &Section<'_>, config: Option<&Table>) -> Vec<Event> {
             notes.error(&event.section, "nothing happens", cure);
         }
         if refuses_after.is_some() && event.backend.value == Some(Backend::Up) {
-            let told = "a backend that is up refuses nothing";
-            notes.error(&event.refuses_after, told, "leave it out");
+            let cause = "a backend that is up refuses nothing";
+            notes.error(&event.refuses_after, cause, "leave it out");
         }
         let mut happens = |what| events.push(Event { at, what });
         match event.backend.value {

@@ -53,18 +53,18 @@ pub(super) fn read(section: &Section<'_>) -> Option<Settings> {
         if !section.mark().given {
             let cure = "add smapi_rate_limit_per_window = \"total:30\" to [config.limits], or \
                         smapi_rate_limit_window_size_seconds = 0 to do without windows";
-            let told = "there is no [config.limits]";
-            section.notes().missing(&at, told, cure);
+            let cause = "there is no [config.limits]";
+            section.notes().missing(&at, cause, cure);
         }
         return None;
     };
     report_useless(section, table);
     let config = load(section, table)?;
     if !config.callers.rate_limits.is_empty() || config.quotas.is_some() {
-        let told = "a scenario has only paced limits on all calls or on a function";
+        let cause = "a scenario has only paced limits on all calls or on a function";
         let cure = "give kind = \"paced\", and applies_to = \"total\" or \"function\"";
         let at = section.mark().inside("rate_limit");
-        section.notes().error(&at, told, cure);
+        section.notes().error(&at, cause, cure);
     }
     Some(config.admit)
 }
@@ -91,8 +91,8 @@ fn report_useless(section: &Section<'_>, config: &Table) {
     let error = |key: &str, place: &Place, cure: &str| {
         let key = section.mark().inside(key).key;
         let place = place.clone();
-        let told = "it has no effect in a scenario";
-        section.notes().error(&At { key, place }, told, cure);
+        let cause = "it has no effect in a scenario";
+        section.notes().error(&At { key, place }, cause, cure);
     };
     for (name, node) in config {
         if !SECTIONS.contains(&name.as_str()) {

@@ -165,7 +165,7 @@ impl World<'_> {
             let until = match limit.opens {
                 Verdict::Ready => continue,
                 Verdict::NotBefore(opens) => opens.min(next),
-                Verdict::WhenTold | Verdict::Never => next,
+                Verdict::OnChange | Verdict::Never => next,
             };
             if limit.waiting > 0 {
                 charge(&limit.name, limit.waiting, until.since(now));

@@ -115,7 +115,7 @@ fn two_listeners_do_not_share_a_socket_file() {
 }
 
 #[test]
-fn tls_is_demanded_unless_the_listener_tells_it_from_what_is_not() {
+fn tls_is_required_unless_the_listener_detects_it() {
     let files = Files::new();
     let check = |lines: &str, tls: &str, required: bool| {
         let listener = listener(&format!("{lines}\n{}", files.section(tls)));

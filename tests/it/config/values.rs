@@ -150,6 +150,11 @@ fn integers_words_and_flags_are_what_they_say() {
         "format = \"xml\"",
         &["\"auto\" | \"text\" | \"json\""],
     );
+    for level in ["info", "off", "info,tidegate=debug", " info, h2=off "] {
+        let config = good(&with(&format!("[log]\nlevel = \"{level}\"")));
+        // Panics at what it does not understand.
+        let _ = tidegate::telemetry::log::filter(&config.telemetry.level);
+    }
     for level in ["", "loud", "tidegate=verbose", "info;x=debug=1"] {
         wrong(
             "log",

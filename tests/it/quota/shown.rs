@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_record_of_another_tool_is_left_alone_and_told_and_other_keys_go_on() {
+async fn a_record_of_another_tool_is_left_alone_and_reported_and_other_keys_go_on() {
     let rig = Rig::start().await;
     let limits =
         limit("per_user", "user", 5, LONG, REJECT) + &limit("all", "total", 50, LONG, REJECT);

@@ -41,13 +41,13 @@ impl CallId {
         }
     }
 
-    fn is_dear(self) -> bool {
+    fn is_expensive(self) -> bool {
         u64::from(self.number).is_multiple_of(DEAR_ONE_IN)
     }
 
     /// Tokens.
     pub(super) fn cost(self) -> u64 {
-        if self.is_dear() { DEAR } else { 1 }
+        if self.is_expensive() { DEAR } else { 1 }
     }
 
     /// Of its user, and of all.
@@ -86,7 +86,7 @@ impl CallId {
     /// The path of the request.
     pub(super) fn path(self) -> String {
         // What each costs stands in the config.
-        let function = if self.is_dear() {
+        let function = if self.is_expensive() {
             "info"
         } else {
             "power_state"

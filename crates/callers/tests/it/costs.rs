@@ -186,7 +186,7 @@ fn calls_shorter_than_260_ms_cost_one_token() {
 }
 
 #[test]
-fn a_longer_unit_makes_tokens_dearer() {
+fn a_longer_unit_makes_tokens_more_expensive() {
     let model = CostModel::new(TokenCount::ONE, [].into(), unit(Duration::from_secs(1)));
     assert_eq!(model.suggest(Duration::from_millis(2599)), 1.0);
     assert_eq!(model.suggest(Duration::from_secs(30)), 30.0);

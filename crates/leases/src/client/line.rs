@@ -89,7 +89,7 @@ enum Measured {
 enum Turn {
     Taken,
     NotBefore(Timestamp),
-    WhenTold,
+    OnChange,
 }
 
 impl Line {
@@ -211,7 +211,7 @@ impl Line {
                     () = changed => {}
                     () = sleep_until(self.clock.instant(at)) => {}
                 },
-                Turn::WhenTold => changed.await,
+                Turn::OnChange => changed.await,
             }
             if self.turn.is_closed() {
                 return Err(WaitError::Closed);
@@ -329,7 +329,7 @@ impl State {
         let turn = match (kind, allowance) {
             (Kind::Rate, _) => take_operations(&mut self.pacer, now, allowance, cost),
             (Kind::Gauge, Allowance::UpTo(capacity)) if self.held >= capacity.floor() as u64 => {
-                Turn::WhenTold
+                Turn::OnChange
             }
             (Kind::Gauge, _) => {
                 self.held += 1;
@@ -344,7 +344,7 @@ impl State {
         // The usable amount changes by itself when the lease ends.
         let ends = self.entitlement.live(now).map(|lease| lease.expires);
         match (turn, ends) {
-            (Turn::WhenTold, Some(ends)) => Turn::NotBefore(ends),
+            (Turn::OnChange, Some(ends)) => Turn::NotBefore(ends),
             (Turn::NotBefore(at), Some(ends)) => Turn::NotBefore(at.min(ends)),
             (turn, _) => turn,
         }
@@ -373,7 +373,7 @@ fn take_operations(
     let Ok(rate) = Rate::new(per_second) else {
         // Less than one in 116 days, if not nothing at all. What time has brought meanwhile is
         // no more than a pool.
-        return Turn::WhenTold;
+        return Turn::OnChange;
     };
     let pacer = pacer.get_or_insert_with(|| pacer_with(now, rate, 1.0));
     if pacer.pace().rate() != rate {

@@ -232,7 +232,7 @@ impl Resource {
         let lease = self.lease_beyond(now, rules, ask, &claimed);
         let gets = Lease {
             capacity: Capacity::new(share.min(wants) + lease.capacity.get()).unwrap_or_default(),
-            refresh: self.refresh_told(now, lease.refresh),
+            refresh: self.refresh_answered(now, lease.refresh),
             // A safe share does not end with a lease.
             expires: if lease.capacity == Capacity::ZERO {
                 now + self.algorithm.lease
@@ -271,7 +271,7 @@ impl Resource {
         self.reserved.insert(holder)
     }
 
-    fn refresh_told(&self, now: Timestamp, refresh: Duration) -> Duration {
+    fn refresh_answered(&self, now: Timestamp, refresh: Duration) -> Duration {
         match &self.source {
             Source::Above(above) if above.grant.is_none() && now < self.made + AWAITED_FOR => {
                 REFRESH_AWAITED
@@ -388,7 +388,7 @@ impl Resource {
     }
 
     /// The parameters for a server below, beside its lease.
-    pub(super) fn algorithm_told(&self, answer: &Answer) -> Option<wire::Algorithm> {
+    pub(super) fn algorithm_answered(&self, answer: &Answer) -> Option<wire::Algorithm> {
         let each = self.book.terms().capacity;
         self.knows_reserve()
             .then(|| self.algorithm.to_wire(each, answer.granted_until))

@@ -139,7 +139,7 @@ impl CapacityServer {
         let decided = self.serve(now, Kind::Server, &request.server_id, wishes)?;
         let response = decided.into_iter().map(|(id, answer)| {
             let algorithm = match self.resources.get(id) {
-                Some(resource) => resource.algorithm_told(&answer),
+                Some(resource) => resource.algorithm_answered(&answer),
                 None => {
                     let algorithm = Algorithm {
                         split: Split::None,

@@ -194,7 +194,7 @@ async fn a_lease_of_nothing_blocks_and_a_change_takes_effect_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dear_operation_is_paid_for_by_those_behind_it() {
+async fn an_expensive_operation_is_paid_for_by_those_behind_it() {
     let (mock, client) = one_server();
     mock.lock().capacity = 10.0;
     let rate = client.rate("r", wants(100.0)).expect("a resource");

@@ -158,7 +158,7 @@ impl Outstanding {
         if self.in_use < max {
             Verdict::Ready
         } else {
-            Verdict::WhenTold
+            Verdict::OnChange
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             in_use: 0,
             mean_hold: Some(MS),
         };
-        assert_eq!(closed.peek(0), Verdict::WhenTold);
+        assert_eq!(closed.peek(0), Verdict::OnChange);
         assert_eq!(closed.wait_behind(0, 0), None);
     }
 

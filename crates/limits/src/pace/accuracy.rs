@@ -190,7 +190,7 @@ fn a_stopped_pacer_starts_with_one_operation() {
     assert_eq!(paced.start(START), Err(super::ApplyError::AlreadyRunning));
     paced.stop(START);
     let later = START + Duration::from_secs(60);
-    assert_eq!(paced.verdict(later, Tokens::ONE), Verdict::WhenTold);
+    assert_eq!(paced.verdict(later, Tokens::ONE), Verdict::OnChange);
     assert_eq!(paced.available_at(later, Tokens::ONE), Timestamp::MAX);
     assert_eq!(paced.start(later), Ok(()));
     assert!(paced.try_take(later, Tokens::ONE).is_ok());
@@ -217,7 +217,7 @@ fn a_line_changes_the_numbers_and_does_what_its_verb_says() {
     assert_eq!(paced.apply(now, &spec("20,1.2,restart")), Ok(()));
     assert_eq!(paced.peek(now), 1.0);
     assert_eq!(paced.apply(now, &spec("20,1.2,stop")), Ok(()));
-    assert_eq!(paced.verdict(now, Tokens::MAX), Verdict::WhenTold);
+    assert_eq!(paced.verdict(now, Tokens::MAX), Verdict::OnChange);
     assert_eq!(paced.apply(now, &spec("5")), Ok(()));
     assert_eq!(
         (paced.pace().ratio().get(), paced.is_running()),
@@ -226,7 +226,7 @@ fn a_line_changes_the_numbers_and_does_what_its_verb_says() {
 }
 
 #[test]
-fn an_operation_dearer_than_the_pool_goes_when_it_is_full_and_owes_the_rest() {
+fn an_operation_that_costs_more_than_the_pool_goes_when_it_is_full_and_owes_the_rest() {
     let mut paced = paced(10.0, 1.0);
     let five = Tokens::new(5.0).expect("tokens");
     // Two operations fill the pool: a tenth of a second for the second one.

@@ -372,7 +372,7 @@ impl TokenLimiter for Pacer {
         } else if self.pools.is_running() {
             Verdict::NotBefore(self.available_at(now, cost))
         } else {
-            Verdict::WhenTold
+            Verdict::OnChange
         }
     }
 

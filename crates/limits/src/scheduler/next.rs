@@ -152,7 +152,7 @@ impl<T> Scheduler<T> {
         if let Some(turn) = asked.turn {
             let bar = turn.bar();
             let verdict = self.peek_at(now, line, waiting, bar);
-            let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::WhenTold);
+            let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::OnChange);
             // A call that is to be refused is asked for it.
             let is_refused = match bar {
                 Bar::Quota(quota) => {
@@ -168,12 +168,12 @@ impl<T> Scheduler<T> {
         let Waiting { call, meets, .. } = waiting;
         let mut own = meets.own();
         if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
-            return Answer::Barred(bar, Verdict::WhenTold);
+            return Answer::Barred(bar, Verdict::OnChange);
         }
         for bar in self.bars.limits_as_bars(meets) {
             let is_kept_for_it = || self.bars.is_kept_for(now, bar, call);
             if self.parking.is_behind(line, bar, is_kept_for_it) {
-                return Answer::Barred(bar, Verdict::WhenTold);
+                return Answer::Barred(bar, Verdict::OnChange);
             }
         }
         self.asked += 1;
@@ -215,7 +215,7 @@ impl<T> Scheduler<T> {
     /// When a call that this bars is asked again. The reserve of its class may cover it before the
     /// calls ahead of it have left.
     fn asked_again(&self, now: Timestamp, key: Key, bar: Bar, verdict: Verdict) -> Verdict {
-        let (Bar::Limit(limit), Verdict::WhenTold) = (bar, verdict) else {
+        let (Bar::Limit(limit), Verdict::OnChange) = (bar, verdict) else {
             return verdict;
         };
         let call = &self.queue.calls[key].call;
@@ -237,7 +237,7 @@ impl<T> Scheduler<T> {
         let Waiting { call, meets, .. } = &self.queue.calls[asked.key];
         let opens = match verdict {
             Verdict::NotBefore(moment) => Some(moment),
-            Verdict::Ready | Verdict::WhenTold | Verdict::Never => None,
+            Verdict::Ready | Verdict::OnChange | Verdict::Never => None,
         };
         let claim = |bar| (self.bars.window(bar, meets), self.bars.draw_of(bar, call));
         let claims = self

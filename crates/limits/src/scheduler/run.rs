@@ -157,7 +157,7 @@ impl<T> Scheduler<T> {
             if let Drawn::Limit { limit, stake, .. } = drawn {
                 let limiter = &mut self.bars.limits[*limit as usize];
                 if limiter.depart(now, held.call.class, stake, stamp) {
-                    self.parking.change_told(*limit);
+                    self.parking.note_change(*limit);
                 }
             }
         }

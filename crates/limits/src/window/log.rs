@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dear_call_waits_for_as_many_departures_as_it_needs() {
+    fn an_expensive_call_waits_for_as_many_departures_as_it_needs() {
         let mut window = sliding(Duration::ZERO);
         for millis in [0, 100, 200, 300] {
             window.stamp(at(millis), cost(2));
@@ -334,7 +334,7 @@ mod tests {
             window.peek(at(1), Cost::ONE, 3),
             Verdict::NotBefore(at(1000))
         );
-        assert_eq!(window.peek(at(1), cost(2), 3), Verdict::WhenTold);
+        assert_eq!(window.peek(at(1), cost(2), 3), Verdict::OnChange);
         assert_eq!(window.used(at(5000)), 2);
     }
 
@@ -360,7 +360,7 @@ mod tests {
             window.stamp(at(1), Cost::ONE);
             assert_eq!(window.peek(at(1), Cost::ONE, 1), Verdict::Ready);
             window.reserved = 1;
-            assert_eq!(window.peek(at(1), Cost::ONE, 1), Verdict::WhenTold);
+            assert_eq!(window.peek(at(1), Cost::ONE, 1), Verdict::OnChange);
         }
     }
 

@@ -162,7 +162,7 @@ async fn values(watch: &mut Watch, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_watch_tells_every_change_once_over_every_break() {
+async fn a_watch_reports_every_change_once_over_every_break() {
     let etcd = Etcd::start(1);
     let writer = client(&etcd.urls());
     let relay = Relay::start(etcd.addr(0)).await;

@@ -36,7 +36,7 @@ async fn a_node_is_made_once_and_written_only_over_the_version_that_was_read() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_when_a_node_is_made_and_when_it_is_written() {
+async fn a_watch_reports_a_new_node_and_each_write() {
     let zookeeper = ZooKeeper::start(1).await;
     let client = Client::new(Settings::new(zookeeper.servers()));
     let told = async |changed| {

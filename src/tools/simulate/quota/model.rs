@@ -397,8 +397,8 @@ impl<'a> World<'a> {
         let node = trip.node;
         let who = &mut self.nodes[node];
         if matches!(reply, StoreReply::Time | StoreReply::Written(_)) {
-            let told = StoreTime::from_reply(trip.sent, self.now, stamp, RESOLUTION);
-            who.time = who.time.and(&told);
+            let cause = StoreTime::from_reply(trip.sent, self.now, stamp, RESOLUTION);
+            who.time = who.time.and(&cause);
         }
         let time = self.time(node);
         let entropy = self.random.next();

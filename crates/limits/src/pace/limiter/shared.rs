@@ -273,7 +273,7 @@ impl Shared {
                 let soon = now + Duration::from_nanos(1);
                 Err(NotNow::NotBefore(moment.max(soon)))
             } else {
-                Err(NotNow::WhenTold)
+                Err(NotNow::OnChange)
             }
         })
     }

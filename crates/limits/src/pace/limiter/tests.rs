@@ -250,7 +250,7 @@ fn a_refused_try_leads_to_the_moment_at_which_it_succeeds() {
     assert_eq!(limiter.try_acquire(1), Err(fifth.into()));
     limiter.stop();
     clock.pass(Duration::from_secs(1));
-    let stopped = AcquireError::from(NotNow::WhenTold);
+    let stopped = AcquireError::from(NotNow::OnChange);
     assert_eq!(limiter.try_acquire(1), Err(stopped));
     use core::error::Error;
     assert_eq!(

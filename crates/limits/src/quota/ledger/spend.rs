@@ -39,7 +39,7 @@ impl From<Answer> for Verdict {
     fn from(answer: Answer) -> Self {
         match answer {
             Answer::Covered => Self::Ready,
-            Answer::Draw | Answer::Away { .. } => Self::WhenTold,
+            Answer::Draw | Answer::Away { .. } => Self::OnChange,
             Answer::Exhausted { until } | Answer::Between { until } => Self::NotBefore(until),
             Answer::Never => Self::Never,
         }
@@ -118,9 +118,9 @@ impl Ledger {
     #[must_use]
     pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
         match self.peek(cost, time).into() {
-            Verdict::WhenTold => {
+            Verdict::OnChange => {
                 let own = self.own_share_at(time);
-                own.map_or(Verdict::WhenTold, Verdict::NotBefore)
+                own.map_or(Verdict::OnChange, Verdict::NotBefore)
             }
             verdict => verdict,
         }

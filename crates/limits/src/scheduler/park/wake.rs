@@ -67,7 +67,7 @@ impl Parking {
     /// A stake in this limit became a departure, which frees at a known moment. That matters to
     /// lines that wait for a change, not to lines that wait for a moment.
     #[inline]
-    pub(crate) fn change_told(&mut self, limit: LimitId) {
+    pub(crate) fn note_change(&mut self, limit: LimitId) {
         let at = &self.limits[limit as usize];
         let waits_for_a_moment = at.is_empty() || at.all.opens.is_some();
         if !waits_for_a_moment || at.kept_for.is_some() {

@@ -61,7 +61,7 @@ impl Quotas {
         let cost = tokens.whole().saturating_add(ahead);
         match ledger.verdict(cost, &self.time.at(now)) {
             // Earlier calls will leave.
-            Verdict::Never if ahead > 0 => Verdict::WhenTold,
+            Verdict::Never if ahead > 0 => Verdict::OnChange,
             verdict => verdict,
         }
     }
