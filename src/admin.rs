@@ -246,6 +246,7 @@ pub enum Opens {
     /// After this time.
     InSeconds(f64),
     /// When a call that holds it ends; the moment is unknown.
+    #[serde(rename = "when_told")]
     OnChange,
 }
 

@@ -285,37 +285,4 @@ mod tests {
         batch.clear();
         assert_eq!(lines.take(&mut batch), None);
     }
-
-    /// A reader that takes one write for each message, and nothing after the last one.
-    struct Stalled(std::sync::mpsc::Receiver<()>);
-
-    impl Write for Stalled {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let _ = self.0.recv();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_flush_waits_for_a_slow_reader_and_gives_a_stalled_one_up_in_time() {
-        let (resume, stalled) = std::sync::mpsc::channel();
-        let writer = LogWriter::start(Stalled(stalled)).expect("a thread");
-        assert!(writer.flush(Duration::ZERO), "nothing is waiting");
-        assert_eq!(writer.event(b"one\n"), Written::Yes);
-        assert!(!writer.flush(Duration::from_millis(20)));
-        assert_eq!(writer.event(b"two\n"), Written::Yes);
-        let slow = thread::spawn(move || {
-            for _ in 0..2 {
-                thread::sleep(Duration::from_millis(20));
-                resume.send(()).expect("the writer waits");
-            }
-            resume
-        });
-        assert!(writer.flush(Duration::from_secs(60)));
-        drop(slow.join());
-    }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::admin::{
-    self, BucketState, ClassQueue, Decisions, FunctionQueue, LimitKind, LimitState, Opens,
-    PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble,
+    self, BucketState, CallersSource, ClassQueue, Decisions, FunctionQueue, LimitKind, LimitState,
+    Opens, PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble,
     QuotasState, ServeError, SharedState, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -193,34 +193,39 @@ struct Served {
     task: JoinHandle<Result<(), ServeError>>,
 }
 
+/// Serves on a free port until `stop`.
+pub(crate) async fn serve(
+    ip: std::net::IpAddr,
+    token: Option<&str>,
+    source: Arc<dyn Source>,
+    callers: Arc<dyn CallersSource>,
+    stop: &CancellationToken,
+) -> (SocketAddr, JoinHandle<Result<(), ServeError>>) {
+    let listener = TcpListener::bind((ip, 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let settings = admin::Settings {
+        bind: None,
+        token: token.map(|token| Token(token.into())),
+        allowed_hosts: ["gate.example".into()].into(),
+    };
+    let served = admin::serve(listener, settings, source, callers, stop.clone());
+    (address, tokio::spawn(served))
+}
+
 impl Served {
     async fn start(token: Option<&str>) -> Self {
         Self::at(Ipv4Addr::LOCALHOST.into(), token).await
     }
 
     async fn at(ip: std::net::IpAddr, token: Option<&str>) -> Self {
-        let listener = TcpListener::bind((ip, 0)).await.expect("a free port");
-        let address = listener.local_addr().expect("bound");
         let source = Arc::new(Fake {
             ready: Mutex::new(Ok(())),
             hangs: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
         });
         let stop = CancellationToken::new();
-        let settings = admin::Settings {
-            bind: None,
-            token: token.map(|token| Token(token.into())),
-            allowed_hosts: ["gate.example".into()].into(),
-        };
-        let shown = Arc::clone(&source) as Arc<dyn Source>;
         let callers = Arc::new(crate::api::fake::Fake::new());
-        let task = tokio::spawn(admin::serve(
-            listener,
-            settings,
-            shown,
-            callers,
-            stop.clone(),
-        ));
+        let (address, task) = serve(ip, token, source.clone(), callers, &stop).await;
         Self {
             address: (Ipv4Addr::LOCALHOST, address.port()).into(),
             source,

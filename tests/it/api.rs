@@ -13,12 +13,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tidegate::admin::{self, CallersSource, Source, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::fake::Fake;
+use crate::admin::serve;
 use crate::support::{Answer, connect};
 
 /// A served admin address.
@@ -34,25 +33,10 @@ impl Served {
     }
 
     async fn with(token: Option<&str>) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener = listener.expect("a free port");
-        let address = listener.local_addr().expect("bound");
         let fake = Arc::new(Fake::new());
-        let settings = admin::Settings {
-            bind: None,
-            token: token.map(|token| Token(token.into())),
-            allowed_hosts: ["gate.example".into()].into(),
-        };
-        let shown = Arc::clone(&fake) as Arc<dyn Source>;
-        let callers = Arc::clone(&fake) as Arc<dyn CallersSource>;
         let stop = CancellationToken::new();
-        tokio::spawn(admin::serve(
-            listener,
-            settings,
-            shown,
-            callers,
-            stop.clone(),
-        ));
+        let (shown, callers) = (Arc::clone(&fake), Arc::clone(&fake));
+        let (address, _) = serve(Ipv4Addr::LOCALHOST.into(), token, shown, callers, &stop).await;
         Self {
             address,
             fake,

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use tidegate::call::{Claim, Dialect, Facts, Observe, Origin, Reason, Record, Ver
 use tidegate::callers::{self, Callers};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
+use tidegate::telemetry::writer::LogWriter;
 use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::QuotaKey;
@@ -303,8 +305,8 @@ fn a_log_that_is_off_writes_nothing() {
     assert_eq!(out.text().lines().count(), 1);
 }
 
-/// A reader of stderr that does not read until it is released.
-struct Stalled(std::sync::mpsc::Receiver<()>);
+/// A reader of stderr that takes one write for each message. Without a sender, it takes all.
+struct Stalled(mpsc::Receiver<()>);
 
 impl Write for Stalled {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -319,8 +321,27 @@ impl Write for Stalled {
 }
 
 #[test]
+fn a_flush_waits_for_a_slow_reader_and_gives_a_stalled_one_up_in_time() {
+    let (resume, stalled) = mpsc::channel();
+    let writer = LogWriter::start(Stalled(stalled)).expect("a thread");
+    assert!(writer.flush(Duration::ZERO), "nothing is waiting");
+    assert_eq!(writer.event(b"one\n"), Written::Yes);
+    assert!(!writer.flush(Duration::from_millis(20)));
+    assert_eq!(writer.event(b"two\n"), Written::Yes);
+    let slow = thread::spawn(move || {
+        for _ in 0..2 {
+            thread::sleep(Duration::from_millis(20));
+            resume.send(()).expect("the writer waits");
+        }
+        resume
+    });
+    assert!(writer.flush(Duration::from_secs(60)));
+    drop(slow.join());
+}
+
+#[test]
 fn a_reader_that_stalls_costs_lines_and_holds_up_no_call() {
-    let (resume, stalled) = std::sync::mpsc::channel();
+    let (resume, stalled) = mpsc::channel();
     let log = AccessLog::start(Stalled(stalled), Look::Json).expect("a thread");
     // More than two buffers can hold: one being written, one that fills.
     let lost = (0..40_000)

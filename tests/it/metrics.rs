@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
-use tidegate::admin::{Decisions, QuotaState, QuotaStoreState, QuotasState};
+use tidegate::admin::{QuotaStoreState, QuotasState};
 use tidegate::admit::metrics::GateNow;
 use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::callers::metrics::{Charge, LimiterNow};
@@ -150,32 +150,6 @@ fn exercise_connections(metrics: &Metrics) {
 fn exercise_quotas(metrics: &Metrics) {
     let drawn = metrics.quotas.quota_draw_seconds("rate_limit:per_user");
     drawn.observe(0.002);
-    let quota = QuotaState {
-        name: "rate_limit:per_user".into(),
-        total: 100,
-        window_seconds: 60.0,
-        on_excess: "wait",
-        mode: "enforce",
-        when_store_away: "safe",
-        safe_share: 10,
-        decisions: Decisions {
-            local: 98,
-            drew: 3,
-            waited: 2,
-            refused: 1,
-        },
-        draws: 11,
-        conflicts: 12,
-        unknown: 13,
-        unavailable: 14,
-        relinquished: 15,
-        allowed_tokens: 16,
-        overshot_tokens: 17,
-        keys: 18,
-        keys_forgotten: 19,
-        keys_in_trouble: 20,
-        used_last: Vec::new(),
-    };
     let store = QuotaStoreState {
         engine: "zookeeper",
         up: Some(true),
@@ -188,7 +162,7 @@ fn exercise_quotas(metrics: &Metrics) {
     };
     metrics.quotas.mirror(&QuotasState {
         store: Some(store),
-        quotas: vec![quota],
+        ..crate::admin::quotas(0)
     });
 }
 
@@ -284,19 +258,19 @@ fn a_scrape_shows_what_was_counted() {
         r#"tidegate_quota_decisions_total{how="drew",limit="rate_limit:per_user"} 3"#,
         r#"tidegate_quota_decisions_total{how="waited",limit="rate_limit:per_user"} 2"#,
         r#"tidegate_quota_decisions_total{how="refused",limit="rate_limit:per_user"} 1"#,
-        r#"tidegate_quota_draws_total{limit="rate_limit:per_user"} 11"#,
+        r#"tidegate_quota_draws_total{limit="rate_limit:per_user"} 5"#,
         r#"tidegate_quota_draw_seconds_count{limit="rate_limit:per_user"} 1"#,
-        r#"tidegate_quota_conflicts_total{limit="rate_limit:per_user"} 12"#,
-        r#"tidegate_quota_unknown_total{limit="rate_limit:per_user"} 13"#,
-        r#"tidegate_quota_unavailable_total{limit="rate_limit:per_user"} 14"#,
-        r#"tidegate_quota_relinquished_total{limit="rate_limit:per_user"} 15"#,
-        r#"tidegate_quota_allowed_tokens_total{limit="rate_limit:per_user"} 16"#,
-        r#"tidegate_quota_overshot_tokens_total{limit="rate_limit:per_user"} 17"#,
-        r#"tidegate_quota_keys{limit="rate_limit:per_user"} 18"#,
-        r#"tidegate_quota_keys_forgotten_total{limit="rate_limit:per_user"} 19"#,
+        r#"tidegate_quota_conflicts_total{limit="rate_limit:per_user"} 1"#,
+        r#"tidegate_quota_unknown_total{limit="rate_limit:per_user"} 2"#,
+        r#"tidegate_quota_unavailable_total{limit="rate_limit:per_user"} 3"#,
+        r#"tidegate_quota_relinquished_total{limit="rate_limit:per_user"} 4"#,
+        r#"tidegate_quota_allowed_tokens_total{limit="rate_limit:per_user"} 6"#,
+        r#"tidegate_quota_overshot_tokens_total{limit="rate_limit:per_user"} 7"#,
+        r#"tidegate_quota_keys{limit="rate_limit:per_user"} 1"#,
+        r#"tidegate_quota_keys_forgotten_total{limit="rate_limit:per_user"} 8"#,
         r#"tidegate_quota_store_up{engine="zookeeper"} 1"#,
         r#"tidegate_quota_store_time_uncertainty_seconds{engine="zookeeper"} 0.0025"#,
-        r#"tidegate_quota_keys_in_trouble{limit="rate_limit:per_user"} 20"#,
+        r#"tidegate_quota_keys_in_trouble{limit="rate_limit:per_user"} 1"#,
         r#"tidegate_quota_members{engine="zookeeper"} 3"#,
         r#"tidegate_quota_members_unexpected{engine="zookeeper"} 1"#,
         r#"tidegate_group_tokens_total{group="monitoring"} 12.5"#,
