@@ -24,7 +24,7 @@ pub struct Toml {
 
 /// The options whose change takes effect only after a restart: a hash of the value of each, by its
 /// section, the entry of an array, and its key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restarts(BTreeMap<(String, String, &'static str), u64>);
 
 impl Restarts {
@@ -40,15 +40,6 @@ impl Restarts {
         paths.collect()
     }
 }
-
-/// They follow from the options that a config has besides.
-impl PartialEq for Restarts {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Restarts {}
 
 impl Toml {
     /// Begins a section: `[queue]`, or `[[listen]]` for one of several. Further parts of the

@@ -2,7 +2,6 @@
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tidegate::admin::Token;
 use tidegate::config;
 
 use super::{EXAMPLE, LEAST, good, with};
@@ -40,10 +39,9 @@ fn the_effective_config_reads_back_as_the_same() {
     let secret = good(&with(
         "[admin]\nbind = \"0.0.0.0:9180\"\ntoken = \"s3cret\"",
     ));
-    let mut back = good(&config::effective(&secret));
-    assert_eq!(back.admin.token, Some(Token("(hidden)".into())));
-    back.admin.token.clone_from(&secret.admin.token);
-    assert_eq!(back, secret);
+    let written = config::effective(&secret);
+    assert!(!written.contains("s3cret"), "{written}");
+    assert_eq!(good(&written.replace("(hidden)", "s3cret")), secret);
 }
 
 #[test]
