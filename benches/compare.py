@@ -798,9 +798,12 @@ def main():
                                                      load, opts.rounds, opts.seconds),
             'Peers: %s; %s. Both with two threads or workers, limits on and not reached, no access log. Took %.0f s.\n' % (
                 version('haproxy', '-v'), version('nginx', '-v'), time.time() - began)]
-    old_head, old = '', []
+    old_head, old, by_hand = '', [], ''
     if os.path.exists(opts.out):
-        old_head, *old = sections(open(opts.out).read())
+        # From the first heading of the second level on, the text is from other benchmarks.
+        made, *others = re.split(r'(?m)^(?=## )', open(opts.out).read())
+        old_head, *old = sections(made)
+        by_hand = ''.join(others)
     new = sections('\n'.join(body))[1:]
     if parts == PARTS:
         # Keep the section that is written by hand.
@@ -812,7 +815,7 @@ def main():
         kept = [new.get(heading(it), it) for it in old]
         text = (old_head or '\n'.join(head) + '\n') + ''.join(kept + [it for it in new.values() if heading(it) not in known])
     with open(opts.out, 'w') as out:
-        out.write(text.rstrip() + '\n')
+        out.write((text.rstrip() + '\n\n' + by_hand).rstrip() + '\n')
     progress('written to ' + opts.out)
 
 
