@@ -245,8 +245,6 @@ impl Coalescer {
     }
 }
 
-impl Shared {}
-
 /// The observer of a write under way.
 struct Write {
     shared: Arc<Shared>,

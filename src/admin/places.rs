@@ -43,8 +43,6 @@ struct Now {
     closing: bool,
 }
 
-impl State {}
-
 impl Places {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {

@@ -26,7 +26,7 @@ words! {
         InTurn = "in_turn",
     }
 
-    /// How a window is laid.
+    /// Where a window may begin.
     pub(crate) enum WindowShape {
         Sliding = "sliding",
         Fixed = "fixed",

@@ -253,7 +253,7 @@ words! {
         Certificate = "certificate",
     }
 
-    /// What is asked of clients on TLS.
+    /// Whether a client on TLS needs a certificate.
     pub enum ClientAuth {
         /// Nothing.
         Off = "off",
@@ -359,7 +359,7 @@ labels! {
     pub enum Rejection {
         /// A PROXY header is required here, and the peer is no trusted proxy.
         UntrustedProxy = "untrusted_proxy",
-        /// What came instead of a PROXY header is none, or ends in the middle.
+        /// The connection did not begin with a whole PROXY header.
         ProxyHeader = "proxy_header",
         /// TLS is required here, and the client does not speak it.
         NotTls = "not_tls",

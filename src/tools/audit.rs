@@ -62,8 +62,8 @@ pub struct Arguments {
     /// Apply each --limit to each sidecar separately
     #[arg(long)]
     pub per_sidecar: bool,
+    /// What to assume about the logs
     #[command(flatten)]
-    /// The assumptions.
     pub assumptions: Assumptions,
 }
 

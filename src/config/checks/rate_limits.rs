@@ -51,8 +51,8 @@ fn goes_evenly(limit: &RateLimitSection, all: &Sections, notes: &Notes) {
     }
 }
 
-/// What other kinds have, and this one has not. A limit on all calls, or on those of a function,
-/// has no say in what else becomes of a call.
+/// The options that other kinds have and this one does not. A limit on all calls, or on those of a
+/// function, has no say in what else becomes of a call.
 fn has_only_its_own(both: &RateLimit, kind: Form, notes: &Notes) {
     let name = match kind {
         Form::Bucket => "a bucket",

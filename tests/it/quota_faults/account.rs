@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::Plan;
 use super::backend::Arrival;
-use super::call::{BUDGETS, CallId, DEAR, EVERYBODY, PER_USER, USERS};
+use super::call::{BUDGETS, CallId, EVERYBODY, EXPENSIVE_COST, PER_USER, USERS};
 use super::faults::{Done, Fault};
 use super::load::CONNECTIONS;
 
@@ -365,7 +365,7 @@ impl Evidence<'_> {
             let at = done.to;
             done.fault == Fault::Paused && from.saturating_sub(UNDER_WAY) <= at && at <= to
         });
-        (resumed.count() * CONNECTIONS) as u64 * DEAR
+        (resumed.count() * CONNECTIONS) as u64 * EXPENSIVE_COST
     }
 
     /// By how much any call came after one of a later window; and how much of that its sidecar was

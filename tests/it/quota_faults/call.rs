@@ -16,9 +16,9 @@ pub(super) const EVERYBODY: &str = "everybody";
 /// One for each user, and the last for all.
 pub(super) const BUDGETS: usize = USERS.len() + 1;
 /// What an expensive call costs; others cost one token.
-pub(super) const DEAR: u64 = 5;
+pub(super) const EXPENSIVE_COST: u64 = 5;
 /// One call in N is expensive.
-const DEAR_ONE_IN: u64 = 8;
+const EXPENSIVE_ONE_IN: u64 = 8;
 /// Of them, the numbers of calls are made.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKLMNPQRSTUVWX";
 
@@ -42,12 +42,16 @@ impl CallId {
     }
 
     fn is_expensive(self) -> bool {
-        u64::from(self.number).is_multiple_of(DEAR_ONE_IN)
+        u64::from(self.number).is_multiple_of(EXPENSIVE_ONE_IN)
     }
 
     /// Tokens.
     pub(super) fn cost(self) -> u64 {
-        if self.is_expensive() { DEAR } else { 1 }
+        if self.is_expensive() {
+            EXPENSIVE_COST
+        } else {
+            1
+        }
     }
 
     /// Of its user, and of all.

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::Plan;
-use super::call::{DEAR, EVERYBODY, PER_USER};
+use super::call::{EVERYBODY, EXPENSIVE_COST, PER_USER};
 use super::store::Store;
 use crate::child::Process;
 use crate::relay::{Mode, Relay};
@@ -54,7 +54,7 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
          [queue]\npostpone = \"in_turn\"\nworkers = 256\nwhen_full = \"refuse\"\n\
          [limits]\nsmapi_rate_limit_per_window = \"total:100000\"\n\
          smapi_max_outstanding_requests = 0\nsmapi_request_postpone_threshold_seconds = 1\n\
-         [costs]\nfunctions = {{ guest_get_info = {DEAR} }}\n\
+         [costs]\nfunctions = {{ guest_get_info = {EXPENSIVE_COST} }}\n\
          [quota]\nengine = \"{}\"\n{shared}\
          {}{}\
          [admin]\nbind = \"{admin}\"\n\
