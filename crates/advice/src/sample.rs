@@ -1,0 +1,43 @@
+//! One call, as any log shows it.
+
+use std::sync::Arc;
+
+/// One call that was sent to a backend.
+///
+/// Times are in nanoseconds from any moment that all samples of one analysis share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// What was called: a function of z/VM, or method and path of a request.
+    pub function: Arc<str>,
+    /// Who called, if the log says so.
+    pub caller: Option<Arc<str>>,
+    /// When it arrived at whatever wrote the log.   ns
+    pub arrived: u64,
+    /// When the backend got it. The same as `arrived` if nothing held it.   ns
+    pub started: u64,
+    /// When the backend was done with it.   ns
+    pub ended: u64,
+    /// How it ended.
+    pub ending: Ending,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// The backend did what was asked.
+    Served,
+    /// The backend says that it is overloaded.
+    Overloaded,
+    /// The backend failed: a reset, a cut answer, a time-out, a server error.
+    Failed,
+    /// The client left first.
+    Left,
+}
+
+impl Sample {
+    /// How long the backend took.   ns
+    #[must_use]
+    pub const fn took(&self) -> u64 {
+        self.ended.saturating_sub(self.started)
+    }
+}
