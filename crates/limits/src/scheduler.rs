@@ -39,6 +39,7 @@ pub use bucket::{
     Settlement, TooManyBuckets,
 };
 pub use hold::{Hold, Outcome};
+pub use moved::Jitter;
 pub use next::Step;
 pub use quota::{
     QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble,

@@ -146,22 +146,36 @@ impl<T> Scheduler<T> {
 }
 
 /// Moments within the span of the jitter at which calls come back.
-pub(super) const RETURNS: u64 = 128;
+const RETURNS: u64 = 128;
 
-/// When a call set aside comes back. The span is cut into [`RETURNS`] steps of the common clock, so
-/// that calls that come back at about the same time wake the scheduler once. With thousands aside
-/// it would otherwise wake for each.
-pub(super) fn aside_until(now: Timestamp, min: Duration, max: Duration, random: u64) -> Timestamp {
-    let drawn = (now + jitter(min, max, random)).as_nanos();
-    let step = nanos(max - min) / RETURNS;
-    if step == 0 {
-        return Timestamp::from_nanos(drawn);
-    }
-    let stepped = Timestamp::from_nanos(drawn - drawn % step);
-    if stepped < now + min {
-        stepped + Duration::from_nanos(step)
-    } else {
-        stepped
+/// For how long calls are set aside, at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jitter {
+    /// The shortest time.
+    pub min: Duration,
+    /// The longest time.
+    pub max: Duration,
+}
+
+impl Jitter {
+    /// For how long a call is set aside that is asked `now`, by 64 random bits. The range is cut into
+    /// 128 steps of the common clock, so that calls that come back at about the same time wake the
+    /// scheduler once. With thousands aside it would otherwise wake for each.
+    #[must_use]
+    pub fn draw(self, now: Timestamp, random: u64) -> Duration {
+        let Self { min, max } = self;
+        let drawn = (now + jitter(min, max, random)).as_nanos();
+        let step = nanos(max - min) / RETURNS;
+        if step == 0 {
+            return Timestamp::from_nanos(drawn).since(now);
+        }
+        let stepped = Timestamp::from_nanos(drawn - drawn % step);
+        let until = if stepped < now + min {
+            stepped + Duration::from_nanos(step)
+        } else {
+            stepped
+        };
+        until.since(now)
     }
 }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::hold::Hold;
-use super::moved::aside_until;
+use super::moved::Jitter;
 use super::park::Asked;
 use super::quota::{self, QuotaSpent};
 use super::refusal::{Reason, Refusal};
@@ -56,6 +56,17 @@ impl<T> Scheduler<T> {
     /// The next step. Call it until it returns a moment to sleep until. `entropy` returns 64 random
     /// bits per call, and is used only to set a call aside.
     pub fn next(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Step<T> {
+        self.next_with(now, &mut |_, jitter| jitter.draw(now, entropy()))
+    }
+
+    /// The same. `draw` chooses how long a call is set aside: [`Jitter::draw`] does so at random, and
+    /// a replay returns what was drawn before. At least 1 ns passes, and at most the time to the
+    /// call's deadline.
+    pub fn next_with(
+        &mut self,
+        now: Timestamp,
+        draw: &mut impl FnMut(&mut T, Jitter) -> Duration,
+    ) -> Step<T> {
         let now = self.advance(now);
         if self.queue.calls.is_empty() {
             self.to_reject.clear();
@@ -73,7 +84,7 @@ impl<T> Scheduler<T> {
         }
         self.rejoin_due(now);
         self.parking.open_due(now);
-        if let Some(step) = self.ask_all(now, entropy) {
+        if let Some(step) = self.ask_all(now, draw) {
             return step;
         }
         // Calls whose deadline is now have had their turn, if they had one.
@@ -82,7 +93,7 @@ impl<T> Scheduler<T> {
         }
         self.settle_quotas(now);
         if !self.parking.is_settled() {
-            return self.next(now, entropy);
+            return self.next_with(now, draw);
         }
         Step::sleep([
             self.bars.quotas.wake(),
@@ -95,7 +106,11 @@ impl<T> Scheduler<T> {
 
     /// Asks lines until a call leaves the queue.
     #[inline]
-    fn ask_all(&mut self, now: Timestamp, entropy: &mut impl FnMut() -> u64) -> Option<Step<T>> {
+    fn ask_all(
+        &mut self,
+        now: Timestamp,
+        draw: &mut impl FnMut(&mut T, Jitter) -> Duration,
+    ) -> Option<Step<T>> {
         let mut parked = 0;
         while let Some(asked) = self.next_asked() {
             let Asked { line, key, .. } = asked;
@@ -119,7 +134,7 @@ impl<T> Scheduler<T> {
                     return Some(self.expire(now, key, quota::reason(answer), Some(bar)));
                 }
             }
-            let Some((min, max)) = self.jitter(bar, key) else {
+            let Some(jitter) = self.jitter(bar, key) else {
                 parked += 1;
                 debug_assert!(
                     parked <= 64 + 16 * self.parking.lines(),
@@ -134,8 +149,8 @@ impl<T> Scheduler<T> {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Some(self.expire(now, key, Reason::DeadlinePassed, Some(bar)));
             }
-            let until = aside_until(now, min, max, entropy());
-            self.set_aside(now, line, key, bar, until);
+            let aside = draw(&mut self.queue.calls[key].payload, jitter);
+            self.set_aside(now, line, key, bar, now + aside);
         }
         None
     }
@@ -247,11 +262,12 @@ impl<T> Scheduler<T> {
     }
 
     /// For how long a call that this bars is set aside; `None` if it keeps its place.
-    pub(super) fn jitter(&self, bar: Bar, key: Key) -> Option<(Duration, Duration)> {
-        match bar {
-            Bar::Limit(_) => self.policy.jitter(self.queue.calls[key].call.class),
-            Bar::Bucket(_) | Bar::Quota(_) => None,
-        }
+    pub(super) fn jitter(&self, bar: Bar, key: Key) -> Option<Jitter> {
+        let (min, max) = match bar {
+            Bar::Limit(_) => self.policy.jitter(self.queue.calls[key].call.class)?,
+            Bar::Bucket(_) | Bar::Quota(_) => return None,
+        };
+        Some(Jitter { min, max })
     }
 
     fn overdue(&self, is_over: impl Fn(Timestamp) -> bool) -> Option<Key> {
