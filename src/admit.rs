@@ -10,6 +10,7 @@
 mod ask;
 pub(crate) mod backends;
 mod buckets;
+mod journal;
 pub mod metrics;
 pub(crate) mod options;
 mod permit;
@@ -33,6 +34,7 @@ use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 
 pub use self::ask::{Ask, Claimed, Waits};
+pub use self::journal::{Given, Journal};
 pub use self::permit::Permit;
 use self::permit::{AtGate, Tie};
 use self::promote::Promoted;
@@ -41,6 +43,7 @@ pub use self::quotas::QuotaAnswer;
 use self::settings::USER;
 pub use self::settings::{ClassRule, Deadline, PacedLimit, Pool, Settings, WhenFull, Window};
 pub use self::waiting::{Asked, Place, Waiting};
+use crate::call::steps::{AskedAs, What};
 use crate::call::{Destination, Fault, Generation, Record};
 use crate::telemetry::log;
 
@@ -78,6 +81,7 @@ impl Gate {
             record: Arc::clone(record),
         };
         let mut promoted = Promoted::default();
+        let mut asked = None;
         let submitted = self.queue.change(|state, now| {
             let own = state.class(&ask.class);
             let deadline = state.deadline(own, &ask, now);
@@ -91,6 +95,16 @@ impl Gate {
                 promoted.records.push(Arc::downgrade(record));
                 at_gate.tie = Tie::Rides;
             }
+            let claimed = &ask.claimed;
+            let of = AskedAs {
+                destination: backend,
+                class: Arc::clone(&state.classes[class.0 as usize].name),
+                weight: claimed.weight,
+                tokens: claimed.tokens,
+                bucket: claimed.bucket,
+                deadline,
+            };
+            asked = Some((now, of));
             let call = Call::new(ask.function, ask.arrived)
                 .backend(Backend(backend as u8))
                 .class(class)
@@ -101,7 +115,7 @@ impl Gate {
                 .quotas(ask.claimed.quotas)
                 .deadline(deadline);
             let ticket = state.lanes[lane as usize]
-                .submit(now, call, Waiter::Asking)
+                .submit(now, call, Waiter::default())
                 .map_err(|(refusal, _)| refusal)?;
             if let Some(guest) = guest.filter(|_| class == own) {
                 at_gate.tie = state.tie(&self.queue, ask.role, guest, now, &mut promoted);
@@ -109,6 +123,14 @@ impl Gate {
             Ok(state.let_through_or_wait(ticket, now, &at_gate))
         });
         promoted.tell();
+        let (now, of) = asked.expect("the change has run");
+        record.note(|facts| {
+            facts.asked = Some(of);
+            facts.step(now, What::Asked);
+            if submitted.is_err() {
+                facts.step(now, What::Refused);
+            }
+        });
         match submitted {
             Ok(told) => at_gate.asked(told),
             Err(refusal) => Asked::Answered(Err(self.queue.refusal(&refusal, backend))),
@@ -122,20 +144,25 @@ impl Gate {
         let generation = permit.generation;
         let (call, hold) = permit.into_held();
         call.record.note(|facts| facts.quotas.clear());
-        let told = self.queue.change(|state, now| {
+        let (now, told) = self.queue.change(|state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             if state.turned_away {
                 lane.give_back(now, hold);
-                return None;
+                return (now, None);
             }
-            let ticket = lane.requeue(now, hold, Waiter::Asking);
+            let ticket = lane.requeue(now, hold, Waiter::default());
             if fault != Fault::Own {
                 let spread = state.entropy.random_range(0.5..1.0);
                 state.backends.failed(call.backend, generation, now, spread);
                 state.shut(call.backend, now);
             }
-            Some(state.let_through_or_wait(ticket, now, &call))
+            (now, Some(state.let_through_or_wait(ticket, now, &call)))
         });
+        let what = match told {
+            Some(_) => What::Requeued,
+            None => What::GivenBack,
+        };
+        call.record.note(|facts| facts.step(now, what));
         match told {
             Some(told) => call.asked(told),
             None => Asked::Answered(Err(draining())),
@@ -187,7 +214,8 @@ impl Gate {
 
     /// Takes new settings: later calls meet the new limits, waiting calls keep their
     /// places, used slots stay used.
-    pub fn apply(&self, settings: &Settings) {
+    /// Returns the instant of the change.
+    pub fn apply(&self, settings: &Settings) -> Timestamp {
         let limited = policy::limited(settings, self.queue.clock.phase());
         let unlimited = policy::unlimited(settings);
         self.queue.change(|state, now| {
@@ -198,7 +226,8 @@ impl Gate {
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
-        });
+            now
+        })
     }
 
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for
@@ -232,10 +261,15 @@ impl Gate {
         self.queue.change(|state, now| {
             state.turned_away = true;
             for lane in &mut state.lanes {
-                while let Some((waiter, Waited { delays, .. })) = lane.evict(now) {
+                while let Some((mut waiter, Waited { delays, .. })) = lane.evict(now) {
+                    let no = Turn::No {
+                        refusal: None,
+                        delays,
+                        at: now,
+                        postponed: std::mem::take(&mut waiter.postponed),
+                    };
                     // A call that has just left needs no answer.
-                    let refusal = None;
-                    let _ = tell(waiter, Turn::No { refusal, delays }, &mut None);
+                    let _ = tell(waiter, no, &mut None);
                 }
             }
         });

@@ -4,6 +4,7 @@ pub mod access;
 mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
+mod journal;
 mod lately;
 #[cfg(feature = "leases")]
 pub mod lease_server;
@@ -30,6 +31,7 @@ use tracing::{error, info, warn};
 
 use self::callers::Keeper;
 use self::coordination::Coordination;
+use self::journal::Journal;
 use self::lately::Lately;
 use self::metrics::Metrics;
 use self::quotas::Quotas;
@@ -82,6 +84,7 @@ struct Shared {
     descriptors: Live<Descriptors>,
     lately: Arc<Lately>,
     gate: Gate,
+    journal: Arc<Journal>,
     coordination: Arc<Coordination>,
     quotas: Quotas,
     connections: Arc<Connections>,
@@ -220,7 +223,8 @@ impl App {
             .classifier
             .set(Classifier::new(&config.classify));
         let limits = with_costs(&config.admit, &shared.callers);
-        shared.gate.apply(&limits);
+        let at = shared.gate.apply(&limits);
+        shared.journal.reloaded(at, shared.gate.seed(), &config);
         let shares = config.coordinate.as_ref();
         shared.coordination.apply(shares, &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
@@ -406,6 +410,9 @@ impl Shared {
             buckets,
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
         let gate = Gate::new(&with_costs(&config.admit, &callers), clock);
+        let journal = Arc::new(Journal::new(Arc::clone(&access), clock));
+        journal.started(gate.seed(), &config);
+        gate.keep_journal(Arc::clone(&journal) as _);
         follow(&gate, &callers, buckets);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         metrics.config_taken(SystemTime::now());
@@ -449,6 +456,7 @@ impl Shared {
             }),
             pipeline,
             gate,
+            journal,
             coordination: Arc::new(coordination),
             quotas,
             changes: Mutex::default(),

@@ -41,6 +41,7 @@ mod refusal;
 mod reply;
 mod request;
 pub mod sdk;
+pub mod steps;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

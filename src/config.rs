@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use self::descriptors::Descriptors;
 use self::sections::Sections;
 use crate::call::BackendKind;
+use crate::call::identity::fnv1a;
 use crate::listen;
 use crate::options::tree::Table;
 use crate::options::{Catalogue, Reading, Restarts};
@@ -81,6 +82,13 @@ pub struct Config {
 }
 
 impl Config {
+    /// A number for everything that is in effect, in 32 hexadecimal digits. Configs with the same
+    /// effect have the same one (FNV-1a, 128 bits, of [`effective`]).
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        format!("{:032x}", fnv1a(self.effective.as_bytes()))
+    }
+
     /// The options that differ from those of the config before, and take effect only after a
     /// restart.
     #[must_use]

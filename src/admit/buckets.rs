@@ -12,8 +12,9 @@ use tidegate_limits::scheduler::{
 use tidegate_limits::{Caller, Fill, Tokens};
 
 use super::Gate;
-use super::queue::Waiter;
+use super::journal::Given;
 use crate::call::claim::Charged;
+use crate::call::steps::What;
 use crate::call::{Identity, Quota};
 
 impl Gate {
@@ -23,8 +24,10 @@ impl Gate {
     /// # Errors
     /// If there are too many.
     pub fn set_bucket(&self, id: BucketId, rule: BucketRule) -> Result<(), TooManyBuckets> {
-        self.queue
-            .change(|state, now| state.calls().set_bucket(now, id, rule))
+        self.queue.change(|state, now| {
+            state.given(now, Given::Bucket { id, rule: &rule });
+            state.calls().set_bucket(now, id, rule)
+        })
     }
 
     /// Removes a bucket. `reroute` returns the bucket to which each waiting call is charged
@@ -33,6 +36,7 @@ impl Gate {
         // Calls of one caller get the same charge, and there are usually many of them.
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
         self.queue.change(|state, now| {
+            state.given(now, Given::BucketGone { id });
             state.calls().remove_bucket(now, id, |call| {
                 let caller = call.caller;
                 *known.entry(caller).or_insert_with(|| reroute(caller))
@@ -48,10 +52,7 @@ impl Gate {
         let mut records = Vec::new();
         self.queue.change(|state, now| {
             state.calls().reroute_waiting(now, |_, waiter| {
-                let Waiter::Waiting { record, .. } = waiter else {
-                    return None;
-                };
-                let record = record.upgrade()?;
+                let record = waiter.record.upgrade()?;
                 let bucket = record.note(|facts| {
                     let identity = &facts.origin.identity;
                     let charged = match known.get(identity) {
@@ -60,12 +61,14 @@ impl Gate {
                             .entry(Arc::clone(identity))
                             .or_insert_with(|| charge(identity)),
                     };
+                    let bucket = charged.bucket();
                     if let Some(claim) = &mut facts.claim
                         && claim.charged != *charged
                     {
                         claim.charged = charged.clone();
+                        facts.step(now, What::Bucket(bucket));
                     }
-                    charged.bucket()
+                    bucket
                 });
                 records.push(record);
                 Some(bucket)
@@ -112,8 +115,10 @@ impl Gate {
     /// moment; `None` if there is no such limit.
     pub fn supply(&self, limit: &str, supply: Supply) -> Option<LimitNow> {
         self.queue.change(|state, now| {
+            let by = Supplier::Coordinator;
+            state.given(now, Given::Supply { limit, by, supply });
             let calls = &mut state.calls();
-            calls.supply(now, limit, Supplier::Coordinator, supply);
+            calls.supply(now, limit, by, supply);
             calls.limit_now(now, limit)
         })
     }
@@ -129,6 +134,7 @@ impl Gate {
     /// Returns its state; `None` if there is no such bucket.
     pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
         self.queue.change(|state, now| {
+            state.given(now, Given::Fill { id, supply });
             let calls = &mut state.calls();
             calls.supply_fill(now, id, supply);
             calls.bucket_now(now, id)

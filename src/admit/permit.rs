@@ -8,6 +8,7 @@ use tidegate_limits::{Hold, Timestamp};
 use super::promote::Ending;
 use super::queue::{Lane, Queue};
 use crate::call::claim::{self, Settling};
+use crate::call::steps::What;
 use crate::call::{Destination, Generation, Record, Slot, Verdict};
 
 /// A worker and a share of every limit. Given back undrawn if dropped before the call was
@@ -65,7 +66,9 @@ impl Permit {
             state.lanes[call.lane as usize].finish(now, hold, outcome, measured);
             (now, settled)
         });
+        let measured = settled.map(|settled| claim::drawn(settled.charged));
         let succeeded = call.record.note(|facts| {
+            facts.step(now, What::Ended(outcome, measured));
             facts.settled = settled;
             facts.answered = Some(now);
             facts.verdict = match outcome {
@@ -98,14 +101,20 @@ impl Slot for Permit {
             }
             now
         });
-        call.record.note(|facts| facts.sent = Some(now));
+        call.record.note(|facts| {
+            facts.step(now, What::Sent);
+            facts.sent = Some(now);
+        });
         self.sent = Some(now);
     }
 
     fn replied(&mut self) {
         let (call, hold) = self.held.as_ref().expect(HELD);
-        call.queue
-            .change(|state, now| state.lanes[call.lane as usize].replied(now, hold));
+        let now = call.queue.change(|state, now| {
+            state.lanes[call.lane as usize].replied(now, hold);
+            now
+        });
+        call.record.note(|facts| facts.step(now, What::Replied));
     }
 
     fn finish(mut self, outcome: Outcome) {
@@ -118,9 +127,14 @@ impl Drop for Permit {
         if self.sent.is_some() {
             self.end(Outcome::Failed);
         } else if let Some((call, hold)) = self.held.take() {
-            call.queue
-                .change(|state, now| state.lanes[call.lane as usize].give_back(now, hold));
-            call.record.note(|facts| facts.quotas.clear());
+            let now = call.queue.change(|state, now| {
+                state.lanes[call.lane as usize].give_back(now, hold);
+                now
+            });
+            call.record.note(|facts| {
+                facts.step(now, What::GivenBack);
+                facts.quotas.clear();
+            });
         }
     }
 }

@@ -17,6 +17,7 @@ use foldhash::HashMap;
 use tidegate_limits::{Ticket, Timestamp};
 
 use crate::call::Record;
+use crate::call::steps::What;
 
 /// The most guests. Beyond it, the least recently used one is forgotten.
 const GUESTS_MAX: usize = 4096;
@@ -171,6 +172,8 @@ pub(super) struct Promoted {
     /// The name of the other class, if a call may have moved to it.
     pub(super) class: Option<Arc<str>>,
     pub(super) records: Vec<Weak<Record>>,
+    /// When waiting calls moved to it; `None` if the call that asks did, before it was submitted.
+    pub(super) at: Option<Timestamp>,
 }
 
 impl Promoted {
@@ -179,7 +182,12 @@ impl Promoted {
             return;
         };
         for record in self.records.iter().filter_map(Weak::upgrade) {
-            record.note(|facts| facts.class = Arc::clone(&class));
+            record.note(|facts| {
+                facts.class = Arc::clone(&class);
+                if let Some(at) = self.at {
+                    facts.step(at, What::Class(Arc::clone(&class)));
+                }
+            });
         }
     }
 }

@@ -3,19 +3,21 @@
 //! Each change asks in the same step whose turn it is, at a `now` that is read under the lock. A
 //! call that waits finds its hold in a channel of its own.
 
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use tidegate_limits::scheduler::{Delays, QuotaSpent, Supplier, Supply, Waited};
+use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, Supplier, Supply, Waited};
 use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
+use super::journal::{Given, Journal};
 use super::policy;
 use super::promote::Promotions;
 use super::settings::{ClassRule, Deadline, Settings, USER, WhenFull};
@@ -61,31 +63,40 @@ pub(super) struct State {
     pub(super) wake: Option<Timestamp>,
     /// Until when the timer sleeps.
     pub(super) armed: Option<Timestamp>,
+    /// The instant of the last change. No two changes have the same one, so that a replay of the
+    /// log knows their order.
+    pub(super) last: Timestamp,
+    /// The seed of the scheduler, for a replay.
+    pub(super) seed: u64,
+    /// Where everything is noted that a replay needs besides the calls.
+    pub(super) journal: Option<Arc<dyn Journal>>,
 }
 
+/// The most postponements of one call that its access line shows. With the default times, a call
+/// that waits for two minutes has fewer.
+const POSTPONED_MAX: usize = 256;
+
 /// A call that waits for its turn.
-pub(super) enum Waiter {
-    /// The call that asks at this moment, under the lock.
-    Asking,
-    /// A waiting call.
-    Waiting {
-        tell: oneshot::Sender<Turn>,
-        /// It was put into the class of users, and stays there for any client.
-        promoted: bool,
-        /// Its record, and its caller.
-        record: Weak<Record>,
-    },
+#[derive(Default)]
+pub(super) struct Waiter {
+    /// `None` for the call that asks at this moment, under the lock.
+    pub(super) tell: Option<oneshot::Sender<Turn>>,
+    /// It was put into the class of users, and stays there for any client.
+    pub(super) promoted: bool,
+    /// Its record, and its caller.
+    pub(super) record: Weak<Record>,
+    /// When it was set aside, and for how long.
+    pub(super) postponed: Vec<(Timestamp, Duration)>,
 }
 
 impl Waiter {
-    pub(super) fn promote(&mut self) {
-        if let Self::Waiting { promoted, .. } = self {
-            *promoted = true;
+    /// Chooses how long it is set aside.
+    fn set_aside(&mut self, now: Timestamp, jitter: Jitter, random: u64) -> Duration {
+        let aside = jitter.draw(now, random);
+        if self.postponed.len() < POSTPONED_MAX {
+            self.postponed.push((now, aside));
         }
-    }
-
-    pub(super) fn is_promoted(&self) -> bool {
-        matches!(self, Self::Waiting { promoted: true, .. })
+        aside
     }
 }
 
@@ -98,11 +109,14 @@ pub(super) enum Turn {
         spent: Vec<QuotaSpent>,
         at: Timestamp,
         promoted: bool,
+        postponed: Vec<(Timestamp, Duration)>,
     },
     No {
         /// `None` while the queue is drained.
         refusal: Option<tidegate_limits::scheduler::Refusal>,
         delays: Delays,
+        at: Timestamp,
+        postponed: Vec<(Timestamp, Duration)>,
     },
 }
 
@@ -119,11 +133,10 @@ impl Queue {
         let mut entropy: StdRng = rand::make_rng();
         let limited = policy::limited(settings, clock.phase());
         let unlimited = policy::unlimited(settings);
+        // A client that knows the seed could choose the callers with which it shares turns.
+        let seed = entropy.next_u64();
         let state = State {
-            lanes: [limited, unlimited].map(|policy| {
-                // A client that knows the seed could choose the callers with which it shares turns.
-                Scheduler::with_seed(policy, entropy.next_u64())
-            }),
+            lanes: [limited, unlimited].map(|policy| Scheduler::with_seed(policy, seed)),
             backends: Backends::default(),
             entropy,
             threshold: settings.threshold,
@@ -134,6 +147,9 @@ impl Queue {
             peak: 0,
             wake: None,
             armed: None,
+            last: Timestamp::ZERO,
+            seed,
+            journal: None,
         };
         Self {
             clock,
@@ -166,7 +182,7 @@ impl Queue {
     /// Makes a change, then admits the calls that may run now.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
         let mut state = self.lock();
-        let now = self.clock.now();
+        let now = state.instant(self.clock.now());
         let result = change(&mut state, now);
         if !state.is_settled(now) {
             let asking = state.let_through(now);
@@ -248,6 +264,12 @@ impl Queue {
 }
 
 impl State {
+    /// The instant of a change: now, and after that of the change before.
+    fn instant(&mut self, now: Timestamp) -> Timestamp {
+        self.last = now.max(self.last + Duration::from_nanos(1));
+        self.last
+    }
+
     /// Whether [`let_through`](Self::let_through) would find nothing to do.
     fn is_settled(&self, now: Timestamp) -> bool {
         let mut lanes = self.lanes.iter();
@@ -310,9 +332,12 @@ impl State {
         let peak = &mut self.peak;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
-                match lane.next(now, &mut || entropy.next_u64()) {
+                let aside = &mut |waiter: &mut Waiter, jitter| {
+                    waiter.set_aside(now, jitter, entropy.next_u64())
+                };
+                match lane.next_with(now, aside) {
                     Step::Run {
-                        payload,
+                        mut payload,
                         hold,
                         waited,
                         spent,
@@ -325,7 +350,8 @@ impl State {
                             waited,
                             spent,
                             at: now,
-                            promoted: payload.is_promoted(),
+                            promoted: payload.promoted,
+                            postponed: mem::take(&mut payload.postponed),
                         };
                         if let Err(Turn::Go { hold, .. }) = tell(payload, go, &mut answer) {
                             // Its client left at this moment.
@@ -333,13 +359,18 @@ impl State {
                         }
                     }
                     Step::Expired {
-                        payload,
+                        mut payload,
                         refusal,
                         waited: Waited { delays, .. },
                     } => {
-                        let refusal = Some(refusal);
+                        let no = Turn::No {
+                            refusal: Some(refusal),
+                            delays,
+                            at: now,
+                            postponed: mem::take(&mut payload.postponed),
+                        };
                         // Likewise: no call is left to inform.
-                        let _ = tell(payload, Turn::No { refusal, delays }, &mut answer);
+                        let _ = tell(payload, no, &mut answer);
                     }
                     Step::SleepUntil(at) => {
                         wake = Some(wake.map_or(at, |wake| wake.min(at)));
@@ -385,16 +416,28 @@ impl State {
         for lane in [Lane::Limited, Lane::Unlimited] {
             let scheduler = &mut self.lanes[lane as usize];
             let in_use = scheduler.in_use(&name).unwrap_or(0);
-            scheduler.supply(now, &name, Supplier::Health, supply(in_use));
+            let supply = supply(in_use);
+            scheduler.supply(now, &name, Supplier::Health, supply);
+            if lane == Lane::Limited {
+                let (limit, by) = (&*name, Supplier::Health);
+                self.given(now, Given::Supply { limit, by, supply });
+            }
+        }
+    }
+
+    /// Notes what the scheduler was given.
+    pub(super) fn given(&self, now: Timestamp, what: Given<'_>) {
+        if let Some(journal) = &self.journal {
+            journal.given(now, what);
         }
     }
 }
 
 /// Informs a call in the way it waits. Gives the turn back if the call has left.
 pub(super) fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Turn> {
-    match waiter {
-        Waiter::Asking => *answer = Some(turn),
-        Waiter::Waiting { tell, .. } => tell.send(turn)?,
+    match waiter.tell {
+        None => *answer = Some(turn),
+        Some(tell) => tell.send(turn)?,
     }
     Ok(())
 }

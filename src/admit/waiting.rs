@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tidegate_limits::scheduler::Delays;
 use tidegate_limits::{Class, Ticket, Timestamp};
@@ -10,9 +11,10 @@ use tokio::sync::oneshot;
 
 use super::permit::{Acting, AtGate, Permit, Tie};
 use super::promote::{Ending, Follower, Promoted};
-use super::queue::{Lane, Queue, State, Turn, Waiter, draining};
+use super::queue::{Lane, Queue, State, Turn, draining};
 use super::settings::USER;
-use crate::call::{Destination, Refusal, Role};
+use crate::call::steps::What;
+use crate::call::{Destination, Facts, Refusal, Role};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum Told {
@@ -48,6 +50,7 @@ impl AtGate {
                 spent,
                 at,
                 promoted,
+                postponed,
             } => {
                 if promoted {
                     self.tie = Tie::Rides;
@@ -57,6 +60,8 @@ impl AtGate {
                     || waited.postponed > 0
                     || waited.delays.longest().is_some();
                 self.record.note(|facts| {
+                    note_postponed(facts, postponed);
+                    facts.step(at, What::Admitted);
                     facts.admitted = Some(at);
                     facts.quotas = spent;
                     facts.delays.extend(waited.delays);
@@ -65,15 +70,45 @@ impl AtGate {
                 });
                 Ok(Permit::new(self, hold, delayed))
             }
-            Turn::No { refusal, delays } => {
-                self.note_delays(delays);
+            Turn::No {
+                refusal,
+                delays,
+                at,
+                postponed,
+            } => {
+                self.note_end(at, ended_by(refusal.as_ref()), postponed, delays);
                 Err(refusal.map_or_else(draining, |it| self.queue.refusal(&it, self.backend)))
             }
         }
     }
 
-    fn note_delays(&self, delays: Delays) {
-        self.record.note(|facts| facts.delays.extend(delays));
+    /// Notes how its time in the queue ended without a turn.
+    fn note_end(
+        &self,
+        at: Timestamp,
+        what: What,
+        postponed: Vec<(Timestamp, Duration)>,
+        delays: Delays,
+    ) {
+        self.record.note(|facts| {
+            note_postponed(facts, postponed);
+            facts.step(at, what);
+            facts.delays.extend(delays);
+        });
+    }
+}
+
+fn note_postponed(facts: &mut Facts, postponed: Vec<(Timestamp, Duration)>) {
+    for (at, aside) in postponed {
+        facts.step(at, What::Postponed(aside));
+    }
+}
+
+/// How a call ended that was told no.
+fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> What {
+    match refusal {
+        Some(_) => What::Expired,
+        None => What::Evicted,
     }
 }
 
@@ -93,13 +128,23 @@ impl Waiting {
             return;
         };
         let ticket = *ticket;
-        call.queue.change(|state, now| {
+        let changed = call.queue.change(|state, now| {
             let lane = &mut state.lanes[call.lane as usize];
+            let waiter = lane.payload_mut(ticket)?;
+            let class = if waiter.promoted { USER } else { class };
             lane.set_deadline(ticket, deadline);
-            let waiter = lane.payload_mut(ticket);
-            let promoted = waiter.is_some_and(|waiter| waiter.is_promoted());
-            lane.reclass(now, ticket, if promoted { USER } else { class });
+            lane.reclass(now, ticket, class);
+            let class = state.classes.get(class.0 as usize);
+            Some((now, class.map(|class| Arc::clone(&class.name))))
         });
+        if let Some((now, class)) = changed {
+            call.record.note(|facts| {
+                facts.step(now, What::Deadline(deadline));
+                if let Some(class) = class {
+                    facts.step(now, What::Class(class));
+                }
+            });
+        }
     }
 
     /// Its position; `None` if its turn has come.
@@ -137,23 +182,35 @@ impl Drop for Waiting {
         let Some((call, ticket)) = self.place.take() else {
             return;
         };
-        let delays = call.queue.change(|state, now| {
+        let (at, what, postponed, delays) = call.queue.change(|state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             match self.turn.try_recv() {
                 // Informed at the moment of leaving: everything drawn is given back.
-                Ok(Turn::Go { hold, waited, .. }) => {
+                Ok(Turn::Go {
+                    hold,
+                    waited,
+                    at,
+                    postponed,
+                    ..
+                }) => {
                     lane.give_back(now, hold);
-                    waited.delays
+                    call.record.note(|facts| facts.step(at, What::Admitted));
+                    (now, What::GivenBack, postponed, waited.delays)
                 }
-                Ok(Turn::No { delays, .. }) => delays,
+                Ok(Turn::No {
+                    refusal,
+                    delays,
+                    at,
+                    postponed,
+                }) => (at, ended_by(refusal.as_ref()), postponed, delays),
                 Err(_) => {
                     let waited = lane.waited(now, ticket).unwrap_or_default();
-                    lane.cancel(now, ticket);
-                    waited.delays
+                    let waiter = lane.cancel(now, ticket).unwrap_or_default();
+                    (now, What::Left, waiter.postponed, waited.delays)
                 }
             }
         });
-        call.note_delays(delays);
+        call.note_end(at, what, postponed, delays);
     }
 }
 
@@ -196,9 +253,10 @@ impl State {
         for follower in self.promotions.begins(&guest, now) {
             let calls = &mut self.lanes[Lane::Limited as usize];
             if let Some(waiter) = calls.payload_mut(follower.ticket) {
-                waiter.promote();
+                waiter.promoted = true;
                 calls.reclass(now, follower.ticket, USER);
                 promoted.records.push(follower.record);
+                promoted.at = Some(now);
             }
         }
         let until = Acting {
@@ -224,11 +282,10 @@ impl State {
         let lane = &mut self.lanes[call.lane as usize];
         let record = Arc::downgrade(&call.record);
         let waiter = lane.payload_mut(ticket);
-        *waiter.expect("a call without an answer waits") = Waiter::Waiting {
-            tell,
-            promoted: matches!(call.tie, Tie::Rides),
-            record: Weak::clone(&record),
-        };
+        let waiter = waiter.expect("a call without an answer waits");
+        waiter.tell = Some(tell);
+        waiter.promoted = matches!(call.tie, Tie::Rides);
+        waiter.record = Weak::clone(&record);
         if let Tie::Follows(guest) = &call.tie {
             let waits = |ticket| lane.payload_mut(ticket).is_some();
             let follower = Follower { ticket, record };

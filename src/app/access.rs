@@ -8,10 +8,12 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use smallvec::SmallVec;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::scheduler::QuotaSpent;
+use tidegate_limits::scheduler::{Outcome, QuotaSpent};
 
+use crate::call::steps::{Step, What};
 use crate::call::{Claim, Facts, Peer, Reason, Verdict};
 use crate::telemetry::access::{Ascii, Look, TimeOfDay, hexadecimal, utc};
 use crate::telemetry::calls::Durations;
@@ -123,13 +125,93 @@ fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     flag(out, br#","shared":"#, facts.shared);
     flag(out, br#","handed_over":"#, facts.handed_over);
     match facts.retry_of {
-        None => out.extend_from_slice(b",\"retry_of\":null}\n"),
+        None => out.extend_from_slice(b",\"retry_of\":null"),
         Some(first) => {
             put(out, br#","retry_of":""#, &hexadecimal(first).0);
-            out.extend_from_slice(b"\"}\n");
+            out.push(b'"');
         }
     }
+    at_gate(out, facts)
+}
+
+/// The last part of a line: what the scheduler was told about the call and decided, for a replay.
+fn at_gate(out: &mut Vec<u8>, facts: &Facts) -> io::Result<()> {
+    let asked = facts.asked.as_ref();
+    number(
+        out,
+        br#","arrived_ns":"#,
+        Some(facts.origin.arrived.as_nanos()),
+    );
+    word(
+        out,
+        br#","backend":"#,
+        asked.map(|it| it.destination.label()),
+    )?;
+    number(
+        out,
+        br#","weight":"#,
+        asked.map(|it| it.weight.get().into()),
+    );
+    match asked {
+        Some(asked) => write!(out, r#","estimate":{}"#, asked.tokens.get())?,
+        None => out.extend_from_slice(br#","estimate":null"#),
+    }
+    let bucket = asked.and_then(|it| it.bucket).map(|bucket| bucket.0);
+    number(out, br#","bucket":"#, bucket);
+    let deadline = asked.and_then(|it| it.deadline);
+    number(
+        out,
+        br#","deadline_ns":"#,
+        deadline.map(Timestamp::as_nanos),
+    );
+    let mut steps: SmallVec<[&Step; 8]> = facts.steps.iter().collect();
+    // Another call's task may have noted that it was promoted.
+    steps.sort_by_key(|step| step.at);
+    out.extend_from_slice(br#","steps":["#);
+    for (nth, Step { at, what }) in steps.into_iter().enumerate() {
+        put(out, if nth == 0 { b"[\"" } else { b",[\"" }, word_of(what));
+        number(out, br#"","#, Some(at.as_nanos()));
+        match what {
+            What::Asked => word(out, b",", asked.map(|it| &*it.class))?,
+            What::Class(class) => word(out, b",", Some(class))?,
+            What::Postponed(aside) => number(out, b",", Some(nanos(*aside))),
+            What::Deadline(deadline) => number(out, b",", deadline.map(Timestamp::as_nanos)),
+            What::Bucket(bucket) => number(out, b",", bucket.map(|bucket| bucket.0)),
+            What::Ended(_, Some(measured)) => write!(out, ",{}", measured.get())?,
+            What::Ended(_, None) => out.extend_from_slice(b",null"),
+            _ => {}
+        }
+        out.push(b']');
+    }
+    out.extend_from_slice(b"]}\n");
     Ok(())
+}
+
+/// The word of a step. The gate's part of docs/access-log.md explains each.
+fn word_of(what: &What) -> &'static [u8] {
+    match what {
+        What::Asked => b"asked",
+        What::Postponed(_) => b"postponed",
+        What::Class(_) => b"class",
+        What::Deadline(_) => b"deadline",
+        What::Bucket(_) => b"bucket",
+        What::Admitted => b"admitted",
+        What::Sent => b"sent",
+        What::Replied => b"replied",
+        What::Requeued => b"requeued",
+        What::GivenBack => b"given_back",
+        What::Ended(Outcome::Served, _) => b"served",
+        What::Ended(Outcome::Overloaded, _) => b"overloaded",
+        What::Ended(Outcome::Failed, _) => b"failed",
+        What::Refused => b"refused",
+        What::Expired => b"expired",
+        What::Left => b"left",
+        What::Evicted => b"evicted",
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A key with what comes around it, and a value that is JSON.

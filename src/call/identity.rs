@@ -197,7 +197,7 @@ pub fn fitting(name: Cow<'_, str>) -> Cow<'_, str> {
 
 /// FNV-1a of 128 bits, by G. Fowler, L. C. Noll and K.-P. Vo: the same everywhere and in every
 /// version, unlike the hashes of the standard library.
-fn fnv1a(bytes: &[u8]) -> u128 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     bytes.iter().fold(BASIS, |hash, byte| {

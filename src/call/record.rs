@@ -13,6 +13,7 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, QuotaSpent};
 use tidegate_runtime::lock;
 
+use super::steps::{AskedAs, Step, Steps, What};
 use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection};
 
 labels! {
@@ -70,6 +71,10 @@ pub struct Facts {
     pub limit: Option<Arc<str>>,
     /// What it waited for in the queue, for each time in it.
     pub delays: Delays,
+    /// How it asked for its turn, if it did.
+    pub asked: Option<AskedAs>,
+    /// What happened to it at the gate. Those of two tasks may be out of order.
+    pub steps: Steps,
     /// When it was admitted.
     pub admitted: Option<Timestamp>,
     /// When its last byte left for the backend.
@@ -93,6 +98,11 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Notes a step at the gate.
+    pub fn step(&mut self, at: Timestamp, what: What) {
+        self.steps.push(Step { at, what });
+    }
+
     /// How long limits delayed it, if it was admitted.
     #[must_use]
     pub fn delayed_for(&self) -> Option<Duration> {
@@ -187,6 +197,8 @@ impl Record {
             reason: None,
             limit: None,
             delays: Delays::default(),
+            asked: None,
+            steps: Steps::new(),
             admitted: None,
             sent: None,
             answered: None,

@@ -73,6 +73,14 @@ impl AccessLog {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Writes an object as a line, if the log is for machines.
+    pub fn write_object(&self, object: &serde_json::Value) -> Written {
+        match self.look {
+            Look::Json => self.write(|out, _| writeln!(out, "{object}")),
+            Look::Text { .. } => Written::Off,
+        }
+    }
+
     /// Writes the line that `build` appends.
     pub fn write(&self, build: impl FnOnce(&mut Vec<u8>, Look) -> io::Result<()>) -> Written {
         thread_local! {

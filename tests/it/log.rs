@@ -7,21 +7,25 @@ use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use smallvec::smallvec;
 use tidegate::app::access::{AccessLine, Started};
 use tidegate::app::metrics::Metrics;
 use tidegate::app::teller::Teller;
 use tidegate::call::claim::{Charged, Counted, Deadline};
-use tidegate::call::{Claim, Dialect, Facts, Observe, Origin, Reason, Record, Verdict};
+use tidegate::call::steps::{AskedAs, Step, What};
+use tidegate::call::{
+    Claim, Destination, Dialect, Facts, Observe, Origin, Reason, Record, Verdict,
+};
 use tidegate::callers::{self, Callers};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
 use tidegate::telemetry::writer::LogWriter;
 use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::call::QuotaKey;
+use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::quota::Spent;
-use tidegate_limits::scheduler::{Delays, QuotaSpent};
-use tidegate_limits::{Timestamp, Weight};
+use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
+use tidegate_limits::{Timestamp, Tokens, Weight};
 use tidegate_runtime::Clock;
 
 use crate::support::identity;
@@ -63,6 +67,11 @@ struct Ended {
     took: Durations,
 }
 
+fn step(micros: u64, what: What) -> Step {
+    let at = Timestamp::ZERO + Duration::from_micros(micros);
+    Step { at, what }
+}
+
 fn ended() -> Ended {
     let micros = |micros| Timestamp::ZERO + Duration::from_micros(micros);
     let claim = Claim {
@@ -101,6 +110,27 @@ fn ended() -> Ended {
         reason: None,
         limit: Some("total".into()),
         delays: Delays::default(),
+        asked: Some(AskedAs {
+            destination: Destination::Socket,
+            class: "user".into(),
+            weight: Weight::ONE,
+            tokens: Tokens::new(2.5).expect("above zero"),
+            bucket: Some(BucketId(1)),
+            deadline: Some(micros(60_000_000)),
+        }),
+        // In the order in which two tasks noted them.
+        steps: smallvec![
+            step(1_000, What::Asked),
+            step(1_000, What::Postponed(Duration::from_micros(2_000))),
+            step(12_345, What::Admitted),
+            step(2_500, What::Class("polling".into())),
+            step(1_234_567, What::Sent),
+            step(1_240_000, What::Replied),
+            step(
+                1_284_667,
+                What::Ended(Outcome::Served, Tokens::new(1.5).ok())
+            ),
+        ],
         admitted: None,
         sent: Some(micros(1_234_567)),
         answered: None,
@@ -165,7 +195,10 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
-            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"retry_of":null}"#,
+            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"retry_of":null,"#,
+            r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"#,
+            r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
+            r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,
             "\n"
         )
     );

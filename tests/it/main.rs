@@ -22,6 +22,7 @@ mod documents;
 mod faults;
 mod floor_plan;
 mod forwarding;
+mod gate_lines;
 mod generated;
 mod healthcheck;
 mod http_semantics;

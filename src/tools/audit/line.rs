@@ -117,8 +117,11 @@ pub(super) fn read(line: &[u8]) -> Line {
     let Ok(fields) = serde_json::from_slice::<Value>(object) else {
         return Line::Broken("it is cut or damaged");
     };
-    if fields["target"] == "access" {
-        return access(object);
+    match fields["target"].as_str() {
+        Some("access") => return access(object),
+        // What the scheduler was given besides calls. It sends none.
+        Some("gate") => return Line::Other,
+        _ => {}
     }
     let message = fields["message"].as_str().unwrap_or_default();
     if message.starts_with("access lines lost") {
@@ -309,6 +312,8 @@ mod tests {
         assert_eq!(of(""), Line::Other);
         let other = r#"{"timestamp":"x","level":"INFO","target":"tidegate","message":"ready"}"#;
         assert_eq!(of(other), Line::Other);
+        let gate = r#"{"level":"INFO","target":"gate","event":"supply","started_us":1,"at_ns":2}"#;
+        assert_eq!(of(gate), Line::Other);
         let lost = r#"{"timestamp":"x","level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41,"target":"tidegate::telemetry::access"}"#;
         assert_eq!(of(lost), Line::Lost(41));
     }

@@ -1,0 +1,62 @@
+//! Everything that the scheduler of limited calls is given besides calls: with it and the steps in
+//! the access lines, a replay takes every decision again.
+
+use std::sync::Arc;
+
+use tidegate_limits::call::BucketId;
+use tidegate_limits::scheduler::{BucketRule, Supplier, Supply};
+use tidegate_limits::{Fill, Timestamp};
+
+use super::Gate;
+
+/// Where it is noted. Called under the lock of the gate, so it must not wait.
+pub trait Journal: Send + Sync {
+    /// The scheduler was given this, at this instant.
+    fn given(&self, at: Timestamp, what: Given<'_>);
+}
+
+/// Something that the scheduler was given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Given<'a> {
+    /// A limit may give out this much.
+    Supply {
+        /// The name of the limit.
+        limit: &'a str,
+        /// Who says so.
+        by: Supplier,
+        /// How much.
+        supply: Supply,
+    },
+    /// A bucket, or another rule for it.
+    Bucket {
+        /// Its number.
+        id: BucketId,
+        /// Its rule.
+        rule: &'a BucketRule,
+    },
+    /// A bucket fills at this rate.
+    Fill {
+        /// Its number.
+        id: BucketId,
+        /// Tokens per second.
+        supply: Supply<Fill>,
+    },
+    /// A bucket was removed.
+    BucketGone {
+        /// Its number.
+        id: BucketId,
+    },
+}
+
+impl Gate {
+    /// Notes everything there from now on.
+    pub fn keep_journal(&self, journal: Arc<dyn Journal>) {
+        self.queue.lock().journal = Some(journal);
+    }
+
+    /// The seed of the scheduler of limited calls.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.queue.lock().seed
+    }
+}

@@ -1,0 +1,145 @@
+//! The lines of the gate: what the scheduler is given besides calls. With them and the access lines,
+//! a replay takes every decision again (docs/access-log.md).
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tidegate_limits::Timestamp;
+use tidegate_limits::scheduler::{
+    BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Supplier, Supply,
+};
+use tidegate_runtime::Clock;
+
+use crate::admit::{self, Given};
+use crate::config::{self, Config};
+use crate::telemetry::access::{AccessLog, Utc, Written};
+
+/// The longest config that a line contains.   bytes
+///
+/// Readers of the log take lines of up to 64 KiB.
+const CONFIG_BYTES_MAX: usize = 48 << 10;
+
+/// Writes the lines of the gate, while the log of calls is on.
+pub(super) struct Journal {
+    access: Arc<AccessLog>,
+    clock: Clock,
+}
+
+impl Journal {
+    pub(super) fn new(access: Arc<AccessLog>, clock: Clock) -> Self {
+        Self { access, clock }
+    }
+
+    /// The process has started with this config.
+    pub(super) fn started(&self, seed: u64, config: &Config) {
+        let mut fields = self.config(config);
+        fields["seed"] = format!("{seed:016x}").into();
+        self.write(Timestamp::ZERO, "start", fields);
+    }
+
+    /// The limits of this config are in force from this instant on.
+    pub(super) fn reloaded(&self, at: Timestamp, seed: u64, config: &Config) {
+        let mut fields = self.config(config);
+        fields["seed"] = format!("{seed:016x}").into();
+        self.write(at, "reload", fields);
+    }
+
+    fn config(&self, config: &Config) -> Value {
+        let text = config::effective(config);
+        let phase = u64::try_from(self.clock.phase().as_nanos()).unwrap_or(u64::MAX);
+        json!({
+            "phase_ns": phase,
+            "fingerprint": config.fingerprint(),
+            "config": (text.len() <= CONFIG_BYTES_MAX).then_some(text),
+        })
+    }
+
+    fn write(&self, at: Timestamp, event: &str, fields: Value) {
+        let started = self.clock.phase().as_micros();
+        let mut line = json!({
+            "timestamp": Utc(self.clock.wall(at)).to_string(),
+            "level": "INFO",
+            "target": "gate",
+            "event": event,
+            "started_us": u64::try_from(started).unwrap_or(u64::MAX),
+            "at_ns": at.as_nanos(),
+        });
+        if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
+            line.extend(fields);
+        }
+        // A line that finds no room is reported as lost, like every other.
+        let (Written::Yes | Written::Off | Written::Lost) = self.access.write_object(&line);
+    }
+}
+
+impl admit::Journal for Journal {
+    fn given(&self, at: Timestamp, what: Given<'_>) {
+        // Under the gate's lock: nothing is built for nobody.
+        if !self.access.is_on() {
+            return;
+        }
+        let (event, fields) = match what {
+            Given::Supply { limit, by, supply } => {
+                let mut fields = supplied(supply);
+                fields["limit"] = limit.into();
+                fields["by"] = match by {
+                    Supplier::Health => "health".into(),
+                    _ => "coordinator".into(),
+                };
+                ("supply", fields)
+            }
+            Given::Fill { id, supply } => {
+                let rate = |supply: Supply<tidegate_limits::Fill>| match supply {
+                    Supply::Configured => (None, None, None),
+                    Supply::Capacity {
+                        capacity,
+                        expires_at,
+                        then,
+                    } => (Some(capacity.get()), expires_at, Some(then.get())),
+                };
+                let (fill, until, then) = rate(supply);
+                let until = until.map(Timestamp::as_nanos);
+                let fields = json!({"bucket": id.0, "fill": fill, "until_ns": until, "then": then});
+                ("fill", fields)
+            }
+            Given::Bucket { id, rule } => {
+                let limit = match &rule.limit {
+                    BucketLimit::Bucket { burst, fill } => {
+                        json!({"burst": burst.get(), "fill": fill.get()})
+                    }
+                    BucketLimit::Paced(pace) => json!({
+                        "rate": pace.rate().get(),
+                        "burst": pace.burst(),
+                    }),
+                };
+                let rule = json!({
+                    "name": &*rule.name,
+                    "limit": limit,
+                    "observes": rule.mode == BucketMode::Observe,
+                    "rejects": rule.on_excess == OnExcess::Reject,
+                    "by_arrival": rule.order == BucketOrder::Fifo,
+                    "settles": rule.settlement == Settlement::Measured,
+                });
+                ("bucket", json!({"bucket": id.0, "rule": rule}))
+            }
+            Given::BucketGone { id } => ("bucket_gone", json!({"bucket": id.0})),
+        };
+        self.write(at, event, fields);
+    }
+}
+
+/// What a limit may give out: `null` for what its rule allows.
+fn supplied(supply: Supply) -> Value {
+    match supply {
+        Supply::Configured => json!({"capacity": null, "until_ns": null, "then": null}),
+        Supply::Capacity {
+            capacity,
+            expires_at,
+            then,
+        } => json!({
+            "capacity": capacity,
+            "until_ns": expires_at.map(Timestamp::as_nanos),
+            "then": then,
+        }),
+    }
+}

@@ -1,0 +1,76 @@
+//! What the scheduler was told about a call, and what it decided, each with its instant: with these
+//! steps, a replay of the log takes the same decisions again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_limits::call::BucketId;
+use tidegate_limits::scheduler::Outcome;
+use tidegate_limits::{Timestamp, Tokens, Weight};
+
+use super::Destination;
+
+/// How a call asked for its turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AskedAs {
+    /// Where it was to go.
+    pub destination: Destination,
+    /// The name of the class in which it was submitted.
+    pub class: Arc<str>,
+    /// Its caller's turns for one turn of an ordinary caller.
+    pub weight: Weight,
+    /// What it draws when it is admitted.
+    pub tokens: Tokens,
+    /// The bucket that it is charged to.
+    pub bucket: Option<BucketId>,
+    /// The last moment at which it may leave the queue.
+    pub deadline: Option<Timestamp>,
+}
+
+/// One step of a call at the gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The instant of the scheduler.
+    pub at: Timestamp,
+    /// The step.
+    pub what: What,
+}
+
+/// What the scheduler was told about a call, or decided.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// It asked for its turn.
+    Asked,
+    /// It was set aside for this time, which was drawn at random.
+    Postponed(Duration),
+    /// It has another class while it waits.
+    Class(Arc<str>),
+    /// It has another deadline while it waits.
+    Deadline(Option<Timestamp>),
+    /// It is charged to another bucket while it waits.
+    Bucket(Option<BucketId>),
+    /// Its turn came.
+    Admitted,
+    /// Its bytes left for the backend.
+    Sent,
+    /// The first byte of its reply came.
+    Replied,
+    /// It could not be sent, and waits again.
+    Requeued,
+    /// It was admitted and never sent. What it drew came back.
+    GivenBack,
+    /// It ended, with its actual cost if that was measured.
+    Ended(Outcome, Option<Tokens>),
+    /// It was refused when it asked.
+    Refused,
+    /// It was refused while it waited.
+    Expired,
+    /// Its client left while it waited.
+    Left,
+    /// It was refused because the process ends.
+    Evicted,
+}
+
+/// The steps of a call. Those of an ordinary call need no allocation.
+pub type Steps = SmallVec<[Step; 5]>;
