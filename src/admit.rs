@@ -82,7 +82,7 @@ impl Gate {
         };
         let mut promoted = Promoted::default();
         let mut asked = None;
-        let submitted = self.queue.change(|state, now| {
+        let submitted = self.queue.change_in(lane, |state, now| {
             let own = state.class(&ask.class);
             let deadline = state.deadline(own, &ask, now);
             let guest = state.guest(lane, ask.role, ask.target);
@@ -144,7 +144,7 @@ impl Gate {
         let generation = permit.generation;
         let (call, hold) = permit.into_held();
         call.record.note(|facts| facts.quotas.clear());
-        let (now, told) = self.queue.change(|state, now| {
+        let (now, told) = self.queue.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             if state.turned_away {
                 lane.give_back(now, hold);
@@ -206,7 +206,7 @@ impl Gate {
                 }
             };
             tokio::select! {
-                () = due => self.queue.change(|_, _| ()),
+                () = due => self.queue.change_beside(|_, _| ()),
                 () = rearmed => {}
             }
         }
@@ -233,7 +233,7 @@ impl Gate {
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for
     /// the old one go to it.
     pub fn moved(&self, destination: Destination, generation: Generation) {
-        self.queue.change(|state, now| {
+        self.queue.change_beside(|state, now| {
             if state.backends.moved(destination, generation) {
                 state.open(destination, now);
             }

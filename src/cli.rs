@@ -47,6 +47,8 @@ enum Command {
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
     Audit(tools::audit::Arguments),
+    /// Replay access logs through the scheduler. Exit 0 the same decisions, 1 another one, 2 unknown
+    Plan(tools::plan::Arguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
     Demo(tools::lab::Arguments),
@@ -83,6 +85,7 @@ pub fn main() -> ExitCode {
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
+        Command::Plan(arguments) => tools::plan::run(&arguments),
         Command::Demo(arguments) => tools::lab::run("demo", &arguments),
         Command::Backend(arguments) => tools::lab::run("backend", &arguments),
         #[cfg(feature = "leases")]

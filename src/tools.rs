@@ -17,6 +17,12 @@ pub(crate) mod lease_server;
 pub(crate) mod limits;
 #[expect(
     clippy::disallowed_methods,
+    reason = "for commands that serve no calls"
+)]
+mod logs;
+pub mod plan;
+#[expect(
+    clippy::disallowed_methods,
     reason = "called on threads that wait, or by a command that serves no calls"
 )]
 mod runtime_file;

@@ -41,6 +41,8 @@ pub enum Given<'a> {
         /// Tokens per second.
         supply: Supply<Fill>,
     },
+    /// Limited calls were asked at an instant that is in no other line, and none left the queue.
+    Woke,
     /// A bucket was removed.
     BucketGone {
         /// Its number.

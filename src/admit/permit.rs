@@ -58,7 +58,7 @@ impl Permit {
             Outcome::Served | Outcome::Overloaded => call.settling.take(),
             Outcome::Failed => None,
         };
-        let (now, settled) = call.queue.change(|state, now| {
+        let (now, settled) = call.queue.change_in(call.lane, |state, now| {
             let settled = settling
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
@@ -94,7 +94,7 @@ impl Slot for Permit {
 
     fn sent(&mut self) {
         let (call, hold) = self.held.as_ref().expect(HELD);
-        let now = call.queue.change(|state, now| {
+        let now = call.queue.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].sent(now, hold);
             if state.backends.succeeded(call.backend, self.generation) {
                 state.open(call.backend, now);
@@ -110,7 +110,7 @@ impl Slot for Permit {
 
     fn replied(&mut self) {
         let (call, hold) = self.held.as_ref().expect(HELD);
-        let now = call.queue.change(|state, now| {
+        let now = call.queue.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].replied(now, hold);
             now
         });
@@ -127,7 +127,7 @@ impl Drop for Permit {
         if self.sent.is_some() {
             self.end(Outcome::Failed);
         } else if let Some((call, hold)) = self.held.take() {
-            let now = call.queue.change(|state, now| {
+            let now = call.queue.change_in(call.lane, |state, now| {
                 state.lanes[call.lane as usize].give_back(now, hold);
                 now
             });

@@ -66,6 +66,8 @@ pub(super) struct State {
     /// The instant of the last change. No two changes have the same one, so that a replay of the
     /// log knows their order.
     pub(super) last: Timestamp,
+    /// The change under way is in no line.
+    pub(super) is_beside: bool,
     /// The seed of the scheduler, for a replay.
     pub(super) seed: u64,
     /// Where everything is noted that a replay needs besides the calls.
@@ -148,6 +150,7 @@ impl Queue {
             wake: None,
             armed: None,
             last: Timestamp::ZERO,
+            is_beside: false,
             seed,
             journal: None,
         };
@@ -183,6 +186,7 @@ impl Queue {
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
         let mut state = self.lock();
         let now = state.instant(self.clock.now());
+        state.is_beside = false;
         let result = change(&mut state, now);
         if !state.is_settled(now) {
             let asking = state.let_through(now);
@@ -218,6 +222,28 @@ impl Queue {
             self.stirred.notify_one();
         }
         result
+    }
+
+    /// The same for a change that a call of this lane makes.
+    pub(super) fn change_in<R>(
+        &self,
+        lane: Lane,
+        change: impl FnOnce(&mut State, Timestamp) -> R,
+    ) -> R {
+        match lane {
+            Lane::Limited => self.change(change),
+            Lane::Unlimited => self.change_beside(change),
+        }
+    }
+
+    /// The same for a change that no line of a call or of the gate shows. If limited calls were asked
+    /// and none left the queue, their order may have changed nevertheless, so the instant is noted.
+    pub(super) fn change_beside<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+        self.change(|state, now| {
+            let result = change(state, now);
+            state.is_beside = true;
+            result
+        })
     }
 
     /// A refusal of the scheduler, in the words of the API.
@@ -328,11 +354,13 @@ impl State {
             self.open_for_one(backend, now);
         }
         let mut wake = self.backends.wake();
+        let mut is_silent = self.is_beside && self.calls().waiting() > 0;
         let entropy = &mut self.entropy;
         let peak = &mut self.peak;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {
             loop {
                 let aside = &mut |waiter: &mut Waiter, jitter| {
+                    is_silent &= !is_limited;
                     waiter.set_aside(now, jitter, entropy.next_u64())
                 };
                 match lane.next_with(now, aside) {
@@ -343,6 +371,7 @@ impl State {
                         spent,
                     } => {
                         if is_limited {
+                            is_silent = false;
                             *peak = lane.in_flight().max(*peak);
                         }
                         let go = Turn::Go {
@@ -363,6 +392,7 @@ impl State {
                         refusal,
                         waited: Waited { delays, .. },
                     } => {
+                        is_silent &= !is_limited;
                         let no = Turn::No {
                             refusal: Some(refusal),
                             delays,
@@ -385,6 +415,9 @@ impl State {
             wake = Some(wake.map_or(beat, |wake| wake.min(beat)));
         }
         self.wake = wake;
+        if is_silent {
+            self.given(now, Given::Woke);
+        }
         answer
     }
 

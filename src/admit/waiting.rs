@@ -128,7 +128,7 @@ impl Waiting {
             return;
         };
         let ticket = *ticket;
-        let changed = call.queue.change(|state, now| {
+        let changed = call.queue.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             let waiter = lane.payload_mut(ticket)?;
             let class = if waiter.promoted { USER } else { class };
@@ -182,7 +182,7 @@ impl Drop for Waiting {
         let Some((call, ticket)) = self.place.take() else {
             return;
         };
-        let (at, what, postponed, delays) = call.queue.change(|state, now| {
+        let (at, what, postponed, delays) = call.queue.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             match self.turn.try_recv() {
                 // Informed at the moment of leaving: everything drawn is given back.

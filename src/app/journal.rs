@@ -74,7 +74,7 @@ impl Journal {
 
 impl admit::Journal for Journal {
     fn given(&self, at: Timestamp, what: Given<'_>) {
-        // Under the gate's lock: nothing is built for nobody.
+        // Under the lock of the gate: nothing is built that no line will have.
         if !self.access.is_on() {
             return;
         }
@@ -122,6 +122,7 @@ impl admit::Journal for Journal {
                 });
                 ("bucket", json!({"bucket": id.0, "rule": rule}))
             }
+            Given::Woke => ("woke", json!({})),
             Given::BucketGone { id } => ("bucket_gone", json!({"bucket": id.0})),
         };
         self.write(at, event, fields);

@@ -10,7 +10,6 @@
 mod judge;
 mod limit;
 mod line;
-mod log;
 mod order;
 mod quota;
 mod report;
@@ -28,16 +27,16 @@ use tidegate_runtime::command::parse_duration;
 
 use self::judge::{Event, Judge, Unread};
 use self::line::Line;
-use self::log::At;
 use self::order::Order;
 use self::report::{Broken, Sidecar};
 use self::seen::Seen;
 use self::twice::{Recent, Repeated};
+use super::logs::{At, merge};
 use crate::config;
 
 pub use self::limit::{Limit, Meets, Scope, Span};
-pub use self::log::{Log, LogError};
 pub use self::report::{Report, Row, Verdict};
+pub use super::logs::{Log, LogError};
 
 /// Most processes in one run.
 const SIDECARS_MAX: usize = 4096;
@@ -194,7 +193,7 @@ pub fn audit(
         },
         crowded: None,
     };
-    log::merge(&mut logs, |at| audit.take(&at))?;
+    merge(&mut logs, |at| audit.take(&at))?;
     if let Some((name, line)) = audit.crowded {
         return Err(AuditError::Sidecars { name, line });
     }

@@ -75,7 +75,9 @@ async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
     let (status, lines) = sidecar.ended().await;
     assert!(status.success());
 
-    let gate = of_target(&lines, "gate");
+    let mut gate = of_target(&lines, "gate");
+    // Wake-ups in which no call left the queue; there may be any number.
+    gate.retain(|line| line["event"] != "woke");
     let events: Vec<_> = gate.iter().map(|line| line["event"].as_str()).collect();
     assert_eq!(events, [Some("start"), Some("reload")], "{gate:?}");
     for (line, total) in gate.iter().zip([10, 20]) {
@@ -127,7 +129,7 @@ async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
         }
     }
     assert!(postponed > 30, "30 calls met a closed window: {postponed}");
-    // A change is told one thing. What it decides has the same instant.
+    // A change gets one thing. What it decides has the same instant.
     for (at, words) in changes {
         let told = words
             .iter()

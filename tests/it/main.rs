@@ -49,6 +49,7 @@ mod operation;
 mod paced;
 mod packaging;
 mod peers;
+mod plan;
 mod pooled;
 mod process;
 mod proxied;

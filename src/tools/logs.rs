@@ -75,7 +75,7 @@ impl Log {
         let mut reader: Box<dyn BufRead> = Box::new(reader);
         let cause = match reader.fill_buf() {
             Ok(start) if start.starts_with(&GZIP) => {
-                io::Error::other("it is compressed; run gzip -dc FILE | tidegate audit … -")
+                io::Error::other("it is compressed; run gzip -dc FILE | tidegate … -")
             }
             Ok(_) => {
                 return Ok(Self {

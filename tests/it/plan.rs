@@ -1,0 +1,178 @@
+//! `tidegate plan` on logs of the real process.
+
+use std::time::Duration;
+
+use tidegate_lab::backend::{Backend, Options};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+use crate::sidecar::{Said, Sidecar, TIDEGATE, run};
+use crate::support::{array, ask, sending};
+
+fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "test"
+        bind = "127.0.0.1:0"
+        [backend]
+        socket = "{backend}"
+        [queue]
+        postpone = "{postpone}"
+        postpone_jitter = ["50ms", "150ms"]
+        capacity = 60
+        when_full = "refuse"
+        [limits]
+        smapi_rate_limit_per_window = "total:{total}, guest_list:4"
+        smapi_max_outstanding_requests = 3
+        smapi_request_postpone_threshold_seconds = 2
+        [[class]]
+        name = "user"
+        weight = 3
+        reserve_outstanding = 1
+        [[rate_limit]]
+        name = "all"
+        burst = {burst}
+        fill = 40
+        [[caller]]
+        label = "everybody"
+        match = {{ listener = "test" }}
+        rate_limit = "all"
+        [log]
+        access = true
+        format = "json"
+        [admin]
+        bind = "127.0.0.1:0"
+        "#
+    )
+}
+
+/// A storm with clients that leave, reloads, and a backend that is away in the middle.
+async fn stormy(postpone: &str, burst: u32) -> String {
+    let backend = Backend::start(Options {
+        delay: Duration::from_millis(20),
+        ..Options::on_free_ports()
+    })
+    .await
+    .expect("free ports");
+    let address = backend.socket_addr().to_string();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let nowhere = closed.local_addr().expect("it is bound").to_string();
+    drop(closed);
+    let sidecar = Sidecar::start(&config(&address, postpone, 10, burst)).await;
+    let addr = sidecar.listener("test").await;
+    let mut storm = JoinSet::new();
+    for number in 0..90 {
+        let function = ["guest_get_info", "guest_list", "guest_start"][number % 3];
+        storm.spawn(async move {
+            let call = array(function, &format!("U{number}"));
+            match number % 10 {
+                // Its client leaves while it waits.
+                7 => drop(sending(addr, call).await),
+                _ => drop(ask(addr, call).await),
+            }
+        });
+    }
+    sidecar.log().wait_from(0, &[r#"["served""#]).await;
+    sidecar.reload(&config(&nowhere, postpone, 10, burst)).await;
+    let down = [r#""event":"supply""#, r#""capacity":0"#];
+    sidecar.log().wait_from(0, &down).await;
+    sidecar.reload(&config(&address, postpone, 20, burst)).await;
+    storm.join_all().await;
+    sidecar.signal("TERM");
+    let (status, lines) = sidecar.ended().await;
+    assert!(status.success());
+    lines.join("\n")
+}
+
+async fn plan(log: &str) -> Said {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(dir.path().join("access.log"), log).expect("it can be written to");
+    let mut command = Command::new(TIDEGATE);
+    run(command.current_dir(&dir).args(["plan", "access.log"])).await
+}
+
+#[tokio::test]
+async fn a_scheduler_that_is_fed_with_a_log_takes_the_same_decision_in_every_line() {
+    for postpone in ["jitter", "in_turn"] {
+        let log = stormy(postpone, 30).await;
+        for word in ["requeued", "expired", "refused", "left", "admitted"] {
+            assert!(
+                log.contains(&format!(r#"["{word}""#)),
+                "{postpone}: no call {word}"
+            );
+        }
+        let said = plan(&log).await;
+        let told = "identity: the same decision in all 90 lines";
+        assert!(
+            said.out.contains(told),
+            "{postpone}: {}{}",
+            said.out,
+            said.err
+        );
+        assert_eq!(said.code, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn the_first_line_that_differs_is_shown_with_the_reason() {
+    let log = stormy("jitter", 200).await;
+    // A limit that was another one, a delay that was not drawn, a call that is missing.
+    let start = log
+        .find("smapi_max_outstanding_requests = 3")
+        .expect("it is in the config");
+    let mut limit = log.clone();
+    limit.replace_range(start..start + 34, "smapi_max_outstanding_requests = 2");
+    // Of a call that was admitted later: one whose client has left is not asked again.
+    let line = log
+        .lines()
+        .find(|line| line.contains(r#"["postponed""#) && line.contains(r#"["admitted""#));
+    let line = line.expect("a call was set aside");
+    let (before, rest) = line.split_once(r#"["postponed","#).expect("it was");
+    let (at, rest) = rest.split_once(',').expect("an instant");
+    let (_, rest) = rest.split_once(']').expect("a time");
+    let delay = log.replace(line, &format!(r#"{before}["postponed",{at},1]{rest}"#));
+    let mut lines: Vec<&str> = log.lines().collect();
+    let served = lines.iter().position(|line| line.contains(r#"["served""#));
+    lines.remove(served.expect("a call was served"));
+    for (what, changed) in [
+        ("limit", limit),
+        ("delay", delay),
+        ("line", lines.join("\n")),
+    ] {
+        assert_ne!(changed, log);
+        let said = plan(&changed).await;
+        assert_eq!(said.code, Some(1), "{what}: {}{}", said.out, said.err);
+        assert!(said.out.contains("access.log:"), "{}", said.out);
+        assert!(said.out.contains("decided: "), "{}", said.out);
+    }
+}
+
+#[tokio::test]
+async fn what_a_log_cannot_carry_is_said() {
+    let log = stormy("in_turn", 30).await;
+    let start = log
+        .lines()
+        .position(|line| line.contains(r#""event":"start""#));
+    let start = start.expect("it has one");
+    let without_start: Vec<_> = log.lines().skip(start + 1).collect();
+    let said = plan(&without_start.join("\n")).await;
+    assert_eq!(said.code, Some(2), "{}", said.out);
+    assert!(
+        said.out.contains("does not contain the start"),
+        "{}",
+        said.out
+    );
+    let old = log.replace(r#","steps":"#, r#","before":"#);
+    let said = plan(&old).await;
+    assert_eq!(said.code, Some(2), "{}", said.out);
+    assert!(said.out.contains("cannot be replayed"), "{}", said.out);
+    let lost = format!(
+        "{log}\n{}\n",
+        r#"{"level":"WARN","message":"access lines lost, stderr is read too slowly","lines":41}"#
+    );
+    let said = plan(&lost).await;
+    assert!(said.out.contains("41 lines were lost"), "{}", said.out);
+    let said = plan("no log").await;
+    assert_eq!(said.code, Some(2), "{}", said.out);
+}
