@@ -47,7 +47,7 @@ fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
     )
 }
 
-/// A storm with clients that leave, reloads, and a backend that is away in the middle.
+/// A storm with clients that leave, reloads, and a backend that is unreachable in the middle.
 async fn stormy(postpone: &str, burst: u32) -> String {
     let backend = Backend::start(Options {
         delay: Duration::from_millis(20),

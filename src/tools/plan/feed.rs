@@ -1,4 +1,4 @@
-//! The identity of a log: a scheduler that is told everything at the instants of the log must take
+//! The identity of a log: a scheduler that gets everything at the instants of the log must take
 //! the same decision in every line.
 
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ enum State {
 /// Something that happens at an instant. At the same instant, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Item {
-    /// A step of a call that the scheduler is told.
+    /// A step of a call that the scheduler gets.
     Told { call: u32, step: u16 },
     /// A call is changed by another one.
     Changed { call: u32, step: u16 },
@@ -183,7 +183,7 @@ impl Feeder<'_> {
         }
     }
 
-    /// Everything of one instant: what is told, then what is decided.
+    /// Everything of one instant: what the scheduler gets, then what it decides.
     fn at(&mut self, group: &[(u64, Item)]) -> Result<Result<(), Difference>, FeedError> {
         let at = group[0].0;
         let now = Timestamp::from_nanos(at);
@@ -289,7 +289,7 @@ impl Feeder<'_> {
         }
     }
 
-    /// The scheduler is told one step of a call.
+    /// The scheduler gets one step of a call.
     fn told(
         &mut self,
         now: Timestamp,

@@ -89,7 +89,7 @@ pub(super) enum What {
 }
 
 impl What {
-    /// Whether the scheduler decided it, and was not told.
+    /// Whether the scheduler decided it, and did not get it.
     pub(super) const fn is_decided(self) -> bool {
         matches!(
             self,
@@ -141,7 +141,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Reads all logs. `progress` is told the number of lines from time to time.
+    /// Reads all logs. `progress` gets the number of lines from time to time.
     ///
     /// # Errors
     ///
