@@ -47,7 +47,7 @@ enum Command {
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
     Audit(tools::audit::Arguments),
-    /// Replay access logs through the scheduler. Exit 0 the same decisions, 1 another one, 2 unknown
+    /// Replay access logs, also under another config. Exit 0 good, 1 not, 2 unknown
     Plan(tools::plan::Arguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate

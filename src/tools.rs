@@ -20,7 +20,9 @@ pub(crate) mod limits;
     reason = "for commands that serve no calls"
 )]
 mod logs;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod plan;
+mod random;
 #[expect(
     clippy::disallowed_methods,
     reason = "called on threads that wait, or by a command that serves no calls"

@@ -11,7 +11,6 @@ mod figures;
 #[cfg(feature = "leases")]
 pub mod leases;
 mod quota;
-mod random;
 mod report;
 mod scenario;
 mod setup;

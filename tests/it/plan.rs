@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -86,10 +87,113 @@ async fn stormy(postpone: &str, burst: u32) -> String {
 }
 
 async fn plan(log: &str) -> Said {
+    plan_with(log, "", &[]).await
+}
+
+/// The same with a new config and further arguments.
+async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::write(dir.path().join("access.log"), log).expect("it can be written to");
+    let write = |name, text| std::fs::write(dir.path().join(name), text);
+    write("access.log", log).expect("it can be written to");
+    write("new.toml", new).expect("it can be written to");
     let mut command = Command::new(TIDEGATE);
-    run(command.current_dir(&dir).args(["plan", "access.log"])).await
+    let command = command.current_dir(&dir).args(["plan", "access.log"]);
+    run(command.args(arguments)).await
+}
+
+/// A storm and then a steady load, in turn, with enough time for every call.
+async fn steady() -> String {
+    let backend = Backend::start(Options {
+        delay: Duration::from_millis(20),
+        ..Options::on_free_ports()
+    })
+    .await
+    .expect("free ports");
+    let address = backend.socket_addr().to_string();
+    let sidecar = Sidecar::start(&config(&address, "in_turn", 40, 1000)).await;
+    let addr = sidecar.listener("test").await;
+    let mut storm = JoinSet::new();
+    for number in 0..55 {
+        let call = array("guest_get_info", &format!("U{number}"));
+        storm.spawn(async move { ask(addr, call).await });
+    }
+    storm.join_all().await;
+    sidecar.signal("TERM");
+    let (_, lines) = sidecar.ended().await;
+    lines.join("\n")
+}
+
+#[tokio::test]
+async fn arrivals_and_service_times_alone_give_the_same_verdicts_and_waits() {
+    let log = steady().await;
+    let said = plan_with(&log, "", &["--json"]).await;
+    let report: Value = serde_json::from_str(&said.out).expect("one object");
+    let free = &report["free"];
+    assert_eq!(free["same"], 55, "{}", said.out);
+    for quantile in ["p50", "p95", "p99"] {
+        let wait = |of: &str| free[of]["wait_seconds"][quantile].as_f64();
+        let (logged, ran) = (wait("before"), wait("after"));
+        let (logged, ran) = logged.zip(ran).expect("two numbers");
+        // Timers of a loaded machine are late by a few milliseconds.
+        let bound = (0.03 * logged).max(0.05);
+        assert!((logged - ran).abs() <= bound, "{quantile}: {}", said.out);
+    }
+}
+
+#[tokio::test]
+async fn a_plan_shows_what_another_config_would_have_done() {
+    let log = steady().await;
+    // A queue of 3 refuses what a queue of 60 let wait.
+    let new = config("127.0.0.1:1", "in_turn", 40, 1000).replace("capacity = 60", "capacity = 3");
+    let arguments = ["--config=new.toml", "--clients=open", "--json"];
+    let said = plan_with(&log, &new, &arguments).await;
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let report: Value = serde_json::from_str(&said.out).expect("one object");
+    let open = &report["plan"]["open"];
+    assert_eq!(open["before"]["refused"], 0);
+    let refused = open["after"]["refused"].as_u64().expect("a number");
+    // One call goes as one ends, and 3 wait: nearly all of a storm find no place.
+    assert!((30..=52).contains(&refused), "{open}");
+    assert_eq!(open["now_refused"], refused);
+    assert_eq!(
+        open["function"]["guest_get_info"]["after"]["refused"],
+        refused
+    );
+    assert_eq!(report["plan"]["closed"], Value::Null);
+
+    let bounded = |bound: &'static str| {
+        let (log, new) = (log.clone(), new.clone());
+        async move { plan_with(&log, &new, &["--config=new.toml", bound]).await }
+    };
+    assert_eq!(bounded("--max-refused=100%").await.code, Some(0));
+    assert_eq!(bounded("--max-refused=0.1%").await.code, Some(1));
+    assert_eq!(bounded("--max-p95-wait=60s").await.code, Some(0));
+    assert_eq!(bounded("--max-refused=2x").await.code, Some(2));
+    let both = bounded("--max-p95-wait=60s").await.out;
+    for assumption in [
+        "open clients: calls arrive",
+        "closed clients: a client asks again",
+    ] {
+        assert!(both.contains(assumption), "{both}");
+    }
+
+    // The same config changes nothing.
+    let same = config("127.0.0.1:1", "in_turn", 40, 1000);
+    let said = plan_with(&log, &same, &arguments).await;
+    let report: Value = serde_json::from_str(&said.out).expect("one object");
+    let open = &report["plan"]["open"];
+    assert_eq!(open["before"], open["after"]);
+
+    // Without an identity there is no plan.
+    let changed = log.replace(
+        "smapi_max_outstanding_requests = 3",
+        "smapi_max_outstanding_requests = 2",
+    );
+    let said = plan_with(&changed, &same, &["--config=new.toml"]).await;
+    assert_eq!(said.code, Some(2));
+    assert!(said.out.contains("no plan is made"), "{}", said.out);
+    let said = plan_with(&changed, &same, &["--config=new.toml", "--force"]).await;
+    assert!(said.out.contains("open clients"), "{}", said.out);
 }
 
 #[tokio::test]

@@ -111,7 +111,8 @@ pub(super) fn feed(trace: &Trace, process: &Process) -> Result<Fed, FeedError> {
     feeder.run()
 }
 
-fn setup(gate: &Gate) -> Result<Setup, FeedError> {
+/// The settings of a config in a log.
+pub(super) fn setup(gate: &Gate) -> Result<Setup, FeedError> {
     let Some(text) = &gate.config else {
         let fingerprint = gate.fingerprint.clone().unwrap_or_default();
         return Err(FeedError::UnknownConfig(fingerprint));

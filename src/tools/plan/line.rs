@@ -34,6 +34,8 @@ pub(super) struct Call<'a> {
     #[serde(borrow)]
     pub(super) caller: Option<Cow<'a, str>>,
     #[serde(borrow)]
+    pub(super) client: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     pub(super) verdict: Cow<'a, str>,
     #[serde(borrow)]
     pub(super) limit: Option<Cow<'a, str>>,

@@ -18,6 +18,7 @@ use crate::callers::{BucketChange, Callers};
 use crate::config::{Config, Problems, read};
 
 /// The settings of the gate by one config.
+#[derive(Clone)]
 pub(super) struct Setup {
     pub(super) settings: Settings,
     /// The buckets of its rate limits, by name.
@@ -65,6 +66,16 @@ impl Setup {
         let index = classes.position(|class| &*class.name == name);
         let index = index.unwrap_or(self.settings.classes.len() - 1);
         Class(u32::try_from(index).expect("the config bounds the classes"))
+    }
+
+    /// Whether it has a rate limit of this name.
+    pub(super) fn has(&self, rule: &Rule) -> bool {
+        self.buckets.contains_key(&*rule.name)
+    }
+
+    /// Its own rule for the rate limit of this name.
+    pub(super) fn named(&self, rule: &Rule) -> Option<BucketRule> {
+        self.buckets.get(&*rule.name).cloned()
     }
 
     /// The rule of a bucket in a log. A pace is taken from the config, because the line has only

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tidegate_limits::Caller;
 
-use super::random::Random;
 use super::setup;
 use super::times::{time, time_above_zero, times};
 use crate::admit::Settings;
 use crate::options::kind::{Kind, NAME_MAX, choice, integer, line, number};
 use crate::options::{Notes, Section, options, words};
+use crate::tools::random::Random;
 
 /// The most calls in one scenario, which bounds its memory and its time.
 const CALLS_MAX: u32 = 1_000_000;

@@ -16,13 +16,13 @@ use tidegate_limits::{Call, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Ve
 
 use super::arrivals::{Planned, calls};
 use super::figures::{Ending, Run, Tally};
-use super::random::Random;
 use super::scenario::{Scenario, What};
 use super::setup::class_of;
 use crate::admit::Settings;
 use crate::admit::backends::Backends;
 use crate::admit::policy::{backend_limit, limited};
 use crate::call::{Destination, Generation};
+use crate::tools::random::Random;
 
 /// Streams of the seed, besides those of the arrivals.
 const JITTER_STREAM: u64 = 1 << 40;

@@ -10,9 +10,9 @@ use tidegate_leases::server::{Bounds, CapacityServer, Place, Settings, Templates
 use tidegate_leases::wire::{Epoch, GetCapacityRequest, Lease, ResourceRequest};
 use tidegate_limits::Timestamp;
 
-use super::super::random::Random;
 use super::scenario::{CLIENTS_EACH, Event, Scenario};
 use crate::config::lease_server;
+use crate::tools::random::Random;
 
 /// The capacity.
 pub(super) const CAPACITY: f64 = 500.0;

@@ -9,7 +9,7 @@ use tidegate_limits::quota::{
     StoreReply, StoreTime, Version, Waiting, Write,
 };
 
-use super::super::random::Random;
+use crate::tools::random::Random;
 
 /// The time of one way between a node and the store.
 const WAY: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(2));

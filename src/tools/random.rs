@@ -6,14 +6,14 @@ use std::time::Duration;
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): a
 /// counter and a mixer. More than enough to spread arrivals.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(in crate::tools) struct Random(u64);
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {
     /// Stream `stream` of a seed. Each purpose has its own stream, so a change of the limits does
     /// not change the arrivals.
-    pub(super) fn new(seed: u64, stream: u64) -> Self {
+    pub(in crate::tools) fn new(seed: u64, stream: u64) -> Self {
         let mut seeds = Self(seed);
         let first = seeds.next();
         let mut streams = Self(first ^ stream.wrapping_mul(GOLDEN));
@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// 64 random bits.
-    pub(super) fn next(&mut self) -> u64 {
+    pub(in crate::tools) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,18 +30,18 @@ impl Random {
     }
 
     /// A number in `0.0..1.0`.
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(in crate::tools) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// A whole number below another one that is not 0. The bias is below one in 2^32 for the small
     /// numbers used here.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(in crate::tools) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     /// A time between the two, both included. Equal times cost no draw.
-    pub(super) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
+    pub(in crate::tools) fn between(&mut self, (min, max): (Duration, Duration)) -> Duration {
         if min == max {
             return min;
         }
@@ -49,7 +49,7 @@ impl Random {
     }
 
     /// The time to the next of events that happen `per_second` times a second, at random.
-    pub(super) fn gap(&mut self, per_second: f64) -> Duration {
+    pub(in crate::tools) fn gap(&mut self, per_second: f64) -> Duration {
         // 1 - unit is above zero, so its logarithm is finite.
         Duration::from_secs_f64(-(1.0 - self.unit()).ln() / per_second)
     }
