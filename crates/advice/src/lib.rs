@@ -1,7 +1,0 @@
-//! What logs say about a backend, and which limits to set in front of it.
-//!
-//! [`sample::Sample`] is one call that a backend has served, whichever program logged it. Nothing in
-//! here reads a clock or a file: the caller passes bytes and samples in.
-#![forbid(unsafe_code)]
-
-pub mod sample;
