@@ -38,6 +38,7 @@ pub use self::journal::{Given, Journal};
 pub use self::permit::Permit;
 use self::permit::{AtGate, Tie};
 use self::promote::Promoted;
+pub use self::queue::POSTPONED_MAX;
 use self::queue::{Lane, Queue, Turn, Waiter, draining, tell};
 pub use self::quotas::QuotaAnswer;
 use self::settings::USER;

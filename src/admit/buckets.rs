@@ -50,7 +50,7 @@ impl Gate {
         let mut known: HashMap<Arc<Identity>, Charged> = HashMap::new();
         // Dropping a record reports it, which must not happen under the lock.
         let mut records = Vec::new();
-        self.queue.change(|state, now| {
+        self.queue.change_beside(|state, now| {
             state.calls().reroute_waiting(now, |_, waiter| {
                 let record = waiter.record.upgrade()?;
                 let bucket = record.note(|facts| {

@@ -76,7 +76,7 @@ pub(super) struct State {
 
 /// The most postponements of one call that its access line shows. With the default times, a call
 /// that waits for two minutes has fewer.
-const POSTPONED_MAX: usize = 256;
+pub const POSTPONED_MAX: usize = 256;
 
 /// A call that waits for its turn.
 #[derive(Default)]

@@ -27,31 +27,31 @@ impl Gate {
     /// Sets the quotas, by name, and the most keys of all of them.
     pub fn set_quotas(&self, rules: BTreeMap<Arc<str>, QuotaRule>, keys_max: usize) {
         self.queue
-            .change(|state, now| state.calls().set_quotas(now, rules, keys_max));
+            .change_beside(|state, now| state.calls().set_quotas(now, rules, keys_max));
     }
 
     /// Gives one key its own rule, or with `None` the rule of its quota. False if the key was
     /// forgotten.
     pub fn set_quota_rule(&self, at: QuotaRef, rule: Option<Rule>) -> bool {
         self.queue
-            .change(|state, now| state.calls().set_quota_rule(now, at, rule))
+            .change_beside(|state, now| state.calls().set_quota_rule(now, at, rule))
     }
 
     /// The number of sidecars that share the quotas. It only decides how much is drawn at once.
     pub fn set_quota_nodes(&self, nodes: u32) {
         self.queue
-            .change(|state, _| state.calls().set_quota_nodes(nodes));
+            .change_beside(|state, _| state.calls().set_quota_nodes(nodes));
     }
 
     /// The store's time.
     pub fn learn_store_time(&self, time: StoreTime) {
         self.queue
-            .change(|state, now| state.calls().learn_store_time(now, time));
+            .change_beside(|state, now| state.calls().learn_store_time(now, time));
     }
 
     /// Passes answers of the store on, after the store's time that came with them.
     pub fn answer_quotas(&self, time: StoreTime, answers: impl IntoIterator<Item = QuotaAnswer>) {
-        self.queue.change(|state, now| {
+        self.queue.change_beside(|state, now| {
             state.calls().learn_store_time(now, time);
             for QuotaAnswer {
                 at,
@@ -70,13 +70,13 @@ impl Gate {
     /// The record of this key may have changed in the store.
     pub fn tell_quota(&self, at: QuotaRef) {
         self.queue
-            .change(|state, now| state.calls().tell_quota(now, at));
+            .change_beside(|state, now| state.calls().tell_quota(now, at));
     }
 
     /// The store answers again.
     pub fn store_is_back(&self) {
         self.queue
-            .change(|state, now| state.calls().store_is_back(now));
+            .change_beside(|state, now| state.calls().store_is_back(now));
     }
 
     /// Whether the answer to a request of this key is still useful.

@@ -14,7 +14,7 @@ use crate::admit::{self, Given};
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Utc, Written};
 
-/// The longest config that a line contains.   bytes
+/// The longest config that a line contains, as JSON.   bytes
 ///
 /// Readers of the log take lines of up to 64 KiB.
 const CONFIG_BYTES_MAX: usize = 48 << 10;
@@ -46,11 +46,12 @@ impl Journal {
 
     fn config(&self, config: &Config) -> Value {
         let text = config::effective(config);
+        let is_short = Value::from(text.as_str()).to_string().len() <= CONFIG_BYTES_MAX;
         let phase = u64::try_from(self.clock.phase().as_nanos()).unwrap_or(u64::MAX);
         json!({
             "phase_ns": phase,
             "fingerprint": config.fingerprint(),
-            "config": (text.len() <= CONFIG_BYTES_MAX).then_some(text),
+            "config": is_short.then_some(text),
         })
     }
 

@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         if code == 0 || arguments.force {
             let (plan, beyond) = plans(&trace, arguments, new, old.as_ref());
             report["plan"] = plan;
-            code = code.max(u8::from(beyond));
+            code = u8::from(beyond);
         } else {
             report["plan_refused"] = "the replay does not explain the log, so a plan would mean nothing; --force makes it".into();
             code = 2;
@@ -220,7 +220,8 @@ fn identity(trace: &Trace, seed: u64) -> (Value, u8) {
         }
         rows.push(row);
     }
-    if trace.old > 0 || rows.is_empty() {
+    // What is in no line may have decided anything.
+    if trace.old + trace.lost + trace.broken > 0 || rows.is_empty() {
         code = 2;
     }
     let free = match free_identity(trace, seed) {

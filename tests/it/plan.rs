@@ -239,7 +239,12 @@ async fn the_first_line_that_differs_is_shown_with_the_reason() {
     let mut lines: Vec<&str> = log.lines().collect();
     let served = lines.iter().position(|line| line.contains(r#"["served""#));
     lines.remove(served.expect("a call was served"));
+    let expired = log.lines().find(|line| line.contains(r#"["expired""#));
+    let expired = expired.expect("a call waited too long");
+    let reason = expired.replace("deadline_passed", "queue_full");
+    let reason = log.replace(expired, &reason);
     for (what, changed) in [
+        ("reason", reason),
         ("limit", limit),
         ("delay", delay),
         ("line", lines.join("\n")),
@@ -277,6 +282,29 @@ async fn what_a_log_cannot_carry_is_said() {
     );
     let said = plan(&lost).await;
     assert!(said.out.contains("41 lines were lost"), "{}", said.out);
+    assert_eq!(said.code, Some(2), "{}", said.out);
+    let twice = format!("{log}\n{log}");
+    let said = plan(&twice).await;
+    assert_eq!(said.code, Some(0), "{}", said.out);
+    let damaged = log.replacen(
+        r#""started_us":1"#,
+        r#""started_us":18446744073709551615,"x":1"#,
+        3,
+    );
+    let said = plan(&damaged).await;
+    assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);
+    // One more postponement than a line shows.
+    let line = log.lines().find(|line| line.contains(r#"["asked""#));
+    let line = line.expect("a call asked");
+    let (before, after) = line.split_once(r#","polling"]"#).unwrap_or((line, ""));
+    let many = r#",["postponed",1,1]"#.repeat(256);
+    let many = format!(r#"{before},"polling"]{many}{after}"#);
+    let said = plan(&log.replace(line, &many)).await;
+    assert!(
+        said.out.contains("more often than a line shows"),
+        "{}",
+        said.out
+    );
     let said = plan("no log").await;
     assert_eq!(said.code, Some(2), "{}", said.out);
 }

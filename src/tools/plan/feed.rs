@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tidegate_limits::call::{Backend, QuotaKey};
-use tidegate_limits::scheduler::{Jitter, Refusal, Supplier, Supply};
+use tidegate_limits::scheduler::{Jitter, Reason, Refusal, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Fill, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight,
 };
@@ -13,6 +13,7 @@ use tidegate_limits::{
 use super::line::Gate;
 use super::setup::{Setup, bucket};
 use super::trace::{self, Name, Process, Trace, What};
+use crate::admit::POSTPONED_MAX;
 
 /// What feeding a log has shown.
 #[derive(Debug)]
@@ -49,10 +50,13 @@ pub(super) enum FeedError {
     )]
     NoStart,
     /// The config is not in the log.
-    #[error(
-        "the config {0} is not in the log, because it is larger than 48 KiB; name it with --against"
-    )]
+    #[error("the config {0} is not in the log, because it is larger than 48 KiB")]
     UnknownConfig(String),
+    /// The lines do not have all postponements.
+    #[error(
+        "{0} calls were set aside more often than a line shows, which is {POSTPONED_MAX} times, so their delays are not known"
+    )]
+    Cut(usize),
     /// The config in the log is not read as it was.
     #[error("the config in the log is not valid for this version: {0}")]
     Config(String),
@@ -96,6 +100,9 @@ struct Feeder<'t> {
 pub(super) fn feed(trace: &Trace, process: &Process) -> Result<Fed, FeedError> {
     let start = process.given.iter().find(|gate| gate.event == "start");
     let start = start.ok_or(FeedError::NoStart)?;
+    if let cut @ 1.. = process.cut() {
+        return Err(FeedError::Cut(cut));
+    }
     let setup = setup(start)?;
     let phase = Duration::from_nanos(start.phase_ns.unwrap_or(0));
     let seed = start.seed.as_deref();
@@ -146,7 +153,8 @@ impl Feeder<'_> {
 
     /// Everything that happens, by instant.
     fn items(&self) -> Vec<(u64, Item)> {
-        let mut items = Vec::new();
+        let steps = self.process.calls.iter().map(|call| call.steps.len());
+        let mut items = Vec::with_capacity(steps.sum::<usize>() + self.process.given.len());
         for (call, number) in self.process.calls.iter().zip(0..) {
             for (step, nth) in call.steps.iter().zip(0..) {
                 let (call, step_number) = (number, nth);
@@ -217,6 +225,7 @@ impl Feeder<'_> {
         mut expected: HashMap<u32, What>,
     ) -> Result<(), Difference> {
         let mut wrong = None;
+        let mut is_reason = true;
         loop {
             let draw = &mut |call: &mut u32, jitter: Jitter| match expected.remove(call) {
                 Some(What::Postponed(aside)) => Duration::from_nanos(aside),
@@ -234,16 +243,15 @@ impl Feeder<'_> {
                     payload, refusal, ..
                 } => {
                     self.states[payload as usize] = State::Over;
-                    (
-                        payload,
-                        What::Expired,
-                        format!("it is refused: {}", why(&refusal)),
-                    )
+                    let logged = &self.process.calls[payload as usize];
+                    is_reason = self.is_same(logged, &refusal);
+                    let what = format!("it is refused: {}", why(&refusal));
+                    (payload, What::Expired, what)
                 }
                 Next::SleepUntil(_) | Next::Idle => break,
             };
             let logged = expected.remove(&call);
-            if logged != Some(decided) {
+            if logged != Some(decided) || !is_reason {
                 wrong.get_or_insert((call, logged, what));
                 break;
             }
@@ -269,7 +277,12 @@ impl Feeder<'_> {
     ) -> Difference {
         let call = &self.process.calls[call as usize];
         let at = now.as_nanos();
+        let name = |name: Option<Name>| name.map_or("none", |name| self.trace.names.get(name));
         let logged = match logged {
+            Some(what @ (What::Refused | What::Expired)) => {
+                let (reason, limit) = (name(call.reason), name(call.limit));
+                format!("{what:?} at this instant: {reason} ({limit})")
+            }
             Some(what) => format!("{what:?} at this instant"),
             None => {
                 let next = call
@@ -377,11 +390,19 @@ impl Feeder<'_> {
         }
     }
 
-    /// Whether a refusal is the one in the line. A client that has left got none.
+    /// Whether a refusal is the one in the line. A client that has left got none, and its line has
+    /// no reason.
     fn is_same(&self, call: &trace::Call, refusal: &Refusal) -> bool {
         let name = |name: Option<Name>| name.map(|name| &**self.trace.names.get(name));
-        let is_aborted = name(Some(call.verdict)) == Some("aborted");
-        is_aborted || refusal.limit.is_none() || name(call.limit) == refusal.limit.as_deref()
+        let Some(logged) = name(call.reason) else {
+            return true;
+        };
+        let late = [Reason::DeadlinePassed, Reason::DeadlineUnreachable];
+        // The gate says it so while the backend is down.
+        let is_down = logged == "backend_unreachable" && late.contains(&refusal.reason);
+        let is_reason = is_down || logged == refusal.reason.as_str();
+        let is_limit = refusal.limit.is_none() || name(call.limit) == refusal.limit.as_deref();
+        is_reason && is_limit
     }
 
     /// The scheduler is given something else.

@@ -36,7 +36,7 @@ pub(super) struct Call<'a> {
     #[serde(borrow)]
     pub(super) client: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    pub(super) verdict: Cow<'a, str>,
+    pub(super) reason: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub(super) limit: Option<Cow<'a, str>>,
     pub(super) limited: bool,

@@ -8,6 +8,7 @@ use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::Outcome;
 
 use super::line::{self, Gate, Line, Value};
+use crate::admit::POSTPONED_MAX;
 use crate::tools::logs::{Log, LogError, merge};
 
 /// Longest list of lines that the report names.
@@ -51,7 +52,7 @@ pub(super) struct Call {
     pub(super) class: Name,
     pub(super) caller: u64,
     pub(super) client: Name,
-    pub(super) verdict: Name,
+    pub(super) reason: Option<Name>,
     pub(super) limit: Option<Name>,
     pub(super) backend: u8,
     pub(super) weight: u32,
@@ -119,8 +120,32 @@ struct Ids {
 impl Process {
     /// Calls between the first and the last one of the log that have no line.
     pub(super) fn missing(&self) -> u64 {
-        let all = self.ids.range.map_or(0, |(first, last)| last - first + 1);
+        let range = self.ids.range;
+        let all = range.map_or(0, |(first, last)| (last - first).saturating_add(1));
         all.saturating_sub(self.ids.seen)
+    }
+
+    /// Puts everything in order. Logs may overlap, so the same line may come twice.
+    fn complete(&mut self) {
+        let is_same = |one: &Gate, other: &Gate| {
+            let key = |it: &Gate| (it.at_ns, it.event.clone(), it.limit.clone(), it.bucket);
+            key(one) == key(other)
+        };
+        self.given.sort_by_key(|gate| gate.at_ns);
+        self.given.dedup_by(|one, other| is_same(one, other));
+        // In the order in which they asked.
+        let asked = |call: &Call| (call.steps.first().map_or(0, |step| step.at), call.id);
+        self.calls.sort_by_key(asked);
+        self.calls.dedup_by_key(|call| call.id);
+    }
+
+    /// Calls that were set aside more often than their lines show.
+    pub(super) fn cut(&self) -> usize {
+        let is_cut = |call: &&Call| {
+            let postponed = |step: &&Step| matches!(step.what, What::Postponed(_));
+            call.steps.iter().filter(postponed).count() >= POSTPONED_MAX
+        };
+        self.calls.iter().filter(is_cut).count()
     }
 }
 
@@ -162,11 +187,7 @@ impl Trace {
             trace.take(at.log, at.number, read)
         })?;
         for process in trace.processes.values_mut() {
-            process.given.sort_by_key(|gate| gate.at_ns);
-            // In the order in which they asked.
-            process
-                .calls
-                .sort_by_key(|call| call.steps.first().map_or(0, |step| step.at));
+            process.complete();
         }
         Ok(trace)
     }
@@ -176,9 +197,9 @@ impl Trace {
             Line::Call(call) => return self.call(log, number, &call),
             Line::Gate(gate) => {
                 let process = self.processes.entry(gate.started_us).or_default();
-                let at = gate.started_us + gate.at_ns / 1000;
+                let at = gate.started_us.checked_add(gate.at_ns / 1000);
                 process.given.push(*gate);
-                return Some(at);
+                return at;
             }
             Line::Lost(lines) => self.lost += lines,
             Line::Old => self.old += 1,
@@ -272,7 +293,7 @@ impl Trace {
             class: class?,
             caller: caller.strip_prefix('c')?.parse().ok()?,
             client: names.of(line.client.as_deref().unwrap_or_default()),
-            verdict: names.of(&line.verdict),
+            reason: line.reason.as_deref().map(|name| names.of(name)),
             limit: line.limit.as_deref().map(|name| names.of(name)),
             backend: super::setup::backend(line.backend.as_deref()?)?,
             weight: line.weight?,
