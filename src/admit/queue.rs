@@ -63,8 +63,8 @@ pub(super) struct State {
     pub(super) wake: Option<Timestamp>,
     /// Until when the timer sleeps.
     pub(super) armed: Option<Timestamp>,
-    /// The instant of the last change. No two changes have the same one, so that a replay of the
-    /// log knows their order.
+    /// The instant of the last change. With a journal no two changes have the same one, so that a
+    /// replay of the log knows their order.
     pub(super) last: Timestamp,
     /// The change under way is in no line.
     pub(super) is_beside: bool,
@@ -290,8 +290,11 @@ impl Queue {
 }
 
 impl State {
-    /// The instant of a change: now, and after that of the change before.
+    /// The instant of a change: now, and with a journal after that of the change before.
     fn instant(&mut self, now: Timestamp) -> Timestamp {
+        if self.journal.is_none() {
+            return now;
+        }
         self.last = now.max(self.last + Duration::from_nanos(1));
         self.last
     }
