@@ -224,8 +224,9 @@ impl Coalescer {
         }
     }
 
-    /// A write has arrived, about one guest or any. Removes the answers that it makes old, now and
-    /// again when the returned observer sees the end of the write.
+    /// A write has arrived, about one guest or any. Removes the answers that it makes old: now, when the
+    /// backend is done with the write, before its client reads the answer and asks again, and when the
+    /// returned observer sees the end of the write.
     #[must_use]
     pub fn write(&self, guest: Option<&str>, observer: Arc<dyn Observe>) -> Arc<dyn Observe> {
         let write = Write {
@@ -265,6 +266,10 @@ impl Observe for Write {
 
     fn begun(&self, id: u64, record: Weak<Record>) {
         self.observer.begun(id, record);
+    }
+
+    fn answered(&self) {
+        self.end_answers();
     }
 
     fn ended(&self, facts: &Facts) {

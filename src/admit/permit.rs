@@ -79,6 +79,7 @@ impl Permit {
             };
             outcome == Outcome::Served && facts.is_success()
         });
+        call.record.answered();
         if let (Tie::Acts { until }, true) = (&mut call.tie, succeeded) {
             until.ending = Ending::Success;
         }

@@ -149,6 +149,9 @@ pub trait Observe: Send + Sync {
     /// A call with this id has arrived.
     fn begun(&self, _: u64, _: Weak<Record>) {}
 
+    /// The backend is done with a call, whose answer is not written yet.
+    fn answered(&self) {}
+
     /// One call has ended.
     fn ended(&self, facts: &Facts);
 
@@ -268,6 +271,11 @@ impl Record {
             let is_http = facts.dialect == Dialect::Http;
             facts.status = is_http.then(|| refusal.reason.status().as_u16());
         });
+    }
+
+    /// The backend is done with it, and its answer is not written yet.
+    pub fn answered(&self) {
+        self.observer.answered();
     }
 
     /// Changes the facts.
