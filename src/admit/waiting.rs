@@ -104,7 +104,7 @@ fn note_postponed(facts: &mut Facts, postponed: Vec<(Timestamp, Duration)>) {
     }
 }
 
-/// How a call ended that was told no.
+/// How a call ended that got no turn.
 fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> What {
     match refusal {
         Some(_) => What::Expired,

@@ -102,11 +102,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => return unusable(error),
     };
     let (mut report, mut code) = identity(&trace, arguments.seed);
+    let mut tables = String::new();
     if let Some(new) = &new {
         if code == 0 || arguments.force {
-            let (plan, beyond) = plans(&trace, arguments, new, old.as_ref());
-            report["plan"] = plan;
-            code = u8::from(beyond);
+            (report["plan"], tables, code) = plans(&trace, arguments, new, old.as_ref());
         } else {
             report["plan_refused"] = "the replay does not explain the log, so a plan would mean nothing; --force makes it".into();
             code = 2;
@@ -114,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
     let text = match arguments.json {
         true => format!("{report:#}\n"),
-        false => rendered(&report),
+        false => rendered(&report) + &tables,
     };
     // A reader that closed the pipe has read enough.
     let _ = io::stdout().write_all(text.as_bytes());
@@ -131,10 +130,16 @@ fn load(path: &Path) -> Result<Setup, ExitCode> {
     }
 }
 
-/// Runs the calls under both configs. Returns the report, and whether a bound does not hold.
-fn plans(trace: &Trace, arguments: &Arguments, new: &Setup, old: Option<&Setup>) -> (Value, bool) {
+/// Runs the calls under both configs. Returns the report in both forms, and the exit code.
+fn plans(
+    trace: &Trace,
+    arguments: &Arguments,
+    new: &Setup,
+    old: Option<&Setup>,
+) -> (Value, String, u8) {
     let mut report = json!({});
-    let mut is_beyond = false;
+    let mut text = String::new();
+    let (mut is_beyond, mut is_unknown) = (false, false);
     let both = [Clients::Open, Clients::Closed];
     for clients in both
         .into_iter()
@@ -173,13 +178,23 @@ fn plans(trace: &Trace, arguments: &Arguments, new: &Setup, old: Option<&Setup>)
             .max_p95_wait
             .is_some_and(|most| p95 > most.as_secs_f64());
         let mut of = comparison.json();
+        text += &format!("\n{name} clients: {assumption}\n{}", comparison.rendered());
+        if drawn > 0 {
+            text += &format!(
+                "{drawn} calls were never sent in the log: they take as long as other calls of their functions\n"
+            );
+        }
+        for why in &unknown {
+            text += &format!("a process is left out: {why}\n");
+        }
+        is_unknown |= !unknown.is_empty();
         of["assumption"] = assumption.into();
         of["service_times_drawn"] = drawn.into();
         of["unknown"] = unknown.into();
-        of["text"] = comparison.rendered().into();
         report[name] = of;
     }
-    (report, is_beyond)
+    let code = if is_unknown { 2 } else { u8::from(is_beyond) };
+    (report, text, code)
 }
 
 /// Whether the calls of a log end and wait in a free run as they did in the log.
@@ -323,16 +338,6 @@ fn rendered(report: &Value) -> String {
     }
     if let Some(why) = report["plan_refused"].as_str() {
         text += &format!("no plan is made: {why}\n");
-    }
-    for (name, plan) in report["plan"].as_object().into_iter().flatten() {
-        let words = |key: &str| plan[key].as_str().unwrap_or_default().to_owned();
-        text += &format!("\n{name} clients: {}\n", words("assumption"));
-        text += &words("text");
-        if let Some(drawn @ 1..) = plan["service_times_drawn"].as_u64() {
-            text += &format!(
-                "{drawn} calls were never sent in the log: they take as long as other calls of their functions\n"
-            );
-        }
     }
     text
 }

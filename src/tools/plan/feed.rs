@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tidegate_limits::call::{Backend, QuotaKey};
+use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Jitter, Reason, Refusal, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Fill, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight,
@@ -425,7 +425,6 @@ pub(super) fn submitted(
     call: &trace::Call,
     deadline: Option<u64>,
 ) -> Call {
-    let none: Option<std::sync::Arc<[QuotaKey]>> = None;
     let function = std::sync::Arc::clone(trace.names.get(call.function));
     Call::new(function, Timestamp::from_nanos(call.arrived))
         .backend(Backend(call.backend))
@@ -434,7 +433,6 @@ pub(super) fn submitted(
         .weight(Weight::new(call.weight).unwrap_or(Weight::ONE))
         .tokens(call.tokens)
         .bucket(bucket(call.bucket))
-        .quotas(none)
         .deadline(deadline.map(Timestamp::from_nanos))
 }
 
