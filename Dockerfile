@@ -27,6 +27,8 @@ WORKDIR /src
 # The dependencies have their own layer: only a change of a manifest builds them again. Empty
 # files replace our sources.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/advice/Cargo.toml crates/advice/Cargo.toml
+COPY crates/backends/Cargo.toml crates/backends/Cargo.toml
 COPY crates/callers/Cargo.toml crates/callers/Cargo.toml
 COPY crates/lab/Cargo.toml crates/lab/Cargo.toml
 COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
