@@ -56,6 +56,9 @@ use crate::{admin, telemetry};
 
 /// How often counts are saved.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
+/// The time between two checkpoints in the log, from which a replay can begin.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(600);
+
 /// Time for the last answers to be written when a drain has taken too long.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -213,6 +216,7 @@ impl App {
             logs.set_level(filter(&config.telemetry.level));
         }
         let has_log = shared.logs.is_some();
+        let was_on = shared.access.is_on();
         shared.access.switch(config.telemetry.access && has_log);
         shared.conversation.set(Conversation {
             settings: config.protocol.clone(),
@@ -225,6 +229,9 @@ impl App {
         let limits = with_costs(&config.admit, &shared.callers);
         let at = shared.gate.apply(&limits);
         shared.journal.reloaded(at, shared.gate.seed(), &config);
+        if !was_on {
+            shared.journal.checkpoint(&shared.gate, &config);
+        }
         let shares = config.coordinate.as_ref();
         shared.coordination.apply(shares, &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
@@ -289,6 +296,7 @@ impl App {
         let finished =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
+            shared.gate.note(|at| shared.journal.ended(at));
             shared.coordination.close().await;
             shared.quotas.close();
             return true;
@@ -489,6 +497,24 @@ impl Shared {
         tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
         tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
         tokio::spawn(stop.clone().run_until_cancelled_owned(saving));
+        let noting = Arc::clone(self).keep_noting();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(noting));
+    }
+
+    /// Writes a checkpoint of the gate from time to time, while calls come.
+    async fn keep_noting(self: Arc<Self>) {
+        let mut beats = tokio::time::interval(CHECKPOINT_EVERY);
+        // The first comes at once, and the start has a line.
+        beats.tick().await;
+        let mut noted = self.access.coming_id();
+        loop {
+            beats.tick().await;
+            let coming = self.access.coming_id();
+            if std::mem::replace(&mut noted, coming) != coming {
+                let _one_at_a_time = self.changes();
+                self.journal.checkpoint(&self.gate, &self.config.get());
+            }
+        }
     }
 
     async fn keep_saving(self: Arc<Self>) {

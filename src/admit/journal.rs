@@ -56,6 +56,11 @@ impl Gate {
         self.queue.lock().journal = Some(journal);
     }
 
+    /// An instant at which nothing changes, and what to note at it.
+    pub fn note(&self, note: impl FnOnce(Timestamp)) {
+        self.queue.look(|_, now| note(now));
+    }
+
     /// The seed of the scheduler of limited calls.
     #[must_use]
     pub fn seed(&self) -> u64 {

@@ -1,16 +1,17 @@
 //! The lines of the gate: what the scheduler is given besides calls. With them and the access lines,
 //! a replay takes every decision again (docs/access-log.md).
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Supplier, Supply,
 };
-use tidegate_runtime::Clock;
+use tidegate_runtime::{Clock, lock};
 
-use crate::admit::{self, Given};
+use crate::admit::{self, Gate, Given};
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Utc, Written};
 
@@ -19,15 +20,24 @@ use crate::telemetry::access::{AccessLog, Utc, Written};
 /// Readers of the log take lines of up to 64 KiB.
 const CONFIG_BYTES_MAX: usize = 48 << 10;
 
+/// The most lines that a checkpoint repeats. With more, a replay needs the log since the start.
+const REPEATED_MAX: usize = 1000;
+
 /// Writes the lines of the gate, while the log of calls is on.
 pub(super) struct Journal {
     access: Arc<AccessLog>,
     clock: Clock,
+    /// What is in force besides the config, by event and what it is about.
+    in_force: Mutex<BTreeMap<(&'static str, String), Value>>,
 }
 
 impl Journal {
     pub(super) fn new(access: Arc<AccessLog>, clock: Clock) -> Self {
-        Self { access, clock }
+        Self {
+            access,
+            clock,
+            in_force: Mutex::default(),
+        }
     }
 
     /// The process has started with this config.
@@ -44,6 +54,52 @@ impl Journal {
         self.write(at, "reload", fields);
     }
 
+    /// No call comes or ends any more.
+    pub(super) fn ended(&self, at: Timestamp) {
+        self.write(at, "end", json!({}));
+    }
+
+    /// Everything that is in force, again, for logs that begin later.
+    pub(super) fn checkpoint(&self, gate: &Gate, config: &Config) {
+        if !self.access.is_on() {
+            return;
+        }
+        let mut fields = self.config(config);
+        fields["seed"] = format!("{:016x}", gate.seed()).into();
+        // Under the lock of the gate, so that nothing changes meanwhile.
+        gate.note(|at| {
+            let in_force = lock(&self.in_force);
+            if in_force.len() > REPEATED_MAX {
+                return;
+            }
+            self.write(at, "checkpoint", fields);
+            for ((event, _), fields) in &*in_force {
+                let mut fields = fields.clone();
+                fields["again"] = true.into();
+                self.write(at, event, fields);
+            }
+        });
+    }
+
+    /// Remembers what is in force.
+    fn remember(&self, event: &'static str, fields: &Value) {
+        let about = |key: &str| fields[key].to_string();
+        let mut in_force = lock(&self.in_force);
+        match event {
+            "supply" => {
+                in_force.insert((event, about("limit") + &about("by")), fields.clone());
+            }
+            "bucket" | "fill" => {
+                in_force.insert((event, about("bucket")), fields.clone());
+            }
+            "bucket_gone" => {
+                in_force.remove(&("bucket", about("bucket")));
+                in_force.remove(&("fill", about("bucket")));
+            }
+            _ => {}
+        }
+    }
+
     fn config(&self, config: &Config) -> Value {
         let text = config::effective(config);
         let is_short = Value::from(text.as_str()).to_string().len() <= CONFIG_BYTES_MAX;
@@ -56,6 +112,9 @@ impl Journal {
     }
 
     fn write(&self, at: Timestamp, event: &str, fields: Value) {
+        if !self.access.is_on() {
+            return;
+        }
         let started = self.clock.phase().as_micros();
         let mut line = json!({
             "timestamp": Utc(self.clock.wall(at)).to_string(),
@@ -75,8 +134,8 @@ impl Journal {
 
 impl admit::Journal for Journal {
     fn given(&self, at: Timestamp, what: Given<'_>) {
-        // Under the lock of the gate: nothing is built that no line will have.
-        if !self.access.is_on() {
+        // Under the lock of the gate, and often: nothing is built that no line will have.
+        if what == Given::Woke && !self.access.is_on() {
             return;
         }
         let (event, fields) = match what {
@@ -126,6 +185,7 @@ impl admit::Journal for Journal {
             Given::Woke => ("woke", json!({})),
             Given::BucketGone { id } => ("bucket_gone", json!({"bucket": id.0})),
         };
+        self.remember(event, &fields);
         self.write(at, event, fields);
     }
 }

@@ -73,6 +73,11 @@ impl AccessLog {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The id that comes next.
+    pub(crate) fn coming_id(&self) -> u64 {
+        self.next_id.load(Ordering::Relaxed)
+    }
+
     /// Writes an object as a line, if the log is for machines.
     pub fn write_object(&self, object: &serde_json::Value) -> Written {
         match self.look {

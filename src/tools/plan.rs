@@ -4,11 +4,17 @@
 //! pure function of that. So the first thing to show is the identity: fed with the log, it takes
 //! the same decision in every line.
 
+mod agenda;
 mod compare;
 mod feed;
 mod free;
+mod html;
 mod line;
+mod plans;
+mod report;
 mod setup;
+mod span;
+mod timeline;
 mod trace;
 
 use std::io::{self, IsTerminal as _, Write as _};
@@ -16,14 +22,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use tidegate_runtime::command::parse_duration;
 
-use self::compare::Comparison;
-use self::feed::{Fed, FeedError, feed};
+use self::feed::feed;
 pub use self::free::Clients;
-use self::free::{By, Load, Ran};
+use self::plans::Plan;
+use self::report::{Replayed, Report};
 use self::setup::Setup;
+use self::span::Span;
 use self::trace::Trace;
 use super::failed;
 use super::logs::Log;
@@ -59,6 +65,9 @@ pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Write the plan as a page with the timeline of both configs
+    #[arg(long, value_name = "FILE", requires = "config")]
+    pub html: Option<PathBuf>,
 }
 
 /// A share, from percent.
@@ -88,36 +97,87 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         (Ok(new), Ok(old)) => (new, old),
         (Err(code), _) | (_, Err(code)) => return code,
     };
-    let shows = io::stderr().is_terminal();
-    let trace = Trace::read(logs, |lines| {
-        if shows {
-            eprint!("\r{lines} lines read");
-        }
-    });
-    if shows {
-        eprint!("\r\x1b[K");
-    }
+    let progress = Progress::new();
+    let trace = Trace::read(logs, |lines| progress.show(&format!("{lines} lines read")));
     let trace = match trace {
         Ok(trace) => trace,
         Err(error) => return unusable(error),
     };
-    let (mut report, mut code) = identity(&trace, arguments.seed);
-    let mut tables = String::new();
+    let mut report = identity(&trace, arguments.seed, &progress);
+    let mut code = report.code();
     if let Some(new) = &new {
         if code == 0 || arguments.force {
-            (report["plan"], tables, code) = plans(&trace, arguments, new, old.as_ref());
+            progress.show("the calls run under both configs");
+            report.plans = plans(&trace, arguments, new, old.as_ref());
+            let is_unknown = report.plans.iter().any(|plan| !plan.unknown.is_empty());
+            let is_beyond = report.plans.iter().any(|plan| arguments.is_beyond(plan));
+            code = if is_unknown { 2 } else { u8::from(is_beyond) };
         } else {
-            report["plan_refused"] = "the replay does not explain the log, so a plan would mean nothing; --force makes it".into();
+            report.is_refused = true;
             code = 2;
         }
     }
+    drop(progress);
     let text = match arguments.json {
-        true => format!("{report:#}\n"),
-        false => rendered(&report) + &tables,
+        true => format!("{:#}\n", report.json()),
+        false => report.text(),
     };
     // A reader that closed the pipe has read enough.
     let _ = io::stdout().write_all(text.as_bytes());
+    if let Some(path) = &arguments.html
+        && let Err(error) = std::fs::write(path, html::page(&report))
+    {
+        return unusable(HtmlError {
+            path: path.clone(),
+            error,
+        });
+    }
     ExitCode::from(code)
+}
+
+/// The page cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}", path.display())]
+struct HtmlError {
+    path: PathBuf,
+    #[source]
+    error: io::Error,
+}
+
+/// What a person at a terminal sees while it takes time.
+struct Progress {
+    shows: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            shows: io::stderr().is_terminal(),
+        }
+    }
+
+    fn show(&self, what: &str) {
+        if self.shows {
+            eprint!("\r\x1b[K{what}");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.show("");
+    }
+}
+
+impl Arguments {
+    /// Whether a plan exceeds a bound.
+    fn is_beyond(&self, plan: &Plan) -> bool {
+        let after = &plan.comparison.all.after;
+        let most = self.max_refused;
+        let p95 = self.max_p95_wait;
+        most.is_some_and(|most| after.refused_share() > most)
+            || p95.is_some_and(|most| after.wait(950) > most.as_secs_f64())
+    }
 }
 
 fn load(path: &Path) -> Result<Setup, ExitCode> {
@@ -130,84 +190,13 @@ fn load(path: &Path) -> Result<Setup, ExitCode> {
     }
 }
 
-/// Runs the calls under both configs. Returns the report in both forms, and the exit code.
-fn plans(
-    trace: &Trace,
-    arguments: &Arguments,
-    new: &Setup,
-    old: Option<&Setup>,
-) -> (Value, String, u8) {
-    let mut report = json!({});
-    let mut text = String::new();
-    let (mut is_beyond, mut is_unknown) = (false, false);
-    let both = [Clients::Open, Clients::Closed];
-    for clients in both
-        .into_iter()
-        .filter(|it| arguments.clients.is_none_or(|only| only == *it))
-    {
-        let (name, assumption) = match clients {
-            Clients::Open => (
-                "open",
-                "calls arrive when they did in the log, whatever became of earlier ones",
-            ),
-            Clients::Closed => (
-                "closed",
-                "a client asks again as long after its answer as it did in the log",
-            ),
-        };
-        let mut comparison = Comparison::default();
-        let mut drawn = 0;
-        let mut unknown = Vec::new();
-        for process in trace.processes.values() {
-            let load = Load::new(trace, process, arguments.seed);
-            let before = old.map_or(By::Log, By::Config);
-            let run = |by: &By<'_>| free::run(&load, by, clients, arguments.seed);
-            match (run(&before), run(&By::Config(new))) {
-                (Ok(before), Ok(after)) => comparison.add(trace, process, &before, &after),
-                (Err(error), _) | (_, Err(error)) => unknown.push(error.to_string()),
-            }
-            drawn += load.drawn;
-        }
-        comparison.complete();
-        let after = &comparison.all.after;
-        is_beyond |= arguments
-            .max_refused
-            .is_some_and(|most| after.refused_share() > most);
-        let p95 = after.wait(950);
-        is_beyond |= arguments
-            .max_p95_wait
-            .is_some_and(|most| p95 > most.as_secs_f64());
-        let mut of = comparison.json();
-        text += &format!("\n{name} clients: {assumption}\n{}", comparison.rendered());
-        if drawn > 0 {
-            text += &format!(
-                "{drawn} calls were never sent in the log: they take as long as other calls of their functions\n"
-            );
-        }
-        for why in &unknown {
-            text += &format!("a process is left out: {why}\n");
-        }
-        is_unknown |= !unknown.is_empty();
-        of["assumption"] = assumption.into();
-        of["service_times_drawn"] = drawn.into();
-        of["unknown"] = unknown.into();
-        report[name] = of;
-    }
-    let code = if is_unknown { 2 } else { u8::from(is_beyond) };
-    (report, text, code)
-}
-
-/// Whether the calls of a log end and wait in a free run as they did in the log.
-fn free_identity(trace: &Trace, seed: u64) -> Result<Comparison, FeedError> {
-    let mut comparison = Comparison::default();
-    for process in trace.processes.values() {
-        let load = Load::new(trace, process, seed);
-        let ran = free::run(&load, &By::Log, Clients::Open, seed)?;
-        let logged: Vec<_> = process.calls.iter().map(Ran::logged).collect();
-        comparison.add(trace, process, &logged, &ran);
-    }
-    comparison.complete();
-    Ok(comparison)
+/// Runs the calls under both configs, with each assumption about clients.
+fn plans(trace: &Trace, arguments: &Arguments, new: &Setup, old: Option<&Setup>) -> Vec<Plan> {
+    let both = [Clients::Open, Clients::Closed].into_iter();
+    let asked = both.filter(|it| arguments.clients.is_none_or(|only| only == *it));
+    asked
+        .map(|clients| plans::plan(trace, clients, new, old, arguments.seed))
+        .collect()
 }
 
 fn unusable(why: impl std::error::Error) -> ExitCode {
@@ -216,155 +205,25 @@ fn unusable(why: impl std::error::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The identity of each process, and the exit code for it.
-fn identity(trace: &Trace, seed: u64) -> (Value, u8) {
-    let mut rows = Vec::new();
-    let mut code = 0;
-    for (started, process) in &trace.processes {
-        let mut row = json!({
-            "started_us": started,
-            "calls": process.calls.len(),
-            "without_line": process.missing(),
-        });
-        match feed(trace, process) {
-            Ok(fed) => code = code.max(fed_row(&mut row, fed)),
-            Err(error) => {
-                code = 2;
-                row["unknown"] = error.to_string().into();
-            }
+/// The identity of each process, and a free run of all.
+fn identity<'t>(trace: &'t Trace, seed: u64, progress: &Progress) -> Report<'t> {
+    let replayed = trace.processes.iter().map(|(started, process)| {
+        progress.show(&format!("process {started} is replayed"));
+        let span = Span::of(process);
+        let fed = span.and_then(|span| Ok((span, feed(trace, process, &span)?)));
+        Replayed {
+            started_us: *started,
+            process,
+            fed,
         }
-        rows.push(row);
-    }
-    // What is in no line may have decided anything.
-    if trace.old + trace.lost + trace.broken > 0 || rows.is_empty() {
-        code = 2;
-    }
-    let free = match free_identity(trace, seed) {
-        Ok(comparison) => {
-            let mut free = comparison.all.json();
-            free["same"] = comparison.all.same.into();
-            free
-        }
-        Err(_) => Value::Null,
-    };
-    let report = json!({
-        "processes": rows,
-        "free": free,
-        "lost_lines": trace.lost,
-        "broken_lines": trace.broken,
-        "broken_at": trace.broken_at,
-        "lines_without_steps": trace.old,
-        "calls_with_quotas": trace.with_quota,
     });
-    (report, code)
-}
-
-/// What feeding one process has shown, and the exit code for it.
-fn fed_row(row: &mut Value, fed: Fed) -> u8 {
-    row["same"] = fed.same.into();
-    row["of"] = fed.calls.into();
-    let Some(first) = fed.first else {
-        return 0;
-    };
-    row["differs"] = json!({
-        "line": first.place,
-        "id": format!("{:016x}", first.id),
-        "at_ns": first.at,
-        "logged": first.logged,
-        "decided": first.decided,
-    });
-    1
-}
-
-/// The report for people.
-fn rendered(report: &Value) -> String {
-    let mut text = String::new();
-    let none = Vec::new();
-    let rows = report["processes"].as_array().unwrap_or(&none);
-    if rows.is_empty() {
-        text += "no line of a sidecar with steps was found; log.access = true writes them\n";
+    let processes = replayed.collect();
+    progress.show("the calls run freely");
+    Report {
+        trace,
+        processes,
+        free: plans::free_identity(trace, seed).ok(),
+        plans: Vec::new(),
+        is_refused: false,
     }
-    for row in rows {
-        let (calls, missing) = (&row["calls"], &row["without_line"]);
-        text += &format!(
-            "process {}: {calls} calls met limits, {missing} calls without a line\n",
-            row["started_us"]
-        );
-        if let Some(why) = row["unknown"].as_str() {
-            text += &format!("  identity unknown: {why}\n");
-            continue;
-        }
-        let differs = &row["differs"];
-        if differs.is_null() {
-            text += &format!("  identity: the same decision in all {} lines\n", row["of"]);
-            continue;
-        }
-        let word = |key: &str| differs[key].as_str().unwrap_or_default().to_owned();
-        text += &format!(
-            "  identity: the same decisions in {} of {} lines, until\n",
-            row["same"], row["of"]
-        );
-        text += &format!(
-            "  {} (call {}, {} ns after the start)\n",
-            word("line"),
-            word("id"),
-            differs["at_ns"]
-        );
-        text += &format!(
-            "    logged:  {}\n    decided: {}\n",
-            word("logged"),
-            word("decided")
-        );
-    }
-    text += &rendered_free(&report["free"]);
-    for (key, what) in [
-        (
-            "lost_lines",
-            "lines were lost, because the log was read too slowly: the calls in them are not known",
-        ),
-        ("broken_lines", "lines cannot be read"),
-        (
-            "lines_without_steps",
-            "access lines have no steps: the version that wrote them cannot be replayed",
-        ),
-        (
-            "calls_with_quotas",
-            "calls drew from quotas, whose stores' answers are not in the log: they are replayed without quotas",
-        ),
-    ] {
-        if let Some(count @ 1..) = report[key].as_u64() {
-            text += &format!("{count} {what}\n");
-        }
-    }
-    if let Some(why) = report["plan_refused"].as_str() {
-        text += &format!("no plan is made: {why}\n");
-    }
-    text
-}
-
-/// What a free run of the log's own config came to.
-fn rendered_free(free: &Value) -> String {
-    let (calls, same) = (free["after"]["calls"].as_u64(), free["same"].as_u64());
-    let (Some(calls @ 1..), Some(same)) = (calls, same) else {
-        return String::new();
-    };
-    #[expect(clippy::cast_precision_loss, reason = "calls are counted to 2^32")]
-    let share = same as f64 / calls as f64 * 100.0;
-    let waits = |of: &str| {
-        let waits = &free[of]["wait_seconds"];
-        let wait = |key: &str| waits[key].as_f64().unwrap_or_default();
-        format!(
-            "{} refused; waits p50 {:.3} s, p95 {:.3} s, p99 {:.3} s",
-            free[of]["refused"],
-            wait("p50"),
-            wait("p95"),
-            wait("p99")
-        )
-    };
-    format!(
-        "free run of the arrivals and service times alone: {share:.2} % of the calls end in the same way\n  \
-         in the log:      {}\n  in the free run: {}\n",
-        waits("before"),
-        waits("after"),
-    )
 }

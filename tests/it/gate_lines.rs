@@ -79,7 +79,11 @@ async fn a_storm_leaves_every_instant_of_the_scheduler_in_its_lines() {
     // Wake-ups in which no call left the queue; there may be any number.
     gate.retain(|line| line["event"] != "woke");
     let events: Vec<_> = gate.iter().map(|line| line["event"].as_str()).collect();
-    assert_eq!(events, [Some("start"), Some("reload")], "{gate:?}");
+    assert_eq!(
+        events,
+        [Some("start"), Some("reload"), Some("end")],
+        "{gate:?}"
+    );
     for (line, total) in gate.iter().zip([10, 20]) {
         let text = line["config"].as_str().expect("it is small");
         let read =

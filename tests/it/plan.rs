@@ -268,7 +268,7 @@ async fn what_a_log_cannot_carry_is_said() {
     let said = plan(&without_start.join("\n")).await;
     assert_eq!(said.code, Some(2), "{}", said.out);
     assert!(
-        said.out.contains("does not contain the start"),
+        said.out.contains("neither the start of the process"),
         "{}",
         said.out
     );
@@ -297,7 +297,8 @@ async fn what_a_log_cannot_carry_is_said() {
     let line = log.lines().find(|line| line.contains(r#"["asked""#));
     let line = line.expect("a call asked");
     let (before, after) = line.split_once(r#","polling"]"#).unwrap_or((line, ""));
-    let many = r#",["postponed",1,1]"#.repeat(256);
+    let (_, asked) = before.rsplit_once(',').expect("an instant");
+    let many = format!(r#",["postponed",{asked},1]"#).repeat(256);
     let many = format!(r#"{before},"polling"]{many}{after}"#);
     let said = plan(&log.replace(line, &many)).await;
     assert!(
@@ -307,4 +308,156 @@ async fn what_a_log_cannot_carry_is_said() {
     );
     let said = plan("no log").await;
     assert_eq!(said.code, Some(2), "{}", said.out);
+}
+
+#[tokio::test]
+async fn a_log_that_begins_in_the_middle_is_judged_from_the_first_idle_moment() {
+    let backend = Backend::start(Options {
+        delay: Duration::from_millis(20),
+        ..Options::on_free_ports()
+    })
+    .await
+    .expect("free ports");
+    let address = backend.socket_addr().to_string();
+    let new = config(&address, "jitter", 40, 30);
+    let sidecar = Sidecar::start(&new.replace("access = true", "access = false")).await;
+    let addr = sidecar.listener("test").await;
+    let storm = async |calls: usize| {
+        let mut storm = JoinSet::new();
+        for number in 0..calls {
+            let call = array("guest_get_info", &format!("U{number}"));
+            storm.spawn(async move { ask(addr, call).await });
+        }
+        storm.join_all().await;
+    };
+    storm(20).await;
+    // The log begins between two storms.
+    sidecar.reload(&new).await;
+    let checkpoint = [r#""event":"checkpoint""#];
+    sidecar.log().wait_from(0, &checkpoint).await;
+    storm(10).await;
+    // Until the windows and the bucket are full again, nothing can be judged.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    storm(25).await;
+    sidecar.signal("TERM");
+    let (_, lines) = sidecar.ended().await;
+    let log = lines.join("\n");
+    assert!(
+        log.contains(r#""again":true"#),
+        "no bucket is repeated: {log}"
+    );
+    let said = plan(&log).await;
+    let whole = said
+        .out
+        .contains("identity: the same decision in all 25 lines");
+    assert!(
+        whole && said.out.contains("10 calls are left out"),
+        "{}{}",
+        said.out,
+        said.err
+    );
+    assert_eq!(said.code, Some(0));
+
+    // Without a checkpoint, the config is not known.
+    let no_checkpoint: Vec<&str> = lines
+        .iter()
+        .map(String::as_str)
+        .filter(|line| !line.contains(r#""event":"checkpoint""#))
+        .collect();
+    let said = plan(&no_checkpoint.join("\n")).await;
+    assert!(
+        said.out
+            .contains("neither the start of the process nor a checkpoint"),
+        "{}",
+        said.out
+    );
+    assert_eq!(said.code, Some(2));
+}
+
+#[tokio::test]
+async fn calls_that_end_after_the_last_line_are_left_out() {
+    let log = stormy("jitter", 200).await;
+    assert!(log.contains(r#""event":"end""#));
+    // As if it had been read while the last calls ran.
+    let ends: Vec<usize> = log
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.contains(r#""target":"access""#))
+        .map(|(nth, _)| nth)
+        .collect();
+    let last = ends[ends.len() - 15];
+    let cut: Vec<&str> = log.lines().take(last).collect();
+    let said = plan(&cut.join("\n")).await;
+    assert!(said.out.contains("the log has no end"), "{}", said.out);
+    assert!(
+        said.out.contains("identity: the same decision in all"),
+        "{}",
+        said.out
+    );
+    assert_eq!(said.code, Some(0), "{}", said.out);
+}
+
+#[tokio::test]
+async fn assumptions_that_a_log_cannot_prove_are_in_the_report() {
+    let log = steady().await;
+    // One of 3 is kept for another class, so at most 2 at once were ever seen.
+    let larger = "smapi_max_outstanding_requests = 30";
+    let new = config("127.0.0.1:1", "in_turn", 40, 1000)
+        .replace("smapi_max_outstanding_requests = 3", larger);
+    let said = plan_with(&log, &new, &["--config=new.toml", "--clients=open"]).await;
+    assert!(
+        said.out.contains("no evidence beyond 2 at once"),
+        "{}",
+        said.out
+    );
+    let same = config("127.0.0.1:1", "in_turn", 40, 1000);
+    let said = plan_with(&log, &same, &["--config=new.toml", "--clients=open"]).await;
+    assert!(!said.out.contains("no evidence"), "{}", said.out);
+    assert!(said.out.contains("limit outstanding"), "{}", said.out);
+    assert!(!said.out.contains("came again"), "{}", said.out);
+
+    // A line of one that was refused, and then the same client again.
+    let log = stormy("in_turn", 200).await;
+    let said = plan_with(&log, &same, &["--config=new.toml", "--clients=open"]).await;
+    assert!(
+        said.out.contains("came again within a minute"),
+        "{}",
+        said.out
+    );
+
+    let lost = log.clone() + "\n" + r#"{"message":"access lines lost, because","lines":7}"#;
+    let said = plan_with(&lost, &same, &["--config=new.toml"]).await;
+    assert!(said.out.contains("7 lines were lost"), "{}", said.out);
+    assert_eq!(said.code, Some(2));
+}
+
+#[tokio::test]
+async fn a_page_shows_both_configs_over_each_other() {
+    let log = steady().await;
+    let new = config("127.0.0.1:1", "in_turn", 40, 1000).replace("capacity = 60", "capacity = 3");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let page = dir.path().join("plan.html");
+    let to = format!("--html={}", page.display());
+    let said = plan_with(&log, &new, &["--config=new.toml", &to]).await;
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let page = std::fs::read_to_string(&page).expect("it was written");
+    // Five charts for each assumption about clients, with two lines each.
+    assert_eq!(page.matches("<svg").count(), 10);
+    assert_eq!(page.matches("class=\"old\"").count(), 10);
+    assert_eq!(page.matches("class=\"new\"").count(), 10);
+    assert!(!page.contains("NaN") && !page.contains(" inf"));
+    assert!(!page.contains("<script") && !page.contains("://"), "{page}");
+    assert!(page.contains("function guest_get_info"));
+    let said = plan_with(
+        &log,
+        &new,
+        &["--config=new.toml", "--html=/nowhere/plan.html"],
+    )
+    .await;
+    assert_eq!(said.code, Some(2));
+    assert!(
+        said.err.contains("cannot write /nowhere/plan.html"),
+        "{}",
+        said.err
+    );
 }

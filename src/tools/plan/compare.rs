@@ -1,11 +1,14 @@
 //! What two runs of the same calls came to, by function, class, caller and minute.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::free::{Ending, Ran};
+use super::free::{Ending, Ran, Run};
+use super::timeline::Timeline;
 use super::trace::{Process, Trace};
+use crate::telemetry::access::Utc;
 use crate::tools::table::{Column, table};
 
 const SECOND: u64 = 1_000_000_000;
@@ -103,38 +106,59 @@ impl Pair {
     }
 }
 
-/// The most calls at the backend at once, and the most that were sent in any second.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a backend got, over all processes.
+#[derive(Clone, Debug, Default)]
 pub(super) struct AtBackend {
+    /// The first moment of each call at the backend, and the first after it.   ns since the epoch
+    starts: Vec<u64>,
+    ends: Vec<u64>,
+    /// The most at once.
     pub(super) in_flight: usize,
+    /// The most that were sent in any second.
     pub(super) densest_second: usize,
 }
 
 impl AtBackend {
-    fn of(ran: &[Option<Ran>]) -> Self {
-        let sent = ran
-            .iter()
-            .flatten()
-            .filter_map(|it| Some((it.sent?, it.ended)));
-        let (mut starts, mut ends): (Vec<u64>, Vec<u64>) = sent.unzip();
-        starts.sort_unstable();
-        ends.sort_unstable();
-        let mut most = Self::default();
-        let (mut ended, mut first) = (0, 0);
-        for (nth, &at) in starts.iter().enumerate() {
-            while ends.get(ended).is_some_and(|&end| end <= at) {
-                ended += 1;
+    fn add(&mut self, started_us: u64, run: &Run) {
+        let begin = started_us.saturating_mul(1000);
+        for ran in run.ran.iter().flatten() {
+            if let Some(sent) = ran.sent {
+                self.starts.push(begin.saturating_add(sent));
+                self.ends.push(begin.saturating_add(ran.ended));
             }
-            while starts[first] + SECOND <= at {
-                first += 1;
-            }
-            most.in_flight = most.in_flight.max(nth + 1 - ended);
-            most.densest_second = most.densest_second.max(nth + 1 - first);
         }
-        most
     }
 
-    fn json(self) -> Value {
+    /// The number of calls at the backend as each is sent, itself included.
+    fn each(&self) -> impl Iterator<Item = (u64, usize)> {
+        let mut ended = 0;
+        self.starts.iter().enumerate().map(move |(nth, &at)| {
+            while self.ends.get(ended).is_some_and(|&end| end <= at) {
+                ended += 1;
+            }
+            (at, nth + 1 - ended)
+        })
+    }
+
+    fn complete(&mut self) {
+        self.starts.sort_unstable();
+        self.ends.sort_unstable();
+        self.in_flight = self.each().map(|(_, at_once)| at_once).max().unwrap_or(0);
+        let mut first = 0;
+        for (nth, &at) in self.starts.iter().enumerate() {
+            while self.starts[first] + SECOND <= at {
+                first += 1;
+            }
+            self.densest_second = self.densest_second.max(nth + 1 - first);
+        }
+    }
+
+    /// Calls that are sent while more than this are at the backend.
+    fn beyond(&self, seen: usize) -> usize {
+        self.each().filter(|(_, at_once)| *at_once > seen).count()
+    }
+
+    fn json(&self) -> Value {
         json!({"in_flight": self.in_flight, "densest_second": self.densest_second})
     }
 }
@@ -145,43 +169,70 @@ pub(super) struct Comparison {
     pub(super) all: Pair,
     /// By kind and name.
     rows: BTreeMap<(&'static str, String), Pair>,
-    backends: Vec<(AtBackend, AtBackend)>,
+    backend: (AtBackend, AtBackend),
+    /// What the backend got in the log.
+    logged: AtBackend,
+    pub(super) timeline: Timeline,
 }
 
 impl Comparison {
-    /// Adds the runs of one process.
+    /// Adds the runs of the process that started then.
     pub(super) fn add(
         &mut self,
         trace: &Trace,
+        started_us: u64,
         process: &Process,
-        before: &[Option<Ran>],
-        after: &[Option<Ran>],
+        (logged, before, after): (&Run, &Run, &Run),
     ) {
-        for ((call, before), after) in process.calls.iter().zip(before).zip(after) {
+        let begin = started_us.saturating_mul(1000);
+        let runs = process.calls.iter().zip(&before.ran).zip(&after.ran);
+        for ((call, before_it), after_it) in runs {
             // With closed clients a call may have no turn to arrive.
-            let (Some(before), Some(after)) = (before, after) else {
+            let (Some(before_it), Some(after_it)) = (before_it, after_it) else {
                 continue;
             };
-            let asked = call.steps.first().map_or(0, |step| step.at);
+            let asked = begin.saturating_add(call.asked());
             let keys = [
                 ("function", trace.names.get(call.function).to_string()),
                 ("class", trace.names.get(call.class).to_string()),
                 ("caller", format!("c{}", call.caller)),
-                ("minute", format!("{:05}", asked / (60 * SECOND))),
+                ("minute", minute(asked)),
             ];
-            self.all.count(before, after);
+            self.all.count(before_it, after_it);
             for key in keys {
-                self.rows.entry(key).or_default().count(before, after);
+                self.rows.entry(key).or_default().count(before_it, after_it);
             }
+            // A call may be held by one limit before, and by another one after.
+            let mut by_limit = |run: &Run, ran: &Ran, of: fn(&mut Pair) -> &mut Figures| {
+                if let Some(limit) = ran.limit {
+                    let key = ("limit", run.limits.get(limit).to_string());
+                    of(self.rows.entry(key).or_default()).count(ran);
+                }
+            };
+            by_limit(before, before_it, |pair| &mut pair.before);
+            by_limit(after, after_it, |pair| &mut pair.after);
+            self.timeline.add(begin, before_it, after_it);
         }
-        self.backends
-            .push((AtBackend::of(before), AtBackend::of(after)));
+        self.backend.0.add(started_us, before);
+        self.backend.1.add(started_us, after);
+        self.logged.add(started_us, logged);
     }
 
     /// Call it once, after the last process.
     pub(super) fn complete(&mut self) {
         self.all.complete();
         self.rows.values_mut().for_each(Pair::complete);
+        let (before, after) = &mut self.backend;
+        [before, after, &mut self.logged]
+            .into_iter()
+            .for_each(AtBackend::complete);
+    }
+
+    /// The most calls that the backend had at once in the log, and how many calls of the new config
+    /// it would get while it has more.
+    pub(super) fn evidence(&self) -> (usize, usize) {
+        let seen = self.logged.in_flight;
+        (seen, self.backend.1.beyond(seen))
     }
 
     pub(super) fn json(&self) -> Value {
@@ -189,46 +240,65 @@ impl Comparison {
         for ((kind, name), pair) in &self.rows {
             report[*kind][name] = pair.json();
         }
-        let backends = self.backends.iter();
-        let backends: Vec<_> = backends
-            .map(|(before, after)| json!({"before": before.json(), "after": after.json()}))
-            .collect();
-        report["backend"] = backends.into();
+        let (before, after) = &self.backend;
+        report["backend"] = json!({"before": before.json(), "after": after.json()});
+        let (seen, beyond) = self.evidence();
+        report["evidence"] = json!({"at_once": seen, "calls_beyond": beyond});
         report
     }
 
-    /// The report for people: the rows with the most calls, of each kind.
-    pub(super) fn rendered(&self) -> String {
+    /// The rows, those with the most calls of each kind first; the minutes in their order.
+    pub(super) fn named(&self, most: usize) -> Vec<(String, &Pair)> {
         let mut rows = vec![("all".to_owned(), &self.all)];
-        for kind in ["function", "class", "caller", "minute"] {
+        for kind in ["function", "class", "caller", "limit", "minute"] {
             let of = self.rows.iter().filter(|((of, _), _)| *of == kind);
             let mut of: Vec<_> = of.map(|((_, name), pair)| (name, pair)).collect();
-            of.sort_by_key(|(_, pair)| std::cmp::Reverse(pair.before.calls));
-            let of = of.into_iter().take(ROWS_MAX);
+            let calls = |pair: &Pair| pair.before.calls.max(pair.after.calls);
+            of.sort_by_key(|(_, pair)| std::cmp::Reverse(calls(pair)));
+            of.truncate(most);
+            if kind == "minute" {
+                of.sort_by_key(|(name, _)| *name);
+            }
+            let of = of.into_iter();
             rows.extend(of.map(|(name, pair)| (format!("{kind} {name}"), pair)));
         }
+        rows
+    }
+
+    /// The report for people.
+    pub(super) fn rendered(&self) -> String {
+        let rows = self.named(ROWS_MAX);
         let seconds = |seconds: f64| format!("{seconds:.3}");
-        let columns: [Column<'_, (String, &Pair)>; 12] = [
+        let columns: [Column<'_, (String, &Pair)>; 14] = [
             ("", &|row| row.0.clone()),
-            ("calls", &|row| row.1.after.calls.to_string()),
+            ("calls", &|row| row.1.before.calls.to_string()),
             ("refused", &|row| row.1.before.refused.to_string()),
             ("new", &|row| row.1.after.refused.to_string()),
             ("p50", &|row| seconds(row.1.before.wait(500))),
             ("new", &|row| seconds(row.1.after.wait(500))),
             ("p95", &|row| seconds(row.1.before.wait(950))),
             ("new", &|row| seconds(row.1.after.wait(950))),
+            ("p99", &|row| seconds(row.1.before.wait(990))),
+            ("new", &|row| seconds(row.1.after.wait(990))),
             ("max", &|row| seconds(row.1.before.wait(1000))),
             ("new", &|row| seconds(row.1.after.wait(1000))),
             ("now refused", &|row| row.1.now_refused.to_string()),
             ("now answered", &|row| row.1.now_answered.to_string()),
         ];
         let mut text = table(&columns, &rows);
-        for (before, after) in &self.backends {
-            text += &format!(
-                "the backend sees at most {} at once (new {}), and {} in a second (new {})\n",
-                before.in_flight, after.in_flight, before.densest_second, after.densest_second
-            );
-        }
+        let (before, after) = &self.backend;
+        text += &format!(
+            "the backend sees at most {} at once (new {}), and {} in a second (new {})\n",
+            before.in_flight, after.in_flight, before.densest_second, after.densest_second
+        );
         text
     }
+}
+
+/// The minute of a moment, in nanoseconds since the epoch, in UTC.
+fn minute(at: u64) -> String {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(at);
+    let mut text = Utc(at).to_string();
+    text.truncate("2026-01-01T00:00".len());
+    text + "Z"
 }

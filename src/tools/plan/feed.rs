@@ -10,10 +10,11 @@ use tidegate_limits::{
     Call, Caller, Fill, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight,
 };
 
+use super::agenda::{Agenda, Item};
 use super::line::Gate;
-use super::setup::{Setup, bucket};
+use super::setup::{CannotReplay, Setup, bucket, setup};
+use super::span::Span;
 use super::trace::{self, Name, Process, Trace, What};
-use crate::admit::POSTPONED_MAX;
 
 /// What feeding a log has shown.
 #[derive(Debug)]
@@ -41,27 +42,6 @@ pub(super) struct Difference {
     pub(super) decided: String,
 }
 
-/// Why a log cannot be fed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum FeedError {
-    /// The log does not contain the start of the process.
-    #[error(
-        "the log does not contain the start of the process, so what waited and what was drawn before is not known; give the logs since its start"
-    )]
-    NoStart,
-    /// The config is not in the log.
-    #[error("the config {0} is not in the log, because it is larger than 48 KiB")]
-    UnknownConfig(String),
-    /// The lines do not have all postponements.
-    #[error(
-        "{0} calls were set aside more often than a line shows, which is {POSTPONED_MAX} times, so their delays are not known"
-    )]
-    Cut(usize),
-    /// The config in the log is not read as it was.
-    #[error("the config in the log is not valid for this version: {0}")]
-    Config(String),
-}
-
 /// The progress of a call.
 enum State {
     Before,
@@ -70,24 +50,13 @@ enum State {
     Over,
 }
 
-/// Something that happens at an instant. At the same instant, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Item {
-    /// A step of a call that the scheduler gets.
-    Told { call: u32, step: u16 },
-    /// A call is changed by another one.
-    Changed { call: u32, step: u16 },
-    /// A line of the gate.
-    Given(u32),
-    /// A step that the scheduler decides.
-    Decided { call: u32, step: u16 },
-}
-
 struct Feeder<'t> {
     trace: &'t Trace,
     process: &'t Process,
     setup: Setup,
     phase: Duration,
+    /// The instant of the line with the first config.   ns
+    begin: u64,
     scheduler: Scheduler<u32>,
     states: Vec<State>,
 }
@@ -97,12 +66,11 @@ struct Feeder<'t> {
 /// # Errors
 ///
 /// If the log has no start, or a config that is not known.
-pub(super) fn feed(trace: &Trace, process: &Process) -> Result<Fed, FeedError> {
-    let start = process.given.iter().find(|gate| gate.event == "start");
-    let start = start.ok_or(FeedError::NoStart)?;
-    if let cut @ 1.. = process.cut() {
-        return Err(FeedError::Cut(cut));
+pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed, CannotReplay> {
+    if let cut @ 1.. = span.cut(process) {
+        return Err(CannotReplay::Cut(cut));
     }
+    let start = &process.given[span.first as usize];
     let setup = setup(start)?;
     let phase = Duration::from_nanos(start.phase_ns.unwrap_or(0));
     let seed = start.seed.as_deref();
@@ -113,97 +81,60 @@ pub(super) fn feed(trace: &Trace, process: &Process) -> Result<Fed, FeedError> {
         scheduler: Scheduler::with_seed(setup.policy(phase), seed.unwrap_or(0)),
         setup,
         phase,
+        begin: start.at_ns,
         states: process.calls.iter().map(|_| State::Before).collect(),
     };
-    feeder.run()
-}
-
-/// The settings of a config in a log.
-pub(super) fn setup(gate: &Gate) -> Result<Setup, FeedError> {
-    let Some(text) = &gate.config else {
-        let fingerprint = gate.fingerprint.clone().unwrap_or_default();
-        return Err(FeedError::UnknownConfig(fingerprint));
-    };
-    Setup::logged(text).map_err(|problems| FeedError::Config(problems.to_string()))
+    feeder.run(span)
 }
 
 impl Feeder<'_> {
-    fn run(&mut self) -> Result<Fed, FeedError> {
-        let items = self.items();
+    fn run(&mut self, span: &Span) -> Result<Fed, CannotReplay> {
+        let which = span.calls(self.process);
+        let (calls, given) = (&self.process.calls, &self.process.given);
+        let mut agenda = Agenda::new(calls, which.clone(), given, span.first);
+        let judged = calls[which.start as usize..which.end as usize].iter();
         let mut fed = Fed {
             same: 0,
-            calls: self.process.calls.len() as u64,
+            calls: judged.filter(|call| call.over() < span.until).count() as u64,
             first: None,
         };
-        let mut wrong = None;
-        for group in items.chunk_by(|one, next| one.0 == next.0) {
-            if let Err(difference) = self.at(group)? {
-                wrong = Some(difference);
-                break;
+        let mut items = Vec::new();
+        while let Some(at) = agenda.next(&mut items)
+            && at < span.until
+        {
+            if let Err(difference) = self.at(at, &items)? {
+                fed.first = Some(difference);
+                return Ok(fed);
             }
-            let ended = group.iter().filter(|(_, item)| self.is_last(*item));
+            let ended = items.iter().filter(|item| self.is_last(**item));
             fed.same += ended.count() as u64;
         }
-        if wrong.is_none() {
-            fed.same = fed.calls;
-        }
-        fed.first = wrong;
         Ok(fed)
-    }
-
-    /// Everything that happens, by instant.
-    fn items(&self) -> Vec<(u64, Item)> {
-        let steps = self.process.calls.iter().map(|call| call.steps.len());
-        let mut items = Vec::with_capacity(steps.sum::<usize>() + self.process.given.len());
-        for (call, number) in self.process.calls.iter().zip(0..) {
-            for (step, nth) in call.steps.iter().zip(0..) {
-                let (call, step_number) = (number, nth);
-                let item = match step.what {
-                    what if what.is_decided() => Item::Decided {
-                        call,
-                        step: step_number,
-                    },
-                    What::Class(_) | What::Deadline(_) | What::Bucket(_) => Item::Changed {
-                        call,
-                        step: step_number,
-                    },
-                    _ => Item::Told {
-                        call,
-                        step: step_number,
-                    },
-                };
-                items.push((step.at, item));
-            }
-        }
-        for (gate, nth) in self.process.given.iter().zip(0..) {
-            items.push((gate.at_ns, Item::Given(nth)));
-        }
-        items.sort_unstable();
-        items
     }
 
     /// Whether this is the last step of its call.
     fn is_last(&self, item: Item) -> bool {
         match item {
-            Item::Told { call, step } | Item::Decided { call, step } => {
+            Item::Told { call, step }
+            | Item::Changed { call, step }
+            | Item::Decided { call, step } => {
                 usize::from(step) + 1 == self.process.calls[call as usize].steps.len()
             }
-            Item::Changed { .. } | Item::Given(_) => false,
+            Item::Given(_) => false,
         }
     }
 
     /// Everything of one instant: what the scheduler gets, then what it decides.
-    fn at(&mut self, group: &[(u64, Item)]) -> Result<Result<(), Difference>, FeedError> {
-        let at = group[0].0;
+    fn at(&mut self, at: u64, group: &[Item]) -> Result<Result<(), Difference>, CannotReplay> {
         let now = Timestamp::from_nanos(at);
         let mut expected: HashMap<u32, What> = HashMap::new();
-        for &(_, item) in group {
+        for &item in group {
             if let Item::Decided { call, step } = item {
                 let what = self.process.calls[call as usize].steps[usize::from(step)].what;
                 expected.insert(call, what);
             }
         }
-        for &(_, item) in group {
+        for &item in group {
             match item {
                 Item::Told { call, step } | Item::Changed { call, step } => {
                     let what = self.process.calls[call as usize].steps[usize::from(step)].what;
@@ -406,8 +337,11 @@ impl Feeder<'_> {
     }
 
     /// The scheduler is given something else.
-    fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), FeedError> {
+    fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), CannotReplay> {
         let gate = &self.process.given[nth as usize];
+        if gate.again && gate.at_ns != self.begin {
+            return Ok(());
+        }
         give(&mut self.scheduler, now, gate, &self.setup);
         if gate.event == "reload" {
             self.setup = setup(gate)?;

@@ -8,10 +8,11 @@ use std::time::Duration;
 use tidegate_limits::scheduler::{Jitter, Outcome};
 use tidegate_limits::{Hold, Scheduler, Step as Next, Ticket, Timestamp, Tokens};
 
-use super::feed::{FeedError, give, setup, submitted};
+use super::feed::{give, submitted};
 use super::line::Gate;
-use super::setup::{Setup, bucket};
-use super::trace::{self, Process, Trace, What};
+use super::setup::{CannotReplay, Setup, bucket, setup};
+use super::span::Span;
+use super::trace::{self, Name, Names, Process, Trace, What};
 use crate::admit::Deadline;
 use crate::tools::random::Random;
 
@@ -50,6 +51,37 @@ pub(super) struct Ran {
     /// When it was over.   ns
     pub(super) ended: u64,
     pub(super) ending: Ending,
+    /// The limit that refused it, or held it longest.
+    pub(super) limit: Option<Name>,
+}
+
+/// The calls of a process in one run.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    /// What became of each call; `None` if it was not in the run.
+    pub(super) ran: Vec<Option<Ran>>,
+    /// The limits that refused calls or held them.
+    pub(super) limits: Names,
+}
+
+impl Run {
+    /// The calls of the log as they ran in it.
+    pub(super) fn logged(trace: &Trace, process: &Process, span: &Span) -> Self {
+        let mut run = Self {
+            ran: vec![None; process.calls.len()],
+            limits: Names::default(),
+        };
+        let within = span.calls(process);
+        for nth in within.start as usize..within.end as usize {
+            let mut ran = Ran::logged(&process.calls[nth]);
+            if let Some(ran) = &mut ran {
+                let name = ran.limit.map(|limit| trace.names.get(limit));
+                ran.limit = name.map(|name| run.limits.of(name));
+            }
+            run.ran[nth] = ran;
+        }
+        run
+    }
 }
 
 /// How long a backend took for a call, from its turn.
@@ -64,7 +96,7 @@ struct Service {
 
 impl Ran {
     /// What became of a call in the log; `None` if its line has no end.
-    pub(super) fn logged(call: &trace::Call) -> Option<Self> {
+    fn logged(call: &trace::Call) -> Option<Self> {
         let (first, last) = (call.steps.first()?, call.steps.last()?);
         let (admitted, service) =
             service(call).map_or((None, None), |(at, it)| (Some(at), Some(it)));
@@ -78,6 +110,7 @@ impl Ran {
                 What::Refused | What::Expired => Ending::Refused,
                 _ => Ending::Left,
             },
+            limit: call.limit,
         })
     }
 
@@ -114,6 +147,7 @@ fn service(call: &trace::Call) -> Option<(u64, Service)> {
 pub(super) struct Load<'t> {
     trace: &'t Trace,
     process: &'t Process,
+    span: Span,
     services: Vec<Service>,
     /// Calls whose service time is another call's, because they were not sent in the log.
     pub(super) drawn: u64,
@@ -123,26 +157,28 @@ pub(super) struct Load<'t> {
 
 impl<'t> Load<'t> {
     /// Of one process. A call that was not sent gets the service of another one of its function.
-    pub(super) fn new(trace: &'t Trace, process: &'t Process, seed: u64) -> Self {
-        let known: Vec<_> = process.calls.iter().map(service).collect();
-        let mut by_function: HashMap<_, Vec<Service>> = HashMap::new();
-        let mut all = Vec::new();
-        for (call, service) in process.calls.iter().zip(&known) {
-            if let Some((_, service)) = service {
-                by_function.entry(call.function).or_default().push(*service);
-                all.push(*service);
+    pub(super) fn new(trace: &'t Trace, process: &'t Process, span: Span, seed: u64) -> Self {
+        let sent = |call: &&trace::Call| service(call).is_some();
+        let mut by_function: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        // Only where a call needs another one's time.
+        if process.calls.iter().any(|call| service(call).is_none()) {
+            for (call, nth) in process.calls.iter().zip(0..).filter(|(call, _)| sent(call)) {
+                by_function.entry(call.function).or_default().push(nth);
             }
         }
+        let all: Vec<u32> = by_function.values().flatten().copied().collect();
         let mut random = Random::new(seed, 0);
         let mut drawn = 0;
-        let services = process.calls.iter().zip(known).map(|(call, known)| {
-            if let Some((_, service)) = known {
+        let services = process.calls.iter().map(|call| {
+            if let Some((_, service)) = service(call) {
                 return service;
             }
             drawn += 1;
             let like = by_function.get(&call.function).unwrap_or(&all);
             let nth = usize::try_from(random.below(like.len().max(1) as u64)).unwrap_or(0);
-            like.get(nth).copied().unwrap_or(Service {
+            let like = like.get(nth).map(|&nth| &process.calls[nth as usize]);
+            let like = like.and_then(service).map(|(_, service)| service);
+            like.unwrap_or(Service {
                 sent: 0,
                 replied: None,
                 ended: 0,
@@ -154,6 +190,7 @@ impl<'t> Load<'t> {
             services: services.collect(),
             trace,
             process,
+            span,
             drawn,
             before: chains(process),
         }
@@ -167,7 +204,7 @@ fn chains(process: &Process) -> Vec<Option<(u32, u64)>> {
         .calls
         .iter()
         .zip(0..)
-        .filter_map(|(call, nth)| Some((call.steps.last()?.at, nth)))
+        .map(|(call, nth)| (call.over(), nth))
         .collect();
     ends.sort_unstable();
     let mut ends = ends.into_iter().peekable();
@@ -184,9 +221,8 @@ fn chains(process: &Process) -> Vec<Option<(u32, u64)>> {
                 .push((at, nth));
             ends.next();
         }
-        let asked = call.steps.first().map_or(0, |step| step.at);
         let last = idle.get_mut(&client(call)).and_then(Vec::pop);
-        before.push(last.map(|(at, nth)| (nth, asked.saturating_sub(at))));
+        before.push(last.map(|(at, nth)| (nth, call.asked().saturating_sub(at))));
     }
     before
 }
@@ -209,11 +245,10 @@ enum Thing {
     Leaves(u32),
 }
 
+/// A call that is not over.
 enum State {
-    Before,
     Waiting(Ticket),
     Held(Hold),
-    Over,
 }
 
 struct World<'t> {
@@ -222,9 +257,11 @@ struct World<'t> {
     /// The config of the log, whose rate limits are replaced; `None` if it decides itself.
     logged: Option<Setup>,
     phase: Duration,
+    /// The instant of the line with the first config.   ns
+    begin: u64,
     scheduler: Scheduler<u32>,
-    states: Vec<State>,
-    ran: Vec<Option<Ran>>,
+    states: HashMap<u32, State>,
+    run: Run,
     /// The calls that follow each call, and how long after its end.
     after: BTreeMap<u32, (u32, u64)>,
     agenda: BinaryHeap<Reverse<(u64, Thing)>>,
@@ -240,10 +277,9 @@ pub(super) fn run(
     by: &By<'_>,
     clients: Clients,
     seed: u64,
-) -> Result<Vec<Option<Ran>>, FeedError> {
-    let process = load.process;
-    let start = process.given.iter().find(|gate| gate.event == "start");
-    let start = start.ok_or(FeedError::NoStart)?;
+) -> Result<Run, CannotReplay> {
+    let (process, span) = (load.process, &load.span);
+    let start = &process.given[span.first as usize];
     let (setup, logged) = match by {
         By::Log => (setup(start)?, None),
         By::Config(new) => (Setup::clone(new), Some(setup(start)?)),
@@ -254,25 +290,32 @@ pub(super) fn run(
         setup,
         logged,
         phase,
-        states: process.calls.iter().map(|_| State::Before).collect(),
-        ran: vec![None; process.calls.len()],
+        begin: start.at_ns,
+        states: HashMap::new(),
+        run: Run {
+            ran: vec![None; process.calls.len()],
+            limits: Names::default(),
+        },
         after: BTreeMap::new(),
         agenda: BinaryHeap::new(),
         load,
     };
-    for (call, nth) in process.calls.iter().zip(0..) {
+    let which = span.calls(process);
+    for nth in which.clone() {
         match load.before[nth as usize] {
-            Some((before, pause)) if clients == Clients::Closed => {
+            Some((before, pause)) if clients == Clients::Closed && which.contains(&before) => {
                 world.after.insert(before, (nth, pause));
             }
-            _ => world.plan(call.steps[0].at, Thing::Arrives(nth)),
+            _ => world.plan(process.calls[nth as usize].asked(), Thing::Arrives(nth)),
         }
     }
-    for (gate, nth) in process.given.iter().zip(0..) {
-        world.plan(gate.at_ns, Thing::Given(nth));
+    for (gate, nth) in process.given.iter().zip(0..).skip(span.first as usize) {
+        if gate.at_ns < span.until {
+            world.plan(gate.at_ns, Thing::Given(nth));
+        }
     }
     world.go_on(&mut Random::new(seed, JITTER_STREAM))?;
-    Ok(world.ran)
+    Ok(world.run)
 }
 
 impl World<'_> {
@@ -280,7 +323,7 @@ impl World<'_> {
         self.agenda.push(Reverse((at, thing)));
     }
 
-    fn go_on(&mut self, random: &mut Random) -> Result<(), FeedError> {
+    fn go_on(&mut self, random: &mut Random) -> Result<(), CannotReplay> {
         let mut wake = None;
         loop {
             let thing = self.agenda.peek().map(|Reverse((at, _))| *at);
@@ -295,39 +338,38 @@ impl World<'_> {
         }
     }
 
-    fn happens(&mut self, at: u64, thing: Thing) -> Result<(), FeedError> {
+    fn happens(&mut self, at: u64, thing: Thing) -> Result<(), CannotReplay> {
         let now = Timestamp::from_nanos(at);
         match thing {
             Thing::Given(nth) => return self.given(now, nth),
             Thing::Arrives(call) => self.arrives(at, call),
             Thing::Leaves(call) => {
-                if let State::Waiting(ticket) = self.states[call as usize] {
+                if let Some(&State::Waiting(ticket)) = self.states.get(&call) {
                     self.scheduler.cancel(now, ticket);
                     self.ends(at, call, Ending::Left);
                 }
             }
             Thing::Sent(call) => {
-                if let State::Held(hold) = &self.states[call as usize] {
+                if let Some(State::Held(hold)) = self.states.get(&call) {
                     self.scheduler.sent(now, hold);
                 }
-                if let Some(ran) = &mut self.ran[call as usize] {
+                if let Some(ran) = &mut self.run.ran[call as usize] {
                     ran.sent = Some(at);
                 }
             }
             Thing::Replied(call) => {
-                if let State::Held(hold) = &self.states[call as usize] {
+                if let Some(State::Held(hold)) = self.states.get(&call) {
                     self.scheduler.replied(now, hold);
                 }
             }
             Thing::Ended(call) => {
-                let state = std::mem::replace(&mut self.states[call as usize], State::Over);
-                if let State::Held(hold) = state {
+                if let Some(State::Held(hold)) = self.states.remove(&call) {
                     let Service {
                         outcome, measured, ..
                     } = self.load.services[call as usize];
                     self.scheduler.finish(now, hold, outcome, measured);
                 }
-                if let Some(ran) = &mut self.ran[call as usize] {
+                if let Some(ran) = &mut self.run.ran[call as usize] {
                     ran.ended = at;
                 }
                 self.next_of(at, call);
@@ -338,11 +380,11 @@ impl World<'_> {
 
     /// A line of the gate. The health of the backend is what it was in the log: its probes, which
     /// depend on calls, are left out.
-    fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), FeedError> {
+    fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), CannotReplay> {
         let gate: &Gate = &self.load.process.given[nth as usize];
         let is_probe =
             gate.by.as_deref() == Some("health") && gate.capacity.is_some_and(|it| it > 0);
-        if is_probe {
+        if is_probe || gate.again && gate.at_ns != self.begin {
             return Ok(());
         }
         match (&*gate.event, &self.logged, &gate.rule) {
@@ -367,12 +409,13 @@ impl World<'_> {
         let logged = &self.load.process.calls[number as usize];
         let (first, last) = (logged.steps[0].at, logged.steps[logged.steps.len() - 1]);
         let shifted = |instant: u64| (instant + at).saturating_sub(first);
-        self.ran[number as usize] = Some(Ran {
+        self.run.ran[number as usize] = Some(Ran {
             asked: at,
             sent: None,
             left_queue: at,
             ended: at,
             ending: Ending::Left,
+            limit: None,
         });
         let now = Timestamp::from_nanos(at);
         let mut call = submitted(self.load.trace, &self.setup, logged, None);
@@ -384,12 +427,12 @@ impl World<'_> {
         };
         match self.scheduler.submit(now, call, number) {
             Ok(ticket) => {
-                self.states[number as usize] = State::Waiting(ticket);
+                self.states.insert(number, State::Waiting(ticket));
                 if matches!(last.what, What::Left | What::GivenBack | What::Evicted) {
                     self.plan(shifted(last.at), Thing::Leaves(number));
                 }
             }
-            Err(_) => self.ends(at, number, Ending::Refused),
+            Err((refusal, _)) => self.refused(at, number, refusal.limit.as_deref()),
         }
     }
 
@@ -415,11 +458,19 @@ impl World<'_> {
         loop {
             let draw = &mut |_: &mut u32, jitter: Jitter| jitter.draw(now, random.next());
             match self.scheduler.next_with(now, draw) {
-                Next::Run { payload, hold, .. } => {
-                    self.states[payload as usize] = State::Held(hold);
-                    if let Some(ran) = &mut self.ran[payload as usize] {
+                Next::Run {
+                    payload,
+                    hold,
+                    waited,
+                    ..
+                } => {
+                    let held_by = waited.delays.longest().or(waited.held_by.as_ref());
+                    let limit = held_by.map(|limit| self.run.limits.of(limit));
+                    self.states.insert(payload, State::Held(hold));
+                    if let Some(ran) = &mut self.run.ran[payload as usize] {
                         ran.left_queue = at;
                         ran.ending = Ending::Answered;
+                        ran.limit = limit;
                     }
                     let service = self.load.services[payload as usize];
                     self.plan(at + service.sent, Thing::Sent(payload));
@@ -432,17 +483,27 @@ impl World<'_> {
                         Thing::Ended(payload),
                     );
                 }
-                Next::Expired { payload, .. } => self.ends(at, payload, Ending::Refused),
+                Next::Expired {
+                    payload, refusal, ..
+                } => self.refused(at, payload, refusal.limit.as_deref()),
                 Next::SleepUntil(wake) => return Some(wake.as_nanos()),
                 Next::Idle => return None,
             }
         }
     }
 
+    /// A call is refused by this limit.
+    fn refused(&mut self, at: u64, call: u32, limit: Option<&str>) {
+        if let Some(ran) = &mut self.run.ran[call as usize] {
+            ran.limit = limit.map(|limit| self.run.limits.of(limit));
+        }
+        self.ends(at, call, Ending::Refused);
+    }
+
     /// A call ends without a turn.
     fn ends(&mut self, at: u64, call: u32, ending: Ending) {
-        self.states[call as usize] = State::Over;
-        if let Some(ran) = &mut self.ran[call as usize] {
+        self.states.remove(&call);
+        if let Some(ran) = &mut self.run.ran[call as usize] {
             ran.ending = ending;
             ran.left_queue = at;
             ran.ended = at;

@@ -120,6 +120,9 @@ pub(super) struct Gate {
     pub(super) bucket: Option<u64>,
     pub(super) fill: Option<f64>,
     pub(super) rule: Option<Rule>,
+    /// It was given before, and is in the log again for replays that begin here.
+    #[serde(default)]
+    pub(super) again: bool,
 }
 
 /// The rule of a bucket as written.
@@ -138,6 +141,7 @@ pub(super) struct Rule {
 pub(super) struct Figures {
     pub(super) burst: f64,
     pub(super) fill: Option<f64>,
+    pub(super) rate: Option<f64>,
 }
 
 /// Parses a line without its end.

@@ -10,12 +10,33 @@ use tidegate_limits::scheduler::{
 };
 use tidegate_limits::{Burst, Class, Fill, Policy};
 
-use super::line::Rule;
-use crate::admit::{Settings, policy};
+use super::line::{Gate, Rule};
+use crate::admit::{POSTPONED_MAX, Settings, policy};
 use crate::app::with_costs;
 use crate::call::Destination;
 use crate::callers::{BucketChange, Callers};
 use crate::config::{Config, Problems, read};
+
+/// Why a log cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CannotReplay {
+    /// The log contains no config of the process.
+    #[error(
+        "the log has neither the start of the process nor a checkpoint, which come every ten minutes, so its config is not known; give more of its log"
+    )]
+    NoStart,
+    /// The config is not in the log.
+    #[error("the config {0} is not in the log, because it is larger than 48 KiB")]
+    UnknownConfig(String),
+    /// The lines do not have all postponements.
+    #[error(
+        "{0} calls were set aside more often than a line shows, which is {POSTPONED_MAX} times, so their delays are not known"
+    )]
+    Cut(usize),
+    /// The config in the log is not read as it was.
+    #[error("the config in the log is not valid for this version: {0}")]
+    Config(String),
+}
 
 /// The settings of the gate by one config.
 #[derive(Clone)]
@@ -58,6 +79,19 @@ impl Setup {
     /// The policy, for a clock that began to count `phase` past the epoch.
     pub(super) fn policy(&self, phase: Duration) -> Policy {
         policy::limited(&self.settings, phase)
+    }
+
+    /// How long its windows and paced limits remember a call.   ns
+    pub(super) fn memory(&self) -> u64 {
+        let windows = self.settings.window.iter();
+        let windows = windows.map(|window| window.length + window.guard);
+        // A pool that holds the most expensive call twice is full again after this.
+        let paced = self.settings.paced.iter().map(|limit| {
+            let seconds = 2.0 * limit.costs.most_expensive.get() / limit.rate.get();
+            Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+        });
+        let longest = windows.chain(paced).max().unwrap_or_default();
+        u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The class of this name; the last one if there is none.
@@ -114,6 +148,15 @@ impl Setup {
             },
         })
     }
+}
+
+/// The settings of a config in a log.
+pub(super) fn setup(gate: &Gate) -> Result<Setup, CannotReplay> {
+    let Some(text) = &gate.config else {
+        let fingerprint = gate.fingerprint.clone().unwrap_or_default();
+        return Err(CannotReplay::UnknownConfig(fingerprint));
+    };
+    Setup::logged(text).map_err(|problems| CannotReplay::Config(problems.to_string()))
 }
 
 /// The number of a backend.

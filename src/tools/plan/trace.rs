@@ -1,6 +1,8 @@
 //! The log as a trace: everything that the schedulers were given, by process, in memory.
 
 use std::collections::BTreeMap;
+use std::mem;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use foldhash::HashMap;
@@ -8,7 +10,6 @@ use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::Outcome;
 
 use super::line::{self, Gate, Line, Value};
-use crate::admit::POSTPONED_MAX;
 use crate::tools::logs::{Log, LogError, merge};
 
 /// Longest list of lines that the report names.
@@ -16,7 +17,7 @@ const NAMED_MAX: usize = 10;
 
 /// A name that many calls share, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Name(u32);
+pub(super) struct Name(NonZeroU32);
 
 /// Each name once.
 #[derive(Debug, Default)]
@@ -30,7 +31,12 @@ impl Names {
         if let Some(known) = self.known.get(name) {
             return *known;
         }
-        let number = Name(u32::try_from(self.all.len()).expect("memory ends before"));
+        let number = u32::try_from(self.all.len() + 1).ok();
+        let number = Name(
+            number
+                .and_then(NonZeroU32::new)
+                .expect("memory ends before"),
+        );
         let name: Arc<str> = name.into();
         self.all.push(Arc::clone(&name));
         self.known.insert(name, number);
@@ -38,7 +44,7 @@ impl Names {
     }
 
     pub(super) fn get(&self, name: Name) -> &Arc<str> {
-        &self.all[name.0 as usize]
+        &self.all[name.0.get() as usize - 1]
     }
 }
 
@@ -61,6 +67,18 @@ pub(super) struct Call {
     pub(super) arrived: u64,
     pub(super) deadline: Option<u64>,
     pub(super) steps: Box<[Step]>,
+}
+
+impl Call {
+    /// When it asked for its turn.   ns
+    pub(super) fn asked(&self) -> u64 {
+        self.steps.first().map_or(0, |step| step.at)
+    }
+
+    /// When it was over.   ns
+    pub(super) fn over(&self) -> u64 {
+        self.steps.last().map_or(0, |step| step.at)
+    }
 }
 
 /// A step of a call.
@@ -106,46 +124,53 @@ pub(super) struct Process {
     pub(super) calls: Vec<Call>,
     /// Lines of the gate.
     pub(super) given: Vec<Gate>,
-    /// Ids of all calls, also of those that met no limits.
-    ids: Ids,
-}
-
-/// The smallest and the largest of consecutive numbers, and how many were seen.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ids {
-    range: Option<(u64, u64)>,
-    seen: u64,
+    /// Ids of all calls, also of those that met no limits, and when each arrived. Until the log is
+    /// complete.
+    ids: Vec<(u64, u64)>,
+    /// Calls between the first and the last one of the log that have no line.
+    pub(super) missing: u64,
+    /// The arrival of the call before the first of these, or of the last call.   ns
+    known_until: u64,
 }
 
 impl Process {
-    /// Calls between the first and the last one of the log that have no line.
-    pub(super) fn missing(&self) -> u64 {
-        let range = self.ids.range;
-        let all = range.map_or(0, |(first, last)| (last - first).saturating_add(1));
-        all.saturating_sub(self.ids.seen)
+    /// Of what happened from this instant on, the log does not have everything.   ns
+    pub(super) fn until(&self) -> u64 {
+        let has_end = self.given.iter().any(|gate| gate.event == "end");
+        if has_end { u64::MAX } else { self.known_until }
+    }
+
+    /// Looks for calls without a line.
+    fn count_missing(&mut self) {
+        let mut ids = mem::take(&mut self.ids);
+        ids.sort_unstable();
+        ids.dedup_by_key(|(id, _)| *id);
+        let (first, last) = match (ids.first(), ids.last()) {
+            (Some(first), Some(last)) => (*first, *last),
+            _ => return,
+        };
+        self.missing = (last.0 - first.0 + 1).saturating_sub(ids.len() as u64);
+        let mut pairs = ids.windows(2);
+        let gap = pairs.find(|pair| pair[1].0 - pair[0].0 > 1);
+        self.known_until = gap.map_or(last, |pair| pair[0]).1;
     }
 
     /// Puts everything in order. Logs may overlap, so the same line may come twice.
     fn complete(&mut self) {
         let is_same = |one: &Gate, other: &Gate| {
-            let key = |it: &Gate| (it.at_ns, it.event.clone(), it.limit.clone(), it.bucket);
+            let key = |it: &Gate| {
+                let of = (it.event.clone(), it.limit.clone(), it.by.clone(), it.bucket);
+                (it.at_ns, of)
+            };
             key(one) == key(other)
         };
+        self.count_missing();
         self.given.sort_by_key(|gate| gate.at_ns);
         self.given.dedup_by(|one, other| is_same(one, other));
         // In the order in which they asked.
-        let asked = |call: &Call| (call.steps.first().map_or(0, |step| step.at), call.id);
-        self.calls.sort_by_key(asked);
+        self.calls
+            .sort_unstable_by_key(|call| (call.asked(), call.id));
         self.calls.dedup_by_key(|call| call.id);
-    }
-
-    /// Calls that were set aside more often than their lines show.
-    pub(super) fn cut(&self) -> usize {
-        let is_cut = |call: &&Call| {
-            let postponed = |step: &&Step| matches!(step.what, What::Postponed(_));
-            call.steps.iter().filter(postponed).count() >= POSTPONED_MAX
-        };
-        self.calls.iter().filter(is_cut).count()
     }
 }
 
@@ -225,11 +250,7 @@ impl Trace {
             return at;
         };
         let ids = &mut self.processes.entry(line.started_us).or_default().ids;
-        ids.seen += 1;
-        ids.range = Some(
-            ids.range
-                .map_or((id, id), |(first, last)| (first.min(id), last.max(id))),
-        );
+        ids.push((id, line.arrived_ns.unwrap_or(0)));
         if !line.limited || steps.is_empty() {
             return at;
         }
@@ -283,6 +304,9 @@ impl Trace {
                 _ => return None,
             };
             read.push(Step { at: step.at, what });
+        }
+        if !read.is_sorted_by_key(|step| step.at) {
+            return None;
         }
         let caller = line.caller.as_deref().unwrap_or("c0");
         Some(Call {

@@ -1,0 +1,294 @@
+//! The report of a replay, for people and as JSON.
+
+use serde_json::{Value, json};
+
+use super::compare::Comparison;
+use super::feed::Fed;
+use super::plans::Plan;
+use super::setup::CannotReplay;
+use super::span::Span;
+use super::trace::{Process, Trace};
+
+/// Everything that a run of the command found.
+pub(super) struct Report<'t> {
+    pub(super) trace: &'t Trace,
+    pub(super) processes: Vec<Replayed<'t>>,
+    /// A free run of the log's own config; `None` if there is none.
+    pub(super) free: Option<Comparison>,
+    pub(super) plans: Vec<Plan>,
+    /// A plan was asked for and is not made.
+    pub(super) is_refused: bool,
+}
+
+/// One process of the log.
+pub(super) struct Replayed<'t> {
+    /// When it started.   us since the epoch
+    pub(super) started_us: u64,
+    pub(super) process: &'t Process,
+    pub(super) fed: Result<(Span, Fed), CannotReplay>,
+}
+
+/// What the lines of a log may not have, and what that means.
+const LACKS: [(&str, &str); 4] = [
+    (
+        "lost_lines",
+        "lines were lost, because the log was read too slowly: the calls in them are not known",
+    ),
+    ("broken_lines", "lines cannot be read"),
+    (
+        "lines_without_steps",
+        "access lines have no steps: the version that wrote them cannot be replayed",
+    ),
+    (
+        "calls_with_quotas",
+        "calls drew from quotas, whose stores' answers are not in the log: they are replayed without quotas",
+    ),
+];
+
+const REFUSED: &str =
+    "the replay does not explain the log, so a plan would mean nothing; --force makes it";
+
+impl Replayed<'_> {
+    /// 0 if every decision is the same, 1 if one differs, 2 if that is unknown.
+    pub(super) fn code(&self) -> u8 {
+        match &self.fed {
+            Ok((span, _)) if !span.is_exact => 2,
+            Ok((_, fed)) => u8::from(fed.first.is_some()),
+            Err(_) => 2,
+        }
+    }
+
+    /// Calls before and after the part that is judged.
+    fn left_out(&self, span: &Span) -> (usize, usize) {
+        let within = span.calls(self.process);
+        let all = self.process.calls.len();
+        (within.start as usize, all - within.end as usize)
+    }
+
+    fn json(&self) -> Value {
+        let mut row = json!({
+            "started_us": self.started_us,
+            "calls": self.process.calls.len(),
+            "without_line": self.process.missing,
+        });
+        let (span, fed) = match &self.fed {
+            Ok(fed) => fed,
+            Err(error) => {
+                row["unknown"] = error.to_string().into();
+                return row;
+            }
+        };
+        let (before, after) = self.left_out(span);
+        row["left_out"] = json!({"before": before, "after": after});
+        if !span.is_exact {
+            row["unknown"] = "never quiet".into();
+            return row;
+        }
+        row["same"] = fed.same.into();
+        row["of"] = fed.calls.into();
+        if let Some(first) = &fed.first {
+            row["differs"] = json!({
+                "line": first.place,
+                "id": format!("{:016x}", first.id),
+                "at_ns": first.at,
+                "logged": first.logged,
+                "decided": first.decided,
+            });
+        }
+        row
+    }
+
+    fn text(&self) -> String {
+        let (calls, missing) = (self.process.calls.len(), self.process.missing);
+        let mut text = format!(
+            "process {}: {calls} calls met limits, {missing} calls without a line\n",
+            self.started_us
+        );
+        let (span, fed) = match &self.fed {
+            Ok(fed) => fed,
+            Err(error) => return text + &format!("  identity unknown: {error}\n"),
+        };
+        if !span.is_exact {
+            return text
+                + "  identity unknown: the log begins in the middle, and the sidecar was never idle for as long as \
+                   its limits remember calls, so what they had counted is not known\n";
+        }
+        let (before, after) = self.left_out(span);
+        if before > 0 {
+            text += &format!(
+                "  the log begins in the middle: {before} calls are left out, up to the first moment at which \
+                 nothing waited or ran and all limits were full\n"
+            );
+        }
+        if after > 0 {
+            text += &format!(
+                "  the log has no end: {after} calls are left out, which asked after a call that has no line yet\n"
+            );
+        }
+        match &fed.first {
+            None => text += &format!("  identity: the same decision in all {} lines\n", fed.calls),
+            Some(first) => {
+                text += &format!(
+                    "  identity: the same decisions in {} of {} lines, until\n  {} (call {:016x}, {} ns after the start)\n    \
+                     logged:  {}\n    decided: {}\n",
+                    fed.same,
+                    fed.calls,
+                    first.place,
+                    first.id,
+                    first.at,
+                    first.logged,
+                    first.decided
+                );
+            }
+        }
+        text
+    }
+}
+
+impl Report<'_> {
+    fn lacks(&self) -> [u64; 4] {
+        let trace = self.trace;
+        [trace.lost, trace.broken, trace.old, trace.with_quota]
+    }
+
+    /// The identity: 0, 1 or 2, as the exit code.
+    pub(super) fn code(&self) -> u8 {
+        let trace = self.trace;
+        // What is in no line may have decided anything.
+        let is_unknown = trace.old + trace.lost + trace.broken > 0 || self.processes.is_empty();
+        let codes = self.processes.iter().map(Replayed::code);
+        codes.max().unwrap_or(2).max(if is_unknown { 2 } else { 0 })
+    }
+
+    /// As JSON.
+    pub(super) fn json(&self) -> Value {
+        let rows: Vec<_> = self.processes.iter().map(Replayed::json).collect();
+        let mut report = json!({
+            "processes": rows,
+            "free": self.free.as_ref().map(|free| {
+                let mut it = free.all.json();
+                it["same"] = free.all.same.into();
+                it
+            }),
+            "broken_at": self.trace.broken_at,
+        });
+        for ((key, _), count) in LACKS.iter().zip(self.lacks()) {
+            report[*key] = count.into();
+        }
+        for plan in &self.plans {
+            report["plan"][plan.clients.word()] = plan.json();
+        }
+        if self.is_refused {
+            report["plan_refused"] = REFUSED.into();
+        }
+        report
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text = self.identity_text();
+        for plan in &self.plans {
+            text += &plan.text();
+        }
+        text
+    }
+
+    /// Whether the logs explain themselves.
+    pub(super) fn identity_text(&self) -> String {
+        let mut text = String::new();
+        if self.processes.is_empty() {
+            text += "no line of a sidecar with steps was found; log.access = true writes them\n";
+        }
+        for row in &self.processes {
+            text += &row.text();
+        }
+        if let Some(free) = &self.free {
+            text += &free_text(free);
+        }
+        for ((_, what), count) in LACKS.iter().zip(self.lacks()) {
+            if count > 0 {
+                text += &format!("{count} {what}\n");
+            }
+        }
+        if self.is_refused {
+            text += &format!("no plan is made: {REFUSED}\n");
+        }
+        text
+    }
+}
+
+/// What a free run of the log's own config came to.
+fn free_text(free: &Comparison) -> String {
+    let all = &free.all;
+    if all.after.calls == 0 {
+        return String::new();
+    }
+    #[expect(clippy::cast_precision_loss, reason = "calls are counted to 2^32")]
+    let share = all.same as f64 / all.after.calls as f64 * 100.0;
+    let waits = |of: &super::compare::Figures| {
+        format!(
+            "{} refused; waits p50 {:.3} s, p95 {:.3} s, p99 {:.3} s",
+            of.refused,
+            of.wait(500),
+            of.wait(950),
+            of.wait(990)
+        )
+    };
+    format!(
+        "free run of the arrivals and service times alone: {share:.2} % of the calls end in the same way\n  \
+         in the log:      {}\n  in the free run: {}\n",
+        waits(&all.before),
+        waits(&all.after),
+    )
+}
+
+impl Plan {
+    fn json(&self) -> Value {
+        let mut of = self.comparison.json();
+        of["assumption"] = self.clients.assumption().into();
+        of["service_times_drawn"] = self.drawn.into();
+        of["unknown"] = self.unknown.clone().into();
+        of["retries"] = json!({"refused": self.retries.refused, "again": self.retries.again});
+        of
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "\n{} clients: {}\n{}{}",
+            self.clients.word(),
+            self.clients.assumption(),
+            self.comparison.rendered(),
+            self.notes().concat()
+        )
+    }
+
+    /// What this plan assumes or lacks, a line each.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let (seen, beyond) = self.comparison.evidence();
+        if beyond > 0 {
+            notes.push(format!(
+                "no evidence beyond {seen} at once: the log never has more at the backend, and {beyond} calls of \
+                 the new config would be sent while it has more; they take as long here as in the log, and may take longer\n"
+            ));
+        }
+        if self.drawn > 0 {
+            notes.push(format!(
+                "{} calls were never sent in the log: they take as long as other calls of their functions\n",
+                self.drawn
+            ));
+        }
+        let retries = self.retries;
+        if retries.again > 0 {
+            notes.push(format!(
+                "{} of the {} calls that were refused in the log came again within a minute (same client, caller and \
+                 function); the plan has them all, but where a call is answered at once its client does not ask again\n",
+                retries.again, retries.refused
+            ));
+        }
+        for why in &self.unknown {
+            notes.push(format!("a process is left out: {why}\n"));
+        }
+        notes
+    }
+}
