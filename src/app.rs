@@ -296,7 +296,7 @@ impl App {
         let finished =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
-            shared.gate.note(|at| shared.journal.ended(at));
+            shared.journal.ended(shared.gate.at_an_instant(|at| at));
             shared.coordination.close().await;
             shared.quotas.close();
             return true;

@@ -56,9 +56,9 @@ impl Gate {
         self.queue.lock().journal = Some(journal);
     }
 
-    /// An instant at which nothing changes, and what to note at it.
-    pub fn note(&self, note: impl FnOnce(Timestamp)) {
-        self.queue.look(|_, now| note(now));
+    /// Looks at what the journal knows, at an instant that is not before any change.
+    pub fn at_an_instant<R>(&self, look: impl FnOnce(Timestamp) -> R) -> R {
+        self.queue.look(|state, now| look(now.max(state.last)))
     }
 
     /// The seed of the scheduler of limited calls.

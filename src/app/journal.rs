@@ -66,35 +66,37 @@ impl Journal {
         }
         let mut fields = self.config(config);
         fields["seed"] = format!("{:016x}", gate.seed()).into();
-        // Under the lock of the gate, so that nothing changes meanwhile.
-        gate.note(|at| {
-            let in_force = lock(&self.in_force);
-            if in_force.len() > REPEATED_MAX {
-                return;
-            }
-            self.write(at, "checkpoint", fields);
-            for ((event, _), fields) in &*in_force {
-                let mut fields = fields.clone();
-                fields["again"] = true.into();
-                self.write(at, event, fields);
-            }
-        });
+        // Copied under the lock of the gate, so that it is of one instant, and written without it.
+        let (at, in_force) = gate.at_an_instant(|at| (at, lock(&self.in_force).clone()));
+        if in_force.len() > REPEATED_MAX {
+            return;
+        }
+        self.write(at, "checkpoint", fields);
+        for ((event, _), mut fields) in in_force {
+            fields["again"] = true.into();
+            self.write(at, event, fields);
+        }
     }
 
-    /// Remembers what is in force.
+    /// Remembers what is in force. What is as configured needs no line.
     fn remember(&self, event: &'static str, fields: &Value) {
-        let about = |key: &str| fields[key].to_string();
-        let mut in_force = lock(&self.in_force);
+        let about = |keys: &[&str]| keys.iter().map(|key| fields[*key].to_string()).collect();
+        let keep = |about: String, is_configured: bool| {
+            let mut in_force = lock(&self.in_force);
+            match is_configured {
+                true => in_force.remove(&(event, about)),
+                false => in_force.insert((event, about), fields.clone()),
+            };
+        };
         match event {
-            "supply" => {
-                in_force.insert((event, about("limit") + &about("by")), fields.clone());
-            }
-            "bucket" | "fill" => {
-                in_force.insert((event, about("bucket")), fields.clone());
-            }
+            "supply" => keep(about(&["limit", "by"]), fields["capacity"].is_null()),
+            "fill" => keep(about(&["bucket"]), fields["fill"].is_null()),
+            "bucket" => keep(about(&["bucket"]), false),
             "bucket_gone" => {
-                in_force.remove(&("bucket", about("bucket")));
-                in_force.remove(&("fill", about("bucket")));
+                let mut in_force = lock(&self.in_force);
+                for event in ["bucket", "fill"] {
+                    in_force.remove(&(event, about(&["bucket"])));
+                }
             }
             _ => {}
         }

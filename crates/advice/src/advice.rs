@@ -24,9 +24,10 @@ const SPAN_MIN: u64 = 30 * MINUTE;
 const PARTS_MIN: usize = 10;
 /// The share of calls that the backend must serve.
 const SERVED_MIN: f64 = 0.5;
-/// A level counts as seen if so many calls met it. If none of 60 fails, surely fewer than 6 % do.
+/// The number of calls that must have met a level before it counts as seen. If none of 60 calls fails,
+/// fewer than 6 % fail, with 95 % confidence.
 const SEEN_CALLS: usize = 60;
-/// And in so many parts of the log.
+/// The number of parts of the log in which they must have met it.
 const SEEN_PARTS: usize = 3;
 /// A shorter wait is the proxy's own time.   ns
 const WAIT_MIN: u64 = 1_000_000;

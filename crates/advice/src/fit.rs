@@ -28,9 +28,9 @@ const DRAWS: usize = 200;
 const TOGETHER: usize = 4;
 /// The knee is where the backend has this share of its highest throughput.
 pub(crate) const KNEE: f64 = 0.95;
-/// The backend is near its limit if so many draws say so.
+/// The share of draws that must say so before the backend counts as near its limit.
 const SURELY: f64 = 0.98;
-/// And if the curve is that much better than none.
+/// How much better than none the curve must be.
 const GAIN_MIN: f64 = 20.0;
 /// A residual counts at most as this many standard deviations.
 const WINSOR: f64 = 3.0;

@@ -202,7 +202,7 @@ pub(crate) fn resampled_highest(parts: &[f64; PARTS], draw: &mut Draw) -> (f64, 
     (drawn[DRAWS / 40], highest(&mut parts.iter().copied()))
 }
 
-/// The least number of so many digits that is not below `value`, which is above 0.
+/// The least number of this many digits that is not below `value`, which is above 0.
 pub(crate) fn round_up(value: f64, digits: i32) -> f64 {
     let power = value.log10().floor() as i32 + 1 - digits;
     // Powers of ten are exact only if they are whole.

@@ -638,6 +638,39 @@ fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capa
     assert_eq!(gate.scheduler.waiting(), 100);
 }
 
+/// A replay that begins later numbers the places of waiting calls otherwise, and decides the same.
+#[test]
+fn of_calls_that_come_back_at_the_same_moment_the_one_that_joined_first_is_asked_first() {
+    let limits = vec![outstanding("outstanding", Scope::Every, 1)];
+    let postpone = Postpone::Jitter {
+        min: SECOND,
+        max: 3 * SECOND,
+    };
+    let policy =
+        Policy::new(limits, 100, WhenFull::Refuse, postpone, classes(&[1])).expect("a policy");
+    let mut gate = Gate::new(policy);
+    gate.submit(call(gate.now, "f"), 0);
+    let (_, hold) = gate.run_and_send();
+    let until = at(2000);
+    let aside = |gate: &mut Gate, id| {
+        let ticket = gate.submit(call(gate.now, "f"), id);
+        let now = gate.now;
+        let step = gate.scheduler.next_with(now, &mut |_, _| until.since(now));
+        assert!(matches!(step, Step::SleepUntil(_)), "{step:?}");
+        ticket
+    };
+    let leaves = aside(&mut gate, 1);
+    gate.now = at(1);
+    aside(&mut gate, 2);
+    // The next call gets the place in memory of the one that left.
+    gate.scheduler.cancel(gate.now, leaves);
+    gate.now = at(2);
+    aside(&mut gate, 3);
+    gate.finish(hold);
+    gate.now = until;
+    assert_eq!(gate.run().0, 2);
+}
+
 #[test]
 fn a_deadline_that_is_moved_holds_and_the_call_keeps_its_turn() {
     let mut gate = Gate::new(policy(vec![outstanding("outstanding", Scope::Every, 1)]));

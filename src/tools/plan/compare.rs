@@ -204,8 +204,10 @@ impl Comparison {
             }
             // A call may be held by one limit before, and by another one after.
             let mut by_limit = |run: &Run, ran: &Ran, of: fn(&mut Pair) -> &mut Figures| {
-                if let Some(limit) = ran.limit {
-                    let key = ("limit", run.limits.get(limit).to_string());
+                let limit = ran.limit.map(|limit| run.limits.get(limit).to_string());
+                let full = (ran.ending == Ending::Refused).then(|| "queue".to_owned());
+                if let Some(limit) = limit.or(full) {
+                    let key = ("limit", limit);
                     of(self.rows.entry(key).or_default()).count(ran);
                 }
             };

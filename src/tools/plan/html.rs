@@ -72,7 +72,8 @@ fn section(plan: &Plan) -> Markup {
     html! {
         h2 { (capital(plan.clients.word())) " clients" }
         p { "Assumed: " (plan.clients.assumption()) "." }
-        ul { @for note in plan.notes() { li { (note.trim()) } } }
+        @let notes = plan.notes();
+        @if !notes.is_empty() { ul { @for note in notes { li { (note.trim()) } } } }
         p { b.key-old { "- - before" } " " b.key-new { "— new config" } }
         @for (name, of) in charts { (chart(timeline, name, of)) }
         (rows(plan))

@@ -71,13 +71,13 @@ pub(super) fn plan(
             let before = old.map_or(By::Log, By::Config);
             let before = free::run(&load, &before, clients, seed)?;
             let after = free::run(&load, &By::Config(new), clients, seed)?;
+            plan.retries.count(process, &span);
             Ok((Run::logged(trace, process, &span), before, after))
         });
         match both {
             Ok((logged, before, after)) => {
                 let runs = (&logged, &before, &after);
                 plan.comparison.add(trace, *started, process, runs);
-                plan.retries.count(process);
             }
             Err(error) => plan.unknown.push(error.to_string()),
         }
@@ -102,18 +102,20 @@ pub(super) fn free_identity(trace: &Trace, seed: u64) -> Result<Comparison, Cann
 
 impl Retries {
     /// Each later call can be the retry of one earlier call.
-    fn count(&mut self, process: &Process) {
+    fn count(&mut self, process: &Process, span: &Span) {
+        let within = span.calls(process);
+        let calls = &process.calls[within.start as usize..within.end as usize];
         let refused = |call: &&Call| {
             let last = call.steps.last().map(|step| step.what);
             matches!(last, Some(What::Refused | What::Expired))
         };
-        let mut over: Vec<&Call> = process.calls.iter().filter(refused).collect();
+        let mut over: Vec<&Call> = calls.iter().filter(refused).collect();
         over.sort_by_key(|call| call.over());
         self.refused += over.len() as u64;
         let of = |call: &Call| (call.client, call.caller, call.function);
         let mut open: HashMap<_, Vec<u64>> = HashMap::new();
         let mut over = over.into_iter().peekable();
-        for call in &process.calls {
+        for call in calls {
             let asked = call.asked();
             while let Some(refused) = over.next_if(|refused| refused.over() <= asked) {
                 open.entry(of(refused)).or_default().push(refused.over());

@@ -45,6 +45,9 @@ const LACKS: [(&str, &str); 4] = [
     ),
 ];
 
+const NEVER_IDLE: &str = "the log begins in the middle, and the sidecar was never idle for as long as its limits \
+                          remember calls, so what they had counted is not known";
+
 const REFUSED: &str =
     "the replay does not explain the log, so a plan would mean nothing; --force makes it";
 
@@ -81,7 +84,7 @@ impl Replayed<'_> {
         let (before, after) = self.left_out(span);
         row["left_out"] = json!({"before": before, "after": after});
         if !span.is_exact {
-            row["unknown"] = "never quiet".into();
+            row["unknown"] = NEVER_IDLE.into();
             return row;
         }
         row["same"] = fed.same.into();
@@ -109,9 +112,7 @@ impl Replayed<'_> {
             Err(error) => return text + &format!("  identity unknown: {error}\n"),
         };
         if !span.is_exact {
-            return text
-                + "  identity unknown: the log begins in the middle, and the sidecar was never idle for as long as \
-                   its limits remember calls, so what they had counted is not known\n";
+            return text + &format!("  identity unknown: {NEVER_IDLE}\n");
         }
         let (before, after) = self.left_out(span);
         if before > 0 {

@@ -149,7 +149,8 @@ impl Process {
             (Some(first), Some(last)) => (*first, *last),
             _ => return,
         };
-        self.missing = (last.0 - first.0 + 1).saturating_sub(ids.len() as u64);
+        let all = (last.0 - first.0).saturating_add(1);
+        self.missing = all.saturating_sub(ids.len() as u64);
         let mut pairs = ids.windows(2);
         let gap = pairs.find(|pair| pair[1].0 - pair[0].0 > 1);
         self.known_until = gap.map_or(last, |pair| pair[0]).1;

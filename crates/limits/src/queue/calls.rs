@@ -14,7 +14,8 @@ pub(crate) struct Queue<T> {
     /// Their places and arrivals are changed by the methods here only.
     pub(crate) calls: Slab<Waiting<T>>,
     lines: Vec<Sorted<(u64, Key)>>,
-    asides: Sorted<(Timestamp, Key)>,
+    /// By the moment of their return; of those with the same one, who joined first comes first.
+    asides: Sorted<(Timestamp, u64, Key)>,
     deadlines: Sorted<(Timestamp, Key)>,
 }
 
@@ -51,7 +52,8 @@ impl<T> Queue<T> {
     }
 
     pub(crate) fn first_aside(&self) -> Option<(Timestamp, Key)> {
-        self.asides.first()
+        let (until, _, key) = self.asides.first()?;
+        Some((until, key))
     }
 
     /// Takes a call in.
@@ -123,7 +125,7 @@ impl<T> Queue<T> {
     fn link(&mut self, key: Key, place: Place, arrival: u64) {
         let new = match place {
             Place::Line(line) => self.lines[line as usize].insert((arrival, key)),
-            Place::Aside(until) => self.asides.insert((until, key)),
+            Place::Aside(until) => self.asides.insert((until, arrival, key)),
         };
         debug_assert!(new, "a call waits in one place");
     }
@@ -131,7 +133,7 @@ impl<T> Queue<T> {
     fn unlink(&mut self, key: Key, place: Place, arrival: u64) {
         let found = match place {
             Place::Line(line) => self.lines[line as usize].remove(&(arrival, key)),
-            Place::Aside(until) => self.asides.remove(&(until, key)),
+            Place::Aside(until) => self.asides.remove(&(until, arrival, key)),
         };
         debug_assert!(found, "a waiting call is where its place says");
     }
