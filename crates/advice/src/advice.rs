@@ -24,8 +24,8 @@ const SPAN_MIN: u64 = 30 * MINUTE;
 const PARTS_MIN: usize = 10;
 /// The share of calls that the backend must serve.
 const SERVED_MIN: f64 = 0.5;
-/// The number of calls that must have met a level before it counts as seen. If none of 60 calls fails,
-/// fewer than 6 % fail, with 95 % confidence.
+/// The number of calls that must have met a level before it counts as seen. If none of 60 fails, at most
+/// 6 % of all fail (the 95 % interval of 0 of 60).
 const SEEN_CALLS: usize = 60;
 /// The number of parts of the log in which they must have met it.
 const SEEN_PARTS: usize = 3;
@@ -80,7 +80,7 @@ pub struct Slo {
 pub struct Evidence {
     /// Calls that arrived.
     pub calls: usize,
-    /// Calls at the backend whose company is known.
+    /// Calls at the backend whose concurrency is known.
     pub runs: usize,
     /// From the first to the last of these.   ns
     pub span: u64,

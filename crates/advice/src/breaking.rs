@@ -9,11 +9,13 @@ use crate::runs::{End, Run};
 
 /// Calls in a bin of levels, at least.
 const CALLS_MIN: usize = 20;
-/// A level is broken if surely more of its calls fail than this, beyond all below.
+/// A level is broken if the lower bound of its share of failures is above the upper bound of the share
+/// below it, and above [`TIMES_MORE`] times that share plus this.
 const FAILING: f64 = 0.01;
-/// And surely this many times more than below.
+/// See [`FAILING`].
 const TIMES_MORE: f64 = 3.0;
-/// Times are broken if they surely grow by this factor beyond what sharing explains.
+/// A level is broken if times grow by this factor beyond what sharing explains, less three
+/// standard errors.
 const STRETCHED: f64 = 2.0;
 
 /// A breaking point.
@@ -164,8 +166,8 @@ pub(crate) fn breaking(mut met: Vec<Met>) -> Option<Break> {
 fn jump(before: &Bin, bin: &Bin) -> Option<f64> {
     let ((low, low_variance), (high, high_variance)) = (before.mean()?, bin.mean()?);
     let shared = (bin.levels / bin.calls as f64) / (before.levels / before.calls as f64);
-    let surely = high - low - 3.0 * (low_variance + high_variance).sqrt();
-    (surely > (STRETCHED * shared).ln()).then(|| (high - low).exp())
+    let least = high - low - 3.0 * (low_variance + high_variance).sqrt();
+    (least > (STRETCHED * shared).ln()).then(|| (high - low).exp())
 }
 
 #[cfg(test)]

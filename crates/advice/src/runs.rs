@@ -46,7 +46,7 @@ pub(crate) struct Runs {
     pub(crate) functions: Vec<Arc<str>>,
     /// Calls at the backend at once, of all functions.
     pub(crate) levels: Levels,
-    /// The calls whose company is known, by start.
+    /// The calls whose concurrency is known, by start.
     pub(crate) all: Vec<Run>,
     /// From when to when the log shows all calls.   ns
     pub(crate) from: u64,
