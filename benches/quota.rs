@@ -131,6 +131,7 @@ fn sidecar(port: u16, total: u64) -> App {
             name: "rate_limit:per_user".into(),
             rule: rule.expect("it is a rule"),
             on_excess: OnExcess::Delay,
+            observes: false,
             totals: BTreeMap::new(),
             namespace: None,
         }],

@@ -177,6 +177,8 @@ pub struct LimitState {
     pub in_force: u64,
     /// How it is shared, if it is.
     pub shared: Option<SharedState>,
+    /// Whether it only observes: it holds no call, and the figures are what they would be.
+    pub observes: bool,
 }
 
 /// A limit that several sidecars share.
@@ -265,6 +267,17 @@ pub struct QueueState {
     pub functions: Vec<FunctionQueue>,
     /// The waiting calls, also at the door, by class; every class, the most urgent first.
     pub classes: Vec<ClassQueue>,
+    /// The queue that there would be, if limits only observe.
+    pub would_be: Option<WouldBe>,
+}
+
+/// The queue that there would be if the limits that only observe held calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WouldBe {
+    /// Calls that would wait, also at the door.
+    pub depth: u64,
+    /// The most that would have waited at once since limits began to observe.
+    pub peak: u64,
 }
 
 /// The calls of one class that wait.

@@ -12,6 +12,7 @@ pub(crate) mod backends;
 mod buckets;
 mod journal;
 pub mod metrics;
+mod observing;
 pub(crate) mod options;
 mod permit;
 pub mod policy;
@@ -19,6 +20,7 @@ mod promote;
 mod queue;
 mod quotas;
 mod settings;
+mod shadow;
 mod shown;
 mod waiting;
 
@@ -35,14 +37,18 @@ use tokio::task::JoinSet;
 
 pub use self::ask::{Ask, Claimed, Waits};
 pub use self::journal::{Given, Journal};
+pub use self::observing::ObservedNow;
 pub use self::permit::Permit;
 use self::permit::{AtGate, Tie};
 use self::promote::Promoted;
 pub use self::queue::POSTPONED_MAX;
 use self::queue::{Lane, Queue, Turn, Waiter, draining, tell};
-pub use self::quotas::QuotaAnswer;
+pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 use self::settings::USER;
-pub use self::settings::{ClassRule, Deadline, PacedLimit, Pool, Settings, WhenFull, Window};
+pub use self::settings::{
+    ClassRule, Deadline, LimitMode, PacedLimit, Pool, Settings, WhenFull, Window,
+};
+use self::shadow::Over;
 pub use self::waiting::{Asked, Place, Waiting};
 use crate::call::steps::{AskedAs, What};
 use crate::call::{Destination, Fault, Generation, Record};
@@ -78,11 +84,13 @@ impl Gate {
             lane,
             backend,
             settling: ask.claimed.settling.take(),
+            shadowed: None,
             tie: Tie::Apart,
             record: Arc::clone(record),
         };
         let mut promoted = Promoted::default();
         let mut asked = None;
+        let mut would = None;
         let submitted = self.queue.change_in(lane, |state, now| {
             let own = state.class(&ask.class);
             let deadline = state.deadline(own, &ask, now);
@@ -105,7 +113,6 @@ impl Gate {
                 bucket: claimed.bucket,
                 deadline,
             };
-            asked = Some((now, of));
             let call = Call::new(ask.function, ask.arrived)
                 .backend(Backend(backend as u8))
                 .class(class)
@@ -115,9 +122,16 @@ impl Gate {
                 .bucket(ask.claimed.bucket)
                 .quotas(ask.claimed.quotas)
                 .deadline(deadline);
-            let ticket = state.lanes[lane as usize]
-                .submit(now, call, Waiter::default())
-                .map_err(|(refusal, _)| refusal)?;
+            if lane == Lane::Limited {
+                let id = || record.note(|facts| facts.id);
+                at_gate.shadowed = state.observing.asks(now, &call, &of.class, id);
+            }
+            asked = Some((now, of));
+            let submitted = state.lanes[lane as usize].submit(now, call, Waiter::default());
+            let ticket = submitted.map_err(|(refusal, _)| {
+                would = state.observing.over(now, at_gate.shadowed, Over::Refused);
+                refusal
+            })?;
             if let Some(guest) = guest.filter(|_| class == own) {
                 at_gate.tie = state.tie(&self.queue, ask.role, guest, now, &mut promoted);
             }
@@ -130,6 +144,7 @@ impl Gate {
             facts.step(now, What::Asked);
             if submitted.is_err() {
                 facts.step(now, What::Refused);
+                facts.would = would;
             }
         });
         match submitted {
@@ -145,10 +160,12 @@ impl Gate {
         let generation = permit.generation;
         let (call, hold) = permit.into_held();
         call.record.note(|facts| facts.quotas.clear());
+        let mut would = None;
         let (now, told) = self.queue.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             if state.turned_away {
                 lane.give_back(now, hold);
+                would = state.observing.over(now, call.shadowed, Over::Left);
                 return (now, None);
             }
             let ticket = lane.requeue(now, hold, Waiter::default());
@@ -163,7 +180,12 @@ impl Gate {
             Some(_) => What::Requeued,
             None => What::GivenBack,
         };
-        call.record.note(|facts| facts.step(now, what));
+        call.record.note(|facts| {
+            facts.step(now, what);
+            if told.is_none() {
+                facts.would = would;
+            }
+        });
         match told {
             Some(told) => call.asked(told),
             None => Asked::Answered(Err(draining())),
@@ -197,8 +219,8 @@ impl Gate {
             let rearmed = self.queue.rearm.notified();
             let wake = {
                 let mut state = self.queue.lock();
-                state.armed = state.wake;
-                state.wake
+                state.armed = state.due();
+                state.armed
             };
             let due = async {
                 match wake {
@@ -207,7 +229,7 @@ impl Gate {
                 }
             };
             tokio::select! {
-                () = due => self.queue.change_beside(|_, _| ()),
+                () = due => self.queue.is_due(),
                 () = rearmed => {}
             }
         }
@@ -227,6 +249,7 @@ impl Gate {
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
+            state.observing.apply(now, settings);
             now
         })
     }

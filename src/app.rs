@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate_callers::CallerId;
+use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::Show;
 use tidegate_runtime::{Clock, Live, lock};
@@ -51,6 +52,7 @@ use crate::protocol::{self, Accepted, Conversation};
 use crate::tasks::Tasks;
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::telemetry::log::filter;
 use crate::{admin, telemetry};
 
@@ -232,6 +234,7 @@ impl App {
         if !was_on {
             shared.journal.checkpoint(&shared.gate, &config);
         }
+        warn_of_observed(&config);
         let shares = config.coordinate.as_ref();
         shared.coordination.apply(shares, &config.admit);
         shared.quotas.apply(config.quotas.as_ref());
@@ -296,6 +299,7 @@ impl App {
         let finished =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
+            shared.gate.end_observing();
             shared.journal.ended(shared.gate.at_an_instant(|at| at));
             shared.coordination.close().await;
             shared.quotas.close();
@@ -312,6 +316,7 @@ impl App {
         let last =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;
+        shared.gate.end_observing();
         // Leases for calls under way are not released: they expire by themselves.
         false
     }
@@ -357,6 +362,24 @@ pub fn follow(gate: &Gate, callers: &Callers, changes: Vec<BucketChange>) {
     for id in gone {
         // Those that were about to enter the queue.
         gate.remove_bucket(id, |caller| callers.reroute(CallerId(caller.0)));
+    }
+}
+
+/// Says which limits hold no call.
+fn warn_of_observed(config: &Config) {
+    let limits = admit::policy::observed(&config.admit);
+    let callers = config.callers.rate_limits.iter();
+    let callers = callers.filter(|it| it.rule.handling.mode == BucketMode::Observe);
+    let callers = callers.map(|it| format!("{RATE_LIMIT_PREFIX}{}", it.name));
+    let limits = limits.iter().map(|name| name.to_string());
+    let quotas = config.quotas.iter().flat_map(|quotas| &quotas.limits);
+    let quotas = quotas
+        .filter(|it| it.observes)
+        .map(|it| it.name.to_string());
+    let limits: Vec<_> = limits.chain(callers).chain(quotas).collect();
+    if !limits.is_empty() {
+        let limits = limits.join(", ");
+        warn!(limits, "these limits only observe, and hold no call");
     }
 }
 
@@ -418,11 +441,13 @@ impl Shared {
             buckets,
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
         let gate = Gate::new(&with_costs(&config.admit, &callers), clock);
-        let journal = Arc::new(Journal::new(Arc::clone(&access), clock));
+        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
+        let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
+        let journal = Arc::new(Journal::new(to, clock, of));
         journal.started(gate.seed(), &config);
         gate.keep_journal(Arc::clone(&journal) as _);
         follow(&gate, &callers, buckets);
-        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
+        warn_of_observed(&config);
         metrics.config_taken(SystemTime::now());
         let registry = metrics.registry();
         let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry);

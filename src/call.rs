@@ -42,6 +42,7 @@ mod reply;
 mod request;
 pub mod sdk;
 pub mod steps;
+mod would;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -63,6 +64,7 @@ pub use self::reply::{
 pub(crate) use self::request::compact_head;
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
 pub use self::sdk::{ArrayCall, BackendKind};
+pub use self::would::{Would, WouldEnd};
 
 /// How the kernel detects a dead silent peer: after a minute it sends probes, and closes after six
 /// without an answer.

@@ -108,6 +108,10 @@ fn row_of_limit(limit: &LimitState) -> Markup {
         Opens::InSeconds(seconds) => format!("in {seconds:.2} s"),
         Opens::OnChange => "when a call ends".to_owned(),
     };
+    let opens = match limit.observes {
+        true => format!("observes; would open {opens}"),
+        false => opens,
+    };
     html! {
         tr {
             td { (limit.name) } td { (limit.scope) } td { (bounds) (late) }
@@ -124,6 +128,12 @@ fn waiting(queue: &QueueState) -> Markup {
         p {
             (queue.depth) " of " (queue.capacity) " wait, the oldest for " (oldest) " s; "
             (queue.door) " at the door"
+        }
+        @if let Some(would_be) = &queue.would_be {
+            p {
+                "If the limits that only observe held calls, " (would_be.depth)
+                " would wait, and at most " (would_be.peak) " would have waited at once"
+            }
         }
         @if !queue.functions.is_empty() {
             table {

@@ -67,7 +67,7 @@ pub struct QuotaState {
     pub window_seconds: f64,
     /// `wait` or `reject`.
     pub on_excess: &'static str,
-    /// `enforce` or `optimistic`.
+    /// `enforce`, `observe` or `optimistic`.
     pub mode: &'static str,
     /// `deny`, `allow` or `safe`.
     pub when_store_away: &'static str,

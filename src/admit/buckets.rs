@@ -26,6 +26,7 @@ impl Gate {
     pub fn set_bucket(&self, id: BucketId, rule: BucketRule) -> Result<(), TooManyBuckets> {
         self.queue.change(|state, now| {
             state.given(now, Given::Bucket { id, rule: &rule });
+            state.observing.set_bucket(now, id, &rule);
             state.calls().set_bucket(now, id, rule)
         })
     }
@@ -37,6 +38,7 @@ impl Gate {
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
         self.queue.change(|state, now| {
             state.given(now, Given::BucketGone { id });
+            state.observing.remove_bucket(now, id);
             state.calls().remove_bucket(now, id, |call| {
                 let caller = call.caller;
                 *known.entry(caller).or_insert_with(|| reroute(caller))
@@ -117,17 +119,22 @@ impl Gate {
         self.queue.change(|state, now| {
             let by = Supplier::Coordinator;
             state.given(now, Given::Supply { limit, by, supply });
+            state.observing.supply(now, limit, by, supply);
+            let observed = state.observing.limit_now(limit);
             let calls = &mut state.calls();
             calls.supply(now, limit, by, supply);
-            calls.limit_now(now, limit)
+            observed.or_else(|| calls.limit_now(now, limit))
         })
     }
 
     /// The current state of the limit with this name, among those that limited calls meet.
     #[must_use]
     pub fn limit_now(&self, limit: &str) -> Option<LimitNow> {
-        self.queue
-            .look(|state, now| state.calls().limit_now(now, limit))
+        self.queue.look(|state, now| {
+            state.observing.advance(now);
+            let observed = state.observing.limit_now(limit);
+            observed.or_else(|| state.calls().limit_now(now, limit))
+        })
     }
 
     /// Sets the rate at which a bucket fills, its share of a rate that several proxies share.
@@ -135,6 +142,7 @@ impl Gate {
     pub fn supply_fill(&self, id: BucketId, supply: Supply<Fill>) -> Option<BucketNow> {
         self.queue.change(|state, now| {
             state.given(now, Given::Fill { id, supply });
+            state.observing.fill(now, id, supply);
             let calls = &mut state.calls();
             calls.supply_fill(now, id, supply);
             calls.bucket_now(now, id)

@@ -8,11 +8,16 @@ use tidegate_limits::scheduler::{BucketRule, Supplier, Supply};
 use tidegate_limits::{Fill, Timestamp};
 
 use super::Gate;
+use crate::call::Would;
 
 /// Where it is noted. Called under the lock of the gate, so it must not wait.
 pub trait Journal: Send + Sync {
     /// The scheduler was given this, at this instant.
     fn given(&self, at: Timestamp, what: Given<'_>);
+
+    /// Limits that only observe would have done this to a call of this class. `late` is its id, if
+    /// its line was written without knowing.
+    fn would(&self, at: Timestamp, class: &str, would: &Would, late: Option<u64>);
 }
 
 /// Something that the scheduler was given.

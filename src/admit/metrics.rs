@@ -1,9 +1,17 @@
 //! Metrics of the queue and of limits over all callers.
 
+use std::sync::Mutex;
+
+use prometheus::Histogram;
 use tidegate_limits::Limit;
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::scheduler::{LimitNow, QueueNow};
-use tidegate_runtime::metric::{Reach, Show};
+use tidegate_runtime::lock;
+use tidegate_runtime::metric::{Reach, Registry, Show};
+
+use super::observing::ObservedNow;
+use crate::call::{Would, WouldEnd};
+use crate::telemetry::calls::NO_LIMIT;
 
 tidegate_runtime::metrics! {
     /// The queue, and limits over all callers.
@@ -33,6 +41,88 @@ tidegate_runtime::metrics! {
     }
 }
 
+tidegate_runtime::metrics! {
+    /// What limits that only observe would have done.
+    pub struct WouldHaveMetrics: "tidegate_" {
+        /// Time that calls would have waited for their turn, while limits only observe. It is the
+        /// whole wait, with what they really waited. See [observe.md](observe.md).
+        would_have_waited_seconds: WaitHistogram(class) in "s",
+        /// Calls that would have waited, while limits only observe. Each counts once, for the limit
+        /// that would have held it longest.
+        would_have_delayed_total: Counter(limit) in "calls",
+        /// Calls that would have been refused, while limits only observe. `limit` is `none` if no
+        /// limit would have decided.
+        would_have_refused_total: Counter(limit, reason) in "calls",
+        /// Calls that would be waiting now, while limits only observe, also at the door.
+        would_be_waiting: Gauge in "calls",
+        /// Highest number of calls that would have waited at once since limits began to observe.
+        would_be_waiting_peak: Gauge in "calls",
+    }
+}
+
+/// What limits that only observe would have done to calls.
+#[derive(Debug)]
+pub struct WouldHave {
+    metrics: WouldHaveMetrics,
+    /// The histograms by class, because a look-up of each costs more than counting.
+    waits: Mutex<Vec<(Box<str>, Histogram)>>,
+}
+
+impl WouldHave {
+    /// Registers the metrics.
+    #[must_use]
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            metrics: WouldHaveMetrics::new(registry),
+            waits: Mutex::default(),
+        }
+    }
+
+    /// Shows what would be now; `None` if nothing observes.
+    pub fn mirror(&self, now: Option<&ObservedNow>) {
+        let (depth, peak) = now.map_or((0, 0), |it| (it.depth, it.peak));
+        self.metrics.would_be_waiting().show(depth);
+        self.metrics.would_be_waiting_peak().show(peak);
+    }
+
+    /// Removes the series of removed limits.
+    pub fn retain_limits(&self, stays: impl Fn(&str) -> bool) {
+        self.metrics.retain("limit", stays);
+    }
+
+    /// Counts a decision about a call of this class.
+    pub fn count(&self, class: &str, would: &Would) {
+        let limit = would.limit.as_deref();
+        match would.ending {
+            WouldEnd::Runs => {
+                if let Some(limit) = limit {
+                    self.metrics.would_have_delayed_total(limit).inc();
+                }
+                let mut waits = lock(&self.waits);
+                let known = waits.iter().find(|(known, _)| **known == *class);
+                let waits = match known {
+                    Some((_, waits)) => waits,
+                    None => {
+                        let new = self.metrics.would_have_waited_seconds(class);
+                        waits.push((class.into(), new));
+                        let (_, new) = waits.last().expect("it was just added");
+                        new
+                    }
+                };
+                waits.observe(would.wait.as_secs_f64());
+            }
+            WouldEnd::Refused(reason) => {
+                let of = would_have_refused_total {
+                    limit: limit.unwrap_or(NO_LIMIT),
+                    reason: reason.as_str(),
+                };
+                self.metrics.would_have_refused_total(of).inc();
+            }
+            WouldEnd::Left | WouldEnd::Waits => {}
+        }
+    }
+}
+
 /// A snapshot of the gate.
 pub struct GateNow {
     /// The queue.
@@ -41,7 +131,7 @@ pub struct GateNow {
     pub outstanding: usize,
     /// The most there have been.
     pub outstanding_peak: usize,
-    /// Every limit.
+    /// Every limit that holds calls.
     pub limits: Vec<(LimitRule, LimitNow)>,
 }
 

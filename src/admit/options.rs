@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Deadline, Postpone, WhenFull, Window, WindowStamp};
+use super::{Deadline, LimitMode, Postpone, WhenFull, Window, WindowStamp};
 use crate::options::kind::{
     DAY, HOUR, MS, SECOND, all, choice, duration, flag, function_name, integer, name,
 };
@@ -103,6 +103,18 @@ options! {
         /// Added to the window before a slot comes back, for the difference between two clocks or two
         /// packets on the way. Raise it for a backend far away.
         window_guard: Duration = duration(Duration::ZERO..=10 * SECOND).or(5 * MS);
+
+        /// Whether limits hold calls. "observe" holds and refuses no call by a limit, and reports what
+        /// the limits would have done: docs/observe.md. It applies to the limits here, of classes, and
+        /// to every [[rate_limit]], except where one of them gives its own mode.
+        mode: LimitMode = choice().or(LimitMode::Enforce);
+
+        /// The same for the limits per window. The default is mode.
+        window_mode: Option<LimitMode> = choice().optional().example("\"observe\"");
+
+        /// The same for smapi_max_outstanding_requests. With "observe", workers hold no call either, and
+        /// nothing protects the backend from too many calls at once. The default is mode.
+        outstanding_mode: Option<LimitMode> = choice().optional().example("\"observe\"");
     }
 }
 
@@ -150,6 +162,10 @@ options! {
 
         /// The same for the total per window.
         reserve_per_window: u32 = integer(0..=CALLS_MAX).of("calls").or(0).example("2");
+
+        /// Whether its limits and reserves hold calls; see mode in [limits]. The default is
+        /// outstanding_mode there for calls at once, and window_mode for calls per window.
+        mode: Option<LimitMode> = choice().optional().example("\"observe\"");
     }
 }
 
@@ -179,7 +195,18 @@ impl LimitsSection {
             fixed: self.window.value == WindowShape::Fixed,
             stamp: self.window_stamp.value,
             guard: self.window_guard.value,
+            mode: self.windows_mode(),
         })
+    }
+
+    /// Whether the limits per window hold calls.
+    pub(crate) fn windows_mode(&self) -> LimitMode {
+        self.window_mode.value.unwrap_or(self.mode.value)
+    }
+
+    /// Whether the limit of calls at once holds calls.
+    pub(crate) fn at_once_mode(&self) -> LimitMode {
+        self.outstanding_mode.value.unwrap_or(self.mode.value)
     }
 }
 

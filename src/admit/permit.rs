@@ -7,6 +7,7 @@ use tidegate_limits::{Hold, Timestamp};
 
 use super::promote::Ending;
 use super::queue::{Lane, Queue};
+use super::shadow::{Over, ShadowId};
 use crate::call::claim::{self, Settling};
 use crate::call::steps::What;
 use crate::call::{Destination, Generation, Record, Slot, Verdict};
@@ -19,6 +20,8 @@ pub struct Permit {
     held: Option<(AtGate, Hold)>,
     /// The last backend of its destination that it went to.
     pub(super) generation: Generation,
+    /// When its turn was.
+    admitted: Timestamp,
     sent: Option<Timestamp>,
     delayed: bool,
 }
@@ -29,14 +32,17 @@ pub(super) struct AtGate {
     pub(super) lane: Lane,
     pub(super) backend: Destination,
     pub(super) settling: Option<Settling>,
+    /// The same call in the shadow, if something observes.
+    pub(super) shadowed: Option<ShadowId>,
     /// Held, and released with everything else.
     pub(super) tie: Tie,
     pub(super) record: Arc<Record>,
 }
 
 impl Permit {
-    pub(super) fn new(call: AtGate, hold: Hold, delayed: bool) -> Self {
+    pub(super) fn new(call: AtGate, hold: Hold, admitted: Timestamp, delayed: bool) -> Self {
         Self {
+            admitted,
             held: Some((call, hold)),
             generation: Generation::FIRST,
             sent: None,
@@ -58,18 +64,26 @@ impl Permit {
             Outcome::Served | Outcome::Overloaded => call.settling.take(),
             Outcome::Failed => None,
         };
-        let (now, settled) = call.queue.change_in(call.lane, |state, now| {
+        let admitted = self.admitted;
+        let (now, settled, would) = call.queue.change_in(call.lane, |state, now| {
             let settled = settling
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
             let measured = settled.map(|settled| claim::drawn(settled.charged));
             state.lanes[call.lane as usize].finish(now, hold, outcome, measured);
-            (now, settled)
+            let over = Over::Ended {
+                admitted,
+                outcome,
+                measured,
+            };
+            let would = state.observing.over(now, call.shadowed, over);
+            (now, settled, would)
         });
         let measured = settled.map(|settled| claim::drawn(settled.charged));
         let succeeded = call.record.note(|facts| {
             facts.step(now, What::Ended(outcome, measured));
             facts.settled = settled;
+            facts.would = would;
             facts.answered = Some(now);
             facts.verdict = match outcome {
                 _ if facts.left => Verdict::Aborted,
@@ -97,6 +111,8 @@ impl Slot for Permit {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let now = call.queue.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].sent(now, hold);
+            let observing = &mut state.observing;
+            observing.sent(now, call.shadowed, self.admitted);
             if state.backends.succeeded(call.backend, self.generation) {
                 state.open(call.backend, now);
             }
@@ -113,6 +129,8 @@ impl Slot for Permit {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let now = call.queue.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].replied(now, hold);
+            let observing = &mut state.observing;
+            observing.replied(now, call.shadowed, self.admitted);
             now
         });
         call.record.note(|facts| facts.step(now, What::Replied));
@@ -128,12 +146,14 @@ impl Drop for Permit {
         if self.sent.is_some() {
             self.end(Outcome::Failed);
         } else if let Some((call, hold)) = self.held.take() {
-            let now = call.queue.change_in(call.lane, |state, now| {
+            let (now, would) = call.queue.change_in(call.lane, |state, now| {
                 state.lanes[call.lane as usize].give_back(now, hold);
-                now
+                let would = state.observing.over(now, call.shadowed, Over::Left);
+                (now, would)
             });
             call.record.note(|facts| {
                 facts.step(now, What::GivenBack);
+                facts.would = would;
                 facts.quotas.clear();
             });
         }

@@ -7,19 +7,73 @@ use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WindowShape};
 use tidegate_limits::{Limit, Policy};
 
-use super::settings::{ClassRule, PacedLimit, Settings, USER, WhenFull, Window};
+use super::settings::{ClassRule, LimitMode, PacedLimit, Pool, Settings, USER, WhenFull, Window};
 use crate::call::Destination;
 use crate::call::pace::pace;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 
-/// The policy of calls with limits. `phase` is how far past the epoch the clock began to count,
-/// which aligns fixed windows.
+/// The name of the limit on calls past the gate.
+const WORKERS: &str = "workers";
+
+/// The policy of calls with limits, without the limits that only observe. `phase` is how far past
+/// the epoch the clock began to count, which aligns fixed windows.
 ///
 /// # Panics
 /// If the settings contradict themselves, which the check of the config refuses.
 #[must_use]
 pub fn limited(settings: &Settings, phase: Duration) -> Policy {
-    let mut workers = outstanding("workers", settings.workers);
+    of(&enforced(settings), phase)
+}
+
+/// The names of the limits that only observe, as in metrics, except rate limits of callers.
+///
+/// # Panics
+/// As for [`limited`].
+#[must_use]
+pub fn observed(settings: &Settings) -> Vec<Arc<str>> {
+    let names = |settings: &Settings| -> Vec<Arc<str>> {
+        let policy = of(settings, Duration::ZERO);
+        policy.limits().iter().map(|it| it.name.clone()).collect()
+    };
+    let enforced = names(&enforced(settings));
+    let raises_workers = settings.outstanding_mode == LimitMode::Observe;
+    let mut observed = names(settings);
+    observed.retain(|name| !enforced.contains(name) || raises_workers && **name == *WORKERS);
+    observed
+}
+
+/// The settings without the limits that only observe.
+fn enforced(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    let is_enforced = |mode| mode == LimitMode::Enforce;
+    if !is_enforced(settings.outstanding_mode) {
+        settings.outstanding_max = None;
+        // There are no more calls than connections and tasks.
+        settings.workers = settings.workers.max(settings.door_max);
+    }
+    if let Some(window) = &mut settings.window
+        && !is_enforced(window.mode)
+    {
+        window.total = None;
+        window.functions.clear();
+    }
+    settings.paced.retain(|limit| is_enforced(limit.mode));
+    for class in &mut settings.classes {
+        if !is_enforced(class.outstanding_mode) {
+            class.pool = class.pool.and_then(Pool::unbounded);
+            class.reserve_outstanding = 0;
+        }
+        if !is_enforced(class.window_mode) {
+            class.per_window = None;
+            class.reserve_per_window = 0;
+        }
+    }
+    settings
+}
+
+/// The policy of calls with limits, of all of them.
+pub(super) fn of(settings: &Settings, phase: Duration) -> Policy {
+    let mut workers = outstanding(WORKERS, settings.workers);
     if let Postpone::Jitter { .. } = settings.postpone {
         // Nothing of it is reserved, but a class with a reserve is never set aside.
         workers.reserve = Some(Reserve {

@@ -18,10 +18,12 @@ use tokio::sync::{Notify, oneshot};
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
 use super::journal::{Given, Journal};
+use super::observing::Observing;
 use super::policy;
 use super::promote::Promotions;
 use super::settings::{ClassRule, Deadline, Settings, USER, WhenFull};
-use crate::call::{Destination, Reason, Record, Refusal, Role, claim};
+use super::shadow::{Decided, Over, ShadowId};
+use crate::call::{Destination, Reason, Record, Refusal, Role, Would, claim};
 use crate::telemetry::log;
 
 /// While calls are under way, the timer wakes at least this often. Each call sets its own timers,
@@ -72,6 +74,8 @@ pub(super) struct State {
     pub(super) seed: u64,
     /// Where everything is noted that a replay needs besides the calls.
     pub(super) journal: Option<Arc<dyn Journal>>,
+    /// What the limits that only observe would do.
+    pub(super) observing: Observing,
 }
 
 /// The most postponements of one call that its access line shows. With the default times, a call
@@ -151,6 +155,7 @@ impl Queue {
             armed: None,
             last: Timestamp::ZERO,
             is_beside: false,
+            observing: Observing::new(settings, clock.phase(), seed),
             seed,
             journal: None,
         };
@@ -187,6 +192,7 @@ impl Queue {
         let mut state = self.lock();
         let now = state.instant(self.clock.now());
         state.is_beside = false;
+        state.observing.advance(now);
         let result = change(&mut state, now);
         if !state.is_settled(now) {
             let asking = state.let_through(now);
@@ -197,17 +203,11 @@ impl Queue {
         }
         // A call must be accepted before it can be refused.
         let full = state.when_full == WhenFull::Wait && !state.calls().has_room();
-        let earlier = match (state.wake, state.armed) {
-            (Some(wake), Some(armed)) => wake < armed,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        if earlier {
-            state.armed = state.wake;
-        }
+        state.report_observed();
+        let earlier = state.rearm();
         // Under the lock, so that the last write is from the last check.
         let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
-        let asks = state.calls().asks_of_quotas();
+        let asks = state.asks_of_quotas();
         drop(state);
         if asks {
             self.asks.notify_one();
@@ -220,6 +220,43 @@ impl Queue {
         }
         if self.watched.load(Ordering::Acquire) && self.watched.swap(false, Ordering::AcqRel) {
             self.stirred.notify_one();
+        }
+        result
+    }
+
+    /// The moment has come at which something happens by itself.
+    pub(super) fn is_due(&self) {
+        let is_for_calls = self.look(|state, now| {
+            // Without a shadow, the timer has nothing else to wake for.
+            !state.observing.is_on() || state.wake.is_some_and(|wake| wake <= now)
+        });
+        if is_for_calls {
+            self.change_beside(|_, _| ());
+        } else {
+            self.observe(|state, now| state.observing.advance(now));
+        }
+    }
+
+    /// A call that the shadow knows is over. Returns what it would have met.
+    pub(super) fn is_over(&self, id: Option<ShadowId>, over: Over) -> Option<Would> {
+        id?;
+        self.observe(|state, now| state.observing.over(now, id, over))
+    }
+
+    /// Makes a change that only the shadow sees.
+    pub(super) fn observe<R>(&self, change: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+        let mut state = self.lock();
+        let now = self.clock.now();
+        let result = change(&mut state, now);
+        state.report_observed();
+        let earlier = state.rearm();
+        let asks = state.asks_of_quotas();
+        drop(state);
+        if asks {
+            self.asks.notify_one();
+        }
+        if earlier {
+            self.rearm.notify_one();
         }
         result
     }
@@ -297,6 +334,49 @@ impl State {
         }
         self.last = now.max(self.last + Duration::from_nanos(1));
         self.last
+    }
+
+    /// The next moment at which the timer has something to do.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        let moments = [self.wake, self.observing.due()];
+        moments.into_iter().flatten().min()
+    }
+
+    /// Whether the timer sleeps too long. If so, it is taken to be woken.
+    fn rearm(&mut self) -> bool {
+        let due = self.due();
+        let earlier = match (due, self.armed) {
+            (Some(due), Some(armed)) => due < armed,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if earlier {
+            self.armed = due;
+        }
+        earlier
+    }
+
+    /// Whether there are requests to the store of quotas.
+    fn asks_of_quotas(&mut self) -> bool {
+        self.calls().asks_of_quotas() || self.observing.asks_of_quotas()
+    }
+
+    /// Passes on what the limits that only observe would have done.
+    pub(super) fn report_observed(&mut self) {
+        let Self {
+            observing, journal, ..
+        } = self;
+        for decided in observing.take_decided() {
+            if let Some(journal) = journal {
+                let Decided {
+                    at,
+                    class,
+                    would,
+                    late,
+                } = decided;
+                journal.would(at, &class, &would, late);
+            }
+        }
     }
 
     /// Whether [`let_through`](Self::let_through) would find nothing to do.
@@ -433,6 +513,9 @@ impl State {
     pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
         if !self.backends.is_up(backend) {
             self.supply(backend, now, |_| Supply::capacity(0));
+            let limit = policy::backend_limit(backend);
+            let shut = Supply::capacity(0);
+            self.observing.supply(now, &limit, Supplier::Health, shut);
         }
     }
 
@@ -444,6 +527,9 @@ impl State {
     /// Admits all calls again.
     pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
         self.supply(backend, now, |_| Supply::Configured);
+        let limit = policy::backend_limit(backend);
+        let open = Supply::Configured;
+        self.observing.supply(now, &limit, Supplier::Health, open);
     }
 
     fn supply(&mut self, backend: Destination, now: Timestamp, supply: impl Fn(u32) -> Supply) {

@@ -1,120 +1,249 @@
 //! The gate's quotas, for the part that connects them to the store: requests go out and answers
 //! come in, as plain values. The gate does not know the store.
+//!
+//! Quotas that only observe are in the shadow, the others in the scheduler that holds calls. A key
+//! says in which of them it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::Rng;
+use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{
-    QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble,
+    QuotaAsk, QuotaCounts, QuotaNow, QuotaRef, QuotaRule, QuotaTrouble,
 };
 
 use super::Gate;
+use super::shadow::QuotaAsks;
+
+/// A key of a quota at the gate. It is never given to another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuotaAt {
+    /// The number of its shadow; `None` if its quota holds calls.
+    shadow: Option<u32>,
+    at: QuotaRef,
+}
+
+/// A request to the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaAsked {
+    /// Its key.
+    pub at: QuotaAt,
+    /// The same in words.
+    pub of: QuotaKey,
+    /// What it asks.
+    pub ask: QuotaAsk,
+}
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaAnswer {
     /// Its key.
-    pub at: QuotaRef,
+    pub at: QuotaAt,
     /// Which.
     pub question: Question,
     /// Its result.
     pub outcome: StoreReply,
 }
 
+/// The quotas, by name.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaRules {
+    /// Those that hold calls.
+    pub enforced: BTreeMap<Arc<str>, QuotaRule>,
+    /// Those that only observe.
+    pub observed: BTreeMap<Arc<str>, QuotaRule>,
+    /// The most keys of all of either kind.
+    pub keys_max: usize,
+}
+
+/// Everything that the gate has for the store.
+#[derive(Debug, Default)]
+pub struct QuotaWork {
+    /// The requests.
+    pub asked: Vec<QuotaAsked>,
+    /// The keys that are no longer needed.
+    pub forgotten: Vec<QuotaAt>,
+    /// The troubles of keys that began or ended.
+    pub troubles: Vec<QuotaTrouble>,
+}
+
 impl Gate {
-    /// Sets the quotas, by name, and the most keys of all of them.
-    pub fn set_quotas(&self, rules: BTreeMap<Arc<str>, QuotaRule>, keys_max: usize) {
-        self.queue
-            .change_beside(|state, now| state.calls().set_quotas(now, rules, keys_max));
+    /// Sets the quotas.
+    pub fn set_quotas(&self, rules: QuotaRules) {
+        self.queue.change_beside(|state, now| {
+            let QuotaRules {
+                enforced,
+                observed,
+                keys_max,
+            } = rules;
+            state.observing.set_quotas(now, observed, keys_max);
+            state.calls().set_quotas(now, enforced, keys_max);
+        });
     }
 
     /// Gives one key its own rule, or with `None` the rule of its quota. False if the key was
     /// forgotten.
-    pub fn set_quota_rule(&self, at: QuotaRef, rule: Option<Rule>) -> bool {
-        self.queue
-            .change_beside(|state, now| state.calls().set_quota_rule(now, at, rule))
+    pub fn set_quota_rule(&self, at: QuotaAt, rule: Option<Rule>) -> bool {
+        self.queue.change_beside(|state, now| match at.shadow {
+            None => state.calls().set_quota_rule(now, at.at, rule),
+            Some(number) => state.observing.shadow(number).is_some_and(|shadow| {
+                shadow.change(now, |calls| calls.set_quota_rule(now, at.at, rule))
+            }),
+        })
     }
 
     /// The number of sidecars that share the quotas. It only decides how much is drawn at once.
     pub fn set_quota_nodes(&self, nodes: u32) {
-        self.queue
-            .change_beside(|state, _| state.calls().set_quota_nodes(nodes));
+        self.queue.change_beside(|state, now| {
+            state.observing.set_quota_nodes(now, nodes);
+            state.calls().set_quota_nodes(nodes);
+        });
     }
 
     /// The store's time.
     pub fn learn_store_time(&self, time: StoreTime) {
-        self.queue
-            .change_beside(|state, now| state.calls().learn_store_time(now, time));
+        self.queue.change_beside(|state, now| {
+            state.observing.learn_store_time(now, time);
+            state.calls().learn_store_time(now, time);
+        });
     }
 
     /// Passes answers of the store on, after the store's time that came with them.
     pub fn answer_quotas(&self, time: StoreTime, answers: impl IntoIterator<Item = QuotaAnswer>) {
         self.queue.change_beside(|state, now| {
+            state.observing.learn_store_time(now, time);
             state.calls().learn_store_time(now, time);
-            for QuotaAnswer {
-                at,
-                question,
-                outcome,
-            } in answers
-            {
+            for answer in answers {
+                let QuotaAnswer {
+                    at,
+                    question,
+                    outcome,
+                } = answer;
                 let entropy = state.entropy.next_u64();
-                state
-                    .calls()
-                    .answer_quota(now, at, question, outcome, entropy);
+                match at.shadow {
+                    None => {
+                        let calls = state.calls();
+                        calls.answer_quota(now, at.at, question, outcome, entropy);
+                    }
+                    Some(number) => {
+                        if let Some(shadow) = state.observing.shadow(number) {
+                            shadow.change(now, |calls| {
+                                calls.answer_quota(now, at.at, question, outcome, entropy);
+                            });
+                        }
+                    }
+                }
             }
         });
     }
 
     /// The record of this key may have changed in the store.
-    pub fn tell_quota(&self, at: QuotaRef) {
-        self.queue
-            .change_beside(|state, now| state.calls().tell_quota(now, at));
+    pub fn tell_quota(&self, at: QuotaAt) {
+        self.queue.change_beside(|state, now| match at.shadow {
+            None => state.calls().tell_quota(now, at.at),
+            Some(number) => {
+                if let Some(shadow) = state.observing.shadow(number) {
+                    shadow.change(now, |calls| calls.tell_quota(now, at.at));
+                }
+            }
+        });
     }
 
     /// The store answers again.
     pub fn store_is_back(&self) {
-        self.queue
-            .change_beside(|state, now| state.calls().store_is_back(now));
+        self.queue.change_beside(|state, now| {
+            if let Some((_, shadow)) = state.observing.numbered() {
+                shadow.change(now, |calls| calls.store_is_back(now));
+            }
+            state.calls().store_is_back(now);
+        });
     }
 
     /// Whether the answer to a request of this key is still useful.
     #[must_use]
-    pub fn wants_quota_answer(&self, at: QuotaRef) -> bool {
-        self.queue.lock().calls().wants_answer(at)
+    pub fn wants_quota_answer(&self, at: QuotaAt) -> bool {
+        let mut state = self.queue.lock();
+        match at.shadow {
+            None => state.calls().wants_answer(at.at),
+            Some(number) => {
+                let shadow = state.observing.shadow(number);
+                shadow.is_some_and(|shadow| shadow.scheduler().wants_answer(at.at))
+            }
+        }
     }
 
-    /// Waits until there is something for [`quota_questions`](Self::quota_questions), also from
-    /// before this call.
+    /// Waits until there is something for [`quota_work`](Self::quota_work), also from before this
+    /// call.
     pub async fn quota_asked(&self) {
         self.queue.asks.notified().await;
     }
 
-    /// Takes the requests to the store, the keys that are no longer needed, and the troubles of
-    /// keys that began or ended.
+    /// Takes everything that the gate has for the store.
     #[must_use]
-    pub fn quota_questions(&self) -> (Vec<QuotaQuestion>, Vec<QuotaRef>, Vec<QuotaTrouble>) {
+    pub fn quota_work(&self) -> QuotaWork {
         let mut state = self.queue.lock();
+        let mut work = QuotaWork::default();
         let calls = state.calls();
-        (
-            calls.quota_questions(),
-            calls.forgotten_quotas(),
-            calls.quota_troubles(),
-        )
+        let real = QuotaAsks {
+            questions: calls.quota_questions(),
+            forgotten: calls.forgotten_quotas(),
+            troubles: calls.quota_troubles(),
+        };
+        let number = state.observing.numbered().map(|(number, _)| number);
+        let (observed, forgotten) = state.observing.take_quota_questions();
+        drop(state);
+        let forgotten = forgotten.into_iter().map(|(number, at)| QuotaAt {
+            shadow: Some(number),
+            at,
+        });
+        work.forgotten.extend(forgotten);
+        let holds = |at| QuotaAt { shadow: None, at };
+        work.forgotten.extend(real.forgotten.into_iter().map(holds));
+        for (asks, shadow) in [(real.questions, None), (observed.questions, number)] {
+            work.asked.extend(asks.into_iter().map(|asked| QuotaAsked {
+                at: QuotaAt {
+                    shadow,
+                    at: asked.at,
+                },
+                of: asked.of,
+                ask: asked.ask,
+            }));
+        }
+        work.troubles = real.troubles;
+        work.troubles.extend(observed.troubles);
+        work
     }
 
-    /// At most this many keys of a quota: first those that calls wait for, then the most recently
-    /// used.
+    /// At most this many keys of a quota: first those that calls wait for, or would wait for, then
+    /// the most recently used.
     #[must_use]
-    pub fn quotas_now(&self, quota: &str, most: usize) -> Vec<QuotaNow> {
-        self.queue
-            .look(|state, now| state.calls().quotas_now(now, quota, most))
+    pub fn quotas_now(&self, quota: &str, most: usize) -> Vec<(QuotaAt, QuotaNow)> {
+        self.queue.observe(|state, now| {
+            let (shadow, all) = if state.observing.has_quota(quota)
+                && let Some((number, shadow)) = state.observing.numbered()
+            {
+                shadow.advance(now);
+                let all = shadow.scheduler().quotas_now(now, quota, most);
+                (Some(number), all)
+            } else {
+                (None, state.calls().quotas_now(now, quota, most))
+            };
+            let named = |it: QuotaNow| (QuotaAt { shadow, at: it.at }, it);
+            all.into_iter().map(named).collect()
+        })
     }
 
-    /// The counts of a quota's keys; `None` if there is no such quota.
+    /// The counts of a quota's keys; `None` if there is no such quota. If it only observes, they are
+    /// what they would be.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
-        self.queue.lock().calls().quota_counts(quota)
+        let mut state = self.queue.lock();
+        if let Some(counts) = state.calls().quota_counts(quota) {
+            return Some(counts);
+        }
+        let (_, shadow) = state.observing.numbered()?;
+        shadow.scheduler().quota_counts(quota)
     }
 }

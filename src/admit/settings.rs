@@ -30,6 +30,8 @@ pub struct Settings {
     pub paced: Vec<PacedLimit>,
     /// Calls at the backend at once; none switches this limit off.
     pub outstanding_max: Option<u32>,
+    /// Whether that limit holds calls. If it only observes, workers hold none either.
+    pub outstanding_mode: LimitMode,
     /// How long a call may wait, from arrival.
     pub threshold: Duration,
     /// The most calls above the capacity, at the door of a full queue: one for each connection, and
@@ -41,6 +43,16 @@ pub struct Settings {
     /// How long after a user call on a guest its reads are in the class of users; `None` switches
     /// promotion off.
     pub promote_for: Option<Duration>,
+}
+
+words! {
+    /// Whether a limit holds calls.
+    pub enum LimitMode {
+        /// It does.
+        Enforce = "enforce",
+        /// It holds and refuses none. What it would do is reported.
+        Observe = "observe",
+    }
 }
 
 words! {
@@ -68,6 +80,8 @@ pub struct Window {
     pub stamp: WindowStamp,
     /// Added to the length before a slot comes back.
     pub guard: Duration,
+    /// Whether they hold calls.
+    pub mode: LimitMode,
 }
 
 /// A number of tokens a second, over all callers.
@@ -83,6 +97,8 @@ pub struct PacedLimit {
     pub ratio: BurstRatio,
     /// The costs of its calls.
     pub costs: CostRange,
+    /// Whether it holds calls.
+    pub mode: LimitMode,
 }
 
 /// The index of the most urgent class, to which reads are promoted.
@@ -105,6 +121,10 @@ pub struct ClassRule {
     pub reserve_outstanding: u32,
     /// Its reserve in the total per window.
     pub reserve_per_window: u32,
+    /// Whether its pool and its reserve of calls at once hold calls.
+    pub outstanding_mode: LimitMode,
+    /// Whether its limit and its reserve per window hold calls.
+    pub window_mode: LimitMode,
 }
 
 impl ClassRule {
@@ -119,6 +139,8 @@ impl ClassRule {
             per_window: None,
             reserve_outstanding: 0,
             reserve_per_window: 0,
+            outstanding_mode: LimitMode::Enforce,
+            window_mode: LimitMode::Enforce,
         }
     }
 
@@ -137,6 +159,14 @@ pub enum Pool {
 }
 
 impl Pool {
+    /// No bound. Calls beside the total still do not count in it.
+    pub(super) fn unbounded(self) -> Option<Self> {
+        match self {
+            Self::Inside(_) => None,
+            Self::Beside(_) => Some(Self::Beside(UNBOUNDED)),
+        }
+    }
+
     /// Calls at once.
     #[must_use]
     pub fn max(self) -> u32 {
@@ -145,6 +175,9 @@ impl Pool {
         }
     }
 }
+
+/// A pool of this size is none: no config gives as much.
+const UNBOUNDED: u32 = u32::MAX;
 
 /// How long the calls of a class may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,14 +210,22 @@ impl Deadline {
 
 impl Settings {
     /// The most calls at the backend at once: those of all classes together, plus the pools beside
-    /// them. `None` without such a bound.
+    /// them. `None` without such a bound, also if a part of it only observes.
     #[must_use]
     pub fn outstanding_sum(&self) -> Option<u32> {
-        let beside = self.classes.iter().filter_map(|class| match class.pool {
-            Some(Pool::Beside(max)) => Some(max),
-            Some(Pool::Inside(_)) | None => None,
-        });
-        Some(beside.fold(self.outstanding_max?, u32::saturating_add))
+        let mut sum = self.outstanding_max?;
+        if self.outstanding_mode == LimitMode::Observe {
+            return None;
+        }
+        for class in &self.classes {
+            if let Some(Pool::Beside(max)) = class.pool {
+                if class.outstanding_mode == LimitMode::Observe {
+                    return None;
+                }
+                sum = sum.saturating_add(max);
+            }
+        }
+        Some(sum)
     }
 
     /// The classes and their rules.
@@ -223,10 +264,8 @@ impl Settings {
                 limit,
                 reserve: None,
             };
-            let pool = rule.pool.map(|pool| {
-                let max = pool.max();
-                named("outstanding", Limit::Outstanding { max })
-            });
+            let pool = rule.pool.map(Pool::max).filter(|max| *max != UNBOUNDED);
+            let pool = pool.map(|max| named("outstanding", Limit::Outstanding { max }));
             let per_window = rule.per_window.and_then(&window);
             let per_window = per_window.map(|limit| named("window", limit));
             pool.into_iter().chain(per_window)

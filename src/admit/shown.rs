@@ -6,6 +6,7 @@ use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
 use super::metrics::GateNow;
+use super::observing::ObservedNow;
 use super::queue::{State, Waiter};
 use crate::call::Destination;
 
@@ -16,10 +17,22 @@ impl Gate {
         self.queue.lock().backends.is_up(backend)
     }
 
-    /// The current state of every limit. The backends' health is elsewhere.
+    /// The current state of every limit that holds calls. The backends' health is elsewhere.
     #[must_use]
     pub fn limits_now(&self) -> (Vec<(LimitRule, LimitNow)>, Timestamp) {
         self.queue.look(|state, now| (state.limits_now(now), now))
+    }
+
+    /// What the limits that only observe would hold; `None` if none observes.
+    #[must_use]
+    pub fn observed_now(&self) -> Option<ObservedNow> {
+        self.queue.observe(State::observed_now)
+    }
+
+    /// No limit observes any more, as at the end of the process. Each call that would still wait gets
+    /// its last line.
+    pub fn end_observing(&self) {
+        self.queue.observe(|state, now| state.observing.end(now));
     }
 
     /// The current state of the queue. Looks at every waiting call.
@@ -53,11 +66,19 @@ impl Gate {
 }
 
 impl State {
-    /// The current state of every limit. The backends' health is elsewhere.
+    /// The current state of every limit that holds calls. The backends' health is elsewhere.
     fn limits_now(&self, now: Timestamp) -> Vec<(LimitRule, LimitNow)> {
         let lanes = self.lanes.iter();
         let limits = lanes.flat_map(|lane| lane.rules().cloned().zip(lane.limits_now(now)));
-        let limits = limits.filter(|(rule, _)| !matches!(rule.scope, Scope::Backend(_)));
-        limits.collect()
+        let is_shown = |rule: &LimitRule| {
+            !matches!(rule.scope, Scope::Backend(_)) && !self.observing.has(&rule.name)
+        };
+        limits.filter(|(rule, _)| is_shown(rule)).collect()
+    }
+
+    /// What the limits that only observe would hold at `now`.
+    fn observed_now(&mut self, now: Timestamp) -> Option<ObservedNow> {
+        self.observing.advance(now);
+        self.observing.now()
     }
 }

@@ -13,8 +13,9 @@ use super::permit::{Acting, AtGate, Permit, Tie};
 use super::promote::{Ending, Follower, Promoted};
 use super::queue::{Lane, Queue, State, Turn, draining};
 use super::settings::USER;
+use super::shadow::Over;
 use crate::call::steps::What;
-use crate::call::{Destination, Facts, Refusal, Role};
+use crate::call::{Destination, Facts, Refusal, Role, Would};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum Told {
@@ -68,7 +69,7 @@ impl AtGate {
                     // It was held, even if it was released at the same moment.
                     facts.limit = facts.delays.longest().cloned().or(waited.held_by);
                 });
-                Ok(Permit::new(self, hold, delayed))
+                Ok(Permit::new(self, hold, at, delayed))
             }
             Turn::No {
                 refusal,
@@ -76,7 +77,12 @@ impl AtGate {
                 at,
                 postponed,
             } => {
-                self.note_end(at, ended_by(refusal.as_ref()), postponed, delays);
+                let over = match refusal {
+                    Some(_) => Over::Refused,
+                    None => Over::Left,
+                };
+                let would = self.queue.is_over(self.shadowed, over);
+                self.note_end(at, ended_by(refusal.as_ref()), postponed, delays, would);
                 Err(refusal.map_or_else(draining, |it| self.queue.refusal(&it, self.backend)))
             }
         }
@@ -89,11 +95,13 @@ impl AtGate {
         what: What,
         postponed: Vec<(Timestamp, Duration)>,
         delays: Delays,
+        would: Option<Would>,
     ) {
         self.record.note(|facts| {
             note_postponed(facts, postponed);
             facts.step(at, what);
             facts.delays.extend(delays);
+            facts.would = would;
         });
     }
 }
@@ -134,8 +142,13 @@ impl Waiting {
             let class = if waiter.promoted { USER } else { class };
             lane.set_deadline(ticket, deadline);
             lane.reclass(now, ticket, class);
-            let class = state.classes.get(class.0 as usize);
-            Some((now, class.map(|class| Arc::clone(&class.name))))
+            let known = state.classes.get(class.0 as usize);
+            let name = known.map(|known| Arc::clone(&known.name));
+            if let Some(name) = &name {
+                let (id, class) = (call.shadowed, (class, Arc::clone(name)));
+                state.observing.wait_as(now, id, deadline, class);
+            }
+            Some((now, name))
         });
         if let Some((now, class)) = changed {
             call.record.note(|facts| {
@@ -182,9 +195,18 @@ impl Drop for Waiting {
         let Some((call, ticket)) = self.place.take() else {
             return;
         };
+        let mut would = None;
         let (at, what, postponed, delays) = call.queue.change_in(call.lane, |state, now| {
+            let turn = self.turn.try_recv();
+            let over = match turn {
+                Ok(Turn::No {
+                    refusal: Some(_), ..
+                }) => Over::Refused,
+                _ => Over::Left,
+            };
+            would = state.observing.over(now, call.shadowed, over);
             let lane = &mut state.lanes[call.lane as usize];
-            match self.turn.try_recv() {
+            match turn {
                 // Informed at the moment of leaving: everything drawn is given back.
                 Ok(Turn::Go {
                     hold,
@@ -210,7 +232,7 @@ impl Drop for Waiting {
                 }
             }
         });
-        call.note_end(at, what, postponed, delays);
+        call.note_end(at, what, postponed, delays, would);
     }
 }
 

@@ -14,7 +14,7 @@ use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Outcome, QuotaSpent};
 
 use crate::call::steps::{Step, What};
-use crate::call::{Claim, Facts, Peer, Reason, Verdict};
+use crate::call::{Claim, Facts, Peer, Reason, Verdict, Would, WouldEnd};
 use crate::telemetry::access::{Ascii, Look, TimeOfDay, hexadecimal, utc};
 use crate::telemetry::calls::Durations;
 
@@ -124,6 +124,7 @@ fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     quota(out, &facts.quotas)?;
     flag(out, br#","shared":"#, facts.shared);
     flag(out, br#","handed_over":"#, facts.handed_over);
+    would(out, facts.would.as_ref())?;
     match facts.retry_of {
         None => out.extend_from_slice(b",\"retry_of\":null"),
         Some(first) => {
@@ -292,6 +293,22 @@ fn quota(out: &mut Vec<u8>, draws: &[QuotaSpent]) -> io::Result<()> {
     Ok(())
 }
 
+/// What limits that only observe would have done.
+fn would(out: &mut Vec<u8>, would: Option<&Would>) -> io::Result<()> {
+    let Some(would) = would else {
+        out.extend_from_slice(
+            br#","would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null"#,
+        );
+        return Ok(());
+    };
+    milliseconds(out, br#","would_wait_ms":"#, Some(would.wait));
+    word(out, br#","would_limit":"#, would.limit.as_deref())?;
+    word(out, br#","would_reason":"#, would.reason())?;
+    let waits = would.ending == WouldEnd::Waits;
+    flag(out, br#","would_more":"#, waits);
+    Ok(())
+}
+
 fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()> {
     let AccessLine { facts, took, .. } = line;
     let identity = &*facts.origin.identity;
@@ -320,6 +337,16 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     if_any(out, " rc=", facts.overall_rc)?;
     if_any(out, " ", facts.reason.map(Reason::label))?;
     if_any(out, " limit=", facts.limit.as_deref())?;
+    if let Some(would) = facts.would.as_ref().filter(|it| it.limit.is_some()) {
+        let more = if would.ending == WouldEnd::Waits {
+            "+"
+        } else {
+            ""
+        };
+        write!(out, " would_wait={:.1}{more}", millis(would.wait))?;
+        if_any(out, " would_limit=", would.limit.as_deref())?;
+        if_any(out, " would_reason=", would.reason())?;
+    }
     if facts.shared {
         out.extend_from_slice(b" shared");
     }

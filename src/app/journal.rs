@@ -11,7 +11,9 @@ use tidegate_limits::scheduler::{
 };
 use tidegate_runtime::{Clock, lock};
 
+use super::metrics::Metrics;
 use crate::admit::{self, Gate, Given};
+use crate::call::Would;
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Utc, Written};
 
@@ -27,15 +29,17 @@ const REPEATED_MAX: usize = 1000;
 pub(super) struct Journal {
     access: Arc<AccessLog>,
     clock: Clock,
+    metrics: Arc<Metrics>,
     /// What is in force besides the config, by event and what it is about.
     in_force: Mutex<BTreeMap<(&'static str, String), Value>>,
 }
 
 impl Journal {
-    pub(super) fn new(access: Arc<AccessLog>, clock: Clock) -> Self {
+    pub(super) fn new(access: Arc<AccessLog>, clock: Clock, metrics: Arc<Metrics>) -> Self {
         Self {
             access,
             clock,
+            metrics,
             in_force: Mutex::default(),
         }
     }
@@ -114,6 +118,10 @@ impl Journal {
     }
 
     fn write(&self, at: Timestamp, event: &str, fields: Value) {
+        self.write_of("gate", at, event, fields);
+    }
+
+    fn write_of(&self, target: &str, at: Timestamp, event: &str, fields: Value) {
         if !self.access.is_on() {
             return;
         }
@@ -121,7 +129,7 @@ impl Journal {
         let mut line = json!({
             "timestamp": Utc(self.clock.wall(at)).to_string(),
             "level": "INFO",
-            "target": "gate",
+            "target": target,
             "event": event,
             "started_us": u64::try_from(started).unwrap_or(u64::MAX),
             "at_ns": at.as_nanos(),
@@ -189,6 +197,27 @@ impl admit::Journal for Journal {
         };
         self.remember(event, &fields);
         self.write(at, event, fields);
+    }
+
+    fn would(&self, at: Timestamp, class: &str, would: &Would, late: Option<u64>) {
+        self.metrics.would_have.count(class, would);
+        if let Some(id) = late
+            && self.access.is_on()
+        {
+            let micros = would.wait.as_micros();
+            #[expect(
+                clippy::cast_precision_loss,
+                reason = "2^53 microseconds are 285 years"
+            )]
+            let fields = json!({
+                "id": format!("{id:016x}"),
+                "would_wait_ms": micros as f64 / 1000.0,
+                "would_limit": would.limit.as_deref(),
+                "would_reason": would.reason(),
+                "would_end": would.end(),
+            });
+            self.write_of("shadow", at, "would", fields);
+        }
     }
 }
 

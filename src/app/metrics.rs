@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::quotas::metrics::QuotaMetrics;
 use super::shares::LeaseMetrics;
 pub use super::shares::ShareNow;
-use crate::admit::metrics::GateMetrics;
+use crate::admit::metrics::{GateMetrics, WouldHave};
 use crate::call::Destination;
 use crate::callers::metrics::CallerMetrics;
 use crate::coalesce::metrics::CoalesceMetrics;
@@ -46,6 +46,8 @@ pub struct Metrics {
     pub calls: EndedCalls,
     /// The queue, and limits over all callers.
     pub admit: GateMetrics,
+    /// What limits that only observe would have done.
+    pub would_have: WouldHave,
     /// Leased capacity.
     pub leases: LeaseMetrics,
     /// Shared reads.
@@ -74,6 +76,7 @@ impl Metrics {
         let metrics = Self {
             calls: EndedCalls::new(&registry),
             admit: GateMetrics::new(&registry),
+            would_have: WouldHave::new(&registry),
             leases: LeaseMetrics::new(&registry),
             coalesce: CoalesceMetrics::new(&registry),
             tasks: TaskMetrics::new(&registry),

@@ -20,7 +20,6 @@ pub(super) mod metrics;
 mod rule;
 mod shown;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tidegate_limits::scheduler::QuotaRule;
@@ -30,7 +29,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::driver::Driver;
 use self::metrics::QuotaMetrics;
-use crate::admit::Gate;
+use crate::admit::{Gate, QuotaRules};
 
 /// Opens the store of an engine.
 pub(super) type Open = Box<dyn Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync>;
@@ -77,7 +76,7 @@ impl Quotas {
     pub(super) fn apply(&self, settings: Option<&tidegate_quota::Quotas>) {
         let mut running = lock(&self.running);
         let Some(settings) = settings else {
-            self.gate.set_quotas(BTreeMap::new(), 0);
+            self.gate.set_quotas(QuotaRules::default());
             // The sidecar is no longer a member.
             *running = None;
             return;
@@ -90,15 +89,22 @@ impl Quotas {
         } else {
             *running = Some(self.start(settings.clone()));
         }
-        let rule = |limit: &tidegate_quota::QuotaLimit| {
+        let mut rules = QuotaRules {
+            keys_max: settings.keys_max,
+            ..QuotaRules::default()
+        };
+        for limit in &settings.limits {
             let rule = QuotaRule {
                 rule: limit.rule,
                 on_excess: limit.on_excess,
             };
-            (Arc::clone(&limit.name), rule)
-        };
-        let rules = settings.limits.iter().map(rule).collect();
-        self.gate.set_quotas(rules, settings.keys_max);
+            let of_its_kind = match limit.observes {
+                true => &mut rules.observed,
+                false => &mut rules.enforced,
+            };
+            of_its_kind.insert(Arc::clone(&limit.name), rule);
+        }
+        self.gate.set_quotas(rules);
     }
 
     fn start(&self, settings: tidegate_quota::Quotas) -> Running {

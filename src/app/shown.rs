@@ -13,7 +13,7 @@ use super::metrics::Metrics;
 use super::shares::ShareNow;
 use crate::admin::{
     BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, QuotasState,
-    SharedState, Source,
+    SharedState, Source, WouldBe,
 };
 use crate::call::Destination;
 use crate::callers::metrics::LimiterNow;
@@ -30,14 +30,17 @@ const MISTAKES_MAX: usize = 20;
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
         let (limits, now) = self.gate.limits_now();
+        let observed = self.gate.observed_now();
+        let observed = observed.iter().flat_map(|it| &it.limits);
         let shares = self.coordination.shares();
-        limits
-            .iter()
-            .map(|(rule, state)| LimitState {
-                shared: shared(&shares, &rule.name),
-                ..limit_state(rule, state, now)
-            })
-            .collect()
+        let enforced = limits.iter().map(|limit| (limit, false));
+        let all = observed.map(|limit| (limit, true)).chain(enforced);
+        all.map(|((rule, state), observes)| LimitState {
+            shared: shared(&shares, &rule.name),
+            observes,
+            ..limit_state(rule, state, now)
+        })
+        .collect()
     }
 
     fn buckets(&self) -> Vec<BucketState> {
@@ -92,6 +95,10 @@ impl Source for Shared {
                     waiting: class.waiting as u64,
                 })
                 .collect(),
+            would_be: self.gate.observed_now().map(|it| WouldBe {
+                depth: it.depth as u64,
+                peak: it.peak as u64,
+            }),
         }
     }
 
@@ -153,6 +160,8 @@ impl Shared {
         }
         let outstanding_max = settings.admit.outstanding_sum();
         metrics.admit.mirror(&self.gate.now(), outstanding_max);
+        let observed = self.gate.observed_now();
+        metrics.would_have.mirror(observed.as_ref());
         metrics.coalesce.mirror(&self.pipeline.coalescer.snapshot());
         metrics.tasks.mirror(&self.pipeline.tasks.snapshot());
         metrics.leases.mirror(&self.coordination.shares());
@@ -162,10 +171,16 @@ impl Shared {
         metrics.callers.mirror_limiters(&limiters);
         metrics.callers.mirror_groups(&self.callers.groups());
         metrics.callers.mirror_callers(&self.callers.registered());
-        metrics.calls.retain_limits(|limit| {
+        let stays = |limit: &str| {
             let limiter = limit.strip_prefix(RATE_LIMIT_PREFIX);
             limiter.is_none_or(|name| limiters.iter().any(|it| *it.limiter == *name))
                 || quotas.quotas.iter().any(|it| it.name == limit)
+        };
+        metrics.calls.retain_limits(stays);
+        let observed = observed.as_ref();
+        metrics.would_have.retain_limits(|limit| {
+            let mut observed = observed.iter().flat_map(|it| &it.limits);
+            stays(limit) || observed.any(|(rule, _)| *rule.name == *limit)
         });
         if let Some(logs) = &self.logs {
             let lost = metrics.process.log_events_lost_total();
@@ -242,6 +257,7 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
         opens: opens(state.opens, now),
         in_force: u64::from(state.max),
         shared: None,
+        observes: false,
     }
 }
 

@@ -14,7 +14,7 @@ use tidegate_limits::scheduler::{Delays, QuotaSpent};
 use tidegate_runtime::lock;
 
 use super::steps::{AskedAs, Step, Steps, What};
-use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection};
+use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection, Would};
 
 labels! {
     /// How a call ended.
@@ -95,6 +95,8 @@ pub struct Facts {
     pub settled: Option<Settled>,
     /// What it drew from its quotas, unless that was given back.
     pub quotas: Vec<QuotaSpent>,
+    /// What the limits that only observe would have done to it; `None` if none does.
+    pub would: Option<Would>,
 }
 
 impl Facts {
@@ -212,6 +214,7 @@ impl Record {
             claim: None,
             settled: None,
             quotas: Vec::new(),
+            would: None,
         };
         let record = Arc::new(Self {
             facts: Mutex::new(facts),

@@ -109,12 +109,15 @@ impl Sections {
                 false => Pool::Inside,
             };
             let weight = class.weight.value.expect("a class has a weight");
+            let mode = class.mode.value;
             ClassRule {
                 deadline: class.deadline.value.unwrap_or(Deadline::Threshold),
                 pool: class.outstanding_max.value.map(pool),
                 per_window: class.per_window.value,
                 reserve_outstanding: class.reserve_outstanding.value,
                 reserve_per_window: class.reserve_per_window.value,
+                outstanding_mode: mode.unwrap_or(self.limits.at_once_mode()),
+                window_mode: mode.unwrap_or(self.limits.windows_mode()),
                 ..ClassRule::weighing(&class.name.required(), weight)
             }
         };

@@ -1,7 +1,9 @@
 //! Defaults that depend on other options, and options that have no effect beside others.
 
+use crate::admit::LimitMode;
 use crate::admit::options::PostponeBy;
 use crate::call::Bind;
+use crate::callers::rate_limit::options::Mode;
 
 use super::classes::usual_weight;
 use super::sections::{Class, RateLimit, Sections};
@@ -36,7 +38,11 @@ impl Sections {
             let name = class.name.value.as_deref().unwrap_or_default();
             class.weight.value.get_or_insert(usual_weight(name));
         }
+        let is_observed = self.limits.mode.value == LimitMode::Observe;
         for RateLimit { limit, quota } in &mut self.rate_limits {
+            if is_observed && !limit.mode.given {
+                limit.mode.value = Mode::Observe;
+            }
             limit.fill_in();
             quota.fill_in(limit);
         }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tidegate_quota::{QuotaLimit, Quotas};
 
-use crate::admit::PacedLimit;
 use crate::admit::options::unless_off;
+use crate::admit::{LimitMode, PacedLimit};
 use crate::call::Bind;
+use crate::callers::rate_limit::options::Mode;
 use crate::callers::settings::{Quota, QuotaBy, StaticRateLimit};
 use crate::classify::options::RouteSection;
 use crate::options::At;
@@ -134,6 +135,7 @@ fn admit(all: &Sections) -> admit::Settings {
         window: limits.windows(),
         paced: paced(all),
         outstanding_max: unless_off(limits.outstanding.value),
+        outstanding_mode: limits.at_once_mode(),
         threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
         door_max: all.server.max_connections.value.saturating_add(handed_over),
         classes: all.class_rules(),
@@ -156,6 +158,10 @@ fn paced(all: &Sections) -> Vec<PacedLimit> {
             rate: pacing.rate,
             ratio: pacing.ratio,
             costs: costs.range(function.map(|name| &**name)),
+            mode: match limit.mode.value {
+                Mode::Enforce | Mode::Optimistic => LimitMode::Enforce,
+                Mode::Observe => LimitMode::Observe,
+            },
         }
     });
     paced.collect()
@@ -178,6 +184,7 @@ fn quotas(all: &Sections) -> Option<Quotas> {
             name: in_metrics(both),
             rule: rule(quota.total.required()),
             on_excess: limit.on_excess(),
+            observes: limit.mode.value == Mode::Observe,
             totals: totals.collect::<BTreeMap<_, _>>(),
             namespace: quota.namespace(&by_of(both)).map(Arc::from),
         }

@@ -123,6 +123,7 @@ impl Source for Fake {
                 opens: Opens::InSeconds(0.0625),
                 in_force: 9,
                 shared: None,
+                observes: false,
             },
         ]
     }
@@ -163,6 +164,7 @@ impl Source for Fake {
                 class: "polling".into(),
                 waiting: 292,
             }],
+            would_be: None,
         }
     }
 
@@ -276,19 +278,19 @@ async fn limits_say_what_is_configured_used_and_when_they_open() {
         json!({"limits": [
             {"name": "total", "scope": "all", "kind": "window", "window_seconds": 1.0,
              "configured": 30, "used": 30, "rate": null, "ratio": null, "pace": null, "opens": {"in_seconds": 0.25},
-             "in_force": 9, "shared": null},
+             "in_force": 9, "shared": null, "observes": false},
             {"name": "guest_list", "scope": "guest_list", "kind": "window", "window_seconds": 1.0,
              "configured": 30, "used": 1, "rate": null, "ratio": null, "pace": null, "opens": "now",
-             "in_force": 9, "shared": null},
+             "in_force": 9, "shared": null, "observes": false},
             {"name": "outstanding", "scope": "all", "kind": "outstanding", "window_seconds": null,
              "configured": 10, "used": 10, "rate": null, "ratio": null, "pace": null, "opens": "when_told", "in_force": 9,
              "shared": {"engine": "lease", "resource": "zvm1/outstanding", "safe": 2.0, "wants": 10.0,
-                        "leased": 9.5, "expires_in_seconds": 12.5}},
+                        "leased": 9.5, "expires_in_seconds": 12.5}, "observes": false},
             {"name": "rate_limit:all", "scope": "all", "kind": "paced", "window_seconds": null,
              "configured": 13, "used": 0, "rate": 12.5, "ratio": 1.1,
              "pace": {"achieved": 13.75, "drawn": 1500.0, "wait_seconds": 2.5,
                       "burst_seconds": 0.016},
-             "opens": {"in_seconds": 0.0625}, "in_force": 9, "shared": null},
+             "opens": {"in_seconds": 0.0625}, "in_force": 9, "shared": null, "observes": false},
         ], "buckets": [
             {"name": "rate_limit:gold", "rate_limit": "r1", "burst": 10.0, "fill": 2.5,
              "rate": null, "ratio": null, "pace": null, "tokens": -1.5, "queued": 3, "opens": {"in_seconds": 1.0},
@@ -305,7 +307,7 @@ async fn the_queue_says_what_waits_and_for_which_limit() {
         answer.is(200).json(),
         json!({"depth": 290, "capacity": 4096, "door": 2, "oldest_seconds": 1.5, "functions": [
             {"function": "<b>guest_list</b>", "waiting": 290, "waits_for": "total"},
-        ], "classes": [{"class": "polling", "waiting": 292}]})
+        ], "classes": [{"class": "polling", "waiting": 292}], "would_be": null})
     );
 }
 

@@ -141,6 +141,7 @@ fn ended() -> Ended {
         claim: Some(claim),
         settled: None,
         quotas: Vec::new(),
+        would: None,
     };
     let took = Durations {
         total: Duration::from_micros(62_500),
@@ -195,7 +196,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
-            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"retry_of":null,"#,
+            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"#,
             r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"#,
             r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
             r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,

@@ -45,6 +45,7 @@ mod log;
 mod meaning;
 mod messages;
 mod metrics;
+mod observe;
 mod operation;
 mod paced;
 mod packaging;

@@ -7,8 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::{QuotaStoreState, QuotasState};
+use tidegate::admit::ObservedNow;
 use tidegate::admit::metrics::GateNow;
 use tidegate::app::metrics::{Metrics, ShareNow};
+use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{GroupNow, Registered};
 use tidegate::coalesce::CoalesceNow;
@@ -21,7 +23,7 @@ use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
 use tidegate_limits::policy::{LimitRule, WindowShape, WindowStamp};
-use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow};
+use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow, Reason};
 use tidegate_limits::{Limit, Verdict};
 use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
 
@@ -34,6 +36,7 @@ fn exercised() -> Metrics {
     exercise_calls(&metrics);
     exercise_connections(&metrics);
     exercise_quotas(&metrics);
+    exercise_observed(&metrics);
     let gate = GateNow {
         queue: QueueNow {
             waiting: 2,
@@ -145,6 +148,23 @@ fn exercise_connections(metrics: &Metrics) {
     metrics.protocol.identity_unusable_total("user_agent").inc();
     metrics.process.access_lines_lost_total().inc();
     metrics.process.log_events_lost_total().reach(4);
+}
+
+fn exercise_observed(metrics: &Metrics) {
+    let would = |ending| Would {
+        wait: Duration::from_millis(20),
+        limit: Some("total".into()),
+        ending,
+    };
+    let refused = WouldEnd::Refused(Reason::DeadlinePassed);
+    for ending in [WouldEnd::Runs, refused] {
+        metrics.would_have.count("user", &would(ending));
+    }
+    metrics.would_have.mirror(Some(&ObservedNow {
+        depth: 2,
+        peak: 5,
+        limits: Vec::new(),
+    }));
 }
 
 fn exercise_quotas(metrics: &Metrics) {

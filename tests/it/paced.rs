@@ -681,7 +681,6 @@ fn a_key_of_another_kind_is_reported_with_its_cure() {
         wrong(lines, key, &words);
     }
     for (line, key, cure) in [
-        ("mode = \"observe\"", "mode", "tried out"),
         ("on_excess = \"reject\"", "on_excess", "postpone in [queue]"),
         ("order = \"fifo\"", "order", "postpone in [queue]"),
         ("settle = true", "settle", "estimated to cost"),

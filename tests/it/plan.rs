@@ -94,7 +94,7 @@ async fn plan(log: &str) -> Said {
 }
 
 /// The same with a new config and further arguments.
-async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said {
+pub(crate) async fn plan_with(log: &str, new: &str, arguments: &[&str]) -> Said {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let write = |name, text| std::fs::write(dir.path().join(name), text);
     write("access.log", log).expect("it can be written to");

@@ -323,6 +323,7 @@ pub(crate) fn window(name: &str, used: u64, opens: Opens) -> LimitState {
         opens,
         in_force: 9,
         shared: None,
+        observes: false,
     }
 }
 

@@ -48,6 +48,8 @@ pub struct QuotaLimit {
     pub rule: quota::Rule,
     /// The handling of a call without tokens.
     pub on_excess: OnExcess,
+    /// Whether it only observes: it draws, and holds no call.
+    pub observes: bool,
     /// The rules of the keys with one.
     pub totals: BTreeMap<Arc<str>, quota::Rule>,
     /// The prefix of its keys in the store, so that those of two quotas differ; `None` for no

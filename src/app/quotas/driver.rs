@@ -14,7 +14,7 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime, Write};
-use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
+use tidegate_limits::scheduler::QuotaAsk;
 use tidegate_quota::{Configured, Engine, Key, QuotaLimit, QuotaStore};
 use tidegate_runtime::{Clock, lock};
 use tokio::sync::{Semaphore, watch};
@@ -28,7 +28,7 @@ use super::breaker::{AT_ONCE, Breaker};
 use super::key::{Note, Tended};
 use super::members::Settled;
 use super::metrics::QuotaMetrics;
-use crate::admit::{Gate, QuotaAnswer};
+use crate::admit::{Gate, QuotaAnswer, QuotaAsked, QuotaAt, QuotaWork};
 
 /// The most watched records. For others, returned tokens are seen in the next window.
 const WATCHES: usize = 1_024;
@@ -74,7 +74,7 @@ pub(super) struct Driver {
 pub(super) struct Seen {
     pub(super) health: Health,
     /// Troubles of keys for operators, each with its quota.
-    notes: HashMap<QuotaRef, (Arc<str>, Note)>,
+    notes: HashMap<QuotaAt, (Arc<str>, Note)>,
     /// Members beyond the expected number, for longer than a dead one still counts.
     pub(super) excess: usize,
 }
@@ -98,7 +98,7 @@ pub(super) struct Health {
 /// The state of the task.
 #[derive(Default)]
 struct Carrying {
-    keys: HashMap<QuotaRef, Tended>,
+    keys: HashMap<QuotaAt, Tended>,
     backlog: Backlog<Asked>,
     /// Requests that wait for the store's time.
     for_time: Vec<Asked>,
@@ -110,13 +110,13 @@ struct Carrying {
     probes: bool,
     breaker: Breaker,
     /// The keys whose settings must be read again.
-    to_read: VecDeque<QuotaRef>,
+    to_read: VecDeque<QuotaAt>,
     reading: usize,
     /// How many more may be read in this tick together with a request.
     reads_left: usize,
     /// All keys that may have settings in the store, in turn; and those that have some.
-    turns: VecDeque<QuotaRef>,
-    own_turns: VecDeque<QuotaRef>,
+    turns: VecDeque<QuotaAt>,
+    own_turns: VecDeque<QuotaAt>,
     /// The log lines about the store since it became unavailable.
     logged: Vec<Kind>,
     answers: Vec<QuotaAnswer>,
@@ -128,7 +128,7 @@ struct Carrying {
 
 /// A request from the gate.
 struct Asked {
-    at: QuotaRef,
+    at: QuotaAt,
     quota: Arc<str>,
     question: Question,
     /// What to write; else the record is read, or only the time is asked for.
@@ -162,7 +162,7 @@ enum Work {
     Probe,
     /// The settings of a key, read again.
     Settings {
-        at: QuotaRef,
+        at: QuotaAt,
         says: Option<Configured>,
     },
 }
@@ -212,7 +212,7 @@ impl Driver {
     }
 
     /// The trouble of a key.
-    pub(super) fn note_of(&self, at: QuotaRef) -> Note {
+    pub(super) fn note_of(&self, at: QuotaAt) -> Note {
         let seen = self.lock();
         let note = seen.notes.get(&at);
         note.map(|(_, note)| note.clone()).unwrap_or_default()
@@ -229,7 +229,7 @@ impl Driver {
     }
 
     /// Changes the trouble of a key.
-    pub(super) fn note(&self, at: QuotaRef, quota: &Arc<str>, change: impl FnOnce(&mut Note)) {
+    pub(super) fn note(&self, at: QuotaAt, quota: &Arc<str>, change: impl FnOnce(&mut Note)) {
         let mut seen = self.lock();
         let noted = seen.notes.entry(at);
         let (_, note) = noted.or_insert_with(|| (Arc::clone(quota), Note::default()));
@@ -298,13 +298,17 @@ impl Carrying {
 
     /// Takes the requests of the gate, and stops the work for forgotten keys.
     fn take(&mut self, driver: &Arc<Driver>) {
-        let (questions, forgotten, troubles) = driver.gate.quota_questions();
+        let QuotaWork {
+            asked,
+            forgotten,
+            troubles,
+        } = driver.gate.quota_work();
         for trouble in troubles {
             log_trouble(&trouble);
         }
         let settings = Arc::clone(&driver.settings.borrow());
         let now = Instant::now();
-        for QuotaQuestion { at, of, ask } in questions {
+        for QuotaAsked { at, of, ask } in asked {
             let Some(limit) = limit_of(&settings, &of.quota) else {
                 // Its rule was just removed, and the gate forgets it with all its requests.
                 continue;
@@ -376,7 +380,7 @@ impl Carrying {
     }
 
     /// Starts the work for a key, if it can have a record.
-    fn tend(&mut self, driver: &Arc<Driver>, at: QuotaRef, of: &QuotaKey, limit: &QuotaLimit) {
+    fn tend(&mut self, driver: &Arc<Driver>, at: QuotaAt, of: &QuotaKey, limit: &QuotaLimit) {
         if self.keys.contains_key(&at) {
             return;
         }
@@ -543,7 +547,7 @@ impl Carrying {
     }
 
     /// Applies the settings of a key, if they were read.
-    fn take_word(&mut self, driver: &Driver, at: QuotaRef, now: Instant, says: Option<Configured>) {
+    fn take_word(&mut self, driver: &Driver, at: QuotaAt, now: Instant, says: Option<Configured>) {
         let settings = Arc::clone(&driver.settings.borrow());
         let (Some(says), Some(tended)) = (says, self.keys.get_mut(&at)) else {
             return;

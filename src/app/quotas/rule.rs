@@ -70,6 +70,7 @@ mod tests {
             name: "rate_limit:per_user".into(),
             rule: rule(1_000, Some(100)),
             on_excess: OnExcess::Delay,
+            observes: false,
             totals: [("alice".into(), rule(5_000, Some(100)))].into(),
             namespace: None,
         };

@@ -15,6 +15,7 @@ use super::key::Note;
 use crate::admin::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
+use crate::admit::QuotaAt;
 
 /// Every store in another process is contacted every few seconds. One that was silent for this
 /// long counts as unavailable, even without a request.
@@ -111,7 +112,7 @@ impl Driver {
         &self,
         limit: &QuotaLimit,
         counts: &QuotaCounts,
-        keys: &[QuotaNow],
+        keys: &[(QuotaAt, QuotaNow)],
     ) -> QuotaState {
         let settings = limit.rule.settings();
         let ledgers = &counts.ledgers;
@@ -125,6 +126,7 @@ impl Driver {
                 OnExcess::Reject => "reject",
             },
             mode: match settings.mode {
+                Mode::Drawn if limit.observes => "observe",
                 Mode::Drawn => "enforce",
                 Mode::Optimistic => "optimistic",
             },
@@ -153,7 +155,7 @@ impl Driver {
             keys_in_trouble: (counts.troubled + self.noted(&limit.name)) as u64,
             used_last: keys
                 .iter()
-                .map(|key| key_state(key, &self.note_of(key.at), now))
+                .map(|(at, key)| key_state(key, &self.note_of(*at), now))
                 .collect(),
         }
     }

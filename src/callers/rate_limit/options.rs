@@ -118,9 +118,9 @@ options! {
         /// The function, with applies_to = "function".
         function: Option<Arc<str>> = function().optional().example("\"guest_list\"");
 
-        /// "observe" delays no call, and counts the calls that it would delay: to try a limit out; not
-        /// for a quota. A quota that is "optimistic" admits calls while a draw runs, and all sidecars
-        /// together exceed a window by at most one base each.
+        /// "observe" delays no call, and counts the calls that it would delay: to try a limit out. A
+        /// quota that is "optimistic" admits calls while a draw runs, and all sidecars together exceed a
+        /// window by at most one base each. The default is mode in [limits].
         mode: Mode = choice().or(Mode::Enforce);
 
         /// What happens to a call for which there are no tokens. It waits for them ("delay", for a quota
@@ -277,7 +277,7 @@ fn quota_key(key: &str) -> Result<(), Mistake> {
 }
 
 /// What only limits for callers have.
-pub(crate) const OF_CALLERS: [&str; 5] = ["mode", "on_excess", "order", "settle", "deadline"];
+pub(crate) const OF_CALLERS: [&str; 4] = ["on_excess", "order", "settle", "deadline"];
 
 impl Form {
     /// Whether limits of this kind have an option.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::admit::LimitMode;
 use crate::admit::options::{LimitsSection, PostponeBy};
 use crate::call::sdk::Kind;
 use crate::options::shown::quoted;
@@ -22,6 +23,24 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     }
     coalesced_are_reads(all, functions, notes);
     outstanding(all, notes);
+    observed(all, notes);
+}
+
+/// What follows from limits that only observe.
+fn observed(all: &Sections, notes: &Notes) {
+    let limits = &all.limits;
+    let by_itself = &limits.outstanding_mode;
+    let at: &Mark = if by_itself.given {
+        by_itself
+    } else {
+        &limits.mode
+    };
+    if limits.at_once_mode() == LimitMode::Observe {
+        let cause = "smapi_max_outstanding_requests only observes, and workers hold no call: \
+                     nothing protects the backend from too many calls at once meanwhile";
+        let cure = "write outstanding_mode = \"enforce\" once you know what it would have held";
+        notes.warn(at, cause, cure);
+    }
 }
 
 fn queue(all: &Sections, notes: &Notes) {

@@ -96,7 +96,6 @@ fn has_only_its_own(both: &RateLimit, kind: Form, notes: &Notes) {
 
 fn cure_of_callers(option: &str) -> &'static str {
     match option {
-        "mode" => "leave it out: a limit on callers can be tried out, one on all calls not",
         "settle" => "leave it out: such a limit draws what a call is estimated to cost",
         "deadline" => {
             "leave it out: smapi_request_postpone_threshold_seconds, and deadline in [[class]], \
@@ -211,11 +210,6 @@ fn words_fit(limit: &RateLimitSection, kind: Form, notes: &Notes) {
         notes.error(&limit.on_excess, cause, cure);
     }
     match limit.mode.meant() {
-        Some(Mode::Observe) if is_quota => {
-            let cause = "a quota always holds: it can't be tried out";
-            let cure = "write \"enforce\", or \"optimistic\" to let calls pass while a draw runs";
-            notes.error(&limit.mode, cause, cure);
-        }
         Some(Mode::Optimistic) if !is_quota => {
             let cure = "write kind = \"quota\", or \"enforce\" or \"observe\"";
             notes.error(&limit.mode, "only a quota is optimistic", cure);

@@ -638,6 +638,7 @@ impl Source for Fake {
             door: 0,
             oldest_seconds: 1.5,
             functions: Vec::new(),
+            would_be: None,
         }
     }
 

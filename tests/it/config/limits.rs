@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate::admit::LimitMode;
 use tidegate::config::Severity;
 
 use super::{LEAST, good, read, with, wrong};
@@ -44,6 +45,56 @@ fn the_value_per_window_is_taken_in_both_spellings() {
     check("\"total:0, guest_list:10\"", None, &[("guest_list", 10)]);
     check("\"total:30, guest_list:0\"", Some(30), &[]);
     check("\"total:1000000\"", Some(1_000_000), &[]);
+}
+
+#[test]
+fn every_limit_has_the_mode_of_all_unless_it_gives_its_own() {
+    let check = |modes: &str, class: &str, expected: [LimitMode; 4]| {
+        let class = format!("{modes}\n[[class]]\nname = \"user\"\n{class}\n");
+        let settings = good(&with(&class)).admit;
+        let window = settings.window.expect("windows are on");
+        let class = &settings.classes[0];
+        let modes = [
+            window.mode,
+            settings.outstanding_mode,
+            class.window_mode,
+            class.outstanding_mode,
+        ];
+        assert_eq!(modes, expected, "{modes:?}");
+    };
+    const HOLDS: LimitMode = LimitMode::Enforce;
+    const ONLY: LimitMode = LimitMode::Observe;
+    check("", "", [HOLDS; 4]);
+    check("mode = \"observe\"", "", [ONLY; 4]);
+    check("window_mode = \"observe\"", "", [ONLY, HOLDS, ONLY, HOLDS]);
+    check(
+        "outstanding_mode = \"observe\"",
+        "",
+        [HOLDS, ONLY, HOLDS, ONLY],
+    );
+    let both = "mode = \"observe\"\noutstanding_mode = \"enforce\"";
+    check(both, "", [ONLY, HOLDS, ONLY, HOLDS]);
+    check("", "mode = \"observe\"", [HOLDS, HOLDS, ONLY, ONLY]);
+    check(
+        "mode = \"observe\"",
+        "mode = \"enforce\"",
+        [ONLY, ONLY, HOLDS, HOLDS],
+    );
+}
+
+#[test]
+fn a_config_that_does_not_protect_the_backend_says_so() {
+    let warned = |line: &str| {
+        let read = read(&with(line)).unwrap_or_else(|problems| panic!("{problems}"));
+        let words = "nothing protects the backend";
+        read.warnings.iter().any(|it| it.message.contains(words))
+    };
+    assert!(warned("mode = \"observe\""));
+    assert!(warned("outstanding_mode = \"observe\""));
+    assert!(!warned("window_mode = \"observe\""));
+    assert!(!warned(
+        "mode = \"observe\"\noutstanding_mode = \"enforce\""
+    ));
 }
 
 #[test]

@@ -637,10 +637,6 @@ fn a_word_of_another_kind_is_reported_with_the_right_one() {
         wrong(&in_memory(line), line, &key, words);
     };
     check(
-        "mode = \"observe\"",
-        &["can't be tried out", "\"optimistic\""],
-    );
-    check(
         "on_excess = \"delay\"",
         &["the other kinds", "write \"wait\""],
     );

@@ -4,20 +4,21 @@ use std::mem;
 
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{StoreReply, Trouble};
-use tidegate_limits::scheduler::{QuotaRef, QuotaTrouble};
+use tidegate_limits::scheduler::QuotaTrouble;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::super::breaker::{PAUSE, PAUSE_STRANGER};
 use super::super::key::Tended;
 use super::{Carrying, Driver, Failure, Kind};
+use crate::admit::QuotaAt;
 
 impl Carrying {
     /// Updates the state of the store from the end of a request.
     pub(super) fn judge(
         &mut self,
         driver: &Driver,
-        at: Option<QuotaRef>,
+        at: Option<QuotaAt>,
         sent: Instant,
         now: Instant,
         failure: Option<Failure>,
@@ -87,7 +88,7 @@ impl Carrying {
     }
 
     /// The store refuses one key.
-    fn refused_key(&mut self, driver: &Driver, at: QuotaRef, text: String) {
+    fn refused_key(&mut self, driver: &Driver, at: QuotaAt, text: String) {
         let Some(tended) = self.keys.get_mut(&at) else {
             return;
         };
@@ -138,7 +139,7 @@ impl Carrying {
 
 impl Tended {
     /// Notes that a refused key is served again.
-    pub(super) fn answered(&mut self, driver: &Driver, at: QuotaRef, outcome: StoreReply) {
+    pub(super) fn answered(&mut self, driver: &Driver, at: QuotaAt, outcome: StoreReply) {
         let is_served = matches!(outcome, StoreReply::Stands(_) | StoreReply::Written(_));
         if is_served && mem::take(&mut self.refused) {
             driver.note(at, &self.of.quota, |note| note.refused = None);

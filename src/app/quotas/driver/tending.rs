@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::quota::Version;
-use tidegate_limits::scheduler::QuotaRef;
 use tidegate_quota::{Configured, Key, QuotaLimit};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::AbortOnDropHandle;
@@ -14,6 +13,7 @@ use tracing::{debug, info, warn};
 use super::super::key::Tended;
 use super::super::rule::rule_of;
 use super::Driver;
+use crate::admit::QuotaAt;
 
 /// The pause before a failed watch is set again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -24,7 +24,7 @@ impl Tended {
     pub(super) fn take(
         &mut self,
         driver: &Driver,
-        at: QuotaRef,
+        at: QuotaAt,
         limit: &QuotaLimit,
         says: Configured,
     ) {
@@ -65,7 +65,7 @@ impl Tended {
     pub(super) fn watch(
         &mut self,
         driver: &Arc<Driver>,
-        at: QuotaRef,
+        at: QuotaAt,
         since: Option<Version>,
         window: Duration,
         place: OwnedSemaphorePermit,

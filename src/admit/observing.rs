@@ -1,0 +1,360 @@
+//! Whether limits only observe, and the shadow that they have while they do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_limits::call::BucketId;
+use tidegate_limits::policy::LimitRule;
+use tidegate_limits::quota::StoreTime;
+use tidegate_limits::scheduler::{
+    BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Supplier, Supply,
+};
+use tidegate_limits::{Call, Class, Fill, Policy, Timestamp};
+
+use super::policy;
+use super::settings::Settings;
+use super::shadow::{Decided, Over, QuotaAsks, Shadow, ShadowId};
+use crate::call::Would;
+
+/// How far the shadow may be behind while calls would wait. Catching up takes the lock of the gate,
+/// so it must not have much to do at once.
+const BEHIND_MAX: Duration = Duration::from_millis(100);
+
+/// What observes, and everything that a shadow needs when it begins.
+pub(super) struct Observing {
+    seed: u64,
+    phase: Duration,
+    /// With every limit.
+    policy: Policy,
+    /// The limits that only observe.
+    names: Vec<Arc<str>>,
+    buckets: BTreeMap<BucketId, Bucket>,
+    /// Of these, how many only observe.
+    observing_buckets: usize,
+    supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
+    quotas: Quotas,
+    last_id: u64,
+    /// How many there have been.
+    shadows: u32,
+    shadow: Option<Box<Shadow>>,
+    /// The last decisions of a shadow that has ended.
+    left: Vec<Decided>,
+    /// The keys of quotas of shadows that have ended.
+    forgotten: Vec<(u32, QuotaRef)>,
+}
+
+struct Bucket {
+    rule: BucketRule,
+    fill: Supply<Fill>,
+}
+
+/// The quotas that only observe.
+#[derive(Default)]
+struct Quotas {
+    rules: BTreeMap<Arc<str>, QuotaRule>,
+    keys_max: usize,
+    nodes: u32,
+    time: StoreTime,
+}
+
+/// What the shadow shows.
+#[derive(Clone, Debug, Default)]
+pub struct ObservedNow {
+    /// Calls that would wait, also at the door.
+    pub depth: usize,
+    /// The most that would have waited at once since observing began.
+    pub peak: usize,
+    /// The limits that only observe, as they would be.
+    pub limits: Vec<(LimitRule, LimitNow)>,
+}
+
+impl Observing {
+    pub(super) fn new(settings: &Settings, phase: Duration, seed: u64) -> Self {
+        let mut this = Self {
+            seed,
+            phase,
+            policy: policy::of(settings, phase),
+            names: policy::observed(settings),
+            buckets: BTreeMap::new(),
+            observing_buckets: 0,
+            supplies: BTreeMap::new(),
+            quotas: Quotas::default(),
+            last_id: 0,
+            shadows: 0,
+            shadow: None,
+            left: Vec::new(),
+            forgotten: Vec::new(),
+        };
+        this.begin_or_end(Timestamp::ZERO);
+        this
+    }
+
+    /// Takes new settings.
+    pub(super) fn apply(&mut self, now: Timestamp, settings: &Settings) {
+        self.policy = policy::of(settings, self.phase);
+        self.names = policy::observed(settings);
+        let policy = &self.policy;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.apply(now, policy.clone()));
+        }
+        self.begin_or_end(now);
+    }
+
+    /// There is a shadow while anything only observes.
+    fn begin_or_end(&mut self, now: Timestamp) {
+        let has_rules = !self.names.is_empty() || !self.quotas.rules.is_empty();
+        let observes = has_rules || self.observing_buckets > 0;
+        if !observes {
+            self.end(now);
+        } else if self.shadow.is_none() {
+            self.shadows += 1;
+            self.shadow = Some(Box::new(self.begin(now)));
+        }
+    }
+
+    fn begin(&self, now: Timestamp) -> Shadow {
+        let mut shadow = Shadow::new(self.policy.clone(), self.seed, self.last_id);
+        shadow.change(now, |calls| {
+            for (id, bucket) in &self.buckets {
+                // There are no more than the real scheduler has.
+                let _ = calls.set_bucket(now, *id, enforcing(&bucket.rule));
+                calls.supply_fill(now, *id, bucket.fill);
+            }
+            for ((limit, by), supply) in &self.supplies {
+                calls.supply(now, limit, *by, *supply);
+            }
+            let quotas = &self.quotas;
+            calls.set_quota_nodes(quotas.nodes);
+            calls.learn_store_time(now, quotas.time);
+            calls.set_quotas(now, quotas.rules.clone(), quotas.keys_max);
+        });
+        shadow
+    }
+
+    /// The shadow ends, and so does the wait of every call in it.
+    pub(super) fn end(&mut self, now: Timestamp) {
+        if let Some(mut shadow) = self.shadow.take() {
+            self.last_id = shadow.last_id();
+            shadow.end(now);
+            self.left.extend(shadow.take_decided());
+            let forgotten = shadow.take_quota_questions().forgotten.into_iter();
+            self.forgotten
+                .extend(forgotten.map(|at| (self.shadows, at)));
+        }
+    }
+
+    pub(super) fn set_bucket(&mut self, now: Timestamp, id: BucketId, rule: &BucketRule) {
+        let fill = self.forget_bucket(id).unwrap_or(Supply::Configured);
+        self.observing_buckets += usize::from(rule.mode == BucketMode::Observe);
+        let rule = rule.clone();
+        if let Some(shadow) = &mut self.shadow {
+            // There are no more than the real scheduler has.
+            let _ = shadow.change(now, |calls| calls.set_bucket(now, id, enforcing(&rule)));
+        }
+        self.buckets.insert(id, Bucket { rule, fill });
+        self.begin_or_end(now);
+    }
+
+    /// A bucket was removed. What would wait for it waits only for its other limits.
+    pub(super) fn remove_bucket(&mut self, now: Timestamp, id: BucketId) {
+        self.forget_bucket(id);
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.remove_bucket(now, id, |_| None));
+        }
+        self.begin_or_end(now);
+    }
+
+    fn forget_bucket(&mut self, id: BucketId) -> Option<Supply<Fill>> {
+        let bucket = self.buckets.remove(&id)?;
+        self.observing_buckets -= usize::from(bucket.rule.mode == BucketMode::Observe);
+        Some(bucket.fill)
+    }
+
+    pub(super) fn fill(&mut self, now: Timestamp, id: BucketId, supply: Supply<Fill>) {
+        if let Some(bucket) = self.buckets.get_mut(&id) {
+            bucket.fill = supply;
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.supply_fill(now, id, supply));
+        }
+    }
+
+    /// What a limit may give out. The calls that probe a backend are admitted by the real scheduler alone.
+    pub(super) fn supply(&mut self, now: Timestamp, limit: &str, by: Supplier, supply: Supply) {
+        let key = (Arc::from(limit), by);
+        match supply {
+            Supply::Configured => _ = self.supplies.remove(&key),
+            Supply::Capacity { .. } => _ = self.supplies.insert(key, supply),
+        }
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.supply(now, limit, by, supply));
+        }
+    }
+
+    /// The quotas that only observe. Their draws are real, so that the store has what all sidecars
+    /// would spend together.
+    pub(super) fn set_quotas(
+        &mut self,
+        now: Timestamp,
+        rules: BTreeMap<Arc<str>, QuotaRule>,
+        keys_max: usize,
+    ) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.set_quotas(now, rules.clone(), keys_max));
+        }
+        self.quotas.rules = rules;
+        self.quotas.keys_max = keys_max;
+        self.begin_or_end(now);
+    }
+
+    pub(super) fn set_quota_nodes(&mut self, now: Timestamp, nodes: u32) {
+        self.quotas.nodes = nodes;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.set_quota_nodes(nodes));
+        }
+    }
+
+    pub(super) fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
+        self.quotas.time = time;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.learn_store_time(now, time));
+        }
+    }
+
+    /// The shadow of this number, if it has not ended.
+    pub(super) fn shadow(&mut self, number: u32) -> Option<&mut Shadow> {
+        let shadow = self.shadow.as_deref_mut();
+        shadow.filter(|_| number == self.shadows)
+    }
+
+    /// The shadow, and its number.
+    pub(super) fn numbered(&mut self) -> Option<(u32, &mut Shadow)> {
+        let shadow = self.shadow.as_deref_mut()?;
+        Some((self.shadows, shadow))
+    }
+
+    /// Takes what the shadow has for the store of quotas, and the keys of shadows that have ended.
+    pub(super) fn take_quota_questions(&mut self) -> (QuotaAsks, Vec<(u32, QuotaRef)>) {
+        let shadow = self.shadow.as_mut();
+        let asks = shadow.map_or_else(QuotaAsks::default, |it| it.take_quota_questions());
+        let mut forgotten = std::mem::take(&mut self.forgotten);
+        let now = asks.forgotten.iter().map(|&at| (self.shadows, at));
+        forgotten.extend(now);
+        (asks, forgotten)
+    }
+
+    /// Whether [`take_quota_questions`](Self::take_quota_questions) has anything to take.
+    pub(super) fn asks_of_quotas(&self) -> bool {
+        let shadow = self.shadow.as_ref();
+        !self.forgotten.is_empty() || shadow.is_some_and(|it| it.scheduler().asks_of_quotas())
+    }
+
+    /// A call asks for its turn; `None` if nothing observes. `id` returns that of its line.
+    pub(super) fn asks(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        class: &Arc<str>,
+        id: impl FnOnce() -> u64,
+    ) -> Option<ShadowId> {
+        let shadow = self.shadow.as_mut()?;
+        Some(shadow.asks(now, call.clone(), Arc::clone(class), id()))
+    }
+
+    pub(super) fn sent(&mut self, now: Timestamp, id: Option<ShadowId>, admitted: Timestamp) {
+        if let Some((shadow, id)) = self.shadow.as_mut().zip(id) {
+            shadow.sent(now, id, admitted);
+        }
+    }
+
+    pub(super) fn replied(&mut self, now: Timestamp, id: Option<ShadowId>, admitted: Timestamp) {
+        if let Some((shadow, id)) = self.shadow.as_mut().zip(id) {
+            shadow.replied(now, id, admitted);
+        }
+    }
+
+    /// How long a call that waits may wait, and its class, have changed.
+    pub(super) fn wait_as(
+        &mut self,
+        now: Timestamp,
+        id: Option<ShadowId>,
+        deadline: Option<Timestamp>,
+        class: (Class, Arc<str>),
+    ) {
+        if let Some((shadow, id)) = self.shadow.as_mut().zip(id) {
+            shadow.wait_as(now, id, deadline, class);
+        }
+    }
+
+    /// The real call is over. Returns what is known of what it would have met.
+    pub(super) fn over(
+        &mut self,
+        now: Timestamp,
+        id: Option<ShadowId>,
+        over: Over,
+    ) -> Option<Would> {
+        self.shadow.as_mut()?.over(now, id?, over)
+    }
+
+    /// Lets everything happen up to `now`.
+    pub(super) fn advance(&mut self, now: Timestamp) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.advance(now);
+        }
+    }
+
+    /// The decisions since the last time.
+    pub(super) fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
+        let shadow = self.shadow.iter_mut();
+        let decided = shadow.flat_map(|shadow| shadow.take_decided());
+        self.left.drain(..).chain(decided)
+    }
+
+    /// When the shadow must catch up.
+    pub(super) fn due(&self) -> Option<Timestamp> {
+        let since = self.shadow.as_ref()?.busy_since()?;
+        Some(since + BEHIND_MAX)
+    }
+
+    /// Whether anything only observes.
+    pub(super) fn is_on(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    /// Whether this limit only observes.
+    pub(super) fn has(&self, limit: &str) -> bool {
+        self.names.iter().any(|name| **name == *limit)
+    }
+
+    /// Whether this quota only observes.
+    pub(super) fn has_quota(&self, quota: &str) -> bool {
+        self.quotas.rules.contains_key(quota)
+    }
+
+    /// What the shadow shows; `None` if nothing observes. [`advance`](Self::advance) it before.
+    pub(super) fn now(&self) -> Option<ObservedNow> {
+        let shadow = self.shadow.as_ref()?;
+        let mut limits = shadow.limits_now();
+        limits.retain(|(rule, _)| self.has(&rule.name));
+        Some(ObservedNow {
+            depth: shadow.depth(),
+            peak: shadow.peak(),
+            limits,
+        })
+    }
+
+    /// One of the limits that only observe.
+    pub(super) fn limit_now(&self, limit: &str) -> Option<LimitNow> {
+        let shadow = self.shadow.as_ref().filter(|_| self.has(limit))?;
+        shadow.limit_now(limit)
+    }
+}
+
+/// The rule of a bucket in the shadow.
+fn enforcing(rule: &BucketRule) -> BucketRule {
+    BucketRule {
+        mode: BucketMode::Enforce,
+        ..rule.clone()
+    }
+}
