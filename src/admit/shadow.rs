@@ -212,15 +212,21 @@ impl Shadow {
         note: impl FnOnce(&mut Service),
     ) {
         self.advance(now);
-        if let Some(shade) = self.calls.get_mut(&key) {
-            note(&mut shade.service);
-            if let Stage::Holds { since, .. } = shade.stage
-                && let Some(at) = shade.service.due(thing, since)
-            {
-                self.agenda.push(Reverse((at.max(now), thing, key)));
+        let Some(shade) = self.calls.get_mut(&key) else {
+            return;
+        };
+        note(&mut shade.service);
+        if let Stage::Holds { since, .. } = shade.stage
+            && let Some(at) = shade.service.due(thing, since)
+        {
+            // Nothing else is due before `now`.
+            if at <= now {
+                self.happens(now, thing, key);
+                self.let_through(now);
+            } else {
+                self.agenda.push(Reverse((at, thing, key)));
             }
         }
-        self.advance(now);
     }
 
     /// The real call is over. Returns what is known of what it would have met.
@@ -237,8 +243,9 @@ impl Shadow {
                 });
                 let shade = self.calls.get(&key)?;
                 self.last_service = shade.service;
-                if self.services.len() < SERVICES_MAX || self.services.contains_key(&shade.function)
-                {
+                if let Some(last) = self.services.get_mut(&shade.function) {
+                    *last = shade.service;
+                } else if self.services.len() < SERVICES_MAX {
                     let function = Arc::clone(&shade.function);
                     self.services.insert(function, shade.service);
                 }
@@ -247,13 +254,14 @@ impl Shadow {
                 self.advance(now);
                 self.calls.get_mut(&key)?.is_unserved = true;
                 self.serve_as_usual(now, key);
+                self.let_through(now);
             }
             Over::Left => {
                 self.advance(now);
                 self.leaves(now, key);
+                self.let_through(now);
             }
         }
-        self.let_through(now);
         let shade = self.calls.get_mut(&key)?;
         shade.is_reported = true;
         let would = shade.would.clone();
@@ -389,7 +397,7 @@ impl Shadow {
 
     /// Asks the scheduler until it sleeps.
     fn let_through(&mut self, at: Timestamp) {
-        loop {
+        while !self.is_settled(at) {
             let random = &mut self.random;
             let draw = &mut |_: &mut ShadowId, jitter: Jitter| jitter.draw(at, random.next_u64());
             match self.scheduler.next_with(at, draw) {
@@ -427,6 +435,13 @@ impl Shadow {
             }
         }
         self.peak = self.peak.max(self.depth());
+    }
+
+    /// Whether the scheduler would do nothing.
+    fn is_settled(&self, at: Timestamp) -> bool {
+        self.wake.is_none_or(|wake| at < wake)
+            && self.scheduler.waiting() == 0
+            && self.scheduler.has_settled_quotas()
     }
 
     fn runs(&mut self, at: Timestamp, key: ShadowId, hold: Hold, waited: &Waited) {
