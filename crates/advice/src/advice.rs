@@ -1,18 +1,22 @@
 //! The advice: which limits a log supports.
 
-use std::collections::BTreeMap;
+mod named;
+mod values;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::breaking::{Break, Met, breaking, met};
+use self::named::{callers, functions};
+use self::values::{capacity, jobs, outlook, outstanding, threshold, windows};
+use crate::breaking::{Break, breaking, met};
 use crate::curve::Curve;
 use crate::draw::Draw;
-use crate::fit::{Fit, fit, work};
-use crate::interval::{Quantile, quantile, values_needed};
-use crate::replay::{Job, Ran, run};
+use crate::fit::{Fit, fit};
+use crate::interval::Quantile;
 use crate::runs::{End, PARTS, Run, Runs, seen};
-use crate::sample::{Ending, Sample};
-use crate::setting::{Answer, Need, Setting, Why, resampled_highest, round_up};
-use crate::tokens::{Bucket, bucket};
+use crate::sample::Sample;
+use crate::setting::{Answer, Need, Setting};
+use crate::tokens::Bucket;
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -29,30 +33,8 @@ const SERVED_MIN: f64 = 0.5;
 const SEEN_CALLS: usize = 60;
 /// The number of parts of the log in which they must have met it.
 const SEEN_PARTS: usize = 3;
-/// A shorter wait is the proxy's own time.   ns
-const WAIT_MIN: u64 = 1_000_000;
-/// Functions, and callers, that get an answer of their own: those with the most calls.
-const NAMED_MAX: usize = 50;
-/// Calls of a function or caller that an answer for it needs.
-const OWN_CALLS: usize = 400;
-/// Calls that are run through a fitted curve: of a longer log, the busiest stretch.
-const JOBS_MAX: usize = 100_000;
-/// How much better a function's own level must explain its times than the level of all.
-const OWN_BETTER: f64 = 0.9;
-/// Lengths of windows.   ns
-const WINDOWS: [u64; 6] = [
-    SECOND,
-    2 * SECOND,
-    5 * SECOND,
-    10 * SECOND,
-    30 * SECOND,
-    60 * SECOND,
-];
-/// Calls that a window holds at least, so that one more is a small step.
-const WINDOW_CALLS: f64 = 10.0;
-
 /// What is asked of a log.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Question {
     /// Within what time calls must end, waits included; and the share of them, such as 0.95.
     pub slo: Option<Slo>,
@@ -60,10 +42,26 @@ pub struct Question {
     pub window: Option<u64>,
     /// How long calls may wait today.   ns
     pub threshold: Option<u64>,
-    /// Costs of functions in tokens; 1 for those that are not in it.
+    /// The cost of a call in tokens.
+    pub cost: f64,
+    /// Costs of functions that have their own.
     pub costs: BTreeMap<Arc<str>, f64>,
     /// The seed of everything that is drawn.
     pub seed: u64,
+}
+
+impl Default for Question {
+    /// No bound, nothing known of today, one token for each call.
+    fn default() -> Self {
+        Self {
+            slo: None,
+            window: None,
+            threshold: None,
+            cost: 1.0,
+            costs: BTreeMap::new(),
+            seed: 0,
+        }
+    }
 }
 
 /// A bound on times.
@@ -99,6 +97,8 @@ pub struct Function {
     pub name: Arc<str>,
     /// Its calls at the backend.
     pub calls: usize,
+    /// The most of them at once.
+    pub most: u32,
     /// The median of what a call takes alone, by the curve.   ns
     pub alone: Option<Quantile>,
     /// The curve of its times against all calls at once.
@@ -114,6 +114,8 @@ pub struct Caller {
     pub name: Arc<str>,
     /// Its calls.
     pub calls: usize,
+    /// The most that arrived in one minute.
+    pub busiest_minute: usize,
     /// Its bucket.
     pub bucket: Result<Bucket, Need>,
 }
@@ -139,8 +141,36 @@ pub struct Advice {
     pub capacity: Answer<u32>,
     /// How long a call may wait.   ns
     pub threshold: Answer<u64>,
+    /// What the advice changes, by the curve; `None` if calls at once change nothing that is known.
+    pub outlook: Option<Outlook>,
     /// The callers, those with the most calls first.
     pub callers: Vec<Caller>,
+}
+
+/// What becomes of the calls of the log, by the fitted curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    /// With the most at once that was seen, and today's threshold.
+    pub seen: Expected,
+    /// With the advice.
+    pub advised: Expected,
+}
+
+/// What a limit does to the calls of the log, by the fitted curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// Calls at once.
+    pub outstanding: u32,
+    /// How long a call waits at most, if there is a bound.   ns
+    pub threshold: Option<u64>,
+    /// The share of calls that would wait longer.
+    pub given_up: f64,
+    /// The median of the waits of the others.   ns
+    pub wait_p50: u64,
+    /// Of a hundred of these waits, 95 are at most this.   ns
+    pub wait_p95: u64,
+    /// The median time at the backend.   ns
+    pub took_p50: u64,
 }
 
 /// The advice of the calls of a log, in any order.
@@ -159,6 +189,7 @@ pub fn advise(samples: &[Sample], question: &Question) -> Advice {
         per_window: Answer::NotEnough(lacks.clone()),
         capacity: Answer::NotEnough(lacks.clone()),
         threshold: Answer::NotEnough(lacks.clone()),
+        outlook: None,
         callers: Vec::new(),
     };
     if !lacks.is_empty() {
@@ -178,6 +209,7 @@ pub fn advise(samples: &[Sample], question: &Question) -> Advice {
         windows(&runs, limit.is_some(), question.window, &mut draw);
     advice.threshold = threshold(samples, &jobs, &curve, limit.unwrap_or(seen), question);
     advice.capacity = capacity(&advice, &jobs, &curve, &mut draw);
+    advice.outlook = outlook(&advice, &jobs, question);
     advice.callers = callers(samples, &runs, question, &mut draw);
     advice
 }
@@ -227,22 +259,28 @@ fn lacks(runs: &Runs) -> Vec<Need> {
 fn evidence(samples: &[Sample], runs: &Runs) -> Evidence {
     let mut arrivals: Vec<_> = samples.iter().map(|sample| sample.arrived).collect();
     arrivals.sort_unstable();
-    let mut oldest = 0;
-    let mut busiest_minute = 0;
-    for (newest, at) in arrivals.iter().enumerate() {
-        while arrivals[oldest] + MINUTE <= *at {
-            oldest += 1;
-        }
-        busiest_minute = busiest_minute.max(newest + 1 - oldest);
-    }
     Evidence {
         calls: samples.len(),
         runs: runs.all.len(),
         span: runs.span(),
-        busiest_minute,
+        busiest_minute: busiest_minute(arrivals.into_iter()),
         most: runs.all.iter().map(|run| run.most).max().unwrap_or(0),
         seen: 0,
     }
+}
+
+/// The most arrivals, in order, within one minute.
+fn busiest_minute(arrivals: impl Iterator<Item = u64>) -> usize {
+    let mut latest = VecDeque::new();
+    let mut busiest = 0;
+    for at in arrivals {
+        latest.push_back(at);
+        while latest.front().is_some_and(|oldest| oldest + MINUTE <= at) {
+            latest.pop_front();
+        }
+        busiest = busiest.max(latest.len());
+    }
+    busiest
 }
 
 /// The highest level up to `cap` that is known from enough calls.
@@ -255,395 +293,4 @@ fn seen_up_to(runs: &[Run], cap: u32) -> u32 {
         SEEN_CALLS,
         SEEN_PARTS,
     )
-}
-
-/// Every call that arrived while the log shows all calls, with its work alone. A call that was never
-/// sent gets the work of a random call of its function.
-fn jobs(samples: &[Sample], runs: &Runs, curve: &Curve, draw: &mut Draw) -> Vec<Job> {
-    let mut known: Vec<Vec<f64>> = vec![Vec::new(); runs.functions.len()];
-    let mut jobs = Vec::with_capacity(samples.len());
-    for run in &runs.all {
-        let work = work(run, &runs.levels, curve);
-        known[run.function].push(work);
-        jobs.push(Job {
-            arrived: run.arrived,
-            work,
-        });
-    }
-    let numbers: BTreeMap<_, _> = runs.functions.iter().zip(0..).collect();
-    for sample in samples {
-        let is_in = (runs.from..runs.to).contains(&sample.arrived);
-        if sample.started.is_some() || !is_in {
-            continue;
-        }
-        let number: Option<&usize> = numbers.get(&sample.function);
-        let works = number.map(|number| &known[*number]);
-        let work = match works {
-            Some(works) if !works.is_empty() => works[draw.below(works.len())],
-            _ => continue,
-        };
-        jobs.push(Job {
-            arrived: sample.arrived,
-            work,
-        });
-    }
-    jobs.sort_unstable_by_key(|job| job.arrived);
-    let busiest = (0..=jobs.len().saturating_sub(JOBS_MAX))
-        .step_by(1_000)
-        .min_by_key(|first| {
-            let last = (first + JOBS_MAX).min(jobs.len());
-            jobs[*first..last]
-                .last()
-                .map_or(u64::MAX, |job| job.arrived - jobs[*first].arrived)
-        });
-    jobs.drain(..busiest.unwrap_or(0));
-    jobs.truncate(JOBS_MAX);
-    jobs
-}
-
-fn outstanding(runs: &Runs, advice: &Advice, jobs: &[Job], question: &Question) -> Answer<u32> {
-    let seen = advice.evidence.seen;
-    if seen == 0 {
-        return Answer::NotEnough(vec![Need::Repeated]);
-    }
-    let strained = advice.fit.as_ref().filter(|fit| fit.is_strained());
-    if let Some(fit) = strained {
-        return Answer::Set(at_knee(fit, jobs, question));
-    }
-    let why = match advice.broken {
-        Some(broken) => Why::Breaks(broken),
-        None if is_waited_for(&runs.all, seen) => Why::Waited,
-        None => return Answer::NoEvidenceBeyond(seen),
-    };
-    Answer::Set(Setting {
-        value: seen,
-        low: advice
-            .fit
-            .as_ref()
-            .map_or(seen, |fit| fit.knee_low.min(seen)),
-        high: seen,
-        why,
-    })
-}
-
-/// The knee, or the limit with which clearly more calls end in time.
-fn at_knee(fit: &Fit, jobs: &[Job], question: &Question) -> Setting<u32> {
-    let knee = Setting {
-        value: fit.knee,
-        low: fit.knee_low,
-        high: fit.knee_high,
-        why: Why::Knee,
-    };
-    let Some(slo) = question.slo else {
-        return knee;
-    };
-    let patience = question.threshold.unwrap_or(u64::MAX);
-    let in_time = |limit: u32| run(jobs, &fit.curve, limit, slo.within, patience, PARTS).in_time;
-    let step = (fit.most / 24).max(1);
-    let tried = (1..=fit.most).step_by(step as usize);
-    let tried: Vec<_> = tried
-        .chain([fit.knee, fit.most])
-        .map(|limit| (limit, in_time(limit)))
-        .collect();
-    let best = tried.iter().map(|(_, hits)| *hits).max().unwrap_or(0);
-    let is_good = |hits: usize| hits as f64 >= 0.99 * best as f64;
-    let good = tried
-        .iter()
-        .filter(|(_, hits)| is_good(*hits))
-        .map(|(limit, _)| *limit);
-    // Of those that are as good, the nearest to the knee.
-    let Some(value) = good
-        .clone()
-        .min_by_key(|limit| (limit.abs_diff(fit.knee), *limit))
-    else {
-        return knee;
-    };
-    let hits = tried
-        .iter()
-        .find(|(limit, _)| *limit == value)
-        .map_or(0, |(_, hits)| *hits);
-    Setting {
-        value,
-        low: fit.knee_low.min(value),
-        high: fit.knee_high.max(value),
-        why: Why::InTime {
-            share: hits as f64 / jobs.len().max(1) as f64,
-        },
-    }
-}
-
-/// Whether enough calls waited until they could start at about this level.
-fn is_waited_for(runs: &[Run], seen_level: u32) -> bool {
-    let near = f64::from(seen_level) * 0.9;
-    let waited = runs
-        .iter()
-        .filter(|run| run.started - run.arrived >= WAIT_MIN && f64::from(run.entry) >= near);
-    seen(
-        waited.map(|run| (run.entry, run.part)),
-        SEEN_CALLS,
-        SEEN_PARTS,
-    ) > 0
-}
-
-fn functions(runs: &Runs, is_broken: bool, draw: &mut Draw) -> Vec<Function> {
-    let mut counts = vec![0_usize; runs.functions.len()];
-    for run in &runs.all {
-        counts[run.function] += 1;
-    }
-    let mut order: Vec<_> = (0..counts.len()).collect();
-    order.sort_unstable_by_key(|number| (std::cmp::Reverse(counts[*number]), *number));
-    let asked = order.into_iter().take(NAMED_MAX);
-    asked
-        .map(|number| {
-            let mut function = Function {
-                name: Arc::clone(&runs.functions[number]),
-                calls: counts[number],
-                alone: None,
-                fit: None,
-                outstanding: None,
-            };
-            if counts[number] >= OWN_CALLS {
-                own(&mut function, runs, number, is_broken, draw);
-            }
-            function
-        })
-        .collect()
-}
-
-/// What the calls of one function show.
-fn own(function: &mut Function, runs: &Runs, number: usize, is_broken: bool, draw: &mut Draw) {
-    let of_all: Vec<Run> = runs
-        .all
-        .iter()
-        .filter(|run| run.function == number)
-        .copied()
-        .collect();
-    let most = seen_up_to(&of_all, u32::MAX);
-    let by_all = fit(&of_all, &runs.levels, most, draw);
-    let curve = by_all.as_ref().map_or(Curve::Flat, |fit| fit.curve);
-    let mut alone: Vec<u64> = of_all
-        .iter()
-        .filter(|run| run.end == End::Served)
-        .map(|run| work(run, &runs.levels, &curve) as u64)
-        .collect();
-    alone.sort_unstable();
-    function.alone = quantile(&alone, 0.5);
-    let left_by_all = by_all.as_ref().map_or(f64::INFINITY, |fit| fit.left);
-    function.fit = by_all;
-    if runs.functions.len() < 2 {
-        return;
-    }
-    let (levels, own) = runs.of_function(number);
-    let broken = if is_broken { None } else { breaking(met(&own)) };
-    let most = seen_up_to(&own, broken.map_or(u32::MAX, |at| at.from - 1));
-    let fit = fit(&own, &levels, most, draw);
-    let strained = fit.filter(|fit| fit.is_strained() && fit.left < OWN_BETTER * left_by_all);
-    function.outstanding = match (strained, broken) {
-        (Some(fit), _) => Some(Setting {
-            value: fit.knee,
-            low: fit.knee_low,
-            high: fit.knee_high,
-            why: Why::Knee,
-        }),
-        (None, Some(broken)) if most > 0 => Some(Setting {
-            value: most,
-            low: most,
-            high: most,
-            why: Why::Breaks(broken),
-        }),
-        _ => None,
-    };
-}
-
-/// The length of a window, and the calls in it.
-fn windows(
-    runs: &Runs,
-    is_known: bool,
-    today: Option<u64>,
-    draw: &mut Draw,
-) -> (Answer<u64>, Answer<u32>) {
-    let mut counts = [0.0_f64; PARTS];
-    for run in &runs.all {
-        counts[run.part.min(PARTS - 1)] += 1.0;
-    }
-    let (low, high) = resampled_highest(&counts, draw);
-    let length_of = |calls: f64| {
-        let gap = runs.span() as f64 / PARTS as f64 / calls.max(1.0);
-        let fits = WINDOWS
-            .into_iter()
-            .find(|length| *length as f64 >= WINDOW_CALLS * gap);
-        fits.unwrap_or(WINDOWS[WINDOWS.len() - 1])
-    };
-    let length = today
-        .filter(|length| *length > 0)
-        .unwrap_or_else(|| length_of(high));
-    let window = Answer::Set(Setting {
-        value: length,
-        low: length_of(high).min(length),
-        high: length_of(low).max(length),
-        why: Why::Window,
-    });
-    // The starts in the window that ends with each start.
-    let mut oldest = 0;
-    let mut levels = Vec::with_capacity(runs.all.len());
-    for (newest, run) in runs.all.iter().enumerate() {
-        while runs.all[oldest].started + length <= run.started {
-            oldest += 1;
-        }
-        levels.push((newest + 1 - oldest) as u32);
-    }
-    let met_there: Vec<Met> = runs
-        .all
-        .iter()
-        .zip(&levels)
-        .filter(|(run, _)| run.end != End::Unknown)
-        .map(|(run, level)| Met {
-            level: *level,
-            failed: run.end == End::Failed,
-            time: None,
-        })
-        .collect();
-    let broken = breaking(met_there);
-    let cap = broken.map_or(u32::MAX, |at| at.from - 1);
-    let mut highest = [0.0_f64; PARTS];
-    let levels: Vec<(u32, usize)> = levels
-        .into_iter()
-        .zip(&runs.all)
-        .filter(|(level, _)| *level <= cap)
-        .map(|(level, run)| (level, run.part.min(PARTS - 1)))
-        .collect();
-    for (level, part) in &levels {
-        highest[*part] = highest[*part].max(f64::from(*level));
-    }
-    // A window that is full once holds many calls, so its last call stands for it.
-    let value = seen(levels.into_iter(), SEEN_PARTS, SEEN_PARTS);
-    let (low, _) = resampled_highest(&highest, draw);
-    let why = match broken {
-        Some(broken) => Why::Breaks(broken),
-        None if is_known => Why::Taken,
-        None => return (window, Answer::NoEvidenceBeyond(value)),
-    };
-    let per_window = Answer::Set(Setting {
-        value,
-        low: (low as u32).min(value),
-        high: value,
-        why,
-    });
-    (window, per_window)
-}
-
-/// How long a call may wait.
-fn threshold(
-    samples: &[Sample],
-    jobs: &[Job],
-    curve: &Curve,
-    limit: u32,
-    question: &Question,
-) -> Answer<u64> {
-    let mut left: Vec<u64> = samples
-        .iter()
-        .filter(|sample| sample.ending == Ending::Left && sample.started.is_none())
-        .map(|sample| sample.ended.saturating_sub(sample.arrived))
-        .collect();
-    left.sort_unstable();
-    let patience = quantile(&left, 0.05).map(|it| Setting {
-        value: it.value,
-        low: it.low,
-        high: it.high,
-        why: Why::Left,
-    });
-    let by_slo = question.slo.and_then(|slo| {
-        let mut took = run(jobs, curve, limit, u64::MAX, slo.within, PARTS).took;
-        took.sort_unstable();
-        let took = quantile(&took, slo.share)?;
-        let rest = |took: u64| slo.within.saturating_sub(took);
-        Some(Setting {
-            value: rest(took.value),
-            low: rest(took.high),
-            high: rest(took.low),
-            why: Why::Slo,
-        })
-    });
-    let both = patience.into_iter().chain(by_slo);
-    match both.min_by_key(|it| it.value) {
-        Some(setting) => Answer::Set(setting),
-        None => Answer::NotEnough(vec![Need::Bound {
-            left: left.len(),
-            needs: values_needed(0.05),
-        }]),
-    }
-}
-
-/// Calls that may wait.
-fn capacity(advice: &Advice, jobs: &[Job], curve: &Curve, draw: &mut Draw) -> Answer<u32> {
-    let Some(outstanding) = advice.outstanding.setting() else {
-        return Answer::NotEnough(vec![Need::Outstanding]);
-    };
-    let patience = advice.threshold.setting().map(|set| set.value);
-    let depths = |limit: u32| {
-        let patience = patience.unwrap_or(u64::MAX);
-        let Ran { depths, .. } = run(jobs, curve, limit.max(1), u64::MAX, patience, PARTS);
-        let mut parts = [0.0; PARTS];
-        for (part, depth) in parts.iter_mut().zip(depths) {
-            *part = depth as f64;
-        }
-        parts
-    };
-    let (low, deepest) = resampled_highest(&depths(outstanding.value), draw);
-    if deepest < 1.0 {
-        return Answer::NotEnough(vec![Need::Waits]);
-    }
-    let (_, deepest_at_low) = resampled_highest(&depths(outstanding.low), draw);
-    // A call behind more than are completed in its patience would be given up in the end.
-    let work: f64 = jobs.iter().map(|job| job.work).sum::<f64>() / jobs.len().max(1) as f64;
-    let in_patience = patience.map_or(f64::INFINITY, |patience| {
-        patience as f64 / work * curve.throughput(outstanding.value)
-    });
-    let (needed, why) = match in_patience < deepest {
-        true => (in_patience.max(1.0), Why::Patience),
-        false => (deepest, Why::Depth),
-    };
-    let value = round_up(needed, 2);
-    Answer::Set(Setting {
-        value: value as u32,
-        low: low.clamp(1.0, value) as u32,
-        high: deepest_at_low.min(1e6).max(value) as u32,
-        why,
-    })
-}
-
-fn callers(samples: &[Sample], runs: &Runs, question: &Question, draw: &mut Draw) -> Vec<Caller> {
-    let mut calls: BTreeMap<&Arc<str>, Vec<(u64, f64)>> = BTreeMap::new();
-    for sample in samples {
-        let Some(caller) = &sample.caller else {
-            continue;
-        };
-        let cost = question.costs.get(&sample.function).copied().unwrap_or(1.0);
-        calls
-            .entry(caller)
-            .or_default()
-            .push((sample.arrived, cost));
-    }
-    let mut callers: Vec<_> = calls.into_iter().collect();
-    callers.sort_by_key(|(_, calls)| std::cmp::Reverse(calls.len()));
-    callers.truncate(NAMED_MAX);
-    callers
-        .into_iter()
-        .map(|(name, mut calls)| {
-            calls.sort_unstable_by_key(|call| call.0);
-            let few = Need::Calls {
-                has: calls.len(),
-                needs: CALLS_MIN,
-            };
-            let bucket = match calls.len() < CALLS_MIN {
-                true => Err(few),
-                false => bucket(&calls, runs.from, runs.to, draw).ok_or(few),
-            };
-            Caller {
-                name: Arc::clone(name),
-                calls: calls.len(),
-                bucket,
-            }
-        })
-        .collect()
 }

@@ -24,6 +24,10 @@ pub(crate) struct Ran {
     pub(crate) in_time: usize,
     /// The times of those that ran, without their waits.   ns
     pub(crate) took: Vec<u64>,
+    /// The waits of those that ran.   ns
+    pub(crate) waits: Vec<u64>,
+    /// Calls that waited too long.
+    pub(crate) given_up: usize,
     /// The most that waited at once, by part of the log.
     pub(crate) depths: Vec<usize>,
 }
@@ -81,7 +85,11 @@ pub(crate) fn run(
             let Some(job) = waiting.pop_front() else {
                 break;
             };
-            if now - (jobs[job].arrived - first) as f64 <= patience as f64 {
+            let waited = now - (jobs[job].arrived - first) as f64;
+            if waited > patience as f64 {
+                ran.given_up += 1;
+            } else {
+                ran.waits.push(waited as u64);
                 starts[job] = now;
                 running.push(Reverse((Done(progress + jobs[job].work), job)));
             }
@@ -159,6 +167,7 @@ mod tests {
             3 * SECOND,
             1,
         );
-        assert_eq!(ran.took.len(), 2);
+        assert_eq!((ran.took.len(), ran.given_up), (2, 1));
+        assert!(ran.waits.iter().all(|wait| [0, 2 * SECOND].contains(wait)));
     }
 }

@@ -27,6 +27,8 @@ pub struct Setting<T> {
     pub low: T,
     /// The upper bound.
     pub high: T,
+    /// The calls that show it.
+    pub calls: usize,
     /// Why.
     pub why: Why,
 }
@@ -46,10 +48,14 @@ impl<T> Answer<T> {
 pub enum Why {
     /// More at once complete hardly more.
     Knee,
-    /// The most calls end in time.
+    /// At most 1 % more calls end in time with any other number.
     InTime {
         /// The share of the calls that do, by the fitted curve.
         share: f64,
+        /// The most at once that the curve is known for.
+        most: u32,
+        /// The share with that many.
+        at_most: f64,
     },
     /// The backend breaks above it.
     Breaks(Break),
@@ -60,6 +66,8 @@ pub enum Why {
     Taken,
     /// A window holds at least ten calls.
     Window,
+    /// It is today's.
+    Kept,
     /// The deepest queue at the advised limit.
     Depth,
     /// A call further back would wait longer than clients do.
@@ -76,10 +84,15 @@ impl fmt::Display for Why {
             Self::Knee => f.write_str(
                 "it has 95 % of the highest throughput: more at once take longer and complete hardly more",
             ),
-            Self::InTime { share } => write!(
+            Self::InTime {
+                share,
+                most,
+                at_most,
+            } => write!(
                 f,
-                "most calls end in time, by the fitted curve {:.1} %",
-                share * 100.0
+                "nearly the most calls end in time: by the fitted curve {:.1} %, and with {most} at once {:.1} %",
+                share * 100.0,
+                at_most * 100.0
             ),
             Self::Breaks(at) => match at.sign {
                 Sign::Failures { share, below } => write!(
@@ -100,9 +113,10 @@ impl fmt::Display for Why {
                 "calls waited at this number, and the backend showed no strain; no evidence beyond it",
             ),
             Self::Taken => {
-                f.write_str("the backend has taken this many without a sign of strain; no evidence beyond it")
+                f.write_str("the backend has taken this many, in several parts of the log; no evidence beyond it")
             }
-            Self::Window => f.write_str("the shortest that holds ten calls of the busiest hour"),
+            Self::Window => f.write_str("the shortest that holds ten calls of the busiest part of the log"),
+            Self::Kept => f.write_str("today's length"),
             Self::Depth => f.write_str("the most that wait at the advised limit"),
             Self::Patience => f.write_str("a call behind more would wait longer than its client does"),
             Self::Left => f.write_str("19 of 20 clients that left had waited longer"),

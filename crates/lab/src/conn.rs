@@ -99,6 +99,11 @@ impl Conn {
         self.watched()?.write_all(bytes).await
     }
 
+    /// Closes with a reset.
+    pub(crate) fn reset(mut self) -> io::Result<()> {
+        self.watched()?.set_zero_linger()
+    }
+
     fn watched(&mut self) -> io::Result<&mut TcpStream> {
         if let Some(stream) = self.bare.take() {
             self.watched = Some(TcpStream::from_std(stream)?);

@@ -6,12 +6,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
+use tidegate_backends::Demand;
 use tidegate_runtime::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -86,6 +88,8 @@ pub(super) enum CallEnd {
 pub(super) struct Recorder {
     epoch: Instant,
     pub(super) options: Options,
+    /// How long a call takes.
+    service: Demand,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -105,8 +109,21 @@ struct State {
 }
 
 impl Recorder {
-    pub(super) fn new(options: Options) -> Self {
-        Self {
+    /// # Errors
+    /// A `tail` that makes no sense.
+    pub(super) fn new(options: Options) -> io::Result<Self> {
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let shortest = nanos(options.delay);
+        let service = match options.tail {
+            None => Demand::even(
+                shortest,
+                nanos(options.delay.saturating_add(options.jitter)),
+            ),
+            Some(sigma) => Demand::lognormal(shortest, sigma),
+        };
+        let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        Ok(Self {
+            service: service.map_err(wrong)?,
             epoch: Instant::now(),
             state: Mutex::new(State {
                 report: Report::default(),
@@ -118,7 +135,7 @@ impl Recorder {
             }),
             changed: Notify::new(),
             options,
-        }
+        })
     }
 
     pub(super) fn connected(&self) {
@@ -147,10 +164,10 @@ impl Recorder {
                 state.down_until = Some(now + options.recover);
             }
             let is_down = down || fell;
-            let pause = match (is_down, options.jitter) {
-                (true, _) => Duration::ZERO,
-                (false, Duration::ZERO) => options.delay,
-                (false, jitter) => options.delay + jitter.mul_f64(state.rng.random::<f64>()),
+            let pause = match (is_down, options.jitter, options.tail) {
+                (true, ..) => Duration::ZERO,
+                (false, Duration::ZERO, None) => options.delay,
+                _ => Duration::from_nanos(self.service.quantile(state.rng.random())),
             };
             Call {
                 recorder: self,
@@ -277,9 +294,13 @@ impl Drop for Call<'_> {
 mod tests {
     use super::*;
 
+    fn recorder(options: Options) -> Recorder {
+        Recorder::new(options).expect("good options")
+    }
+
     /// Starts calls at these moments (milliseconds) and returns the densest second.
     async fn densest(starts: &[u64]) -> u32 {
-        let recorder = Recorder::new(Options::default());
+        let recorder = recorder(Options::default());
         for &at in starts {
             let at = recorder.epoch + Duration::from_millis(at);
             tokio::time::advance(at.saturating_duration_since(Instant::now())).await;
@@ -332,7 +353,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_fall_fails_calls_in_flight_and_new_calls_until_recovery() {
-        let recorder = Recorder::new(Options {
+        let recorder = recorder(Options {
             break_in_flight: 2,
             recover: Duration::from_secs(5),
             ..Options::default()
@@ -355,7 +376,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_call_too_many_in_any_second_makes_it_fall() {
-        let recorder = Recorder::new(Options {
+        let recorder = recorder(Options {
             break_per_second: 3,
             ..Options::default()
         });
@@ -372,7 +393,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dropped_call_leaves_the_count() {
-        let recorder = Recorder::new(Options::default());
+        let recorder = recorder(Options::default());
         drop(recorder.begin());
         let report = recorder.report();
         assert_eq!((report.in_flight, report.broken, report.calls), (0, 1, 1));
@@ -381,7 +402,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_seed_gives_the_same_pauses_and_failures() {
         let run = || {
-            let recorder = Recorder::new(Options {
+            let recorder = recorder(Options {
                 jitter: Duration::from_millis(100),
                 fail_rate: 0.3,
                 seed: 7,

@@ -1,11 +1,13 @@
 //! The stand-in backend speaks both protocols, counts what it sees and falls when it
 //! should. Its counting alone is tested beside the recorder, on paused time.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate_lab::backend::{Backend, Options, Running};
+use tidegate_lab::backend::{Backend, Breaks, ModelOptions, Options, Running};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -265,4 +267,107 @@ async fn stopping_frees_the_ports_and_ends_what_is_in_flight() {
     assert_eq!((report.in_flight, report.broken), (0, 1));
     assert_eq!(rest(stream).await, "");
     assert!(TcpStream::connect(addr).await.is_err(), "no server listens");
+}
+
+/// How long a call took, to the last byte of its answer.
+async fn took(to: SocketAddr, bytes: &str) -> Duration {
+    let begun = std::time::Instant::now();
+    assert_eq!(codes(&ask(to, bytes).await).0, 0);
+    begun.elapsed()
+}
+
+#[tokio::test]
+async fn calls_of_both_protocols_share_one_model() {
+    let backend = start(Options {
+        delay: Duration::from_millis(100),
+        model: ModelOptions {
+            servers: NonZeroU32::new(1),
+            ..ModelOptions::default()
+        },
+        ..options()
+    })
+    .await;
+    let alone = took(backend.socket_addr(), &info("A")).await;
+    let http = "GET /guests/C/info HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let long = info("WORK150");
+    let together = tokio::join!(
+        took(backend.socket_addr(), &long),
+        took(backend.http_addr(), http),
+    );
+    // The second one has half of the server for 200 ms, and the first one all of it for 50 ms more.
+    let check = |took: Duration, millis: u64| {
+        let due = Duration::from_millis(millis);
+        // A call is early by the time that another one came after it, and late on a loaded machine.
+        let early = due - Duration::from_millis(5);
+        let late = due + Duration::from_millis(60);
+        assert!((early..late).contains(&took), "{took:?}, not {due:?}");
+    };
+    check(alone, 100);
+    check(together.0, 250);
+    check(together.1, 200);
+}
+
+#[tokio::test]
+async fn a_model_that_breaks_resets_the_connection() {
+    let reset = async |addr, bytes: &str| {
+        let mut stream = send(addr, bytes).await;
+        let error = stream.read(&mut [0; 100]).await.expect_err("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    };
+    let backend = start(Options {
+        delay: Duration::from_secs(60),
+        model: ModelOptions {
+            breaks_at: NonZeroU32::new(1),
+            ..ModelOptions::default()
+        },
+        ..options()
+    })
+    .await;
+    let first = send(backend.socket_addr(), &info("A")).await;
+    backend.wait_until(|report| report.in_flight == 1).await;
+    reset(backend.socket_addr(), &info("B")).await;
+    reset(backend.http_addr(), &get("C")).await;
+    let report = backend.report();
+    assert_eq!((report.in_flight, report.broken), (1, 2));
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_collapsed_backend_accepts_no_connection_until_it_is_up() {
+    let backend = start(Options {
+        recover: Duration::from_millis(300),
+        model: ModelOptions {
+            breaks_at: NonZeroU32::new(1),
+            breaks: Breaks::Collapse,
+            ..ModelOptions::default()
+        },
+        ..options()
+    })
+    .await;
+    let addr = backend.socket_addr();
+    // Kept open between calls.
+    let mut idle = send(backend.http_addr(), &get("A")).await;
+    let answer = idle.read(&mut [0; 4096]).await.expect("an answer");
+    assert!(answer > 0, "it is kept open");
+    let mut first = send(addr, &info("WORK60000")).await;
+    backend.wait_until(|report| report.in_flight == 1).await;
+    let mut second = send(addr, &info("WORK60000")).await;
+    for stream in [&mut first, &mut second] {
+        let error = stream.read(&mut [0; 100]).await.expect_err("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    assert_eq!(idle.read(&mut [0; 100]).await.expect("an end"), 0);
+    let (mut refused, mut up) = (0, None);
+    while up.is_none() {
+        match TcpStream::connect(addr).await {
+            Ok(stream) => up = Some(stream),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+                refused += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+    assert!(refused > 0, "the port was closed");
+    assert_eq!(codes(&ask(addr, &info("B")).await).0, 0);
 }

@@ -165,6 +165,32 @@ impl<T> Scheduler<T> {
         self.bars.quotas.is_settled()
     }
 
+    /// Whether there are any quotas.
+    #[must_use]
+    pub fn has_quotas(&self) -> bool {
+        !self.bars.quotas.by_name.is_empty()
+    }
+
+    /// Whether any key needs work at this moment: [`next`](Self::next) does it, and a replay has to do
+    /// it at the same moment.
+    #[must_use]
+    pub fn has_due_quotas(&self, now: Timestamp) -> bool {
+        let quotas = &self.bars.quotas;
+        !quotas.is_settled() || quotas.wake().is_some_and(|wake| wake <= self.now.max(now))
+    }
+
+    /// The number of a key; `None` if nothing is known of it.
+    #[must_use]
+    pub fn quota_ref(&self, of: &QuotaKey) -> Option<QuotaRef> {
+        self.bars.quotas.by_key.get(of).copied().map(QuotaRef)
+    }
+
+    /// The key of this number; `None` if it was forgotten.
+    #[must_use]
+    pub fn quota_key(&self, at: QuotaRef) -> Option<&QuotaKey> {
+        self.bars.quotas.all.get(at.0).map(|limiter| &limiter.of)
+    }
+
     /// Answers a question. `entropy` is any number, another one each time. An answer to a question
     /// that is no longer asked is passed over.
     pub fn answer_quota(

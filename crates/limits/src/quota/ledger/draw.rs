@@ -22,6 +22,20 @@ pub struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Question(u64);
 
+impl Question {
+    /// The question of this number, as a log has it.
+    #[must_use]
+    pub const fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number: the key's questions are counted.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
