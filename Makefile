@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools predict order clean
 
 CARGO ?= cargo
 
@@ -113,6 +113,12 @@ faults: stores faults-tools
 MINUTES ?= 10
 soak: faults-tools
 	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
+
+# What `tidegate plan` predicts beside what the real process does; writes docs/predictions.md.
+# ONLY=... runs only the rows whose names contain it, and writes nothing. TIDEGATE_SEED changes the load.
+ONLY ?=
+predict:
+	ONLY="$(ONLY)" $(CARGO) test --test it predictions::the_table -- --exact --ignored --nocapture
 
 # Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
 faults-tools:

@@ -101,7 +101,7 @@ impl Gate {
             }
             let class = state.class_in_which_it_rides(own, ask.role, guest.as_deref(), now);
             if class != own {
-                promoted.records.push(Arc::downgrade(record));
+                promoted.rides(record);
                 at_gate.tie = Tie::Rides;
             }
             let claimed = &ask.claimed;
@@ -111,6 +111,7 @@ impl Gate {
                 weight: claimed.weight,
                 tokens: claimed.tokens,
                 bucket: claimed.bucket,
+                quotas: claimed.quotas.clone(),
                 deadline,
             };
             let call = Call::new(ask.function, ask.arrived)
@@ -137,7 +138,7 @@ impl Gate {
             }
             Ok(state.let_through_or_wait(ticket, now, &at_gate))
         });
-        promoted.tell();
+        drop(promoted);
         let (now, of) = asked.expect("the change has run");
         record.note(|facts| {
             facts.asked = Some(of);
@@ -284,6 +285,8 @@ impl Gate {
         self.drain();
         self.queue.change(|state, now| {
             state.turned_away = true;
+            // If no call waits, no line has this instant.
+            state.is_beside = true;
             for lane in &mut state.lanes {
                 while let Some((mut waiter, Waited { delays, .. })) = lane.evict(now) {
                     let no = Turn::No {

@@ -230,9 +230,10 @@ impl App {
             .set(Classifier::new(&config.classify));
         let limits = with_costs(&config.admit, &shared.callers);
         let at = shared.gate.apply(&limits);
-        shared.journal.reloaded(at, shared.gate.seed(), &config);
+        let journal = &shared.journal;
+        journal.reloaded(at, shared.gate.seed(), &config, &limits);
         if !was_on {
-            shared.journal.checkpoint(&shared.gate, &config);
+            journal.checkpoint(&shared.gate, &config, &limits);
         }
         warn_of_observed(&config);
         let shares = config.coordinate.as_ref();
@@ -440,11 +441,12 @@ impl Shared {
             value: callers,
             buckets,
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
-        let gate = Gate::new(&with_costs(&config.admit, &callers), clock);
+        let limits = with_costs(&config.admit, &callers);
+        let gate = Gate::new(&limits, clock);
         let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
         let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
         let journal = Arc::new(Journal::new(to, clock, of));
-        journal.started(gate.seed(), &config);
+        journal.started(gate.seed(), &config, &limits);
         gate.keep_journal(Arc::clone(&journal) as _);
         follow(&gate, &callers, buckets);
         warn_of_observed(&config);
@@ -537,7 +539,9 @@ impl Shared {
             let coming = self.access.coming_id();
             if std::mem::replace(&mut noted, coming) != coming {
                 let _one_at_a_time = self.changes();
-                self.journal.checkpoint(&self.gate, &self.config.get());
+                let config = self.config.get();
+                let limits = with_costs(&config.admit, &self.callers);
+                self.journal.checkpoint(&self.gate, &config, &limits);
             }
         }
     }

@@ -252,6 +252,19 @@ impl Classifier {
         }
     }
 
+    /// The class of a call of this function by this listener, as far as no header and no method says
+    /// otherwise: what a log of calls shows.
+    #[must_use]
+    pub fn class_of(&self, function: &str, listener: &str) -> Arc<str> {
+        let clues = Clues {
+            function,
+            listener,
+            headers: None,
+            is_write: false,
+        };
+        self.classes.find(&clues).0
+    }
+
     /// What a TCP connection asks: nothing that is known.
     #[must_use]
     pub fn tunnel(&self, origin: &Origin) -> Operation {

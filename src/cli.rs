@@ -31,6 +31,8 @@ enum Command {
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
     Check(ConfigFile),
+    /// Write a first config: from zvmsdk.conf, from logs, or from a few questions
+    Init(tools::init::Arguments),
     /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
     Healthcheck(tools::healthcheck::Arguments),
 
@@ -49,6 +51,8 @@ enum Command {
     Audit(tools::audit::Arguments),
     /// Replay access logs, also under another config. Exit 0 good, 1 not, 2 unknown
     Plan(tools::plan::Arguments),
+    /// Say from access logs which limits to set. Exit 0 advice, 1 not enough data, 2 unknown
+    Advise(tools::advise::Arguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
     Demo(tools::lab::Arguments),
@@ -78,6 +82,7 @@ pub fn main() -> ExitCode {
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(file) => tools::check::run(&file.config, graphical),
+        Command::Init(arguments) => tools::init::run(&arguments),
         Command::Healthcheck(arguments) => tools::healthcheck::run(&arguments),
         #[cfg(feature = "leases")]
         Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
@@ -86,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
         Command::Plan(arguments) => tools::plan::run(&arguments),
+        Command::Advise(arguments) => tools::advise::run(&arguments),
         Command::Demo(arguments) => tools::lab::run("demo", &arguments),
         Command::Backend(arguments) => tools::lab::run("backend", &arguments),
         #[cfg(feature = "leases")]

@@ -1,6 +1,8 @@
 //! The commands: the sidecar, what is asked of a running one, and what is put around it.
 
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
+pub mod advise;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod audit;
 pub(crate) mod callers;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
@@ -9,6 +11,8 @@ pub mod check;
 pub mod client;
 pub(crate) mod explain;
 pub mod healthcheck;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
+pub mod init;
 pub(crate) mod lab;
 #[cfg(feature = "leases")]
 pub mod lease_agent;

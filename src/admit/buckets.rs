@@ -36,14 +36,23 @@ impl Gate {
     pub fn remove_bucket(&self, id: BucketId, mut reroute: impl FnMut(Caller) -> Option<BucketId>) {
         // Calls of one caller get the same charge, and there are usually many of them.
         let mut known: HashMap<Caller, Option<BucketId>> = HashMap::new();
+        let mut records = Vec::new();
         self.queue.change(|state, now| {
+            state.calls().reroute_waiting(now, |call, waiter| {
+                let _ = call.bucket.filter(|bucket| *bucket == id)?;
+                let caller = call.caller;
+                let to = *known.entry(caller).or_insert_with(|| reroute(caller));
+                if let Some(record) = waiter.record.upgrade() {
+                    record.note(|facts| facts.step(now, What::Bucket(to)));
+                    records.push(record);
+                }
+                Some(to)
+            });
             state.given(now, Given::BucketGone { id });
             state.observing.remove_bucket(now, id);
-            state.calls().remove_bucket(now, id, |call| {
-                let caller = call.caller;
-                *known.entry(caller).or_insert_with(|| reroute(caller))
-            })
+            state.calls().remove_bucket(now, id, |_| None)
         });
+        drop(records);
     }
 
     /// Charges each waiting call like a call that arrives now. `charge` returns the charge of an

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use tidegate_limits::call::BucketId;
+use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{BucketRule, Supplier, Supply};
 use tidegate_limits::{Fill, Timestamp};
 
@@ -53,6 +54,55 @@ pub enum Given<'a> {
         /// Its number.
         id: BucketId,
     },
+    /// The quotas of the config in force.
+    Quotas,
+    /// A key has a rule of its own, or with `None` that of its quota.
+    QuotaRule {
+        /// The key.
+        of: &'a QuotaKey,
+        /// Its rule.
+        rule: Option<&'a Rule>,
+    },
+    /// So many sidecars share the quotas.
+    QuotaNodes(u32),
+    /// The time of the store of quotas.
+    StoreTime(StoreTime),
+    /// The store answered a question.
+    QuotaAnswer {
+        /// Of this key.
+        of: &'a QuotaKey,
+        /// Which.
+        question: Question,
+        /// What it answered.
+        reply: StoreReply,
+        /// The random number with it, which decides when the key asks again.
+        entropy: u64,
+        /// The store's time with it.
+        time: StoreTime,
+    },
+    /// The store may contain another record for this key.
+    QuotaChanged {
+        /// The key.
+        of: &'a QuotaKey,
+    },
+    /// The store of quotas answers again.
+    StoreBack,
+}
+
+impl Given<'_> {
+    /// Whether it may come as often as calls, and is not in force afterwards: it is not
+    /// remembered while the log is off.
+    #[must_use]
+    pub const fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Woke
+                | Self::StoreTime(_)
+                | Self::QuotaAnswer { .. }
+                | Self::QuotaChanged { .. }
+                | Self::StoreBack
+        )
+    }
 }
 
 impl Gate {

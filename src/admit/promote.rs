@@ -171,23 +171,27 @@ impl Promotions {
 pub(super) struct Promoted {
     /// The name of the other class, if a call may have moved to it.
     pub(super) class: Option<Arc<str>>,
-    pub(super) records: Vec<Weak<Record>>,
-    /// When waiting calls moved to it; `None` if the call that asks did, before it was submitted.
-    pub(super) at: Option<Timestamp>,
+    pub(super) records: Vec<Arc<Record>>,
 }
 
 impl Promoted {
-    pub(super) fn tell(self) {
-        let Some(class) = self.class else {
+    /// A call that waits moves at this instant. Noted under the lock: with the change it may get its
+    /// turn, and end before anything else is noted.
+    pub(super) fn moves(&mut self, record: &Weak<Record>, now: Timestamp) {
+        let Some((class, record)) = self.class.as_ref().zip(record.upgrade()) else {
             return;
         };
-        for record in self.records.iter().filter_map(Weak::upgrade) {
-            record.note(|facts| {
-                facts.class = Arc::clone(&class);
-                if let Some(at) = self.at {
-                    facts.step(at, What::Class(Arc::clone(&class)));
-                }
-            });
+        record.note(|facts| {
+            facts.class = Arc::clone(class);
+            facts.step(now, What::Class(Arc::clone(class)));
+        });
+        self.records.push(record);
+    }
+
+    /// The call that asks moved before it was submitted.
+    pub(super) fn rides(&self, record: &Record) {
+        if let Some(class) = &self.class {
+            record.note(|facts| facts.class = Arc::clone(class));
         }
     }
 }

@@ -437,7 +437,9 @@ impl State {
             self.open_for_one(backend, now);
         }
         let mut wake = self.backends.wake();
-        let mut is_silent = self.is_beside && self.calls().waiting() > 0;
+        let calls = self.calls();
+        let asks = calls.waiting() > 0 || calls.has_due_quotas(now);
+        let mut is_silent = self.is_beside && asks;
         let entropy = &mut self.entropy;
         let peak = &mut self.peak;
         for (lane, is_limited) in self.lanes.iter_mut().zip([true, false]) {

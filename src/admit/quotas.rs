@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::Rng;
+use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{
@@ -15,6 +16,8 @@ use tidegate_limits::scheduler::{
 };
 
 use super::Gate;
+use super::journal::Given;
+use super::queue::{Lane, State};
 use super::shadow::QuotaAsks;
 
 /// A key of a quota at the gate. It is never given to another key.
@@ -72,12 +75,15 @@ pub struct QuotaWork {
 impl Gate {
     /// Sets the quotas.
     pub fn set_quotas(&self, rules: QuotaRules) {
-        self.queue.change_beside(|state, now| {
+        self.queue.change(|state, now| {
             let QuotaRules {
                 enforced,
                 observed,
                 keys_max,
             } = rules;
+            if !enforced.is_empty() || state.calls().has_quotas() {
+                state.given(now, Given::Quotas);
+            }
             state.observing.set_quotas(now, observed, keys_max);
             state.calls().set_quotas(now, enforced, keys_max);
         });
@@ -86,17 +92,25 @@ impl Gate {
     /// Gives one key its own rule, or with `None` the rule of its quota. False if the key was
     /// forgotten.
     pub fn set_quota_rule(&self, at: QuotaAt, rule: Option<Rule>) -> bool {
-        self.queue.change_beside(|state, now| match at.shadow {
-            None => state.calls().set_quota_rule(now, at.at, rule),
-            Some(number) => state.observing.shadow(number).is_some_and(|shadow| {
+        let Some(number) = at.shadow else {
+            return self.queue.change(|state, now| {
+                let rule_now = rule.as_ref();
+                state.given_of_key(now, at.at, |of| Given::QuotaRule { of, rule: rule_now });
+                state.calls().set_quota_rule(now, at.at, rule)
+            });
+        };
+        self.queue.observe(|state, now| {
+            let shadow = state.observing.shadow(number);
+            shadow.is_some_and(|shadow| {
                 shadow.change(now, |calls| calls.set_quota_rule(now, at.at, rule))
-            }),
+            })
         })
     }
 
     /// The number of sidecars that share the quotas. It only decides how much is drawn at once.
     pub fn set_quota_nodes(&self, nodes: u32) {
-        self.queue.change_beside(|state, now| {
+        self.queue.change(|state, now| {
+            state.given(now, Given::QuotaNodes(nodes));
             state.observing.set_quota_nodes(now, nodes);
             state.calls().set_quota_nodes(nodes);
         });
@@ -104,56 +118,48 @@ impl Gate {
 
     /// The store's time.
     pub fn learn_store_time(&self, time: StoreTime) {
-        self.queue.change_beside(|state, now| {
-            state.observing.learn_store_time(now, time);
-            state.calls().learn_store_time(now, time);
-        });
+        self.queue
+            .change(|state, now| state.learn_store_time(now, time));
     }
 
     /// Passes answers of the store on, after the store's time that came with them.
     pub fn answer_quotas(&self, time: StoreTime, answers: impl IntoIterator<Item = QuotaAnswer>) {
-        self.queue.change_beside(|state, now| {
-            state.observing.learn_store_time(now, time);
+        self.queue.change(|state, now| {
+            let mut answers = answers.into_iter().peekable();
+            // Each answer has a line with the time.
+            if answers
+                .peek()
+                .is_none_or(|answer| answer.at.shadow.is_some())
+            {
+                state.given(now, Given::StoreTime(time));
+            }
             state.calls().learn_store_time(now, time);
+            state.observing.learn_store_time(now, time);
             for answer in answers {
-                let QuotaAnswer {
-                    at,
-                    question,
-                    outcome,
-                } = answer;
-                let entropy = state.entropy.next_u64();
-                match at.shadow {
-                    None => {
-                        let calls = state.calls();
-                        calls.answer_quota(now, at.at, question, outcome, entropy);
-                    }
-                    Some(number) => {
-                        if let Some(shadow) = state.observing.shadow(number) {
-                            shadow.change(now, |calls| {
-                                calls.answer_quota(now, at.at, question, outcome, entropy);
-                            });
-                        }
-                    }
-                }
+                state.answer_quota(now, time, answer);
             }
         });
     }
 
     /// The record of this key may have changed in the store.
     pub fn tell_quota(&self, at: QuotaAt) {
-        self.queue.change_beside(|state, now| match at.shadow {
-            None => state.calls().tell_quota(now, at.at),
-            Some(number) => {
-                if let Some(shadow) = state.observing.shadow(number) {
-                    shadow.change(now, |calls| calls.tell_quota(now, at.at));
-                }
+        let Some(number) = at.shadow else {
+            return self.queue.change(|state, now| {
+                state.given_of_key(now, at.at, |of| Given::QuotaChanged { of });
+                state.calls().tell_quota(now, at.at);
+            });
+        };
+        self.queue.observe(|state, now| {
+            if let Some(shadow) = state.observing.shadow(number) {
+                shadow.change(now, |calls| calls.tell_quota(now, at.at));
             }
         });
     }
 
     /// The store answers again.
     pub fn store_is_back(&self) {
-        self.queue.change_beside(|state, now| {
+        self.queue.change(|state, now| {
+            state.given(now, Given::StoreBack);
             if let Some((_, shadow)) = state.observing.numbered() {
                 shadow.change(now, |calls| calls.store_is_back(now));
             }
@@ -245,5 +251,53 @@ impl Gate {
         }
         let (_, shadow) = state.observing.numbered()?;
         shadow.scheduler().quota_counts(quota)
+    }
+}
+
+impl State {
+    fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
+        self.given(now, Given::StoreTime(time));
+        self.observing.learn_store_time(now, time);
+        self.calls().learn_store_time(now, time);
+    }
+
+    fn answer_quota(&mut self, now: Timestamp, time: StoreTime, answer: QuotaAnswer) {
+        let QuotaAnswer {
+            at: QuotaAt { shadow, at },
+            question,
+            outcome,
+        } = answer;
+        let entropy = self.entropy.next_u64();
+        let Some(number) = shadow else {
+            self.given_of_key(now, at, |of| Given::QuotaAnswer {
+                of,
+                question,
+                reply: outcome,
+                entropy,
+                time,
+            });
+            let calls = self.calls();
+            return calls.answer_quota(now, at, question, outcome, entropy);
+        };
+        if let Some(shadow) = self.observing.shadow(number) {
+            shadow.change(now, |calls| {
+                calls.answer_quota(now, at, question, outcome, entropy);
+            });
+        }
+    }
+
+    /// Notes something that the scheduler was given for a key. Of a forgotten key, it changes
+    /// nothing.
+    fn given_of_key<'a>(
+        &'a self,
+        now: Timestamp,
+        at: QuotaRef,
+        what: impl FnOnce(&'a QuotaKey) -> Given<'a>,
+    ) {
+        if self.journal.is_some()
+            && let Some(of) = self.lanes[Lane::Limited as usize].quota_key(at)
+        {
+            self.given(now, what(of));
+        }
     }
 }

@@ -29,6 +29,14 @@ use crate::call::{Would, WouldEnd};
 /// Functions whose last service time is known; beyond it, that of the last call of all counts.
 const SERVICES_MAX: usize = 256;
 
+/// The timer of the real scheduler fires at whole milliseconds, and so does that of a plan.   ns
+const TICK: u64 = 1_000_000;
+
+/// When a timer fires that is set to this instant.
+fn tick(wake: Timestamp) -> Timestamp {
+    Timestamp::from_nanos(wake.as_nanos().div_ceil(TICK).saturating_mul(TICK))
+}
+
 /// A call in the shadow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ShadowId(u64);
@@ -425,7 +433,7 @@ impl Shadow {
                     }
                 }
                 Step::SleepUntil(wake) => {
-                    self.wake = Some(wake);
+                    self.wake = Some(tick(wake));
                     break;
                 }
                 Step::Idle => {

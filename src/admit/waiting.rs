@@ -138,7 +138,11 @@ impl Waiting {
         let ticket = *ticket;
         let changed = call.queue.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
-            let waiter = lane.payload_mut(ticket)?;
+            let Some(waiter) = lane.payload_mut(ticket) else {
+                // Others are asked, and the line of this call does not have the instant.
+                state.is_beside = true;
+                return None;
+            };
             let class = if waiter.promoted { USER } else { class };
             lane.set_deadline(ticket, deadline);
             lane.reclass(now, ticket, class);
@@ -224,7 +228,11 @@ impl Drop for Waiting {
                     delays,
                     at,
                     postponed,
-                }) => (at, ended_by(refusal.as_ref()), postponed, delays),
+                }) => {
+                    // Likewise.
+                    state.is_beside = true;
+                    (at, ended_by(refusal.as_ref()), postponed, delays)
+                }
                 Err(_) => {
                     let waited = lane.waited(now, ticket).unwrap_or_default();
                     let waiter = lane.cancel(now, ticket).unwrap_or_default();
@@ -277,8 +285,7 @@ impl State {
             if let Some(waiter) = calls.payload_mut(follower.ticket) {
                 waiter.promoted = true;
                 calls.reclass(now, follower.ticket, USER);
-                promoted.records.push(follower.record);
-                promoted.at = Some(now);
+                promoted.moves(&follower.record, now);
             }
         }
         let until = Acting {

@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use smallvec::SmallVec;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::scheduler::{Outcome, QuotaSpent};
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::scheduler::QuotaSpent;
 
 use crate::call::steps::{Step, What};
 use crate::call::{Claim, Facts, Peer, Reason, Verdict, Would, WouldEnd};
@@ -165,12 +166,17 @@ fn at_gate(out: &mut Vec<u8>, facts: &Facts) -> io::Result<()> {
         br#","deadline_ns":"#,
         deadline.map(Timestamp::as_nanos),
     );
+    draws(out, asked.and_then(|it| it.quotas.as_deref()))?;
     let mut steps: SmallVec<[&Step; 8]> = facts.steps.iter().collect();
     // Another call's task may have noted that it was promoted.
     steps.sort_by_key(|step| step.at);
     out.extend_from_slice(br#","steps":["#);
     for (nth, Step { at, what }) in steps.into_iter().enumerate() {
-        put(out, if nth == 0 { b"[\"" } else { b",[\"" }, word_of(what));
+        put(
+            out,
+            if nth == 0 { b"[\"" } else { b",[\"" },
+            what.word().label().as_bytes(),
+        );
         number(out, br#"","#, Some(at.as_nanos()));
         match what {
             What::Asked => word(out, b",", asked.map(|it| &*it.class))?,
@@ -186,29 +192,6 @@ fn at_gate(out: &mut Vec<u8>, facts: &Facts) -> io::Result<()> {
     }
     out.extend_from_slice(b"]}\n");
     Ok(())
-}
-
-/// The word of a step. The gate's part of docs/access-log.md explains each.
-fn word_of(what: &What) -> &'static [u8] {
-    match what {
-        What::Asked => b"asked",
-        What::Postponed(_) => b"postponed",
-        What::Class(_) => b"class",
-        What::Deadline(_) => b"deadline",
-        What::Bucket(_) => b"bucket",
-        What::Admitted => b"admitted",
-        What::Sent => b"sent",
-        What::Replied => b"replied",
-        What::Requeued => b"requeued",
-        What::GivenBack => b"given_back",
-        What::Ended(Outcome::Served, _) => b"served",
-        What::Ended(Outcome::Overloaded, _) => b"overloaded",
-        What::Ended(Outcome::Failed, _) => b"failed",
-        What::Refused => b"refused",
-        What::Expired => b"expired",
-        What::Left => b"left",
-        What::Evicted => b"evicted",
-    }
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -290,6 +273,22 @@ fn quota(out: &mut Vec<u8>, draws: &[QuotaSpent]) -> io::Result<()> {
         [] => br#","quota":null"#,
         _ => b"}]",
     });
+    Ok(())
+}
+
+/// The quotas from which the call would draw, or `null`.
+fn draws(out: &mut Vec<u8>, keys: Option<&[QuotaKey]>) -> io::Result<()> {
+    let Some(keys) = keys.filter(|keys| !keys.is_empty()) else {
+        out.extend_from_slice(br#","draws":null"#);
+        return Ok(());
+    };
+    let mut before: &[u8] = br#","draws":[["#;
+    for of in keys {
+        word(out, before, Some(&of.quota))?;
+        word(out, b",", Some(&of.key))?;
+        before = b"],[";
+    }
+    out.extend_from_slice(b"]]");
     Ok(())
 }
 

@@ -272,7 +272,9 @@ impl CallersSource for Shared {
         let _one_at_a_time = self.changes();
         let config = self.config.get();
         if !config.admit.paced.is_empty() {
-            self.gate.apply(&with_costs(&config.admit, &self.callers));
+            let limits = with_costs(&config.admit, &self.callers);
+            let at = self.gate.apply(&limits);
+            self.journal.costs_changed(at, &limits);
         }
         Ok(self.costs())
     }

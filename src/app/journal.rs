@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::quota::{self, Standing, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Supplier, Supply,
 };
 use tidegate_runtime::{Clock, lock};
 
 use super::metrics::Metrics;
-use crate::admit::{self, Gate, Given};
+use crate::admit::{self, Gate, Given, Settings};
 use crate::call::Would;
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Utc, Written};
@@ -45,17 +48,22 @@ impl Journal {
     }
 
     /// The process has started with this config.
-    pub(super) fn started(&self, seed: u64, config: &Config) {
-        let mut fields = self.config(config);
+    pub(super) fn started(&self, seed: u64, config: &Config, limits: &Settings) {
+        let mut fields = self.config(config, limits);
         fields["seed"] = format!("{seed:016x}").into();
         self.write(Timestamp::ZERO, "start", fields);
     }
 
     /// The limits of this config are in force from this instant on.
-    pub(super) fn reloaded(&self, at: Timestamp, seed: u64, config: &Config) {
-        let mut fields = self.config(config);
+    pub(super) fn reloaded(&self, at: Timestamp, seed: u64, config: &Config, limits: &Settings) {
+        let mut fields = self.config(config, limits);
         fields["seed"] = format!("{seed:016x}").into();
         self.write(at, "reload", fields);
+    }
+
+    /// The costs of calls are others from this instant on, by the admin address.
+    pub(super) fn costs_changed(&self, at: Timestamp, limits: &Settings) {
+        self.write(at, "costs", json!({"costs": costs(limits)}));
     }
 
     /// No call comes or ends any more.
@@ -64,11 +72,11 @@ impl Journal {
     }
 
     /// Everything that is in force, again, for logs that begin later.
-    pub(super) fn checkpoint(&self, gate: &Gate, config: &Config) {
+    pub(super) fn checkpoint(&self, gate: &Gate, config: &Config, limits: &Settings) {
         if !self.access.is_on() {
             return;
         }
-        let mut fields = self.config(config);
+        let mut fields = self.config(config, limits);
         fields["seed"] = format!("{:016x}", gate.seed()).into();
         // Copied under the lock of the gate, so that it is of one instant, and written without it.
         let (at, in_force) = gate.at_an_instant(|at| (at, lock(&self.in_force).clone()));
@@ -106,7 +114,7 @@ impl Journal {
         }
     }
 
-    fn config(&self, config: &Config) -> Value {
+    fn config(&self, config: &Config, limits: &Settings) -> Value {
         let text = config::effective(config);
         let is_short = Value::from(text.as_str()).to_string().len() <= CONFIG_BYTES_MAX;
         let phase = u64::try_from(self.clock.phase().as_nanos()).unwrap_or(u64::MAX);
@@ -114,6 +122,7 @@ impl Journal {
             "phase_ns": phase,
             "fingerprint": config.fingerprint(),
             "config": is_short.then_some(text),
+            "costs": costs(limits),
         })
     }
 
@@ -145,7 +154,7 @@ impl Journal {
 impl admit::Journal for Journal {
     fn given(&self, at: Timestamp, what: Given<'_>) {
         // Under the lock of the gate, and often: nothing is built that no line will have.
-        if what == Given::Woke && !self.access.is_on() {
+        if what.is_passing() && !self.access.is_on() {
             return;
         }
         let (event, fields) = match what {
@@ -194,6 +203,7 @@ impl admit::Journal for Journal {
             }
             Given::Woke => ("woke", json!({})),
             Given::BucketGone { id } => ("bucket_gone", json!({"bucket": id.0})),
+            what => of_quotas(what),
         };
         self.remember(event, &fields);
         self.write(at, event, fields);
@@ -219,6 +229,78 @@ impl admit::Journal for Journal {
             self.write_of("shadow", at, "would", fields);
         }
     }
+}
+
+/// What the store of quotas answered, and what is said of it and its keys.
+fn of_quotas(what: Given<'_>) -> (&'static str, Value) {
+    let of_key = |of: &QuotaKey| json!({"limit": &*of.quota, "key": &*of.key});
+    match what {
+        Given::Quotas => ("quotas", json!({})),
+        Given::QuotaRule { of, rule } => {
+            let settings = rule.map(quota::Rule::settings);
+            let mut fields = of_key(of);
+            fields["total"] = settings.map(|it| it.total).into();
+            fields["base"] = settings.and_then(|it| it.base).into();
+            ("quota_rule", fields)
+        }
+        Given::QuotaNodes(nodes) => ("quota_nodes", json!({"nodes": nodes})),
+        Given::StoreTime(time) => ("store_time", store_time(time)),
+        Given::QuotaAnswer {
+            of,
+            question,
+            reply,
+            entropy,
+            time,
+        } => {
+            let (word, version, record) = match reply {
+                StoreReply::Time => ("time", None, None),
+                StoreReply::Stands(Standing::Absent) => ("absent", None, None),
+                StoreReply::Stands(Standing::Record { version, record }) => {
+                    ("record", Some(version.0), Some(record.to_string()))
+                }
+                StoreReply::Stands(Standing::Unreadable { .. }) => ("unreadable", None, None),
+                StoreReply::Written(version) => ("written", Some(version.0), None),
+                StoreReply::Unknown => ("unknown", None, None),
+                StoreReply::Unavailable => ("unavailable", None, None),
+                StoreReply::Late => ("late", None, None),
+                StoreReply::NotYet => ("not_yet", None, None),
+                StoreReply::Dropped => ("dropped", None, None),
+            };
+            let mut fields = store_time(time);
+            fields["limit"] = (&*of.quota).into();
+            fields["key"] = (&*of.key).into();
+            fields["question"] = question.number().into();
+            fields["reply"] = word.into();
+            fields["version"] = version.into();
+            fields["record"] = record.into();
+            fields["entropy"] = entropy.into();
+            ("quota_answer", fields)
+        }
+        Given::QuotaChanged { of } => ("quota_changed", of_key(of)),
+        _ => ("store_back", json!({})),
+    }
+}
+
+/// The store's time, as an interval seen at a moment; `null` if its end is unknown.
+fn store_time(time: StoreTime) -> Value {
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).ok();
+    json!({
+        "seen_ns": time.now().as_nanos(),
+        "earliest_ns": nanos(time.earliest()),
+        "latest_ns": nanos(time.latest()),
+    })
+}
+
+/// The costs of the calls that meet paced limits: they decide the pools.
+fn costs(limits: &Settings) -> Value {
+    let costs = limits.paced.iter().map(|limit| {
+        json!({
+            "name": &*limit.name,
+            "cheapest": limit.costs.cheapest.get(),
+            "most_expensive": limit.costs.most_expensive.get(),
+        })
+    });
+    costs.collect()
 }
 
 /// What a limit may give out: `null` for what its rule allows.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_limits::call::BucketId;
+use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Timestamp, Tokens, Weight};
 
@@ -24,6 +24,8 @@ pub struct AskedAs {
     pub tokens: Tokens,
     /// The bucket that it is charged to.
     pub bucket: Option<BucketId>,
+    /// The quotas that it draws from.
+    pub quotas: Option<Arc<[QuotaKey]>>,
     /// The last moment at which it may leave the queue.
     pub deadline: Option<Timestamp>,
 }
@@ -70,6 +72,91 @@ pub enum What {
     Left,
     /// It was refused because the process ends.
     Evicted,
+}
+
+labels! {
+    /// The word of a step in the access line. docs/access-log.md explains each.
+    pub enum Word {
+        /// [`What::Asked`].
+        Asked = "asked",
+        /// [`What::Postponed`].
+        Postponed = "postponed",
+        /// [`What::Class`].
+        Class = "class",
+        /// [`What::Deadline`].
+        Deadline = "deadline",
+        /// [`What::Bucket`].
+        Bucket = "bucket",
+        /// [`What::Admitted`].
+        Admitted = "admitted",
+        /// [`What::Sent`].
+        Sent = "sent",
+        /// [`What::Replied`].
+        Replied = "replied",
+        /// [`What::Requeued`].
+        Requeued = "requeued",
+        /// [`What::GivenBack`].
+        GivenBack = "given_back",
+        /// [`What::Ended`].
+        Served = "served",
+        /// [`What::Ended`].
+        Overloaded = "overloaded",
+        /// [`What::Ended`].
+        Failed = "failed",
+        /// [`What::Refused`].
+        Refused = "refused",
+        /// [`What::Expired`].
+        Expired = "expired",
+        /// [`What::Left`].
+        Left = "left",
+        /// [`What::Evicted`].
+        Evicted = "evicted",
+    }
+}
+
+impl Word {
+    /// The word with this label.
+    #[must_use]
+    pub fn of(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|word| word.label() == label)
+    }
+
+    /// How the call ended, if this is an end at the backend.
+    #[must_use]
+    pub const fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::Served => Some(Outcome::Served),
+            Self::Overloaded => Some(Outcome::Overloaded),
+            Self::Failed => Some(Outcome::Failed),
+            _ => None,
+        }
+    }
+}
+
+impl What {
+    /// Its word in the access line.
+    #[must_use]
+    pub const fn word(&self) -> Word {
+        match self {
+            Self::Asked => Word::Asked,
+            Self::Postponed(_) => Word::Postponed,
+            Self::Class(_) => Word::Class,
+            Self::Deadline(_) => Word::Deadline,
+            Self::Bucket(_) => Word::Bucket,
+            Self::Admitted => Word::Admitted,
+            Self::Sent => Word::Sent,
+            Self::Replied => Word::Replied,
+            Self::Requeued => Word::Requeued,
+            Self::GivenBack => Word::GivenBack,
+            Self::Ended(Outcome::Served, _) => Word::Served,
+            Self::Ended(Outcome::Overloaded, _) => Word::Overloaded,
+            Self::Ended(Outcome::Failed, _) => Word::Failed,
+            Self::Refused => Word::Refused,
+            Self::Expired => Word::Expired,
+            Self::Left => Word::Left,
+            Self::Evicted => Word::Evicted,
+        }
+    }
 }
 
 /// The steps of a call. Those of an ordinary call need no allocation.

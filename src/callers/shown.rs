@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_callers::{
-    CallerId, Group, Identity, Kind, Match, Matches, RateLimitId, Row, ServiceTime, Suggestion,
-    TableError, Usage, UsageNow,
+    CallerId, DELAYED_MAX, Group, Identity, Kind, Match, Matches, RateLimitId, Row, ServiceTime,
+    Suggestion, TableError, Usage, UsageNow,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -214,7 +214,8 @@ impl Callers {
         state.service_times.at(now).map(suggest).collect()
     }
 
-    /// The rate limit that would have admitted the usage of a caller, and the nearest profile.
+    /// The rate limit that would have admitted the usage of a caller, and the nearest profile of those
+    /// that would have delayed few of its tokens ([`DELAYED_MAX`]).
     ///
     /// # Errors
     /// If no caller has the id, or it used nothing.
@@ -232,7 +233,9 @@ impl Callers {
         let suggestion = suggestion(now, derive, usage.as_ref())?;
         let buckets = profiles.iter().filter_map(|it| {
             let (burst, fill) = it.allowance.bucket()?;
-            Some((&it.name, fill.get(), burst.get()))
+            let (burst, fill) = (burst.get(), fill.get());
+            let late = usage.as_ref()?.would_delay(now, derive.span, fill, burst)?;
+            (late <= DELAYED_MAX).then_some((&it.name, fill, burst))
         });
         Ok((suggestion, suggestion.nearest(buckets).cloned()))
     }

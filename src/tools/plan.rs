@@ -8,12 +8,19 @@ mod agenda;
 mod compare;
 mod feed;
 mod free;
+mod give;
+mod given;
 mod html;
 mod line;
+mod load;
+mod names;
 mod plans;
 mod report;
+mod rules;
 mod setup;
 mod span;
+mod steps;
+mod stores;
 mod timeline;
 mod trace;
 
@@ -25,15 +32,15 @@ use std::time::Duration;
 use tidegate_runtime::command::parse_duration;
 
 use self::feed::feed;
-pub use self::free::Clients;
-use self::plans::Plan;
+pub use self::load::Clients;
+use self::plans::{FreeIdentity, Plan};
 use self::report::{Replayed, Report};
-use self::setup::Setup;
+use self::setup::{Known, Setup};
 use self::span::Span;
 use self::trace::Trace;
 use super::failed;
-use super::logs::Log;
-use crate::config;
+use super::logs::{Log, LogError};
+use crate::config::{self, Config};
 
 /// The arguments of `tidegate plan LOG…`.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,6 +54,10 @@ pub struct Arguments {
     /// Compare with this config instead of the one in the logs
     #[arg(long, value_name = "FILE", requires = "config")]
     pub against: Option<PathBuf>,
+    /// A config that the logs do not contain, because it is larger than 48 KiB; its fingerprint
+    /// shows which it is
+    #[arg(long, value_name = "FILE")]
+    pub config_of: Vec<PathBuf>,
     /// How clients behave; without it, both are shown
     #[arg(long, value_enum, requires = "config")]
     pub clients: Option<Clients>,
@@ -90,15 +101,19 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Ok(logs) => logs,
         Err(error) => return unusable(error),
     };
-    let configs =
-        [&arguments.config, &arguments.against].map(|path| path.as_deref().map(load).transpose());
-    let [new, old] = configs;
-    let (new, old) = match (new, old) {
-        (Ok(new), Ok(old)) => (new, old),
-        (Err(code), _) | (_, Err(code)) => return code,
+    let mut known = Known::default();
+    let mut open = |path: &PathBuf| load(path, &mut known);
+    let new = arguments.config.as_ref().map(&mut open).transpose();
+    let old = arguments.against.as_ref().map(&mut open).transpose();
+    let others: Result<Vec<_>, _> = arguments.config_of.iter().map(&mut open).collect();
+    let (new, old) = match (new, old, others) {
+        (Ok(new), Ok(old), Ok(_)) => (new, old),
+        (Err(code), ..) | (_, Err(code), _) | (.., Err(code)) => return code,
     };
     let progress = Progress::new();
-    let trace = Trace::read(logs, |lines| progress.show(&format!("{lines} lines read")));
+    let trace = Trace::read(logs, known, |lines| {
+        progress.show(&format!("{lines} lines read"));
+    });
     let trace = match trace {
         Ok(trace) => trace,
         Err(error) => return unusable(error),
@@ -108,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     if let Some(new) = &new {
         if code == 0 || arguments.force {
             progress.show("the calls run under both configs");
-            report.plans = plans(&trace, arguments, new, old.as_ref());
+            report.plans = plans(&report, arguments, new, old.as_ref());
             let is_unknown = report.plans.iter().any(|plan| !plan.unknown.is_empty());
             let is_beyond = report.plans.iter().any(|plan| arguments.is_beyond(plan));
             code = if is_unknown { 2 } else { u8::from(is_beyond) };
@@ -180,9 +195,12 @@ impl Arguments {
     }
 }
 
-fn load(path: &Path) -> Result<Setup, ExitCode> {
+fn load(path: &Path, known: &mut Known) -> Result<Setup, ExitCode> {
     match config::load(path) {
-        Ok(checked) => Ok(Setup::of(&checked.config)),
+        Ok(checked) => {
+            known.add(&checked.config);
+            Ok(Setup::of(&checked.config))
+        }
         Err(error) => {
             let _: ExitCode = failed(error.render(false));
             Err(ExitCode::from(2))
@@ -191,11 +209,18 @@ fn load(path: &Path) -> Result<Setup, ExitCode> {
 }
 
 /// Runs the calls under both configs, with each assumption about clients.
-fn plans(trace: &Trace, arguments: &Arguments, new: &Setup, old: Option<&Setup>) -> Vec<Plan> {
+fn plans(
+    report: &Report<'_>,
+    arguments: &Arguments,
+    new: &Setup,
+    old: Option<&Setup>,
+) -> Vec<Plan> {
     let both = [Clients::Open, Clients::Closed].into_iter();
     let asked = both.filter(|it| arguments.clients.is_none_or(|only| only == *it));
+    let known = report.free.as_ref().map(FreeIdentity::first_runs);
+    let (trace, stores, seed) = (report.trace, report.stores(), arguments.seed);
     asked
-        .map(|clients| plans::plan(trace, clients, new, old, arguments.seed))
+        .map(|clients| plans::plan(trace, &stores, known, clients, new, old, seed))
         .collect()
 }
 
@@ -209,7 +234,7 @@ fn unusable(why: impl std::error::Error) -> ExitCode {
 fn identity<'t>(trace: &'t Trace, seed: u64, progress: &Progress) -> Report<'t> {
     let replayed = trace.processes.iter().map(|(started, process)| {
         progress.show(&format!("process {started} is replayed"));
-        let span = Span::of(process);
+        let span = Span::of(trace, process);
         let fed = span.and_then(|span| Ok((span, feed(trace, process, &span)?)));
         Replayed {
             started_us: *started,
@@ -217,13 +242,63 @@ fn identity<'t>(trace: &'t Trace, seed: u64, progress: &Progress) -> Report<'t> 
             fed,
         }
     });
-    let processes = replayed.collect();
-    progress.show("the calls run freely");
-    Report {
+    let mut report = Report {
         trace,
-        processes,
-        free: plans::free_identity(trace, seed).ok(),
+        processes: replayed.collect(),
+        free: None,
         plans: Vec::new(),
         is_refused: false,
+    };
+    progress.show("the calls run freely");
+    report.free = FreeIdentity::of(trace, &report.stores(), seed).ok();
+    report
+}
+
+/// A plan for another command.
+pub(super) struct Planned {
+    pub(super) text: String,
+    pub(super) json: serde_json::Value,
+}
+
+/// Why another command gets no plan.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoPlan {
+    /// A log cannot be read.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// Another program wrote them, or a version without steps.
+    #[error(
+        "the logs have no line that a replay needs: another program wrote them, or an older version"
+    )]
+    NoSteps,
+    /// The replay decides otherwise than the log, or what decided is not known.
+    #[error("the replay does not explain the log; `tidegate plan LOG` shows why")]
+    Unexplained,
+}
+
+/// The calls of logs under a config that is in no file yet, with clients that do not wait for answers.
+pub(super) fn planned(logs: &[PathBuf], new: &Config, seed: u64) -> Result<Planned, NoPlan> {
+    let logs = logs.iter().map(|path| Log::open(path));
+    let logs = logs.collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::new();
+    let trace = Trace::read(logs, Known::default(), |lines| {
+        progress.show(&format!("{lines} lines read"));
+    })?;
+    if trace.processes.is_empty() {
+        return Err(NoPlan::NoSteps);
     }
+    let mut report = identity(&trace, seed, &progress);
+    if report.code() != 0 {
+        return Err(NoPlan::Unexplained);
+    }
+    progress.show("the calls run under both configs");
+    let new = Setup::of(new);
+    let known = report.free.as_ref().map(FreeIdentity::first_runs);
+    let (stores, open) = (report.stores(), Clients::Open);
+    let plan = plans::plan(&trace, &stores, known, open, &new, None, seed);
+    report.plans = vec![plan];
+    Ok(Planned {
+        text: report.plans_text(),
+        json: report.json()["plan"].take(),
+    })
 }

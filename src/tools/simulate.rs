@@ -6,6 +6,7 @@
 //! files.
 
 mod arrivals;
+mod backend;
 mod expect;
 mod figures;
 #[cfg(feature = "leases")]
@@ -28,7 +29,7 @@ use crate::config::Problems;
 
 pub use expect::Checked;
 pub use figures::Figures;
-pub use report::{Held, Part, Report, Style, ToldNo};
+pub use report::{AtBackend, Held, Part, Report, Style, ToldNo};
 
 /// The largest scenario file.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -67,6 +67,13 @@ struct Ended {
     took: Durations,
 }
 
+fn key(quota: &str, key: &str) -> QuotaKey {
+    QuotaKey {
+        quota: quota.into(),
+        key: key.into(),
+    }
+}
+
 fn step(micros: u64, what: What) -> Step {
     let at = Timestamp::ZERO + Duration::from_micros(micros);
     Step { at, what }
@@ -116,6 +123,13 @@ fn ended() -> Ended {
             weight: Weight::ONE,
             tokens: Tokens::new(2.5).expect("above zero"),
             bucket: Some(BucketId(1)),
+            quotas: Some(
+                [
+                    key("rate_limit:per_user", "alice"),
+                    key("rate_limit:all", ""),
+                ]
+                .into(),
+            ),
             deadline: Some(micros(60_000_000)),
         }),
         // In the order in which two tasks noted them.
@@ -197,7 +211,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
             r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"#,
-            r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"#,
+            r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
             r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
             r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,
             "\n"

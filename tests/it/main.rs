@@ -3,6 +3,10 @@
 #![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 
 mod admin;
+#[allow(dead_code)]
+#[path = "../../crates/advice/tests/worlds/mod.rs"]
+mod advice_worlds;
+mod advise;
 mod api;
 mod async_calls;
 mod audit;
@@ -21,11 +25,13 @@ mod dialect;
 mod documents;
 mod faults;
 mod floor_plan;
+mod foreign_logs;
 mod forwarding;
 mod gate_lines;
 mod generated;
 mod healthcheck;
 mod http_semantics;
+mod init;
 mod lab;
 mod lease_agent;
 mod lease_config;
@@ -52,6 +58,7 @@ mod packaging;
 mod peers;
 mod plan;
 mod pooled;
+mod predictions;
 mod process;
 mod proxied;
 mod queueing;
@@ -63,6 +70,7 @@ mod scenarios;
 mod sidecar;
 mod stores;
 mod streaming;
+mod suggested;
 mod support;
 mod tls;
 mod tunnel;

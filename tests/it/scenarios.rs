@@ -56,6 +56,75 @@ fn every_scenario_comes_as_expected() {
     assert!(broken.is_empty(), "\n{broken}");
 }
 
+/// The same scenario before a backend that each call has for itself; `None` if it is that already.
+fn without_model(text: &str) -> Option<String> {
+    let mut scenario: toml::Table = text.parse().expect("a scenario is TOML");
+    let mut changed = scenario.remove("backend").is_some();
+    let arrivals = scenario["arrivals"].as_array_mut().expect("calls arrive");
+    for group in arrivals {
+        let group = group.as_table_mut().expect("a group is a table");
+        changed |= group.remove("tail").is_some();
+    }
+    let text = toml::to_string(&scenario).expect("it was TOML");
+    changed.then_some(text)
+}
+
+#[test]
+fn every_scenario_with_a_model_of_the_backend_breaks_without_the_model() {
+    let mut with_model = 0;
+    for file in files() {
+        let text = fs::read_to_string(&file).expect("a scenario can be read");
+        if let Some(without) = without_model(&text) {
+            with_model += 1;
+            let report = report(&without);
+            assert!(!report.holds(), "{}", report.render(Style::Plain));
+        }
+    }
+    assert!(with_model >= 7, "{with_model} have a model");
+}
+
+#[test]
+fn a_limit_at_the_peak_of_throughput_is_twice_as_fast_as_one_far_beyond() {
+    let file = directory().join("beyond_the_peak_of_throughput.toml");
+    let beyond = fs::read_to_string(file).expect("a scenario can be read");
+    let makespan = |limit: &str| {
+        let text = beyond.replace("requests = 30", &format!("requests = {limit}"));
+        report(&text)
+            .all
+            .makespan_seconds
+            .expect("calls are answered")
+    };
+    let (beyond, peak, below) = (makespan("30"), makespan("7"), makespan("2"));
+    assert!(
+        peak * 2.0 < beyond && peak < below,
+        "{beyond} {peak} {below}"
+    );
+}
+
+#[test]
+fn a_pool_keeps_heavy_calls_below_the_breaking_point() {
+    let file = directory().join("a_pool_for_heavy_calls.toml");
+    let pool = fs::read_to_string(file).expect("a scenario can be read");
+    let none = report(&pool.replace("outstanding_max = 1", ""));
+    assert!(none.all.failed > 0, "{}", none.render(Style::Plain));
+    let backend = none.backend.expect("it has a model");
+    assert!(backend.times_broken > 0 && backend.most_at_once <= 5);
+}
+
+#[test]
+fn a_call_that_is_on_its_way_when_the_backend_collapses_fails() {
+    let report = report(
+        "[config.limits]\nsmapi_rate_limit_window_size_seconds = 0\n\
+         [backend]\nbreaks_at = 1\nbreaks = \"collapse\"\nrecovers_after = \"1s\"\n\
+         [[arrivals]]\nname = \"two\"\ncount = 2\ntakes = \"100ms\"\n\
+         [[arrivals]]\nname = \"far\"\ncount = 1\nreaches_after = \"500ms\"\n\
+         [[arrivals]]\nname = \"later\"\nat = \"200ms\"\ncount = 1\n\
+         [expect.two]\nfailed = 2\nsent = 2\n[expect.far]\nfailed = 1\nsent = 1\n\
+         [expect.later]\nanswered = 1\nwait_seconds_min = 0.8\nservice_seconds_max = 0.05",
+    );
+    assert!(report.holds(), "{}", report.render(Style::Plain));
+}
+
 /// 20 calls at once, 10 a window, 2 in flight, 100 ms each; one of two leavers is being served
 /// already and one more call comes when the queue has gone.
 const TWENTY: &str = r#"
@@ -360,6 +429,32 @@ fn mistakes_are_reported_with_line_and_cure() {
         ),
         "bad.toml:8:22: events[0].reload.class[0].name: the class has no name\n  \
         help: add a name, such as name = \"long\"; \"user\" and \"polling\" change the built-in ones",
+    );
+    let model = |backend: &str, expected: &str| {
+        check(&format!("{good}count = 3\n[backend]\n{backend}"), expected);
+    };
+    model(
+        "sigma = 0.1\nservers = 4",
+        "bad.toml:7:9: backend.sigma: servers already say how calls slow one another\n  help: leave one of the two out",
+    );
+    model(
+        "recovers_after = \"1s\"\nservers = 4",
+        "bad.toml:7:18: backend.recovers_after: the backend never breaks\n  help: add breaks_at = 10",
+    );
+    model(
+        "breaks_at = 4\n[[backend.step]]\nat = \"1s\"\ncapacity = 0.5",
+        "bad.toml:8:1: backend.step[0]: calls do not slow one another, so the capacity does not matter\n  \
+        help: add servers = 4, or sigma and kappa",
+    );
+    model(
+        "servers = 4\nday = \"1s\"\n[[backend.step]]\nat = \"1s\"\ncapacity = 0.5",
+        "bad.toml:6:2: backend: the period of a profile must be later than its last change\n  \
+        help: let the moments of steps increase, and the day end after the last one",
+    );
+    check(
+        &format!("{good}count = 3\ntakes = [\"1s\", \"2s\"]\ntail = 1"),
+        "bad.toml:7:8: arrivals[0].tail: takes is already spread over a range\n  \
+        help: leave it out, or give takes one time, the median",
     );
     check(
         "[config.limits]\nsmapi_rate_limit_per_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",

@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::support::{PATIENCE, ask};
+use crate::support::{Answer, PATIENCE, ask};
 
 /// The binary under test.
 pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -198,6 +198,17 @@ impl Sidecar {
     /// A page of the admin address: status and body.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         get(self.admin, path).await
+    }
+
+    /// A request to the admin address with a body of JSON: status and body.
+    pub(crate) async fn ask(&self, method: &str, path: &str, json: &str) -> (u16, String) {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}",
+            json.len()
+        );
+        let answer = Answer::read(ask(self.admin, request).await.as_bytes());
+        (answer.status, answer.body)
     }
 
     /// One metric by its whole name with labels.

@@ -53,6 +53,6 @@ pub use table::{
     AutoRegister, Fold, Inserted, Registration, Reloaded, Restored, Table, TableSettings,
 };
 pub use usage::{
-    Basis, CommonFunctions, FunctionId, FunctionUse, Headroom, Span, SpanUse, Suggestion, Tally,
-    Usage, UsageNow, Waits,
+    Basis, CommonFunctions, DELAYED_MAX, FunctionId, FunctionUse, Headroom, Span, SpanUse,
+    Suggestion, Tally, Usage, UsageNow, Waits,
 };

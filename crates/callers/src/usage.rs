@@ -31,7 +31,7 @@ mod waits;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-pub use suggest::{Basis, Headroom, Suggestion};
+pub use suggest::{Basis, DELAYED_MAX, Headroom, Suggestion};
 
 use crate::ring::{self, Ring, SLOTS};
 use halves::Halves;
@@ -230,6 +230,12 @@ impl Counts {
     }
 }
 
+/// What was used over a span: every slot, or stretches of 24 minutes.
+enum Stretches<S, D> {
+    Slots(S),
+    Days(D),
+}
+
 /// A slot of the day, and the most tokens within five seconds and within a minute of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct DayCounts {
@@ -378,42 +384,67 @@ impl Usage {
         }
     }
 
-    /// The token bucket that would have let through what was used over a span, filling by the
-    /// headroom faster than was used on average. `None` if no token was used.
+    /// The token bucket that would have admitted what was used over a span, filling by the headroom
+    /// faster than the busiest minute. `None` if no token was used.
     ///
-    /// The burst is the smallest that would have delayed no call, or the cost of the most expensive
-    /// single call if that is more; over a day, an upper bound of it. That takes up to 0.2 ms for a
-    /// day: under a contended lock, suggest from a clone.
+    /// The burst is the smallest that would have delayed no call, if the calls of a slot of five
+    /// seconds come at its start, or the cost of the most expensive single call if that is more; over
+    /// a day, an upper bound of it. That takes up to 0.2 ms for a day: under a contended lock, suggest
+    /// from a clone.
     #[must_use]
     pub fn suggest(&self, now: Timestamp, span: Span, headroom: Headroom) -> Option<Suggestion> {
+        let most_expensive = self.most_expensive.tokens();
+        match self.stretches(now, span)? {
+            Stretches::Slots(slots) => suggest::suggest(slots, headroom, most_expensive),
+            Stretches::Days(days) => suggest::suggest(days, headroom, most_expensive),
+        }
+    }
+
+    /// The share of the tokens of a span that a bucket might have delayed, if it was full at first: an
+    /// upper bound, as for [`Usage::suggest`]. `None` if no token was used.
+    #[must_use]
+    pub fn would_delay(&self, now: Timestamp, span: Span, fill: f64, burst: f64) -> Option<f64> {
+        match self.stretches(now, span)? {
+            Stretches::Slots(slots) => suggest::delayed(slots, fill, burst),
+            Stretches::Days(days) => suggest::delayed(days, fill, burst),
+        }
+    }
+
+    /// What was used over a span, as far as it is kept. `None` before the first call.
+    fn stretches(
+        &self,
+        now: Timestamp,
+        span: Span,
+    ) -> Option<
+        Stretches<
+            impl Iterator<Item = Stretch> + Clone + use<'_>,
+            impl Iterator<Item = Stretch> + Clone + use<'_>,
+        >,
+    > {
         let now = now.max(self.latest);
         let newest = FineRing::number_at(now);
         let first = FineRing::number_at(self.first_access?);
-        let most_expensive = self.most_expensive.tokens();
         let latest = |slots: u64| {
             let oldest = newest.saturating_sub(slots - 1).max(first);
-            (oldest..=newest).map(|slot| {
+            (oldest..=newest).map(move |slot| {
                 let tokens = self.history.tokens(&self.slots, slot);
                 Stretch::slot(tokens.unwrap_or_default().tokens())
             })
         };
-        match span {
-            Span::FiveMinutes => suggest::suggest(latest(SLOTS as u64), headroom, most_expensive),
-            Span::Hour => suggest::suggest(latest(CELLS as u64), headroom, most_expensive),
-            Span::Day => {
-                let stretches = self.days.at(now).filter_map(|(number, day)| {
-                    let begins = (number * CELLS_IN_DAY_SLOT).max(first);
-                    let ends = ((number + 1) * CELLS_IN_DAY_SLOT).min(newest + 1);
-                    Some(Stretch {
-                        slots: ends.checked_sub(begins).filter(|&slots| slots > 0)?,
-                        tokens: day.counts.tokens.get().tokens(),
-                        slot_peak: day.slot_peak.count().tokens(),
-                        minute_peak: day.minute_peak.count().tokens(),
-                    })
-                });
-                suggest::suggest(stretches, headroom, most_expensive)
-            }
-        }
+        Some(match span {
+            Span::FiveMinutes => Stretches::Slots(latest(SLOTS as u64)),
+            Span::Hour => Stretches::Slots(latest(CELLS as u64)),
+            Span::Day => Stretches::Days(self.days.at(now).filter_map(move |(number, day)| {
+                let begins = (number * CELLS_IN_DAY_SLOT).max(first);
+                let ends = ((number + 1) * CELLS_IN_DAY_SLOT).min(newest + 1);
+                Some(Stretch {
+                    slots: ends.checked_sub(begins).filter(|&slots| slots > 0)?,
+                    tokens: day.counts.tokens.get().tokens(),
+                    slot_peak: day.slot_peak.count().tokens(),
+                    minute_peak: day.minute_peak.count().tokens(),
+                })
+            })),
+        })
     }
 
     /// Adds what another has used: of callers folded into one, or of the members of a group.

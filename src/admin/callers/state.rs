@@ -435,22 +435,25 @@ pub struct Suggested {
     pub burst: f64,
     /// Its basis.
     pub basis: Basis,
-    /// The nearest profile, if there is one.
+    /// The nearest profile of those that would have delayed at most 0.1 % of the tokens.
     pub nearest_profile: Option<String>,
 }
 
 /// The basis of a suggested limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Basis {
-    /// Tokens a second, on average.
-    pub mean_tokens_per_s: f64,
+    /// Tokens a second in the busiest minute, at most.
+    pub busiest_minute_tokens_per_s: f64,
     /// The number of slots of five seconds.
     pub slots: u64,
     /// The most tokens in one of them.
     pub peak_5s_tokens: f64,
     /// Slots in which it would have delayed calls.
     pub would_have_delayed_slots: u64,
-    /// Whether the burst is exact; else it is an upper bound, as it is over 24 hours.
+    /// The burst that would do if the calls of each five seconds were spread evenly over them; usually,
+    /// the right one is between this and the suggested. `null` if that is not known, as over 24 hours.
+    pub even_burst: Option<f64>,
+    /// Whether every slot is known; else fill and burst are upper bounds, as they are over 24 hours.
     pub exact: bool,
 }
 
@@ -463,10 +466,11 @@ impl Suggested {
             fill,
             burst,
             basis: Basis {
-                mean_tokens_per_s: basis.mean,
+                busiest_minute_tokens_per_s: basis.busiest,
                 slots: basis.slots,
                 peak_5s_tokens: basis.peak,
                 would_have_delayed_slots: basis.short_slots,
+                even_burst: basis.even_burst,
                 exact: basis.every_slot_known,
             },
             nearest_profile: nearest_profile.map(ToOwned::to_owned),

@@ -8,40 +8,38 @@ use std::collections::BinaryHeap;
 use std::iter::Peekable;
 use std::ops::Range;
 
-use super::line::Gate;
-use super::trace::{Call, What};
+use super::steps::What;
+use super::trace::Process;
 
 /// Something that happens at an instant. At the same instant, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Item {
     /// A step of a call that the scheduler gets.
-    Told { call: u32, step: u16 },
+    Told { call: u32, step: u32 },
     /// A call is changed by another one.
-    Changed { call: u32, step: u16 },
+    Changed { call: u32, step: u32 },
     /// A line of the gate.
     Given(u32),
     /// A step that the scheduler decides.
-    Decided { call: u32, step: u16 },
+    Decided { call: u32, step: u32 },
 }
 
-/// The instants of a log, in order.
+/// The instants of a log, in order. A step is named by its word ([`super::steps`]).
 pub(super) struct Agenda<'t> {
-    calls: &'t [Call],
-    given: &'t [Gate],
+    process: &'t Process,
     next_call: Peekable<Range<u32>>,
     next_given: Peekable<Range<u32>>,
     /// The next step of each call that has asked.
-    steps: BinaryHeap<Reverse<(u64, u32, u16)>>,
+    steps: BinaryHeap<Reverse<(u64, u32, u32)>>,
 }
 
 impl<'t> Agenda<'t> {
-    /// Of these calls, which are in the order in which they asked, and these lines of the gate, in
-    /// the order of their instants.
-    pub(super) fn new(calls: &'t [Call], which: Range<u32>, given: &'t [Gate], first: u32) -> Self {
-        let lines = u32::try_from(given.len()).unwrap_or(u32::MAX);
+    /// Of these calls of a process, which are in the order in which they asked, and its lines of
+    /// the gate from the first one on, in the order of their instants.
+    pub(super) fn new(process: &'t Process, which: Range<u32>, first: u32) -> Self {
+        let lines = u32::try_from(process.given.len()).unwrap_or(u32::MAX);
         Self {
-            calls,
-            given,
+            process,
             next_call: which.peekable(),
             next_given: (first..lines).peekable(),
             steps: BinaryHeap::new(),
@@ -51,42 +49,38 @@ impl<'t> Agenda<'t> {
     /// The next instant, and everything that happens at it; `None` at the end.
     pub(super) fn next(&mut self, items: &mut Vec<Item>) -> Option<u64> {
         items.clear();
+        let process = self.process;
+        let asked = |call: u32| process.asked(&process.calls[call as usize]);
+        let line_at = |line: u32| process.given[line as usize].at;
         let step = self.steps.peek().map(|Reverse((at, ..))| *at);
-        let (calls, lines) = (self.calls, self.given);
-        let asks = self.next_call.peek().map(|&call| asked(calls, call));
-        let given = self.next_given.peek().map(|&line| line_at(lines, line));
+        let asks = self.next_call.peek().map(|&call| asked(call));
+        let given = self.next_given.peek().map(|&line| line_at(line));
         let now = [step, asks, given].into_iter().flatten().min()?;
-        while let Some(call) = self.next_call.next_if(|&call| asked(calls, call) <= now) {
-            self.steps.push(Reverse((now, call, 0)));
+        while let Some(call) = self.next_call.next_if(|&call| asked(call) <= now) {
+            let first = process.calls[call as usize].steps().first;
+            self.steps.push(Reverse((now, call, first)));
         }
-        while let Some(&Reverse((at, call, step))) = self.steps.peek()
+        while let Some(&Reverse((at, call, word))) = self.steps.peek()
             && at == now
         {
             self.steps.pop();
-            let steps = &calls[call as usize].steps;
-            if let Some(next) = steps.get(usize::from(step) + 1) {
-                self.steps.push(Reverse((next.at.max(now), call, step + 1)));
+            let (step, after) = process.step(call, word);
+            if let Some(after) = after {
+                let next = process.step(call, after).0.at;
+                self.steps.push(Reverse((next.max(now), call, after)));
             }
-            items.push(match steps[usize::from(step)].what {
-                what if what.is_decided() => Item::Decided { call, step },
+            items.push(match step.what {
+                what if what.is_decided() => Item::Decided { call, step: word },
                 What::Class(_) | What::Deadline(_) | What::Bucket(_) => {
-                    Item::Changed { call, step }
+                    Item::Changed { call, step: word }
                 }
-                _ => Item::Told { call, step },
+                _ => Item::Told { call, step: word },
             });
         }
-        while let Some(line) = self.next_given.next_if(|&line| line_at(lines, line) <= now) {
+        while let Some(line) = self.next_given.next_if(|&line| line_at(line) <= now) {
             items.push(Item::Given(line));
         }
         items.sort_unstable();
         Some(now)
     }
-}
-
-fn asked(calls: &[Call], call: u32) -> u64 {
-    calls[call as usize].asked()
-}
-
-fn line_at(lines: &[Gate], line: u32) -> u64 {
-    lines[line as usize].at_ns
 }

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use foldhash::HashMap;
 use serde_json::{Value, json};
 
 use super::free::{Ending, Ran, Run};
+use super::names::Name;
+use super::span::Span;
 use super::timeline::Timeline;
 use super::trace::{Process, Trace};
 use crate::telemetry::access::Utc;
@@ -21,29 +24,81 @@ pub(super) struct Figures {
     pub(super) calls: u64,
     pub(super) refused: u64,
     pub(super) left: u64,
-    /// How long those waited that got their turn.   ns, sorted once it is complete
-    waits: Vec<u64>,
+    waits: Waits,
+}
+
+/// How long those waited that got their turn, in seconds.
+#[derive(Clone, Debug)]
+enum Waits {
+    /// Each. In 4 bytes, because every call is in a row of each kind; they are exact to a
+    /// ten-millionth.
+    Each(Vec<f32>),
+    /// The quantiles of [`QUANTILES`].
+    Quantiles([f64; QUANTILES.len()]),
+}
+
+/// In thousandths.
+const QUANTILES: [usize; 4] = [500, 950, 990, 1000];
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
 }
 
 impl Figures {
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "seven digits are enough for a wait"
+    )]
     fn count(&mut self, ran: &Ran) {
         self.calls += 1;
         match ran.ending {
-            Ending::Answered => self.waits.push(ran.waited()),
+            Ending::Answered => {
+                if let Waits::Each(waits) = &mut self.waits {
+                    waits.push((ran.waited() as f64 / SECOND as f64) as f32);
+                }
+            }
             Ending::Refused => self.refused += 1,
             Ending::Left => self.left += 1,
         }
     }
 
-    /// The wait that this many in a thousand did not exceed.   s
-    #[expect(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
+    fn add(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.refused += other.refused;
+        self.left += other.left;
+        if let (Waits::Each(waits), Waits::Each(others)) = (&mut self.waits, other.waits) {
+            match waits.is_empty() {
+                true => *waits = others,
+                false => waits.extend(others),
+            }
+        }
+    }
+
+    /// No call is added any more.
+    fn complete(&mut self) {
+        let Waits::Each(waits) = &mut self.waits else {
+            return;
+        };
+        waits.sort_unstable_by(f32::total_cmp);
+        let last = waits.len().saturating_sub(1);
+        let at = |thousandth: usize| {
+            let nth = (waits.len() * thousandth).div_ceil(1000).saturating_sub(1);
+            let wait = waits.get(nth.min(last)).copied().map_or(0.0, f64::from);
+            (wait * 1e6).round() / 1e6
+        };
+        self.waits = Waits::Quantiles(QUANTILES.map(at));
+    }
+
+    /// The wait that this many in a thousand did not exceed, of [`QUANTILES`].   s
     pub(super) fn wait(&self, thousandth: usize) -> f64 {
-        let last = self.waits.len().saturating_sub(1);
-        let nth = (self.waits.len() * thousandth)
-            .div_ceil(1000)
-            .saturating_sub(1);
-        let wait = self.waits.get(nth.min(last)).copied().unwrap_or(0);
-        wait as f64 / SECOND as f64
+        let nth = QUANTILES.iter().position(|it| *it == thousandth);
+        match (&self.waits, nth) {
+            (Waits::Quantiles(waits), Some(nth)) => waits[nth],
+            _ => 0.0,
+        }
     }
 
     /// Refused calls of all calls.
@@ -91,9 +146,17 @@ impl Pair {
         }
     }
 
+    fn add(&mut self, other: Self) {
+        self.before.add(other.before);
+        self.after.add(other.after);
+        self.now_refused += other.now_refused;
+        self.now_answered += other.now_answered;
+        self.same += other.same;
+    }
+
     fn complete(&mut self) {
-        self.before.waits.sort_unstable();
-        self.after.waits.sort_unstable();
+        self.before.complete();
+        self.after.complete();
     }
 
     pub(super) fn json(&self) -> Value {
@@ -109,41 +172,44 @@ impl Pair {
 /// What a backend got, over all processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AtBackend {
-    /// The first moment of each call at the backend, and the first after it.   ns since the epoch
+    /// The first moment of each call at the backend, and the first after it, until all are known.
+    /// ns since the epoch
     starts: Vec<u64>,
     ends: Vec<u64>,
     /// The most at once.
     pub(super) in_flight: usize,
     /// The most that were sent in any second.
     pub(super) densest_second: usize,
+    /// Calls that were sent while more than in the log were at the backend.
+    beyond: usize,
 }
 
 impl AtBackend {
-    fn add(&mut self, started_us: u64, run: &Run) {
+    fn add(&mut self, started_us: u64, ran: &Ran) {
         let begin = started_us.saturating_mul(1000);
-        for ran in run.ran.iter().flatten() {
-            if let Some(sent) = ran.sent {
-                self.starts.push(begin.saturating_add(sent));
-                self.ends.push(begin.saturating_add(ran.ended));
-            }
+        if let Some(sent) = ran.sent() {
+            self.starts.push(begin.saturating_add(sent));
+            self.ends.push(begin.saturating_add(ran.ended));
         }
     }
 
     /// The number of calls at the backend as each is sent, itself included.
-    fn each(&self) -> impl Iterator<Item = (u64, usize)> {
+    fn each(&self) -> impl Iterator<Item = usize> {
         let mut ended = 0;
         self.starts.iter().enumerate().map(move |(nth, &at)| {
             while self.ends.get(ended).is_some_and(|&end| end <= at) {
                 ended += 1;
             }
-            (at, nth + 1 - ended)
+            nth + 1 - ended
         })
     }
 
-    fn complete(&mut self) {
+    /// All calls are known. `seen` is the most that the log ever had at once.
+    fn complete(&mut self, seen: usize) {
         self.starts.sort_unstable();
         self.ends.sort_unstable();
-        self.in_flight = self.each().map(|(_, at_once)| at_once).max().unwrap_or(0);
+        self.in_flight = self.each().max().unwrap_or(0);
+        self.beyond = self.each().filter(|at_once| *at_once > seen).count();
         let mut first = 0;
         for (nth, &at) in self.starts.iter().enumerate() {
             while self.starts[first] + SECOND <= at {
@@ -151,11 +217,7 @@ impl AtBackend {
             }
             self.densest_second = self.densest_second.max(nth + 1 - first);
         }
-    }
-
-    /// Calls that are sent while more than this are at the backend.
-    fn beyond(&self, seen: usize) -> usize {
-        self.each().filter(|(_, at_once)| *at_once > seen).count()
+        (self.starts, self.ends) = (Vec::new(), Vec::new());
     }
 
     fn json(&self) -> Value {
@@ -175,6 +237,16 @@ pub(super) struct Comparison {
     pub(super) timeline: Timeline,
 }
 
+/// The rows of one process, by the numbers of their names: they are counted for every call.
+#[derive(Default)]
+struct Rows {
+    functions: HashMap<Name, Pair>,
+    classes: HashMap<Name, Pair>,
+    callers: HashMap<u64, Pair>,
+    limits: (HashMap<Option<Name>, Pair>, HashMap<Option<Name>, Pair>),
+    minutes: HashMap<u64, Pair>,
+}
+
 impl Comparison {
     /// Adds the runs of the process that started then.
     pub(super) fn add(
@@ -182,59 +254,89 @@ impl Comparison {
         trace: &Trace,
         started_us: u64,
         process: &Process,
-        (logged, before, after): (&Run, &Run, &Run),
+        (before, after): (&Run, &Run),
     ) {
         let begin = started_us.saturating_mul(1000);
         let runs = process.calls.iter().zip(&before.ran).zip(&after.ran);
+        let mut rows = Rows::default();
         for ((call, before_it), after_it) in runs {
             // With closed clients a call may have no turn to arrive.
             let (Some(before_it), Some(after_it)) = (before_it, after_it) else {
                 continue;
             };
-            let asked = begin.saturating_add(call.asked());
-            let keys = [
-                ("function", trace.names.get(call.function).to_string()),
-                ("class", trace.names.get(call.class).to_string()),
-                ("caller", format!("c{}", call.caller)),
-                ("minute", minute(asked)),
-            ];
-            self.all.count(before_it, after_it);
-            for key in keys {
-                self.rows.entry(key).or_default().count(before_it, after_it);
+            let kind = trace.kind(call);
+            let minute = begin.saturating_add(process.asked(call)) / (60 * SECOND);
+            for pair in [
+                &mut self.all,
+                rows.functions.entry(kind.function).or_default(),
+                rows.classes.entry(kind.class).or_default(),
+                rows.callers.entry(kind.caller).or_default(),
+                rows.minutes.entry(minute).or_default(),
+            ] {
+                pair.count(before_it, after_it);
             }
             // A call may be held by one limit before, and by another one after.
-            let mut by_limit = |run: &Run, ran: &Ran, of: fn(&mut Pair) -> &mut Figures| {
-                let limit = ran.limit.map(|limit| run.limits.get(limit).to_string());
-                let full = (ran.ending == Ending::Refused).then(|| "queue".to_owned());
-                if let Some(limit) = limit.or(full) {
-                    let key = ("limit", limit);
-                    of(self.rows.entry(key).or_default()).count(ran);
-                }
-            };
-            by_limit(before, before_it, |pair| &mut pair.before);
-            by_limit(after, after_it, |pair| &mut pair.after);
+            let is_held = |ran: &Ran| ran.limit.is_some() || ran.ending == Ending::Refused;
+            if is_held(before_it) {
+                let pair = rows.limits.0.entry(before_it.limit).or_default();
+                pair.before.count(before_it);
+            }
+            if is_held(after_it) {
+                let pair = rows.limits.1.entry(after_it.limit).or_default();
+                pair.after.count(after_it);
+            }
             self.timeline.add(begin, before_it, after_it);
+            self.backend.0.add(started_us, before_it);
+            self.backend.1.add(started_us, after_it);
         }
-        self.backend.0.add(started_us, before);
-        self.backend.1.add(started_us, after);
-        self.logged.add(started_us, logged);
+        let name = |name: Name| trace.names.get(name).to_string();
+        // Without a limit, a full queue refused it.
+        let limit = |run: &Run, limit: Option<Name>| match limit {
+            Some(limit) => run.limits.get(limit).to_string(),
+            None => "queue".to_owned(),
+        };
+        let functions = rows.functions.into_iter();
+        self.add_rows("function", functions.map(|(it, pair)| (name(it), pair)));
+        let classes = rows.classes.into_iter();
+        self.add_rows("class", classes.map(|(it, pair)| (name(it), pair)));
+        let callers = rows.callers.into_iter();
+        self.add_rows("caller", callers.map(|(it, pair)| (format!("c{it}"), pair)));
+        let minutes = rows.minutes.into_iter();
+        self.add_rows("minute", minutes.map(|(it, pair)| (minute(it), pair)));
+        let limits = rows.limits.0.into_iter();
+        self.add_rows("limit", limits.map(|(it, pair)| (limit(before, it), pair)));
+        let limits = rows.limits.1.into_iter();
+        self.add_rows("limit", limits.map(|(it, pair)| (limit(after, it), pair)));
+    }
+
+    fn add_rows(&mut self, kind: &'static str, rows: impl Iterator<Item = (String, Pair)>) {
+        for (name, pair) in rows {
+            self.rows.entry((kind, name)).or_default().add(pair);
+        }
+    }
+
+    /// Adds what the backend got in the log.
+    pub(super) fn add_logged(&mut self, started_us: u64, process: &Process, span: &Span) {
+        let within = span.calls(process);
+        for call in &process.calls[within.start as usize..within.end as usize] {
+            self.logged.add(started_us, &Ran::logged(process, call));
+        }
     }
 
     /// Call it once, after the last process.
     pub(super) fn complete(&mut self) {
         self.all.complete();
         self.rows.values_mut().for_each(Pair::complete);
-        let (before, after) = &mut self.backend;
-        [before, after, &mut self.logged]
-            .into_iter()
-            .for_each(AtBackend::complete);
+        self.logged.complete(usize::MAX);
+        let seen = self.logged.in_flight;
+        self.backend.0.complete(seen);
+        self.backend.1.complete(seen);
     }
 
     /// The most calls that the backend had at once in the log, and how many calls of the new config
     /// it would get while it has more.
     pub(super) fn evidence(&self) -> (usize, usize) {
-        let seen = self.logged.in_flight;
-        (seen, self.backend.1.beyond(seen))
+        (self.logged.in_flight, self.backend.1.beyond)
     }
 
     pub(super) fn json(&self) -> Value {
@@ -297,9 +399,9 @@ impl Comparison {
     }
 }
 
-/// The minute of a moment, in nanoseconds since the epoch, in UTC.
-fn minute(at: u64) -> String {
-    let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(at);
+/// A minute, counted since the epoch, in UTC.
+fn minute(minute: u64) -> String {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(60 * minute);
     let mut text = Utc(at).to_string();
     text.truncate("2026-01-01T00:00".len());
     text + "Z"

@@ -1,20 +1,24 @@
 //! The identity of a log: a scheduler that gets everything at the instants of the log must take
 //! the same decision in every line.
 
-use std::collections::HashMap;
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::call::Backend;
-use tidegate_limits::scheduler::{Jitter, Reason, Refusal, Supplier, Supply};
-use tidegate_limits::{
-    Call, Caller, Fill, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight,
-};
+use foldhash::HashMap;
+use tidegate_limits::call::{Backend, BucketId, QuotaKey};
+use tidegate_limits::scheduler::{Jitter, Reason, Refusal};
+use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight};
 
 use super::agenda::{Agenda, Item};
-use super::line::Gate;
+use super::give::{give, quota_key};
+use super::given::{Configured, Event, Key};
+use super::names::Name;
 use super::setup::{CannotReplay, Setup, bucket, setup};
 use super::span::Span;
-use super::trace::{self, Name, Process, Trace, What};
+use super::steps::What;
+use super::stores::Seen;
+use super::trace::{self, Process, Trace};
 
 /// What feeding a log has shown.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(super) struct Fed {
     pub(super) calls: u64,
     /// The first decision that was another one.
     pub(super) first: Option<Difference>,
+    /// What the log shows of the store of quotas.
+    pub(super) store: Seen,
 }
 
 /// A decision that differs from the log's.
@@ -42,12 +48,10 @@ pub(super) struct Difference {
     pub(super) decided: String,
 }
 
-/// The progress of a call.
+/// A call that is under way.
 enum State {
-    Before,
     Waiting(Ticket),
     Held(Hold),
-    Over,
 }
 
 struct Feeder<'t> {
@@ -58,7 +62,11 @@ struct Feeder<'t> {
     /// The instant of the line with the first config.   ns
     begin: u64,
     scheduler: Scheduler<u32>,
-    states: Vec<State>,
+    /// Only of the calls that are under way: there are few at once.
+    states: HashMap<u32, State>,
+    /// What the log has for the present instant.
+    expected: HashMap<u32, What>,
+    store: Seen,
 }
 
 /// Feeds the log of one process.
@@ -71,18 +79,19 @@ pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed,
         return Err(CannotReplay::Cut(cut));
     }
     let start = &process.given[span.first as usize];
-    let setup = setup(start)?;
-    let phase = Duration::from_nanos(start.phase_ns.unwrap_or(0));
-    let seed = start.seed.as_deref();
-    let seed = seed.and_then(|seed| u64::from_str_radix(seed, 16).ok());
+    let configured = start.what.configured().ok_or(CannotReplay::NoStart)?;
+    let Configured { phase, seed, .. } = *configured;
+    let setup = setup(&trace.known, configured)?;
     let mut feeder = Feeder {
         trace,
         process,
-        scheduler: Scheduler::with_seed(setup.policy(phase), seed.unwrap_or(0)),
+        scheduler: Scheduler::with_seed(setup.policy(phase), seed),
         setup,
         phase,
-        begin: start.at_ns,
-        states: process.calls.iter().map(|_| State::Before).collect(),
+        begin: start.at,
+        states: HashMap::default(),
+        expected: HashMap::default(),
+        store: Seen::default(),
     };
     feeder.run(span)
 }
@@ -90,13 +99,14 @@ pub(super) fn feed(trace: &Trace, process: &Process, span: &Span) -> Result<Fed,
 impl Feeder<'_> {
     fn run(&mut self, span: &Span) -> Result<Fed, CannotReplay> {
         let which = span.calls(self.process);
-        let (calls, given) = (&self.process.calls, &self.process.given);
-        let mut agenda = Agenda::new(calls, which.clone(), given, span.first);
-        let judged = calls[which.start as usize..which.end as usize].iter();
+        let mut agenda = Agenda::new(self.process, which.clone(), span.first);
+        let judged = &self.process.calls[which.start as usize..which.end as usize];
+        let is_over = |call: &&trace::Call| self.process.last(call).at < span.until;
         let mut fed = Fed {
             same: 0,
-            calls: judged.filter(|call| call.over() < span.until).count() as u64,
+            calls: judged.iter().filter(is_over).count() as u64,
             first: None,
+            store: Seen::default(),
         };
         let mut items = Vec::new();
         while let Some(at) = agenda.next(&mut items)
@@ -104,11 +114,12 @@ impl Feeder<'_> {
         {
             if let Err(difference) = self.at(at, &items)? {
                 fed.first = Some(difference);
-                return Ok(fed);
+                break;
             }
             let ended = items.iter().filter(|item| self.is_last(**item));
             fed.same += ended.count() as u64;
         }
+        fed.store = mem::take(&mut self.store);
         Ok(fed)
     }
 
@@ -117,9 +128,7 @@ impl Feeder<'_> {
         match item {
             Item::Told { call, step }
             | Item::Changed { call, step }
-            | Item::Decided { call, step } => {
-                usize::from(step) + 1 == self.process.calls[call as usize].steps.len()
-            }
+            | Item::Decided { call, step } => self.process.step(call, step).1.is_none(),
             Item::Given(_) => false,
         }
     }
@@ -127,17 +136,18 @@ impl Feeder<'_> {
     /// Everything of one instant: what the scheduler gets, then what it decides.
     fn at(&mut self, at: u64, group: &[Item]) -> Result<Result<(), Difference>, CannotReplay> {
         let now = Timestamp::from_nanos(at);
-        let mut expected: HashMap<u32, What> = HashMap::new();
+        let mut expected = mem::take(&mut self.expected);
+        expected.clear();
         for &item in group {
             if let Item::Decided { call, step } = item {
-                let what = self.process.calls[call as usize].steps[usize::from(step)].what;
-                expected.insert(call, what);
+                expected.insert(call, self.process.step(call, step).0.what);
             }
         }
+        self.reroute(now, group);
         for &item in group {
             match item {
                 Item::Told { call, step } | Item::Changed { call, step } => {
-                    let what = self.process.calls[call as usize].steps[usize::from(step)].what;
+                    let what = self.process.step(call, step).0.what;
                     if let Err(difference) = self.told(now, call, what, &mut expected) {
                         return Ok(Err(difference));
                     }
@@ -146,14 +156,39 @@ impl Feeder<'_> {
                 Item::Decided { .. } => {}
             }
         }
-        Ok(self.decide(now, expected))
+        let decided = self.decide(now, &mut expected);
+        self.expected = expected;
+        if self.scheduler.asks_of_quotas() {
+            for question in self.scheduler.quota_questions() {
+                self.store.asked(at, question);
+            }
+            drop(self.scheduler.forgotten_quotas());
+            drop(self.scheduler.quota_troubles());
+        }
+        Ok(decided)
+    }
+
+    /// Charges waiting calls to other buckets, in the order of their turns, as the gate does.
+    fn reroute(&mut self, now: Timestamp, group: &[Item]) {
+        let changed = group.iter().filter_map(|item| match *item {
+            Item::Changed { call, step } => match self.process.step(call, step).0.what {
+                What::Bucket(to) => Some((call, bucket(to))),
+                _ => None,
+            },
+            _ => None,
+        });
+        let to: HashMap<u32, Option<BucketId>> = changed.collect();
+        if !to.is_empty() {
+            let scheduler = &mut self.scheduler;
+            scheduler.reroute_waiting(now, |_, call| to.get(call).copied());
+        }
     }
 
     /// Asks the scheduler until it sleeps, and compares what it decides.
     fn decide(
         &mut self,
         now: Timestamp,
-        mut expected: HashMap<u32, What>,
+        expected: &mut HashMap<u32, What>,
     ) -> Result<(), Difference> {
         let mut wrong = None;
         let mut is_reason = true;
@@ -165,31 +200,38 @@ impl Feeder<'_> {
                     jitter.min
                 }
             };
-            let (call, decided, what) = match self.scheduler.next_with(now, draw) {
+            let (call, decided) = match self.scheduler.next_with(now, draw) {
                 Next::Run { payload, hold, .. } => {
-                    self.states[payload as usize] = State::Held(hold);
-                    (payload, What::Admitted, "it is admitted".to_owned())
+                    self.states.insert(payload, State::Held(hold));
+                    (payload, Ok(()))
                 }
                 Next::Expired {
                     payload, refusal, ..
                 } => {
-                    self.states[payload as usize] = State::Over;
+                    self.states.remove(&payload);
                     let logged = &self.process.calls[payload as usize];
                     is_reason = self.is_same(logged, &refusal);
-                    let what = format!("it is refused: {}", why(&refusal));
-                    (payload, What::Expired, what)
+                    (payload, Err(refusal))
                 }
                 Next::SleepUntil(_) | Next::Idle => break,
             };
             let logged = expected.remove(&call);
-            if logged != Some(decided) || !is_reason {
+            let is_same = match decided {
+                Ok(()) => logged == Some(What::Admitted),
+                Err(_) => logged == Some(What::Expired),
+            };
+            if !is_same || !is_reason {
+                let what = match decided {
+                    Ok(()) => "it is admitted".to_owned(),
+                    Err(refusal) => format!("it is refused: {}", why(&refusal)),
+                };
                 wrong.get_or_insert((call, logged, what));
                 break;
             }
         }
         let Some((call, logged, decided)) = wrong else {
-            return match expected.into_iter().min_by_key(|(call, _)| *call) {
-                Some((call, what)) => {
+            return match expected.iter().min_by_key(|(call, _)| **call) {
+                Some((&call, &what)) => {
                     let decided = "nothing: the call still waits".to_owned();
                     Err(self.difference(now, call, Some(what), decided))
                 }
@@ -216,9 +258,9 @@ impl Feeder<'_> {
             }
             Some(what) => format!("{what:?} at this instant"),
             None => {
-                let next = call
-                    .steps
-                    .iter()
+                let next = self
+                    .process
+                    .steps(call)
                     .find(|step| step.at > at && step.what.is_decided());
                 next.map_or("nothing at this instant".to_owned(), |step| {
                     format!("{:?}, {} ns later", step.what, step.at - at)
@@ -242,54 +284,50 @@ impl Feeder<'_> {
         what: What,
         expected: &mut HashMap<u32, What>,
     ) -> Result<(), Difference> {
-        let index = number as usize;
         let scheduler = &mut self.scheduler;
-        match (
-            what,
-            std::mem::replace(&mut self.states[index], State::Over),
-        ) {
-            (What::Asked, State::Before) => return self.asks(now, number, expected),
-            (What::Sent, State::Held(hold)) => {
+        let state = match (what, self.states.remove(&number)) {
+            (What::Asked, None) => return self.asks(now, number, expected),
+            (What::Sent, Some(State::Held(hold))) => {
                 scheduler.sent(now, &hold);
-                self.states[index] = State::Held(hold);
+                State::Held(hold)
             }
-            (What::Replied, State::Held(hold)) => {
+            (What::Replied, Some(State::Held(hold))) => {
                 scheduler.replied(now, &hold);
-                self.states[index] = State::Held(hold);
+                State::Held(hold)
             }
-            (What::Ended(outcome, measured), State::Held(hold)) => {
+            (What::Ended(outcome, measured), Some(State::Held(hold))) => {
                 scheduler.finish(now, hold, outcome, measured);
+                return Ok(());
             }
-            (What::GivenBack, State::Held(hold)) => scheduler.give_back(now, hold),
-            (What::Requeued, State::Held(hold)) => {
-                let ticket = scheduler.requeue(now, hold, number);
-                self.states[index] = State::Waiting(ticket);
+            (What::GivenBack, Some(State::Held(hold))) => {
+                scheduler.give_back(now, hold);
+                return Ok(());
             }
-            (What::Left | What::Evicted, State::Waiting(ticket)) => {
+            (What::Requeued, Some(State::Held(hold))) => {
+                State::Waiting(scheduler.requeue(now, hold, number))
+            }
+            (What::Left | What::Evicted, Some(State::Waiting(ticket))) => {
                 scheduler.cancel(now, ticket);
+                return Ok(());
             }
-            (What::Class(class), State::Waiting(ticket)) => {
+            (What::Class(class), Some(State::Waiting(ticket))) => {
                 let class = self.setup.class(self.trace.names.get(class));
                 scheduler.reclass(now, ticket, class);
-                self.states[index] = State::Waiting(ticket);
+                State::Waiting(ticket)
             }
-            (What::Deadline(deadline), State::Waiting(ticket)) => {
+            (What::Deadline(deadline), Some(State::Waiting(ticket))) => {
                 scheduler.set_deadline(ticket, deadline.map(Timestamp::from_nanos));
-                self.states[index] = State::Waiting(ticket);
+                State::Waiting(ticket)
             }
-            (What::Bucket(to), State::Waiting(ticket)) => {
-                self.states[index] = State::Waiting(ticket);
-                scheduler.reroute_waiting(now, |_, &call| (call == number).then_some(bucket(to)));
-            }
-            // A change that came too late for it.
-            (What::Class(_) | What::Deadline(_) | What::Bucket(_), state) => {
-                self.states[index] = state;
-            }
+            // A change that came too late for it, or was made for all such calls together.
+            (What::Class(_) | What::Deadline(_) | What::Bucket(_), Some(state)) => state,
+            (What::Class(_) | What::Deadline(_) | What::Bucket(_), None) => return Ok(()),
             (what, _) => {
                 let decided = "the call is not in a state in which this can happen".to_owned();
                 return Err(self.difference(now, number, Some(what), decided));
             }
-        }
+        };
+        self.states.insert(number, state);
         Ok(())
     }
 
@@ -300,16 +338,15 @@ impl Feeder<'_> {
         expected: &mut HashMap<u32, What>,
     ) -> Result<(), Difference> {
         let logged = &self.process.calls[number as usize];
-        let call = submitted(self.trace, &self.setup, logged, logged.deadline);
+        let call = submitted(self.trace, &self.setup, logged, logged.deadline());
         match self.scheduler.submit(now, call, number) {
-            Ok(ticket) if expected.get(&number) == Some(&What::Refused) => {
-                self.states[number as usize] = State::Waiting(ticket);
+            Ok(ticket) => {
+                self.states.insert(number, State::Waiting(ticket));
+                if expected.get(&number) != Some(&What::Refused) {
+                    return Ok(());
+                }
                 let decided = "it is taken in".to_owned();
                 Err(self.difference(now, number, Some(What::Refused), decided))
-            }
-            Ok(ticket) => {
-                self.states[number as usize] = State::Waiting(ticket);
-                Ok(())
             }
             Err((refusal, _)) => match expected.remove(&number) {
                 Some(What::Refused) if self.is_same(logged, &refusal) => Ok(()),
@@ -338,15 +375,32 @@ impl Feeder<'_> {
 
     /// The scheduler is given something else.
     fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), CannotReplay> {
-        let gate = &self.process.given[nth as usize];
-        if gate.again && gate.at_ns != self.begin {
+        let given = &self.process.given[nth as usize];
+        if given.again && given.at != self.begin {
             return Ok(());
         }
-        give(&mut self.scheduler, now, gate, &self.setup);
-        if gate.event == "reload" {
-            self.setup = setup(gate)?;
-            let policy = self.setup.policy(self.phase);
-            self.scheduler.apply(now, policy);
+        if let Event::QuotaAnswer(answer) = &given.what {
+            let of = quota_key(answer.key, &self.trace.names);
+            self.store.answered(given.at, of, answer);
+        }
+        match &given.what {
+            Event::Reload(configured) => {
+                self.setup = setup(&self.trace.known, configured)?;
+                let policy = self.setup.policy(self.phase);
+                self.scheduler.apply(now, policy);
+            }
+            Event::Costs(costs) => {
+                self.setup.take_costs(costs);
+                let policy = self.setup.policy(self.phase);
+                self.scheduler.apply(now, policy);
+            }
+            event => give(
+                &mut self.scheduler,
+                now,
+                event,
+                &self.setup,
+                &self.trace.names,
+            ),
         }
         Ok(())
     }
@@ -359,64 +413,22 @@ pub(super) fn submitted(
     call: &trace::Call,
     deadline: Option<u64>,
 ) -> Call {
-    let function = std::sync::Arc::clone(trace.names.get(call.function));
+    let kind = trace.kind(call);
+    let function = Arc::clone(trace.names.get(kind.function));
+    let quotas = kind.draws.as_ref().map(|draws| {
+        let keys = draws.iter().map(|&(quota, key)| Key { quota, key });
+        let keys = keys.map(|key| quota_key(key, &trace.names));
+        keys.collect::<Arc<[QuotaKey]>>()
+    });
     Call::new(function, Timestamp::from_nanos(call.arrived))
-        .backend(Backend(call.backend))
-        .class(setup.class(trace.names.get(call.class)))
-        .caller(Caller(call.caller))
-        .weight(Weight::new(call.weight).unwrap_or(Weight::ONE))
-        .tokens(call.tokens)
-        .bucket(bucket(call.bucket))
+        .backend(Backend(kind.backend))
+        .class(setup.class(trace.names.get(kind.class)))
+        .caller(Caller(kind.caller))
+        .weight(Weight::new(kind.weight).unwrap_or(Weight::ONE))
+        .tokens(kind.tokens())
+        .bucket(bucket(kind.bucket))
+        .quotas(quotas)
         .deadline(deadline.map(Timestamp::from_nanos))
-}
-
-/// Gives a line of the gate to a scheduler, except a config.
-pub(super) fn give(scheduler: &mut Scheduler<u32>, now: Timestamp, gate: &Gate, setup: &Setup) {
-    let until = gate.until_ns.map(Timestamp::from_nanos);
-    match (&*gate.event, &gate.limit, bucket(gate.bucket)) {
-        ("supply", Some(limit), _) => {
-            let by = match gate.by.as_deref() {
-                Some("health") => Supplier::Health,
-                _ => Supplier::Coordinator,
-            };
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "it was written from a u32"
-            )]
-            let then = gate.then.unwrap_or(0.0) as u32;
-            let supply = gate
-                .capacity
-                .map_or(Supply::Configured, |capacity| Supply::Capacity {
-                    capacity,
-                    expires_at: until,
-                    then,
-                });
-            scheduler.supply(now, limit, by, supply);
-        }
-        ("fill", _, Some(id)) => {
-            let fill = |fill: Option<f64>| fill.and_then(|fill| Fill::new(fill).ok());
-            let supply = match (fill(gate.fill), fill(gate.then)) {
-                (Some(capacity), Some(then)) => Supply::Capacity {
-                    capacity,
-                    expires_at: until,
-                    then,
-                },
-                _ => Supply::Configured,
-            };
-            scheduler.supply_fill(now, id, supply);
-        }
-        ("bucket", _, Some(id)) => {
-            if let Some(rule) = gate.rule.as_ref().and_then(|rule| setup.rule(rule)) {
-                // There are no more than the sidecar had.
-                let _ = scheduler.set_bucket(now, id, rule);
-            }
-        }
-        ("bucket_gone", _, Some(id)) => {
-            scheduler.remove_bucket(now, id, |_| None);
-        }
-        _ => {}
-    }
 }
 
 fn why(refusal: &Refusal) -> String {

@@ -2,31 +2,35 @@
 //! long for each as it took in the log.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
+use std::iter::Peekable;
+use std::ops::Range;
 use std::time::Duration;
 
-use tidegate_limits::scheduler::{Jitter, Outcome};
-use tidegate_limits::{Hold, Scheduler, Step as Next, Ticket, Timestamp, Tokens};
+use foldhash::HashMap;
+use tidegate_limits::call::BucketId;
+use tidegate_limits::quota::StoreTime;
+use tidegate_limits::scheduler::{Jitter, QuotaAsk, QuotaQuestion, Supplier, Supply};
+use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp};
 
-use super::feed::{give, submitted};
-use super::line::Gate;
-use super::setup::{CannotReplay, Setup, bucket, setup};
+use super::feed::submitted;
+use super::give::give;
+use super::given::Event;
+use super::line::Rule;
+use super::load::{Load, Service, service, tick};
+use super::names::{Name, Names};
+use super::rules::Matched;
+use super::setup::{CannotReplay, Setup, setup};
 use super::span::Span;
-use super::trace::{self, Name, Names, Process, Trace, What};
+use super::steps::What;
+use super::stores::Store;
+use super::trace::{self, Process, Trace};
 use crate::admit::Deadline;
+use crate::call::claim;
 use crate::tools::random::Random;
 
 /// The stream of the seed for postponements.
 const JITTER_STREAM: u64 = 1;
-
-/// How clients behave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Clients {
-    /// Calls arrive when they did in the log, whatever became of earlier ones.
-    Open,
-    /// A client asks again as long after its answer as it did in the log, as nova's workers do.
-    Closed,
-}
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,24 +43,24 @@ pub(super) enum Ending {
     Left,
 }
 
-/// What became of a call.
+/// What became of a call. A run has one for each of its calls: 40 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ran {
     /// When it asked for its turn.   ns
     pub(super) asked: u64,
-    /// When it was sent.   ns
-    pub(super) sent: Option<u64>,
     /// When its turn came, or it was refused, or left.   ns
     pub(super) left_queue: u64,
+    /// When it was sent; `u64::MAX` if never.   ns
+    pub(super) sent: u64,
     /// When it was over.   ns
     pub(super) ended: u64,
-    pub(super) ending: Ending,
     /// The limit that refused it, or held it longest.
     pub(super) limit: Option<Name>,
+    pub(super) ending: Ending,
 }
 
 /// The calls of a process in one run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Run {
     /// What became of each call; `None` if it was not in the run.
     pub(super) ran: Vec<Option<Ran>>,
@@ -73,36 +77,25 @@ impl Run {
         };
         let within = span.calls(process);
         for nth in within.start as usize..within.end as usize {
-            let mut ran = Ran::logged(&process.calls[nth]);
-            if let Some(ran) = &mut ran {
-                let name = ran.limit.map(|limit| trace.names.get(limit));
-                ran.limit = name.map(|name| run.limits.of(name));
-            }
-            run.ran[nth] = ran;
+            let mut ran = Ran::logged(process, &process.calls[nth]);
+            let name = ran.limit.map(|limit| trace.names.get(limit));
+            ran.limit = name.map(|name| run.limits.of(name));
+            run.ran[nth] = Some(ran);
         }
         run
     }
 }
 
-/// How long a backend took for a call, from its turn.
-#[derive(Clone, Copy, Debug)]
-struct Service {
-    sent: u64,
-    replied: Option<u64>,
-    ended: u64,
-    outcome: Outcome,
-    measured: Option<Tokens>,
-}
-
 impl Ran {
-    /// What became of a call in the log; `None` if its line has no end.
-    fn logged(call: &trace::Call) -> Option<Self> {
-        let (first, last) = (call.steps.first()?, call.steps.last()?);
-        let (admitted, service) =
-            service(call).map_or((None, None), |(at, it)| (Some(at), Some(it)));
-        Some(Self {
-            asked: first.at,
-            sent: admitted.zip(service).map(|(at, it)| at + it.sent),
+    /// What became of a call in the log.
+    pub(super) fn logged(process: &Process, call: &trace::Call) -> Self {
+        let last = process.last(call);
+        let (admitted, service) = service(process, call).unzip();
+        Self {
+            asked: process.asked(call),
+            sent: admitted
+                .zip(service)
+                .map_or(u64::MAX, |(at, it)| at + it.sent),
             left_queue: admitted.unwrap_or(last.at),
             ended: last.at,
             ending: match last.what {
@@ -111,7 +104,12 @@ impl Ran {
                 _ => Ending::Left,
             },
             limit: call.limit,
-        })
+        }
+    }
+
+    /// When it was sent.   ns
+    pub(super) fn sent(&self) -> Option<u64> {
+        (self.sent < u64::MAX).then_some(self.sent)
     }
 
     /// How long it waited for its turn, or for its refusal.
@@ -120,119 +118,12 @@ impl Ran {
     }
 }
 
-/// The last turn of a call that was sent, and what the backend took from then on.
-fn service(call: &trace::Call) -> Option<(u64, Service)> {
-    let at = |is: fn(What) -> bool| {
-        let mut steps = call.steps.iter().rev();
-        steps.find(|step| is(step.what)).map(|step| step.at)
-    };
-    let admitted = at(|what| what == What::Admitted)?;
-    let sent = at(|what| what == What::Sent)?;
-    let last = call.steps.last()?;
-    let What::Ended(outcome, measured) = last.what else {
-        return None;
-    };
-    let since = |at: u64| at.saturating_sub(admitted);
-    let service = Service {
-        sent: since(sent),
-        replied: at(|what| what == What::Replied).map(since),
-        ended: since(last.at),
-        outcome,
-        measured,
-    };
-    Some((admitted, service))
-}
-
-/// The calls of a process, as they arrive.
-pub(super) struct Load<'t> {
-    trace: &'t Trace,
-    process: &'t Process,
-    span: Span,
-    services: Vec<Service>,
-    /// Calls whose service time is another call's, because they were not sent in the log.
-    pub(super) drawn: u64,
-    /// The call before of the same client, and how long after its end it asked.
-    before: Vec<Option<(u32, u64)>>,
-}
-
-impl<'t> Load<'t> {
-    /// Of one process. A call that was not sent gets the service of another one of its function.
-    pub(super) fn new(trace: &'t Trace, process: &'t Process, span: Span, seed: u64) -> Self {
-        let sent = |call: &&trace::Call| service(call).is_some();
-        let mut by_function: BTreeMap<_, Vec<u32>> = BTreeMap::new();
-        // Only where a call needs another one's time.
-        if process.calls.iter().any(|call| service(call).is_none()) {
-            for (call, nth) in process.calls.iter().zip(0..).filter(|(call, _)| sent(call)) {
-                by_function.entry(call.function).or_default().push(nth);
-            }
-        }
-        let all: Vec<u32> = by_function.values().flatten().copied().collect();
-        let mut random = Random::new(seed, 0);
-        let mut drawn = 0;
-        let services = process.calls.iter().map(|call| {
-            if let Some((_, service)) = service(call) {
-                return service;
-            }
-            drawn += 1;
-            let like = by_function.get(&call.function).unwrap_or(&all);
-            let nth = usize::try_from(random.below(like.len().max(1) as u64)).unwrap_or(0);
-            let like = like.get(nth).map(|&nth| &process.calls[nth as usize]);
-            let like = like.and_then(service).map(|(_, service)| service);
-            like.unwrap_or(Service {
-                sent: 0,
-                replied: None,
-                ended: 0,
-                outcome: Outcome::Served,
-                measured: None,
-            })
-        });
-        Self {
-            services: services.collect(),
-            trace,
-            process,
-            span,
-            drawn,
-            before: chains(process),
-        }
-    }
-}
-
-/// The call before of each call: the one of the same client that ended last before it arrived, and
-/// that no other call follows.
-fn chains(process: &Process) -> Vec<Option<(u32, u64)>> {
-    let mut ends: Vec<(u64, u32)> = process
-        .calls
-        .iter()
-        .zip(0..)
-        .map(|(call, nth)| (call.over(), nth))
-        .collect();
-    ends.sort_unstable();
-    let mut ends = ends.into_iter().peekable();
-    let mut idle: HashMap<_, Vec<(u64, u32)>> = HashMap::new();
-    let client = |call: &trace::Call| (call.client, call.caller);
-    let mut before = Vec::with_capacity(process.calls.len());
-    // Calls are in the order in which they asked.
-    for call in &process.calls {
-        while let Some(&(at, nth)) = ends.peek()
-            && at <= call.arrived
-        {
-            idle.entry(client(&process.calls[nth as usize]))
-                .or_default()
-                .push((at, nth));
-            ends.next();
-        }
-        let last = idle.get_mut(&client(call)).and_then(Vec::pop);
-        before.push(last.map(|(at, nth)| (nth, call.asked().saturating_sub(at))));
-    }
-    before
-}
-
 /// Which config decides.
 pub(super) enum By<'c> {
     /// Those of the log, with their reloads.
     Log,
-    /// This one, from the start.
-    Config(&'c Setup),
+    /// This one, from the start, with what its rules give to the calls.
+    Config(&'c Setup, &'c Matched),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -243,6 +134,8 @@ enum Thing {
     Replied(u32),
     Arrives(u32),
     Leaves(u32),
+    /// A question to the store of quotas is answered, or the record that it watches has changed.
+    Answered(u32),
 }
 
 /// A call that is not over.
@@ -251,19 +144,85 @@ enum State {
     Held(Hold),
 }
 
+/// How the calls and rate limits of a log are those of another config.
+struct Other<'t> {
+    matched: &'t Matched,
+    /// Each bucket of the log, and the one that its calls are charged to: that of the same name; its
+    /// own, under another number, if it was made through the API; or none.
+    buckets: HashMap<BucketId, Option<BucketId>>,
+}
+
+/// Numbers of the log are moved by this, so that they are none of those of the config.
+const MOVED: u64 = 1 << 32;
+
+impl<'t> Other<'t> {
+    fn new(process: &Process, logged: &Setup, new: &Setup, matched: &'t Matched) -> Self {
+        let rules = process.given.iter().filter_map(|given| match &given.what {
+            Event::Bucket(it) => Some((it.0, &it.1)),
+            _ => None,
+        });
+        let bucket = |(id, rule): (BucketId, &Rule)| {
+            let is_configured = logged.has(rule);
+            let made = || (!is_configured).then_some(BucketId(id.0.wrapping_add(MOVED)));
+            (id, new.named(rule).or_else(made))
+        };
+        Self {
+            matched,
+            buckets: rules.map(bucket).collect(),
+        }
+    }
+
+    /// The bucket for one of the log.
+    fn bucket(&self, id: BucketId) -> Option<BucketId> {
+        self.buckets.get(&id).copied().flatten()
+    }
+
+    /// The same, if it was made through the API.
+    fn made(&self, id: BucketId) -> Option<BucketId> {
+        self.bucket(id).filter(|id| id.0 >= MOVED)
+    }
+
+    /// Puts a call into the class and charges it to the rate limit that the config's rules say, where
+    /// the log has what they need. Returns how long its rate limit lets it wait.
+    fn place(&self, setup: &Setup, logged: &trace::Call, call: &mut Call) -> claim::Deadline {
+        let placed = self.matched.get(logged.kind);
+        if let Some(class) = &placed.class {
+            call.class = setup.class(class);
+        }
+        let Some(claim) = &placed.claim else {
+            call.caller = Caller(call.caller.0.wrapping_add(MOVED));
+            call.bucket = call.bucket.and_then(|id| self.bucket(id));
+            return claim::Deadline::Ordinary;
+        };
+        call.caller = Caller(claim.caller.0);
+        call.weight = claim.weight;
+        call.bucket = claim.charged.bucket();
+        call.quotas.clone_from(&claim.quotas);
+        if placed.is_cost_known {
+            call.tokens = claim::drawn(claim.cost);
+        }
+        claim.deadline()
+    }
+}
+
 struct World<'t> {
     load: &'t Load<'t>,
     setup: Setup,
-    /// The config of the log, whose rate limits are replaced; `None` if it decides itself.
-    logged: Option<Setup>,
+    /// How the calls of the log are those of another config; `None` if the log's own decides.
+    other: Option<Other<'t>>,
     phase: Duration,
     /// The instant of the line with the first config.   ns
     begin: u64,
     scheduler: Scheduler<u32>,
     states: HashMap<u32, State>,
     run: Run,
-    /// The calls that follow each call, and how long after its end.
-    after: BTreeMap<u32, (u32, u64)>,
+    /// What comes as it came in the log, in order: lines of the gate, and calls.
+    next_given: Peekable<Range<u32>>,
+    next_call: Peekable<Range<u32>>,
+    store: Store<'t>,
+    /// All questions to it, until they are answered.
+    questions: Vec<Option<QuotaQuestion>>,
+    /// What comes of what happened before.
     agenda: BinaryHeap<Reverse<(u64, Thing)>>,
 }
 
@@ -272,46 +231,51 @@ struct World<'t> {
 /// # Errors
 ///
 /// If the log has no start, or a config that is not known.
-pub(super) fn run(
-    load: &Load<'_>,
-    by: &By<'_>,
-    clients: Clients,
-    seed: u64,
-) -> Result<Run, CannotReplay> {
+pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run, CannotReplay> {
     let (process, span) = (load.process, &load.span);
     let start = &process.given[span.first as usize];
-    let (setup, logged) = match by {
-        By::Log => (setup(start)?, None),
-        By::Config(new) => (Setup::clone(new), Some(setup(start)?)),
+    let configured = start.what.configured().ok_or(CannotReplay::NoStart)?;
+    let logged = setup(&load.trace.known, configured)?;
+    let (setup, other) = match by {
+        By::Log => (logged, None),
+        By::Config(new, matched) => {
+            let other = Other::new(process, &logged, new, matched);
+            (Setup::clone(new), Some(other))
+        }
     };
-    let phase = Duration::from_nanos(start.phase_ns.unwrap_or(0));
+    let phase = configured.phase;
+    let until = process.given.partition_point(|given| given.at < span.until);
     let mut world = World {
         scheduler: Scheduler::with_seed(setup.policy(phase), seed),
         setup,
-        logged,
+        other,
         phase,
-        begin: start.at_ns,
-        states: HashMap::new(),
+        begin: start.at,
+        states: HashMap::default(),
         run: Run {
             ran: vec![None; process.calls.len()],
             limits: Names::default(),
         },
-        after: BTreeMap::new(),
+        next_given: (span.first..u32::try_from(until).unwrap_or(u32::MAX)).peekable(),
+        next_call: span.calls(process).peekable(),
+        store: Store::new(load.store),
+        questions: Vec::new(),
         agenda: BinaryHeap::new(),
         load,
     };
-    let which = span.calls(process);
-    for nth in which.clone() {
-        match load.before[nth as usize] {
-            Some((before, pause)) if clients == Clients::Closed && which.contains(&before) => {
-                world.after.insert(before, (nth, pause));
-            }
-            _ => world.plan(process.calls[nth as usize].asked(), Thing::Arrives(nth)),
+    if world.other.is_some() {
+        let now = Timestamp::from_nanos(start.at);
+        let (rules, keys_max) = world.setup.quotas();
+        if !rules.is_empty() {
+            world.scheduler.set_quotas(now, rules, keys_max);
+            // As long as the log has no better one.
+            let clock = phase + now.since(Timestamp::ZERO);
+            let time = StoreTime::between(now, clock, clock);
+            world.scheduler.learn_store_time(now, time);
         }
-    }
-    for (gate, nth) in process.given.iter().zip(0..).skip(span.first as usize) {
-        if gate.at_ns < span.until {
-            world.plan(gate.at_ns, Thing::Given(nth));
+        for (id, rule) in world.setup.buckets() {
+            // There are no more than a sidecar may have.
+            let _ = world.scheduler.set_bucket(now, *id, rule.clone());
         }
     }
     world.go_on(&mut Random::new(seed, JITTER_STREAM))?;
@@ -326,15 +290,54 @@ impl World<'_> {
     fn go_on(&mut self, random: &mut Random) -> Result<(), CannotReplay> {
         let mut wake = None;
         loop {
-            let thing = self.agenda.peek().map(|Reverse((at, _))| *at);
-            let Some(now) = [thing, wake].into_iter().flatten().min() else {
+            let next = self.next();
+            let at = next.map(|(at, _)| at);
+            let Some(now) = [at, wake].into_iter().flatten().min() else {
                 return Ok(());
             };
-            if thing == Some(now) {
-                let Reverse((_, thing)) = self.agenda.pop().expect("it was just looked at");
+            if let Some((at, thing)) = next
+                && at == now
+            {
+                self.take(thing);
                 self.happens(now, thing)?;
             }
-            wake = self.let_through(now, random);
+            let next = self.let_through(now, random);
+            self.ask_store(now);
+            wake = next.map(|wake| {
+                let late = &self.load.late;
+                let nth = usize::try_from(random.below(late.len().max(1) as u64)).unwrap_or(0);
+                wake + late.get(nth).copied().map_or(0, u64::from)
+            });
+        }
+    }
+
+    /// What happens next, and when: at one instant, in the order of [`Thing`].
+    fn next(&mut self) -> Option<(u64, Thing)> {
+        let process = self.load.process;
+        // With closed clients, a call that follows another one comes after its end.
+        let chains = self.load.chains.as_ref();
+        let follows = |call: u32| chains.is_some_and(|chains| chains.follows[call as usize]);
+        while self.next_call.next_if(|&call| follows(call)).is_some() {}
+        let given = self.next_given.peek();
+        let given = given.map(|&nth| (process.given[nth as usize].at, Thing::Given(nth)));
+        let call = self.next_call.peek();
+        let call = call.map(|&call| {
+            let asked = process.asked(&process.calls[call as usize]);
+            (asked, Thing::Arrives(call))
+        });
+        let planned = self.agenda.peek().map(|Reverse(planned)| *planned);
+        [given, call, planned].into_iter().flatten().min()
+    }
+
+    /// It happens now.
+    fn take(&mut self, thing: Thing) {
+        let is_planned = |planned: Option<&Reverse<(u64, Thing)>>| {
+            planned.is_some_and(|Reverse((_, planned))| *planned == thing)
+        };
+        match thing {
+            Thing::Given(_) => drop(self.next_given.next()),
+            _ if is_planned(self.agenda.peek()) => drop(self.agenda.pop()),
+            _ => drop(self.next_call.next()),
         }
     }
 
@@ -354,7 +357,7 @@ impl World<'_> {
                     self.scheduler.sent(now, hold);
                 }
                 if let Some(ran) = &mut self.run.ran[call as usize] {
-                    ran.sent = Some(at);
+                    ran.sent = at;
                 }
             }
             Thing::Replied(call) => {
@@ -362,11 +365,12 @@ impl World<'_> {
                     self.scheduler.replied(now, hold);
                 }
             }
+            Thing::Answered(nth) => self.answered(at, nth),
             Thing::Ended(call) => {
                 if let Some(State::Held(hold)) = self.states.remove(&call) {
                     let Service {
                         outcome, measured, ..
-                    } = self.load.services[call as usize];
+                    } = self.load.service(call);
                     self.scheduler.finish(now, hold, outcome, measured);
                 }
                 if let Some(ran) = &mut self.run.ran[call as usize] {
@@ -378,40 +382,91 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Takes the questions to the store of quotas. Their answers come later.
+    fn ask_store(&mut self, at: u64) {
+        if !self.scheduler.asks_of_quotas() {
+            return;
+        }
+        drop(self.scheduler.forgotten_quotas());
+        drop(self.scheduler.quota_troubles());
+        for question in self.scheduler.quota_questions() {
+            let comes = match question.ask {
+                QuotaAsk::Watch(_) => self.load.store.next_change(&question.of, at),
+                _ => Some(at + self.load.store.latency()),
+            };
+            if let Some(comes) = comes {
+                let nth = u32::try_from(self.questions.len()).expect("a run has fewer draws");
+                self.questions.push(Some(question));
+                self.plan(comes, Thing::Answered(nth));
+            }
+        }
+    }
+
+    fn answered(&mut self, at: u64, nth: u32) {
+        let now = Timestamp::from_nanos(at);
+        let question = self.questions[nth as usize].take();
+        let QuotaQuestion { at: key, of, ask } = question.expect("it is answered once");
+        match self.store.answer(at, &of, ask) {
+            Some((question, reply)) => {
+                // The ledger asks again after a time between these.
+                let entropy = u64::MAX / 2;
+                self.scheduler
+                    .answer_quota(now, key, question, reply, entropy);
+            }
+            None => self.scheduler.tell_quota(now, key),
+        }
+    }
+
     /// A line of the gate. The health of the backend is what it was in the log: its probes, which
     /// depend on calls, are left out.
     fn given(&mut self, now: Timestamp, nth: u32) -> Result<(), CannotReplay> {
-        let gate: &Gate = &self.load.process.given[nth as usize];
-        let is_probe =
-            gate.by.as_deref() == Some("health") && gate.capacity.is_some_and(|it| it > 0);
-        if is_probe || gate.again && gate.at_ns != self.begin {
+        let Load { trace, process, .. } = self.load;
+        let given = &process.given[nth as usize];
+        if given.again && given.at != self.begin {
             return Ok(());
         }
-        match (&*gate.event, &self.logged, &gate.rule) {
-            ("reload", None, _) => {
-                self.setup = setup(gate)?;
+        match (&given.what, &self.other) {
+            (Event::Reload(configured), None) => {
+                self.setup = setup(&trace.known, configured)?;
                 let policy = self.setup.policy(self.phase);
                 self.scheduler.apply(now, policy);
             }
-            // The rate limit of this name in the other config, or none.
-            ("bucket", Some(logged), Some(rule)) if self.setup.has(rule) || logged.has(rule) => {
-                let rule = self.setup.named(rule);
-                if let Some((rule, id)) = rule.zip(bucket(gate.bucket)) {
+            (Event::Costs(costs), None) => {
+                self.setup.take_costs(costs);
+                let policy = self.setup.policy(self.phase);
+                self.scheduler.apply(now, policy);
+            }
+            (Event::Supply(it), _) if it.by == Supplier::Health && is_probe(it.supply) => {}
+            (Event::Bucket(it), Some(other)) => {
+                if let Some((id, rule)) = other.made(it.0).zip(self.setup.rule(&it.1)) {
                     let _ = self.scheduler.set_bucket(now, id, rule);
                 }
             }
-            _ => give(&mut self.scheduler, now, gate, &self.setup),
+            (Event::BucketGone(id), Some(other)) => {
+                if let Some(id) = other.made(*id) {
+                    self.scheduler.remove_bucket(now, id, |_| None);
+                }
+            }
+            (Event::Fill(it), Some(other)) => {
+                if let Some(id) = other.bucket(it.0) {
+                    self.scheduler.supply_fill(now, id, it.1);
+                }
+            }
+            (Event::QuotaAnswer(it), _) => self.scheduler.learn_store_time(now, it.time),
+            (Event::Quotas, Some(_)) | (Event::QuotaChanged(_), _) => {}
+            (event, _) => give(&mut self.scheduler, now, event, &self.setup, &trace.names),
         }
         Ok(())
     }
 
     fn arrives(&mut self, at: u64, number: u32) {
-        let logged = &self.load.process.calls[number as usize];
-        let (first, last) = (logged.steps[0].at, logged.steps[logged.steps.len() - 1]);
+        let process = self.load.process;
+        let logged = &process.calls[number as usize];
+        let (first, last) = (process.asked(logged), process.last(logged));
         let shifted = |instant: u64| (instant + at).saturating_sub(first);
         self.run.ran[number as usize] = Some(Ran {
             asked: at,
-            sent: None,
+            sent: u64::MAX,
             left_queue: at,
             ended: at,
             ending: Ending::Left,
@@ -420,10 +475,13 @@ impl World<'_> {
         let now = Timestamp::from_nanos(at);
         let mut call = submitted(self.load.trace, &self.setup, logged, None);
         call.arrived = Timestamp::from_nanos(shifted(logged.arrived));
-        let deadline = logged.deadline;
-        call.deadline = match self.logged {
+        let deadline = logged.deadline();
+        call.deadline = match &self.other {
             None => deadline.map(|deadline| Timestamp::from_nanos(shifted(deadline))),
-            Some(_) => self.deadline(logged, call.class.0 as usize, call.arrived, now),
+            Some(other) => {
+                let bound = other.place(&self.setup, logged, &mut call);
+                self.deadline(deadline, bound, &call, now)
+            }
         };
         match self.scheduler.submit(now, call, number) {
             Ok(ticket) => {
@@ -440,16 +498,16 @@ impl World<'_> {
     /// handed over, or its rate limit said so.
     fn deadline(
         &self,
-        logged: &trace::Call,
-        class: usize,
-        arrived: Timestamp,
+        logged: Option<u64>,
+        bound: claim::Deadline,
+        call: &Call,
         now: Timestamp,
     ) -> Option<Timestamp> {
         let settings = &self.setup.settings;
-        let own = settings.classes[class].deadline;
-        match (logged.deadline, own) {
-            (None, Deadline::Threshold) => None,
-            _ => own.of(settings.threshold, arrived, now),
+        let own = settings.classes[call.class.0 as usize].deadline;
+        match (logged, own, bound) {
+            (_, _, claim::Deadline::None) | (None, Deadline::Threshold, _) => None,
+            _ => own.of(settings.threshold, call.arrived, now),
         }
     }
 
@@ -472,7 +530,7 @@ impl World<'_> {
                         ran.ending = Ending::Answered;
                         ran.limit = limit;
                     }
-                    let service = self.load.services[payload as usize];
+                    let service = self.load.service(payload);
                     self.plan(at + service.sent, Thing::Sent(payload));
                     if let Some(replied) = service.replied {
                         self.plan(at + replied, Thing::Replied(payload));
@@ -486,7 +544,7 @@ impl World<'_> {
                 Next::Expired {
                     payload, refusal, ..
                 } => self.refused(at, payload, refusal.limit.as_deref()),
-                Next::SleepUntil(wake) => return Some(wake.as_nanos()),
+                Next::SleepUntil(wake) => return Some(tick(wake.as_nanos())),
                 Next::Idle => return None,
             }
         }
@@ -511,10 +569,36 @@ impl World<'_> {
         self.next_of(at, call);
     }
 
-    /// The client of this call asks again.
+    /// The client of this call asks again, as long after its end as it did in the log.
     fn next_of(&mut self, at: u64, call: u32) {
-        if let Some((next, pause)) = self.after.remove(&call) {
-            self.plan(at + pause, Thing::Arrives(next));
+        let Some(chains) = &self.load.chains else {
+            return;
+        };
+        let next = chains.after[call as usize];
+        if next < u32::MAX {
+            let process = self.load.process;
+            let over = process.last(&process.calls[call as usize]).at;
+            let asked = process.asked(&process.calls[next as usize]);
+            self.plan(at + asked.saturating_sub(over), Thing::Arrives(next));
         }
+    }
+}
+
+/// Whether a backend that is down is tried by one more call.
+const fn is_probe(supply: Supply) -> bool {
+    matches!(supply, Supply::Capacity { capacity: 1.., .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_a_call_is_small() {
+        assert!(
+            size_of::<Option<Ran>>() <= 40,
+            "{}",
+            size_of::<Option<Ran>>()
+        );
     }
 }

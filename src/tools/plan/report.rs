@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::compare::Comparison;
 use super::feed::Fed;
-use super::plans::Plan;
+use super::plans::{FreeIdentity, Plan, Spread, Stores};
 use super::setup::CannotReplay;
 use super::span::Span;
 use super::trace::{Process, Trace};
@@ -13,8 +13,8 @@ use super::trace::{Process, Trace};
 pub(super) struct Report<'t> {
     pub(super) trace: &'t Trace,
     pub(super) processes: Vec<Replayed<'t>>,
-    /// A free run of the log's own config; `None` if there is none.
-    pub(super) free: Option<Comparison>,
+    /// Free runs of the log's own config; `None` if there are none.
+    pub(super) free: Option<FreeIdentity>,
     pub(super) plans: Vec<Plan>,
     /// A plan was asked for and is not made.
     pub(super) is_refused: bool,
@@ -147,6 +147,17 @@ impl Replayed<'_> {
 }
 
 impl Report<'_> {
+    /// What feeding the logs has shown of the stores of quotas.
+    pub(super) fn stores(&self) -> Stores<'_> {
+        let mut stores = Stores::default();
+        for row in &self.processes {
+            if let Ok((_, fed)) = &row.fed {
+                stores.add(row.started_us, &fed.store);
+            }
+        }
+        stores
+    }
+
     fn lacks(&self) -> [u64; 4] {
         let trace = self.trace;
         [trace.lost, trace.broken, trace.old, trace.with_quota]
@@ -166,11 +177,7 @@ impl Report<'_> {
         let rows: Vec<_> = self.processes.iter().map(Replayed::json).collect();
         let mut report = json!({
             "processes": rows,
-            "free": self.free.as_ref().map(|free| {
-                let mut it = free.all.json();
-                it["same"] = free.all.same.into();
-                it
-            }),
+            "free": self.free.as_ref().and_then(free_json),
             "broken_at": self.trace.broken_at,
         });
         for ((key, _), count) in LACKS.iter().zip(self.lacks()) {
@@ -192,6 +199,11 @@ impl Report<'_> {
             text += &plan.text();
         }
         text
+    }
+
+    /// The plans alone.
+    pub(super) fn plans_text(&self) -> String {
+        self.plans.iter().map(Plan::text).collect()
     }
 
     /// Whether the logs explain themselves.
@@ -218,29 +230,79 @@ impl Report<'_> {
     }
 }
 
-/// What a free run of the log's own config came to.
-fn free_text(free: &Comparison) -> String {
-    let all = &free.all;
-    if all.after.calls == 0 {
-        return String::new();
+/// How many calls ended in the same way, of all.
+#[expect(clippy::cast_precision_loss, reason = "calls are counted to 2^32")]
+fn same_share(run: &Comparison) -> f64 {
+    run.all.same as f64 / run.all.after.calls.max(1) as f64
+}
+
+/// How many calls were refused.
+#[expect(clippy::cast_precision_loss, reason = "calls are counted to 2^32")]
+fn refused(run: &Comparison) -> f64 {
+    run.all.after.refused as f64
+}
+
+/// The names of the quantiles of waits, and their thousandths.
+const WAITS: [(&str, usize); 3] = [("p50", 500), ("p95", 950), ("p99", 990)];
+
+fn free_json(free: &FreeIdentity) -> Option<Value> {
+    let first = &free.first()?.all;
+    let mut it = first.json();
+    it["same"] = first.same.into();
+    it["runs"] = free.runs().into();
+    let spread = |of: &Spread| json!({"least": of.least, "mean": of.mean, "most": of.most});
+    it["spread"]["same_share"] = spread(&free.spread(same_share));
+    it["spread"]["refused"] = spread(&free.spread(refused));
+    for (name, thousandth) in WAITS {
+        let of = free.spread(|run| run.all.after.wait(thousandth));
+        it["spread"]["wait_seconds"][name] = spread(&of);
     }
-    #[expect(clippy::cast_precision_loss, reason = "calls are counted to 2^32")]
-    let share = all.same as f64 / all.after.calls as f64 * 100.0;
-    let waits = |of: &super::compare::Figures| {
-        format!(
-            "{} refused; waits p50 {:.3} s, p95 {:.3} s, p99 {:.3} s",
-            of.refused,
-            of.wait(500),
-            of.wait(950),
-            of.wait(990)
-        )
+    Some(it)
+}
+
+/// What free runs of the log's own config came to.
+fn free_text(free: &FreeIdentity) -> String {
+    let Some(first) = free.first().filter(|run| run.all.after.calls > 0) else {
+        return String::new();
     };
-    format!(
-        "free run of the arrivals and service times alone: {share:.2} % of the calls end in the same way\n  \
-         in the log:      {}\n  in the free run: {}\n",
-        waits(&all.before),
-        waits(&all.after),
-    )
+    let waits = |of: &dyn Fn(usize) -> String| {
+        let waits = WAITS.map(|(name, thousandth)| format!("{name} {}", of(thousandth)));
+        waits.join(", ")
+    };
+    let before = &first.all.before;
+    let logged = waits(&|thousandth| format!("{:.3} s", before.wait(thousandth)));
+    let share = free.spread(same_share);
+    let (least, mean, most) = (100.0 * share.least, 100.0 * share.mean, 100.0 * share.most);
+    let refusals = free.spread(refused);
+    let ran = match free.runs() {
+        1 => {
+            let after = &first.all.after;
+            let waits = waits(&|thousandth| format!("{:.3} s", after.wait(thousandth)));
+            format!("{} refused; waits {waits}", after.refused)
+        }
+        _ => {
+            let waits = waits(&|thousandth| {
+                let of = free.spread(|run| run.all.after.wait(thousandth));
+                format!("{:.3} s ({:.3} to {:.3})", of.mean, of.least, of.most)
+            });
+            format!(
+                "{:.0} refused ({:.0} to {:.0}); waits {waits}",
+                refusals.mean, refusals.least, refusals.most
+            )
+        }
+    };
+    let logged = format!("{} refused; waits {logged}", before.refused);
+    match free.runs() {
+        1 => format!(
+            "free run of the arrivals and service times alone: {mean:.2} % of the calls end in the same way\n  \
+             in the log:      {logged}\n  in the free run: {ran}\n"
+        ),
+        runs => format!(
+            "{runs} free runs of the arrivals and service times alone: {mean:.2} % ({least:.2} to {most:.2}) of the \
+             calls end in the same way\n  which call comes back at the right moment is luck: compare the sums, not \
+             single calls\n  in the log:       {logged}\n  in the free runs: {ran}\n"
+        ),
+    }
 }
 
 impl Plan {
@@ -249,6 +311,7 @@ impl Plan {
         of["assumption"] = self.clients.assumption().into();
         of["service_times_drawn"] = self.drawn.into();
         of["unknown"] = self.unknown.clone().into();
+        of["kept"] = json!({"class": self.kept.class, "caller": self.kept.caller});
         of["retries"] = json!({"refused": self.retries.refused, "again": self.retries.again});
         of
     }
@@ -278,6 +341,17 @@ impl Plan {
                 "{} calls were never sent in the log: they take as long as other calls of their functions\n",
                 self.drawn
             ));
+        }
+        for (count, what) in [
+            (self.kept.class, "their class"),
+            (self.kept.caller, "their caller, cost and rate limit"),
+        ] {
+            if count > 0 {
+                notes.push(format!(
+                    "{count} calls keep {what}: the log does not have what the rules of the new config need, such as \
+                     headers, or the log's own rules do not explain what it has\n"
+                ));
+            }
         }
         let retries = self.retries;
         if retries.again > 0 {

@@ -4,17 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::call::BucketId;
+use tidegate_callers::Pattern;
+use tidegate_limits::call::{BucketId, QuotaKey};
+use tidegate_limits::quota::{self, RuleSettings};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Settlement,
+    BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
 };
-use tidegate_limits::{Burst, Class, Fill, Policy};
+use tidegate_limits::{Burst, Class, Fill, Policy, Tokens};
+use tidegate_quota::Quotas;
 
-use super::line::{Gate, Rule};
+use super::given::{Configured, Figures};
+use super::line::{Costs, Rule};
 use crate::admit::{POSTPONED_MAX, Settings, policy};
 use crate::app::with_costs;
 use crate::call::Destination;
+use crate::call::pace::CostRange;
 use crate::callers::{BucketChange, Callers};
+use crate::classify::Classifier;
 use crate::config::{Config, Problems, read};
 
 /// Why a log cannot be replayed.
@@ -26,7 +32,9 @@ pub(super) enum CannotReplay {
     )]
     NoStart,
     /// The config is not in the log.
-    #[error("the config {0} is not in the log, because it is larger than 48 KiB")]
+    #[error(
+        "the config {0} is not in the log, because it is larger than 48 KiB; give it with --config-of FILE"
+    )]
     UnknownConfig(String),
     /// The lines do not have all postponements.
     #[error(
@@ -43,27 +51,45 @@ pub(super) enum CannotReplay {
 pub(super) struct Setup {
     pub(super) settings: Settings,
     /// The buckets of its rate limits, by name.
-    buckets: BTreeMap<Arc<str>, BucketRule>,
+    buckets: BTreeMap<Arc<str>, (BucketId, BucketRule)>,
+    quotas: Option<Quotas>,
+    /// Its rules for classes.
+    pub(super) classify: crate::classify::Settings,
+    pub(super) classifier: Arc<Classifier>,
+    /// Its rules for callers; `None` if there is no room for them.
+    pub(super) callers: Option<Callers>,
+    /// How its callers are recognized.
+    pub(super) patterns: Vec<Pattern>,
 }
 
 impl Setup {
     /// Of a checked config.
     pub(super) fn of(config: &Config) -> Self {
         let mut buckets = BTreeMap::new();
-        let started = Callers::start(&config.callers, None);
-        let settings = match started {
-            Ok(started) => {
-                for change in started.buckets {
-                    if let BucketChange::Set(_, rule) = change {
-                        buckets.insert(Arc::clone(&rule.name), rule);
-                    }
+        // The config's check lets only callers through for which there is room.
+        let started = Callers::start(&config.callers, None).ok();
+        let callers = started.map(|started| {
+            for change in started.buckets {
+                if let BucketChange::Set(id, rule) = change {
+                    buckets.insert(Arc::clone(&rule.name), (id, rule));
                 }
-                with_costs(&config.admit, &started.value)
             }
-            // The config's check lets only callers through for which there is room.
-            Err(_) => config.admit.clone(),
-        };
-        Self { settings, buckets }
+            started.value
+        });
+        let settings = callers.as_ref().map_or_else(
+            || config.admit.clone(),
+            |callers| with_costs(&config.admit, callers),
+        );
+        let rows = config.callers.callers.iter();
+        Self {
+            settings,
+            buckets,
+            quotas: config.quotas.as_ref().map(Quotas::in_force),
+            classify: config.classify.clone(),
+            classifier: Arc::new(Classifier::new(&config.classify)),
+            callers,
+            patterns: rows.flat_map(|row| row.caller.patterns.clone()).collect(),
+        }
     }
 
     /// Of a config in a log.
@@ -79,6 +105,57 @@ impl Setup {
     /// The policy, for a clock that began to count `phase` past the epoch.
     pub(super) fn policy(&self, phase: Duration) -> Policy {
         policy::limited(&self.settings, phase)
+    }
+
+    /// Takes the costs that were in force of calls that meet paced limits.
+    pub(super) fn take_costs(&mut self, costs: &[Costs]) {
+        for of in costs {
+            let mut limits = self.settings.paced.iter_mut();
+            let limit = limits.find(|limit| *limit.name == *of.name);
+            let range = Tokens::new(of.cheapest)
+                .ok()
+                .zip(Tokens::new(of.most_expensive).ok());
+            if let Some((limit, (cheapest, most_expensive))) = limit.zip(range) {
+                limit.costs = CostRange {
+                    cheapest,
+                    most_expensive,
+                };
+            }
+        }
+    }
+
+    /// The rules of its quotas, and the most keys of all of them.
+    pub(super) fn quotas(&self) -> (BTreeMap<Arc<str>, QuotaRule>, usize) {
+        let Some(quotas) = &self.quotas else {
+            return (BTreeMap::new(), 0);
+        };
+        let rule = |limit: &tidegate_quota::QuotaLimit| {
+            let rule = QuotaRule {
+                rule: limit.rule,
+                on_excess: limit.on_excess,
+            };
+            (Arc::clone(&limit.name), rule)
+        };
+        // Those that only observe hold no call.
+        let enforced = quotas.limits.iter().filter(|limit| !limit.observes);
+        (enforced.map(rule).collect(), quotas.keys_max)
+    }
+
+    /// The rule of a key with this total and base.
+    pub(super) fn quota_rule(
+        &self,
+        of: &QuotaKey,
+        Figures { total, base }: Figures,
+    ) -> Option<quota::Rule> {
+        let mut limits = self.quotas.as_ref()?.limits.iter();
+        let limit = limits.find(|limit| limit.name == of.quota)?;
+        let own = limit.totals.get(&*of.key).unwrap_or(&limit.rule);
+        let settings = RuleSettings {
+            total,
+            base,
+            ..*own.settings()
+        };
+        quota::Rule::check(settings).ok()
     }
 
     /// How long its windows and paced limits remember a call.   ns
@@ -107,9 +184,14 @@ impl Setup {
         self.buckets.contains_key(&*rule.name)
     }
 
-    /// Its own rule for the rate limit of this name.
-    pub(super) fn named(&self, rule: &Rule) -> Option<BucketRule> {
-        self.buckets.get(&*rule.name).cloned()
+    /// Its own bucket for the rate limit of this name.
+    pub(super) fn named(&self, rule: &Rule) -> Option<BucketId> {
+        self.buckets.get(&*rule.name).map(|(id, _)| *id)
+    }
+
+    /// The buckets of its rate limits.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = &(BucketId, BucketRule)> {
+        self.buckets.values()
     }
 
     /// The rule of a bucket in a log. A pace is taken from the config, because the line has only
@@ -117,7 +199,7 @@ impl Setup {
     pub(super) fn rule(&self, rule: &Rule) -> Option<BucketRule> {
         let name: Arc<str> = rule.name.as_str().into();
         let Some(fill) = rule.limit.fill else {
-            return self.buckets.get(&name).cloned();
+            return self.buckets.get(&name).map(|(_, rule)| rule.clone());
         };
         let limit = BucketLimit::Bucket {
             burst: Burst::new(rule.limit.burst).ok()?,
@@ -150,13 +232,39 @@ impl Setup {
     }
 }
 
+/// Configs that are given beside the logs, by their fingerprints: a log has only the fingerprint of
+/// a large config.
+#[derive(Clone, Default)]
+pub(super) struct Known(BTreeMap<String, Setup>);
+
+impl Known {
+    /// Adds a config.
+    pub(super) fn add(&mut self, config: &Config) {
+        self.0.insert(config.fingerprint(), Setup::of(config));
+    }
+}
+
 /// The settings of a config in a log.
-pub(super) fn setup(gate: &Gate) -> Result<Setup, CannotReplay> {
-    let Some(text) = &gate.config else {
-        let fingerprint = gate.fingerprint.clone().unwrap_or_default();
-        return Err(CannotReplay::UnknownConfig(fingerprint));
+///
+/// # Errors
+///
+/// If it is not known, or is no longer valid.
+pub(super) fn setup(known: &Known, configured: &Configured) -> Result<Setup, CannotReplay> {
+    let known = known.0.get(&configured.fingerprint);
+    let mut setup = match (&configured.text, known) {
+        (Some(text), _) => {
+            Setup::logged(text).map_err(|problems| CannotReplay::Config(problems.to_string()))?
+        }
+        (None, Some(known)) => known.clone(),
+        (None, None) => {
+            let fingerprint = configured.fingerprint.clone();
+            return Err(CannotReplay::UnknownConfig(fingerprint));
+        }
     };
-    Setup::logged(text).map_err(|problems| CannotReplay::Config(problems.to_string()))
+    if let Some(costs) = &configured.costs {
+        setup.take_costs(costs);
+    }
+    Ok(setup)
 }
 
 /// The number of a backend.

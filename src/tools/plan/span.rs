@@ -6,9 +6,12 @@
 
 use std::ops::Range;
 
-use super::line::Gate;
+use tidegate_limits::scheduler::Supply;
+
+use super::given::{Event, Given};
 use super::setup::{CannotReplay, Setup, setup};
-use super::trace::{Call, Process, Step, What};
+use super::steps::{Step, What};
+use super::trace::{Call, Process, Trace};
 use crate::admit::POSTPONED_MAX;
 
 /// The part that can be judged.
@@ -30,12 +33,12 @@ impl Span {
     /// # Errors
     ///
     /// If the log has no config of it.
-    pub(super) fn of(process: &Process) -> Result<Self, CannotReplay> {
+    pub(super) fn of(trace: &Trace, process: &Process) -> Result<Self, CannotReplay> {
         let given = &process.given;
-        let position = |event: &str| given.iter().position(|gate| gate.event == event);
+        let position = |is: fn(&Event) -> bool| given.iter().position(|given| is(&given.what));
         let number = |line: usize| u32::try_from(line).unwrap_or(u32::MAX);
         let until = process.until();
-        if let Some(start) = position("start") {
+        if let Some(start) = position(|event| matches!(event, Event::Start(_))) {
             return Ok(Self {
                 first: number(start),
                 from: 0,
@@ -43,11 +46,12 @@ impl Span {
                 is_exact: true,
             });
         }
-        let first = position("checkpoint").ok_or(CannotReplay::NoStart)?;
-        let quiet = quiet(&process.calls, given, first)?;
+        let first = position(|event| matches!(event, Event::Checkpoint(_)));
+        let first = first.ok_or(CannotReplay::NoStart)?;
+        let quiet = quiet(trace, process, first)?;
         Ok(Self {
             first: number(first),
-            from: quiet.unwrap_or(given[first].at_ns),
+            from: quiet.unwrap_or(given[first].at),
             until,
             is_exact: quiet.is_some(),
         })
@@ -55,7 +59,11 @@ impl Span {
 
     /// The calls that asked within it.
     pub(super) fn calls(&self, process: &Process) -> Range<u32> {
-        let before = |at: u64| process.calls.partition_point(|call| call.asked() < at);
+        let before = |at: u64| {
+            process
+                .calls
+                .partition_point(|call| process.asked(call) < at)
+        };
         let number = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
         number(before(self.from))..number(before(self.until))
     }
@@ -63,8 +71,8 @@ impl Span {
     /// Calls that were set aside more often than their lines show.
     pub(super) fn cut(&self, process: &Process) -> usize {
         let is_cut = |call: &&Call| {
-            let postponed = |step: &&Step| matches!(step.what, What::Postponed(_));
-            call.steps.iter().filter(postponed).count() >= POSTPONED_MAX
+            let postponed = |step: &Step| matches!(step.what, What::Postponed(_));
+            process.steps(call).filter(postponed).count() >= POSTPONED_MAX
         };
         let within = self.calls(process);
         let within = &process.calls[within.start as usize..within.end as usize];
@@ -74,39 +82,54 @@ impl Span {
 
 /// The first instant after a checkpoint at which the scheduler was as good as new: no call waited or
 /// ran, and for as long as limits remember anything, none had.
-fn quiet(calls: &[Call], given: &[Gate], first: usize) -> Result<Option<u64>, CannotReplay> {
-    let config = setup(&given[first])?;
-    let mut memory = memory(&config, given);
-    for reload in given.iter().filter(|gate| gate.event == "reload") {
-        memory = memory.max(self::memory(&setup(reload)?, given));
+fn quiet(trace: &Trace, process: &Process, first: usize) -> Result<Option<u64>, CannotReplay> {
+    let given = &process.given;
+    // What sidecars hold of quotas is in no checkpoint.
+    if given.iter().any(|given| given.what.is_of_quotas()) {
+        return Ok(None);
+    }
+    let mut longest = 0;
+    for configured in given.iter().filter_map(|given| given.what.configured()) {
+        longest = longest.max(memory(&setup(&trace.known, configured)?, given));
     }
     // Before the first line of the log, calls may have ended that are not in it.
-    let line = given.first().map_or(u64::MAX, |gate| gate.at_ns);
-    let call = calls.iter().map(Call::over).min().unwrap_or(u64::MAX);
+    let line = given.first().map_or(u64::MAX, |given| given.at);
+    let over = |call| process.last(call).at;
+    let call = process.calls.iter().map(over).min().unwrap_or(u64::MAX);
     let mut idle_since = line.min(call);
-    let checkpoint = given[first].at_ns;
-    for call in calls {
-        let quiet = idle_since.saturating_add(memory).max(checkpoint);
-        if quiet < call.asked() {
+    let checkpoint = given[first].at;
+    for call in &process.calls {
+        let quiet = idle_since.saturating_add(longest).max(checkpoint);
+        if quiet < process.asked(call) {
             return Ok(Some(quiet));
         }
-        idle_since = idle_since.max(call.over());
+        idle_since = idle_since.max(over(call));
     }
     Ok(None)
 }
 
 /// How long a limit remembers a call.   ns
-fn memory(config: &Setup, given: &[Gate]) -> u64 {
-    let rules = given.iter().filter_map(|gate| gate.rule.as_ref());
-    let buckets = rules.map(|rule| {
+fn memory(config: &Setup, given: &[Given]) -> u64 {
+    let rules = || {
+        given.iter().filter_map(|given| match &given.what {
+            Event::Bucket(it) => Some(&it.1),
+            _ => None,
+        })
+    };
+    let buckets = rules().map(|rule| {
         let fill = rule.limit.fill.or(rule.limit.rate).unwrap_or(0.0);
         rule.limit.burst / fill
     });
     // Leased fills are slower than the bucket's own.
-    let leased = given.iter().filter_map(|gate| gate.fill.or(gate.then));
-    let slowest = leased.fold(f64::INFINITY, f64::min);
-    let rules = given.iter().filter_map(|gate| gate.rule.as_ref());
-    let leased = rules.map(|rule| rule.limit.burst / slowest);
+    let slowest = given.iter().filter_map(|given| match &given.what {
+        Event::Fill(it) => match it.1 {
+            Supply::Capacity { capacity, then, .. } => Some(capacity.get().min(then.get())),
+            Supply::Configured => None,
+        },
+        _ => None,
+    });
+    let slowest = slowest.fold(f64::INFINITY, f64::min);
+    let leased = rules().map(|rule| rule.limit.burst / slowest);
     let seconds = buckets.chain(leased).fold(0.0, f64::max);
     #[expect(
         clippy::cast_possible_truncation,

@@ -74,7 +74,7 @@ impl Timeline {
             of(self.at(left)).refused += 1;
         }
         self.spread(asked, left, |pair| &mut of(pair).waited);
-        if let Some(sent) = ran.sent.map(since) {
+        if let Some(sent) = ran.sent().map(since) {
             of(self.at(sent)).sent += 1;
             self.spread(sent, since(ran.ended), |pair| &mut of(pair).ran);
         }
@@ -151,7 +151,7 @@ mod tests {
     fn ran(asked: u64, left_queue: u64, ended: u64) -> Ran {
         Ran {
             asked,
-            sent: Some(left_queue),
+            sent: left_queue,
             left_queue,
             ended,
             ending: Ending::Answered,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_backends::Demand;
 use tidegate_limits::Caller;
 
 use super::setup;
-use super::times::{time, time_above_zero, times};
+use super::times::{nanos, time, time_above_zero, times};
 use crate::admit::Settings;
 use crate::options::kind::{Kind, NAME_MAX, choice, integer, line, number};
 use crate::options::{Notes, Section, options, words};
@@ -49,6 +50,8 @@ options! {
         spread: Spread = choice().or(Spread::Even);
         /// How long the backend works on a call.
         takes: (Duration, Duration) = times().or((TAKES, TAKES));
+        /// Times are lognormal: `takes` is the median, and this is the standard deviation of the logarithm.
+        tail: Option<Tail> = tail().optional();
         /// How long a call is on its way to the backend.
         reaches_after: (Duration, Duration) = times().or((Duration::ZERO, Duration::ZERO));
         /// How long after its arrival a client without an answer leaves.
@@ -64,6 +67,24 @@ words! {
         /// Each at random.
         Poisson = "poisson",
     }
+}
+
+/// The standard deviation of the logarithm of times, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail(u32);
+
+impl Tail {
+    fn sigma(self) -> f64 {
+        f64::from(self.0) / 1000.0
+    }
+}
+
+fn tail() -> Kind<Tail> {
+    let take = |sigma: f64| {
+        let fits = (0.0..=10.0).contains(&sigma);
+        fits.then(|| Tail((sigma * 1000.0).round() as u32))
+    };
+    number("0 to 10", take, |tail| tail.sigma())
 }
 
 /// A rate, as the time between two calls.
@@ -104,7 +125,7 @@ pub(super) fn calls(groups: &[Group], seed: u64) -> Vec<Planned> {
             Planned {
                 group: index,
                 arrives,
-                takes: random.between(group.takes),
+                takes: group.work(random),
                 reaches_after: random.between(group.reaches_after),
             }
         });
@@ -120,6 +141,16 @@ impl Group {
             // A mistake, which has been noted.
             (None, _) => 0.0,
         }
+    }
+
+    /// How long the backend would take for a call alone.
+    fn work(&self, random: &mut Random) -> Duration {
+        let Some(tail) = self.tail else {
+            return random.between(self.takes);
+        };
+        let demand = Demand::lognormal(nanos(self.takes.0), tail.sigma());
+        let demand = demand.expect("the range of its kind is the same");
+        Duration::from_nanos(demand.quantile(random.unit()))
     }
 
     fn arrivals(&self, random: &mut Random) -> impl Iterator<Item = Duration> {
@@ -199,6 +230,8 @@ fn check(given: &ArrivalsSection, settings: &[&Settings], notes: &Notes) {
         per_second,
         spread,
         class,
+        takes,
+        tail,
         ..
     } = given;
     if let Some(name) = &class.value
@@ -207,6 +240,14 @@ fn check(given: &ArrivalsSection, settings: &[&Settings], notes: &Notes) {
     {
         let cure = format!("add a section [[config.class]] with name = {name:?}");
         notes.error(class, format!("there is no class {name:?}"), cure);
+    }
+    if tail.given && takes.value.0 != takes.value.1 {
+        let cause = "takes is already spread over a range";
+        notes.error(
+            tail,
+            cause,
+            "leave it out, or give takes one time, the median",
+        );
     }
     if count.given && length.given {
         let cause = "count already says when they end";

@@ -88,7 +88,7 @@ const SMALLEST: Bounds = &[("", Bound::AtLeast)];
 const LARGEST: Bounds = &[("", Bound::AtMost)];
 
 /// Every figure that can be expected, by its field in [`Figures`].
-const FIGURES: [(&str, Bounds); 17] = [
+const FIGURES: [(&str, Bounds); 20] = [
     ("answered", COUNT),
     ("refused", COUNT),
     ("expired", COUNT),
@@ -100,6 +100,9 @@ const FIGURES: [(&str, Bounds); 17] = [
     ("wait_seconds_p50", TIME),
     ("wait_seconds_p95", TIME),
     ("wait_seconds_max", LARGEST),
+    ("service_seconds_p50", TIME),
+    ("service_seconds_p95", TIME),
+    ("service_seconds_max", LARGEST),
     ("told_no_seconds_max", LARGEST),
     ("retry_after_seconds_min", SMALLEST),
     ("retry_after_seconds_max", LARGEST),

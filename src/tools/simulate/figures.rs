@@ -21,7 +21,7 @@ pub struct Figures {
     pub expired: u64,
     /// Calls whose client left before there was an answer.
     pub left: u64,
-    /// Calls that the backend was working on when it went down.
+    /// Calls that the backend was working on when it went down, or that it reset.
     pub failed: u64,
     /// Calls that were sent to the backend.
     pub sent: u64,
@@ -35,6 +35,12 @@ pub struct Figures {
     pub wait_seconds_p95: Option<f64>,
     /// The longest wait of them.
     pub wait_seconds_max: Option<f64>,
+    /// The time at the backend that half of the calls that it served did not exceed.
+    pub service_seconds_p50: Option<f64>,
+    /// The time that 95 in 100 of them did not exceed.
+    pub service_seconds_p95: Option<f64>,
+    /// The longest of them.
+    pub service_seconds_max: Option<f64>,
     /// The longest time from arrival to a refusal.
     pub told_no_seconds_max: Option<f64>,
     /// The shortest time to come back in any refusal.
@@ -69,6 +75,8 @@ pub(super) struct Tally {
     first_arrival: Option<Timestamp>,
     last_answer: Option<Timestamp>,
     waits: Vec<Duration>,
+    /// How long the backend took for each call that it served.
+    services: Vec<Duration>,
     told_no_after_max: Option<Duration>,
     retry_after: Option<(Duration, Duration)>,
     sent: Vec<Timestamp>,
@@ -101,9 +109,11 @@ impl Tally {
         self.last_sent = nth;
     }
 
-    /// A call that was sent has ended, also if its client has left.
-    pub(super) fn landed(&mut self) {
+    /// A call that was sent has ended, also if its client has left. `service` is how long the backend took, if it
+    /// served the call.
+    pub(super) fn landed(&mut self, service: Option<Duration>) {
         self.in_flight -= 1;
+        self.services.extend(service);
     }
 
     pub(super) fn ends(&mut self, now: Timestamp, arrived: Timestamp, ending: Ending) {
@@ -131,6 +141,8 @@ impl Tally {
     /// The figures, with the densest windows of this length.
     pub(super) fn figures(&self, window: Duration) -> Figures {
         let (mut waits, mut reached) = (self.waits.clone(), self.reached.clone());
+        let mut services = self.services.clone();
+        services.sort_unstable();
         waits.sort_unstable();
         reached.sort_unstable();
         let seconds = |time: Duration| time.as_secs_f64();
@@ -144,6 +156,9 @@ impl Tally {
             wait_seconds_p50: percentile(&waits, 50).map(seconds),
             wait_seconds_p95: percentile(&waits, 95).map(seconds),
             wait_seconds_max: waits.last().copied().map(seconds),
+            service_seconds_p50: percentile(&services, 50).map(seconds),
+            service_seconds_p95: percentile(&services, 95).map(seconds),
+            service_seconds_max: services.last().copied().map(seconds),
             told_no_seconds_max: self.told_no_after_max.map(seconds),
             retry_after_seconds_min: self.retry_after.map(|(min, _)| seconds(min)),
             retry_after_seconds_max: self.retry_after.map(|(_, max)| seconds(max)),
@@ -173,6 +188,17 @@ pub(super) struct Run {
     pub(super) held: BTreeMap<Arc<str>, Duration>,
     /// How many calls were refused, by reason and limit.
     pub(super) told_no: BTreeMap<(&'static str, Option<Arc<str>>), u64>,
+    /// The backend, if it is a model.
+    pub(super) at_backend: Option<AtBackend>,
+}
+
+/// What a model of a backend went through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AtBackend {
+    /// The most calls that it worked on at once.
+    pub most_at_once: usize,
+    /// How often a call came above the load that it bears.
+    pub times_broken: u64,
 }
 
 /// The nearest-rank percentile of sorted values.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::expect::{Checked, Expectation, Whose};
+pub use super::figures::AtBackend;
 use super::figures::{Figures, Run, Tally};
 use super::scenario::Scenario;
 use crate::tools::table::{Column, aligned};
@@ -27,6 +28,8 @@ pub struct Report {
     pub groups: Vec<Part>,
     /// The figures of each function, by name.
     pub functions: Vec<Part>,
+    /// What the backend went through, if the scenario has a model of it.
+    pub backend: Option<AtBackend>,
     /// What held calls, the most first.
     pub held: Vec<Held>,
     /// The refusals, by reason.
@@ -120,6 +123,7 @@ impl Report {
             all,
             groups,
             functions,
+            backend: run.at_backend,
             held,
             told_no: told_no.collect(),
         }
@@ -155,7 +159,22 @@ impl Report {
                 let _ = writeln!(text, "  {line}");
             }
         };
-        table(&self.figures_table());
+        table(&self.rows("", &COLUMNS));
+        if let Some(backend) = &self.backend {
+            let mut rows = self.rows("at the backend", &BACKEND_COLUMNS);
+            for (nth, row) in rows.iter_mut().enumerate() {
+                row.extend(match nth {
+                    0 => ["most at once", "broken"].map(str::to_owned),
+                    1 => [
+                        backend.most_at_once.to_string(),
+                        backend.times_broken.to_string(),
+                    ],
+                    // They are of all calls together.
+                    _ => [String::new(), String::new()],
+                });
+            }
+            table(&rows);
+        }
         let heads = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
         if !self.held.is_empty() {
             let held = self.held.iter();
@@ -193,14 +212,15 @@ impl Report {
         text
     }
 
-    fn figures_table(&self) -> Vec<Vec<String>> {
-        let heads = COLUMNS.iter().map(|(head, _)| (*head).to_owned());
+    /// The figures of all calls, and of the groups and functions if there are several. The first row has the heads.
+    fn rows(&self, head: &str, columns: &[Column<'static, Figures>]) -> Vec<Vec<String>> {
+        let heads = columns.iter().map(|(head, _)| (*head).to_owned());
         let row = |name: &str, figures: &Figures| {
-            let cells = COLUMNS.iter().map(|(_, cell)| cell(figures));
+            let cells = columns.iter().map(|(_, cell)| cell(figures));
             std::iter::once(name.to_owned()).chain(cells).collect()
         };
         let of_part = |part: &Part| row(&part.name, &part.figures);
-        let heads = std::iter::once(String::new()).chain(heads);
+        let heads = std::iter::once(head.to_owned()).chain(heads);
         let mut rows = vec![heads.collect(), row("all", &self.all)];
         if self.groups.len() > 1 {
             rows.extend(self.groups.iter().map(of_part));
@@ -232,6 +252,15 @@ const COLUMNS: [Column<'static, Figures>; 12] = [
     ("max", &|it| seconds(it.wait_seconds_max)),
     ("densest", &|it| it.densest_window.to_string()),
     ("in flight", &|it| it.in_flight.to_string()),
+];
+
+/// The columns of the table of the backend, after the name.
+const BACKEND_COLUMNS: [Column<'static, Figures>; 5] = [
+    ("sent", &|it| it.sent.to_string()),
+    ("failed", &|it| it.failed.to_string()),
+    ("service p50", &|it| seconds(it.service_seconds_p50)),
+    ("p95", &|it| seconds(it.service_seconds_p95)),
+    ("max", &|it| seconds(it.service_seconds_max)),
 ];
 
 fn seconds(time: Option<f64>) -> String {

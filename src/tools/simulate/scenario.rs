@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::arrivals::{Group, groups};
+use super::backend::{self, Fragile};
 use super::expect::{self, Expectation};
 use super::setup;
 use super::times::time;
@@ -23,6 +24,8 @@ pub(super) struct Scenario {
     pub(super) seed: u64,
     pub(super) settings: Settings,
     pub(super) groups: Vec<Group>,
+    /// Without it, calls do not slow one another.
+    pub(super) backend: Option<Fragile>,
     pub(super) events: Vec<Event>,
     pub(super) expectations: Vec<Expectation>,
 }
@@ -110,12 +113,14 @@ fn read_root(root: &Section<'_>) -> Option<Scenario> {
     });
     let all: Vec<&Settings> = settings.iter().chain(reloads).collect();
     let groups = groups(root, &all);
+    let backend = backend::read(&root.section("backend"));
     let expectations = expect::read(&root.section("expect"), &groups);
     Some(Scenario {
         about: about.value,
         seed: seed.value,
         settings: settings?,
         groups,
+        backend,
         events,
         expectations,
     })

@@ -11,6 +11,11 @@ pub(super) fn time() -> Kind<Duration> {
     duration(Duration::ZERO..=30 * DAY)
 }
 
+/// Nanoseconds, as models of backends count.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A time above zero.
 pub(super) fn time_above_zero() -> Kind<Duration> {
     duration(MS..=30 * DAY)

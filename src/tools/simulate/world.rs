@@ -10,14 +10,16 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_backends::{self as backends, Model, Start};
 use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Outcome, Refusal, Supplier, Supply};
 use tidegate_limits::{Call, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Verdict};
 
 use super::arrivals::{Planned, calls};
-use super::figures::{Ending, Run, Tally};
+use super::figures::{AtBackend, Ending, Run, Tally};
 use super::scenario::{Scenario, What};
 use super::setup::class_of;
+use super::times::nanos;
 use crate::admit::Settings;
 use crate::admit::backends::Backends;
 use crate::admit::policy::{backend_limit, limited};
@@ -41,6 +43,8 @@ fn policy(settings: &Settings) -> Policy {
 enum Thing {
     Event(usize),
     Reply(usize),
+    /// A call reaches a backend that is a model.
+    Reaches(usize),
     /// A connect has failed.
     NoConnection(usize),
     Probe,
@@ -59,6 +63,8 @@ enum State {
     Running {
         hold: Hold,
         client: Client,
+        /// When it reached the backend.
+        reached: Timestamp,
     },
     Over,
 }
@@ -77,6 +83,8 @@ struct World<'s> {
     now: Timestamp,
     agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
     running: BTreeSet<usize>,
+    /// What decides when calls end, unless each takes its own time.
+    model: Option<Model>,
     /// While the backend is down, how long a connect takes to fail.
     down: Option<Duration>,
     backends: Backends,
@@ -96,6 +104,10 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         now: Timestamp::ZERO,
         agenda: BinaryHeap::new(),
         running: BTreeSet::new(),
+        model: scenario
+            .backend
+            .as_ref()
+            .map(|it| Model::new(it.backend.clone())),
         down: None,
         backends: Backends::default(),
         jitter: Random::new(seed, JITTER_STREAM),
@@ -117,6 +129,10 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         world.calls.push((call, State::Planned));
     }
     world.go_on_to_the_end();
+    world.run.at_backend = world.model.map(|model| AtBackend {
+        most_at_once: model.most(),
+        times_broken: model.times_broken(),
+    });
     world.run
 }
 
@@ -125,11 +141,15 @@ impl World<'_> {
         let mut wake = None;
         loop {
             let thing = self.agenda.peek().map(|Reverse((at, _))| *at);
-            let Some(next) = [thing, wake].into_iter().flatten().min() else {
+            let model = self.model.as_ref().and_then(Model::wake);
+            let model = model.map(Timestamp::from_nanos);
+            let Some(next) = [thing, wake, model].into_iter().flatten().min() else {
                 break;
             };
             self.advance(next);
-            if thing == Some(next) {
+            if model == Some(next) {
+                self.work_ends();
+            } else if thing == Some(next) {
                 let Reverse((_, thing)) = self.agenda.pop().expect("it was just looked at");
                 self.happens(thing);
             }
@@ -183,12 +203,16 @@ impl World<'_> {
                 What::BackendDown { refuses_after } => {
                     self.down = Some(*refuses_after);
                     for nth in mem::take(&mut self.running) {
+                        if let Some(model) = &mut self.model {
+                            model.leaves(self.now.as_nanos(), nth as u64);
+                        }
                         self.lands(nth, Outcome::Failed, Ending::Failed);
                     }
                 }
                 What::BackendUp => self.down = None,
             },
             Thing::Reply(nth) => self.replies(nth),
+            Thing::Reaches(nth) => self.reaches(nth),
             Thing::NoConnection(nth) => {
                 // A client that left has taken its call along.
                 let state = mem::replace(&mut self.calls[nth].1, State::Over);
@@ -232,9 +256,13 @@ impl World<'_> {
                     .expect("a call is over when it no longer waits");
             }
             State::Connecting(hold) => self.scheduler.give_back(self.now, hold),
-            State::Running { hold, .. } => {
+            State::Running { hold, reached, .. } => {
                 let client = Client::Gone;
-                self.calls[nth].1 = State::Running { hold, client };
+                self.calls[nth].1 = State::Running {
+                    hold,
+                    client,
+                    reached,
+                };
             }
             State::Planned => unreachable!("a client leaves after its arrival"),
             State::Over => return,
@@ -267,7 +295,9 @@ impl World<'_> {
 
     fn connects(&mut self, nth: usize, hold: Hold) {
         let now = self.now;
-        match self.down {
+        let model = self.model.as_ref();
+        let collapsed = model.and_then(|model| model.down_until(now.as_nanos()));
+        match self.down.or(collapsed.map(|_| Duration::ZERO)) {
             None => {}
             Some(Duration::ZERO) => return self.goes_back(nth, hold),
             Some(refuses_after) => {
@@ -283,10 +313,50 @@ impl World<'_> {
         let reaches = now + call.reaches_after;
         let waited = now.since(Timestamp::ZERO + call.arrives);
         self.tallies(nth, |tally| tally.sent(now, nth, waited, reaches));
-        self.plan(reaches + call.takes, Thing::Reply(nth));
         self.running.insert(nth);
-        let client = Client::Waits;
-        self.calls[nth].1 = State::Running { hold, client };
+        self.calls[nth].1 = State::Running {
+            hold,
+            client: Client::Waits,
+            reached: reaches,
+        };
+        match self.model {
+            None => self.plan(reaches + call.takes, Thing::Reply(nth)),
+            Some(_) if reaches == now => self.reaches(nth),
+            Some(_) => self.plan(reaches, Thing::Reaches(nth)),
+        }
+    }
+
+    /// The model begins to work on a call, unless the call was lost on its way.
+    fn reaches(&mut self, nth: usize) {
+        let (Some(model), Some(fragile)) = (&mut self.model, &self.scenario.backend) else {
+            return;
+        };
+        if !self.running.contains(&nth) {
+            return;
+        }
+        let call = self.calls[nth].0;
+        let function = fragile.function(&self.scenario.groups[call.group].function);
+        let now = self.now.as_nanos();
+        if let Start::Down(_) = model.starts(now, nth as u64, function, nanos(call.takes)) {
+            self.running.remove(&nth);
+            self.lands(nth, Outcome::Failed, Ending::Failed);
+        }
+    }
+
+    /// Calls end at the model.
+    fn work_ends(&mut self) {
+        let now = self.now.as_nanos();
+        let ended = self.model.as_mut().map(|model| model.due(now));
+        for ended in ended.into_iter().flatten() {
+            let nth = usize::try_from(ended.id).expect("ids are places in a list");
+            self.running.remove(&nth);
+            match ended.outcome {
+                backends::Outcome::Served => self.lands(nth, Outcome::Served, Ending::Answered),
+                backends::Outcome::Reset | backends::Outcome::Collapsed => {
+                    self.lands(nth, Outcome::Failed, Ending::Failed);
+                }
+            }
+        }
     }
 
     /// A call that found no backend waits again.
@@ -312,14 +382,20 @@ impl World<'_> {
 
     fn lands(&mut self, nth: usize, outcome: Outcome, ending: Ending) {
         let state = mem::replace(&mut self.calls[nth].1, State::Over);
-        let State::Running { hold, client } = state else {
+        let State::Running {
+            hold,
+            client,
+            reached,
+        } = state
+        else {
             unreachable!("a running call is in this state");
         };
         if outcome == Outcome::Served {
             self.scheduler.replied(self.now, &hold);
         }
         self.scheduler.finish(self.now, hold, outcome, None);
-        self.tallies(nth, Tally::landed);
+        let service = (outcome == Outcome::Served).then(|| self.now.since(reached));
+        self.tallies(nth, |tally| tally.landed(service));
         if client == Client::Waits {
             self.ends(nth, ending);
         }

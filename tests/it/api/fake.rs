@@ -16,9 +16,9 @@ use tidegate::call::rate_limit::{
     Allowance, Derive, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
 use tidegate_callers::{
-    CallerId, Charge, Field, FunctionId, Group, Identity, Label, LastCall, Matches, NewCaller,
-    Notes, Patch, Pattern, PatternText, RateLimitId, Row, Span, Table, TableSettings, Usage,
-    UsageNow,
+    CallerId, Charge, DELAYED_MAX, Field, FunctionId, Group, Identity, Label, LastCall, Matches,
+    NewCaller, Notes, Patch, Pattern, PatternText, RateLimitId, Row, Span, Table, TableSettings,
+    Usage, UsageNow,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -26,7 +26,12 @@ use tidegate_limits::bucket::TokenCount;
 use crate::support::{outstanding, window};
 
 const GUEST_LIST: FunctionId = FunctionId(7);
-const PROFILES: [(&str, f64, f64); 2] = [("interactive", 200.0, 20.0), ("poller", 30.0, 3.0)];
+const PROFILES: [(&str, f64, f64); 4] = [
+    ("interactive", 200.0, 20.0),
+    ("poller", 30.0, 3.0),
+    ("batch", 600.0, 5.0),
+    ("quarantine", 5.0, 0.2),
+];
 const AT_REST: PaceState = PaceState {
     achieved: 0.0,
     drawn: 0.0,
@@ -276,6 +281,10 @@ impl CallersSource for Fake {
         let suggestion = usage().suggest(now, derive.span, derive.headroom);
         let suggestion = suggestion.expect("tokens were used");
         let profiles = PROFILES.map(|(name, burst, fill)| (name, fill, burst));
+        let profiles = profiles.into_iter().filter(|(_, fill, burst)| {
+            let late = usage().would_delay(now, derive.span, *fill, *burst);
+            late.is_some_and(|late| late <= DELAYED_MAX)
+        });
         let nearest = suggestion.nearest(profiles);
         Ok(Suggested::new(suggestion.rounded_up(), nearest))
     }

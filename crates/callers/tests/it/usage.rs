@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::random::Random;
-use tidegate_callers::{FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Usage};
+use tidegate_callers::{
+    DELAYED_MAX, FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Usage,
+};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 
@@ -107,26 +109,33 @@ impl Oracle {
     }
 }
 
-/// The least burst with which nothing waits.
+/// The smallest burst that delays nothing, if the calls of a slot come at its start.
 fn least_burst(slots: &[f64], fill: f64) -> f64 {
     let (mut level, mut highest) = (0.0_f64, 0.0_f64);
     for used in slots {
+        highest = highest.max(level + used);
         level = (level + used - 5.0 * fill).max(0.0);
-        highest = highest.max(level);
     }
     highest
 }
 
-/// In how many slots a full bucket comes to be short, if calls are spread evenly over theirs.
+/// In how many slots a full bucket comes to be short, if the calls of a slot come at its start.
 fn short_slots(slots: &[f64], fill: f64, burst: f64) -> usize {
     let mut left = burst;
     let mut short = 0;
     for used in slots {
-        left = (left + 5.0 * fill - used).min(burst);
+        left -= used;
         short += usize::from(left < -1e-9 * burst);
-        left = left.max(0.0);
+        left = (left + 5.0 * fill).min(burst);
     }
     short
+}
+
+/// The most tokens in 13 slots in a row, by the second.
+fn busiest_minute(slots: &[f64]) -> f64 {
+    let window = slots.len().min(13);
+    let sums = slots.windows(window).map(|slots| slots.iter().sum::<f64>());
+    sums.fold(0.0, f64::max) / 60.0
 }
 
 /// A random history, counted by both.
@@ -569,7 +578,7 @@ fn the_worked_examples_come_out() {
                 .suggest(now, span, headroom(factor))
                 .expect("there was usage");
             assert_eq!(format!("{:.2}", suggestion.fill), fill);
-            assert_eq!(format!("{:.2}", suggestion.basis.mean), "2.48");
+            assert_eq!(format!("{:.2}", suggestion.basis.busiest), "2.48");
             assert_eq!(
                 (suggestion.basis.slots, suggestion.basis.short_slots),
                 (12, 0)
@@ -577,7 +586,7 @@ fn the_worked_examples_come_out() {
             if span == Span::Day {
                 // An upper bound, of slots that are kept rounded up.
                 assert!(
-                    suggestion.burst > 49.0 && suggestion.burst < 110.0,
+                    suggestion.burst > 55.0 && suggestion.burst < 120.0,
                     "{suggestion:?}"
                 );
                 assert!(!suggestion.basis.every_slot_known);
@@ -589,11 +598,128 @@ fn the_worked_examples_come_out() {
             let up = suggestion.rounded_up();
             assert_eq!((up.fill, up.burst), rounded);
         };
-        check(1.5, "3.73", "49.1", (3.73, 50.0));
-        if span != Span::Day {
-            check(2.0, "4.97", "30.5", (4.97, 31.0));
+        check(1.0, "2.48", "80.2", (2.49, 81.0));
+        check(2.0, "4.97", "55.3", (4.97, 56.0));
+    }
+}
+
+/// Calls of one token at these moments, in milliseconds.
+fn called(moments: impl Iterator<Item = u64> + Clone) -> Usage {
+    let mut usage = Usage::default();
+    for moment in moments {
+        let now = Timestamp::from_nanos(moment * SECOND / 1000);
+        usage.count(now, FunctionId(0), tokens(1.0));
+    }
+    usage
+}
+
+/// How many of these calls a bucket holds that is full at first, call by call.
+fn held(moments: impl Iterator<Item = u64>, fill: f64, burst: f64) -> usize {
+    let (mut left, mut last) = (burst, 0);
+    let waits = moments.filter(|moment| {
+        left = (left + (moment - last) as f64 / 1000.0 * fill).min(burst) - 1.0;
+        last = *moment;
+        left < -1e-6
+    });
+    waits.count()
+}
+
+const PROFILES: [(&str, f64, f64); 4] = [
+    ("interactive", 20.0, 200.0),
+    ("poller", 3.0, 30.0),
+    ("batch", 5.0, 600.0),
+    ("quarantine", 0.2, 5.0),
+];
+
+/// The profile that an operator is offered.
+fn offered(usage: &Usage, now: Timestamp, span: Span) -> Option<&'static str> {
+    let suggested = usage.suggest(now, span, Headroom::DEFAULT)?;
+    let enough = PROFILES.into_iter().filter(|(_, fill, burst)| {
+        let late = usage.would_delay(now, span, *fill, *burst);
+        late.is_some_and(|late| late <= DELAYED_MAX)
+    });
+    suggested.nearest(enough)
+}
+
+#[test]
+fn sixty_calls_in_one_burst_are_suggested_a_bucket_that_holds_none_of_them() {
+    for start in [1_000_000, 1_002_500, 1_019_000] {
+        let moments = (0..60).map(|call| start + call);
+        let usage = called(moments.clone());
+        // Also when the caller has been idle since.
+        for (later, span) in [
+            (1, Span::FiveMinutes),
+            (240, Span::FiveMinutes),
+            (1, Span::Hour),
+            (3_000, Span::Hour),
+            (1, Span::Day),
+            (80_000, Span::Day),
+        ] {
+            let now = at(start / 1000 + later);
+            let suggested = usage
+                .suggest(now, span, Headroom::DEFAULT)
+                .expect("was used");
+            let it = suggested.rounded_up();
+            let context = format!("{span:?}, {later} s later, {it:?}");
+            assert_eq!(held(moments.clone(), it.fill, it.burst), 0, "{context}");
+            assert!((60.0..=61.0).contains(&it.burst), "{context}");
+            let even = it.basis.every_slot_known.then_some(55.0);
+            assert_eq!(it.basis.even_burst, even, "{context}");
+            assert!((1.0..=1.01).contains(&it.fill), "{context}");
+            // The control: what was answered before, by the mean of the hour.
+            assert_eq!(held(moments.clone(), 0.2, 5.0), 55);
+            assert_eq!(offered(&usage, now, span), Some("batch"), "{context}");
         }
     }
+}
+
+#[test]
+fn a_steady_rate_is_suggested_as_the_fill_with_a_small_burst() {
+    // In line with the slots, and not.
+    for start in [1_020_000, 1_000_000, 1_002_500] {
+        let moments = (0..1_200).map(|call| start + 50 * call);
+        let usage = called(moments.clone());
+        for (later, span) in [
+            (60, Span::FiveMinutes),
+            (240, Span::FiveMinutes),
+            (60, Span::Hour),
+            (3_000, Span::Hour),
+            (60, Span::Day),
+            (80_000, Span::Day),
+        ] {
+            let now = at(start / 1000 + later);
+            let suggested = usage
+                .suggest(now, span, Headroom::DEFAULT)
+                .expect("was used");
+            let it = suggested.rounded_up();
+            let context = format!("from {start}, {span:?}, {later} s later, {it:?}");
+            assert!((20.0..=20.1).contains(&it.fill), "{context}");
+            // What one slot of five seconds has: within it, the moments are not known. The peaks of a
+            // day are kept rounded up.
+            assert!((100.0..=110.0).contains(&it.burst), "{context}");
+            // The calls are spread evenly, so this is the right one.
+            let even = it.basis.every_slot_known.then_some(1.0);
+            assert_eq!(it.basis.even_burst, even, "{context}");
+            assert_eq!(held(moments.clone(), it.fill, 1.0), 0, "{context}");
+            assert_eq!(held(moments.clone(), it.fill, it.burst), 0, "{context}");
+            assert_eq!(offered(&usage, now, span), Some("interactive"), "{context}");
+        }
+    }
+}
+
+#[test]
+fn no_profile_is_offered_that_would_delay_too_many_calls() {
+    // More than any profile fills, for an hour.
+    let moments = (0..90_000).map(|call| 40 * call);
+    let usage = called(moments);
+    let now = at(3_600);
+    assert_eq!(offered(&usage, now, Span::FiveMinutes), None);
+    assert_eq!(offered(&usage, now, Span::Hour), None);
+    let late = usage.would_delay(now, Span::FiveMinutes, 3.0, 30.0);
+    assert_eq!(late, Some(1.0));
+    // An idle caller has used nothing that could be delayed.
+    let later = at(3_600 + 86_400);
+    assert_eq!(usage.would_delay(later, Span::Day, 3.0, 30.0), None);
 }
 
 #[test]
@@ -634,7 +760,7 @@ fn a_headroom_is_from_one_to_a_hundred() {
     for wrong in [0.0, 0.999, -1.5, 100.1, f64::NAN, f64::INFINITY] {
         assert_eq!(Headroom::new(wrong), None, "{wrong}");
     }
-    assert_eq!(Headroom::new(1.5), Some(Headroom::DEFAULT));
+    assert_eq!(Headroom::new(1.0), Some(Headroom::DEFAULT));
 }
 
 #[test]
@@ -699,15 +825,18 @@ fn check_suggestion(
     let most_expensive = most_expensive.unwrap_or(0) as f64 / 1e6;
     assert!(burst >= most_expensive, "{context}");
 
+    let busiest = busiest_minute(used);
+    assert!(fill >= busiest * (1.0 - 1e-9), "{context}");
     if span == Span::Day {
         return;
     }
     let exact = span == Span::FiveMinutes;
-    let mean = used.iter().sum::<f64>() / (5.0 * used.len() as f64);
+    let even = basis.even_burst.expect("every slot is known");
+    assert!(even >= most_expensive && even <= burst, "{context}");
     // Each of a call's corrections may round up by a thousandth.
     let rounding = if exact { 1e-9 } else { 0.01 };
-    assert_near(basis.mean, mean, rounding, seed);
-    assert_near(fill, mean * headroom.get(), rounding, seed);
+    assert_near(basis.busiest, busiest, rounding, seed);
+    assert_near(fill, busiest * headroom.get(), rounding, seed);
     let peak = used.iter().copied().fold(0.0, f64::max);
     assert_near(basis.peak, peak, rounding, seed);
     if exact && burst > most_expensive * 1.0001 {
@@ -741,7 +870,7 @@ fn however_bunched_calls_lie_in_their_slots_the_larger_burst_delays_none() {
             .suggest(now, Span::FiveMinutes, headroom(1.2))
             .expect("was used");
         // At the end of one slot and the start of the next, say, with no time to fill between them.
-        let burst = suggested.burst + 2.0 * 5.0 * suggested.fill;
+        let burst = suggested.burst + 5.0 * suggested.fill;
         let (mut level, mut last) = (burst, 0);
         for (at, cost) in calls {
             let filled = (at - last) as f64 / 1e9 * suggested.fill;
@@ -780,12 +909,7 @@ fn a_day_is_bounded_from_above_and_not_absurdly() {
 
 #[test]
 fn the_nearest_profile_is_nearest_by_ratio() {
-    let profiles = [
-        ("interactive", 20.0, 200.0),
-        ("poller", 3.0, 30.0),
-        ("batch", 5.0, 600.0),
-        ("quarantine", 0.2, 5.0),
-    ];
+    let profiles = PROFILES;
     let (usage, now) = used(&WORKED);
     let suggested = usage
         .suggest(now, Span::Hour, Headroom::DEFAULT)
@@ -799,6 +923,11 @@ fn the_nearest_profile_is_nearest_by_ratio() {
         suggestion.nearest(profiles)
     };
     assert_eq!(suggested.nearest(profiles), Some("poller"));
+    let enough = profiles.into_iter().filter(|(_, fill, burst)| {
+        let late = usage.would_delay(now, Span::Hour, *fill, *burst);
+        late.expect("was used") <= DELAYED_MAX
+    });
+    assert_eq!(suggested.nearest(enough), Some("batch"), "a poller waits");
     assert_eq!(nearest(20.0, 200.0), Some("interactive"));
     assert_eq!(nearest(4.0, 700.0), Some("batch"));
     assert_eq!(nearest(1e-6, 1e-6), Some("quarantine"));

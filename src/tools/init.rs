@@ -1,0 +1,639 @@
+//! `tidegate init`: writes a first config, with the reason for each value.
+//!
+//! Values come from sdkserver's `zvmsdk.conf`, from the advice of logs, or from flags and questions. A
+//! limit per window that none of these gives is asked for: a number that suits some backend would break
+//! another one.
+
+mod ask;
+mod draft;
+mod learned;
+mod zvmsdk;
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub use self::ask::Answers;
+use self::ask::Question;
+use self::draft::{Draft, Value};
+use self::learned::{FromLogs, Learned, learn};
+use self::zvmsdk::SdkServer;
+use super::advise::read::{Format, Reading};
+use super::failed;
+use crate::config::{self, DEFAULT_PATH};
+
+const LISTEN: &str = "[[listen]]";
+const BACKEND: &str = "[backend]";
+const LIMITS: &str = "[limits]";
+const QUEUE: &str = "[queue]";
+/// How long a call may wait behind Apache, which gives up after 60 s.   seconds
+const BEHIND_APACHE: u32 = 50;
+/// The default of the design.   calls
+const OUTSTANDING: u64 = 10;
+const WORKERS: u64 = 64;
+
+/// The arguments of `tidegate init`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Arguments {
+    /// The config of the z/VM SDK server, /etc/zvmsdk/zvmsdk.conf
+    #[arg(long, value_name = "FILE")]
+    pub zvmsdk_conf: Option<PathBuf>,
+    /// What the backend speaks: sdkserver's socket protocol, HTTP, or anything else over TCP
+    #[arg(long)]
+    pub protocol: Option<Protocol>,
+    /// What answers HTTP: the z/VM SDK server (sdkwsgi), or any other server
+    #[arg(long)]
+    pub kind: Option<Kind>,
+    /// Where the backend listens once Tidegate is in front of it
+    #[arg(long, value_name = "HOST:PORT")]
+    pub backend: Option<String>,
+    /// Where Tidegate listens
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// Calls per second: 30, or "total:30, guest_list:10", or off
+    #[arg(long, value_name = "CALLS")]
+    pub per_window: Option<PerWindow>,
+    /// Calls at the backend at once
+    #[arg(long, value_name = "CALLS")]
+    pub at_once: Option<u32>,
+    /// Logs to learn from: Apache's, nginx's, HAProxy's, or Tidegate's
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub log: Vec<PathBuf>,
+    /// The LogFormat of Apache or the log_format of nginx, if it is not a usual one
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+    /// The file to write; `-` is standard output
+    #[arg(long, short, value_name = "FILE", default_value = DEFAULT_PATH)]
+    pub out: PathBuf,
+    /// Replace the file if it is there
+    #[arg(long)]
+    pub force: bool,
+    /// Ask nothing that has a default
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// What the backend speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Protocol {
+    /// The socket protocol of sdkserver.
+    Socket,
+    /// HTTP.
+    Http,
+    /// Any other protocol.
+    Tcp,
+}
+
+/// Which HTTP server the backend is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// sdkwsgi of the z/VM SDK server.
+    Zvm,
+    /// Any other one.
+    Http,
+}
+
+/// Calls per window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PerWindow {
+    /// No limit per window.
+    Off,
+    /// As the option has it: `total:30, guest_list:10`.
+    Calls(String),
+}
+
+impl std::str::FromStr for PerWindow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        match text.parse::<u32>() {
+            _ if text == "off" => Ok(Self::Off),
+            Ok(1..) => Ok(Self::Calls(format!("total:{text}"))),
+            Err(_) if text.starts_with("total") => Ok(Self::Calls(text.to_owned())),
+            _ => Err(format!(
+                "`{text}` is not a number above 0, \"total:30, guest_list:10\" or off"
+            )),
+        }
+    }
+}
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The config.
+    pub text: String,
+    /// How logs were read, warnings, and what to do next.
+    pub notes: Vec<String>,
+}
+
+/// Runs the command. Exit code 0 if the config is written, 1 if not, 2 if a file cannot be read.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    let (mut input, mut output) = (io::stdin().lock(), io::stderr());
+    let mut answers = match is_terminal && !arguments.yes {
+        true => Answers::Terminal {
+            input: &mut input,
+            output: &mut output,
+        },
+        false => Answers::Flags,
+    };
+    match init(arguments, &mut answers) {
+        Ok(Done { text, notes }) => {
+            if arguments.out == Path::new("-") {
+                let _ = io::stdout().write_all(text.as_bytes());
+            }
+            for note in notes {
+                eprintln!("{note}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(why) => failed(why),
+    }
+}
+
+/// Makes the config and writes it.
+///
+/// # Errors
+///
+/// What is missing or wrong. Then no file was written.
+pub fn init(arguments: &Arguments, answers: &mut Answers<'_>) -> Result<Done, String> {
+    let out = &arguments.out;
+    let is_file = out != Path::new("-");
+    if is_file && !arguments.force && out.exists() {
+        return Err(format!(
+            "{} is there already; --force replaces it",
+            out.display()
+        ));
+    }
+    let sdk = match &arguments.zvmsdk_conf {
+        Some(path) => Some(read_sdk(path)?),
+        None => None,
+    };
+    let learned = match arguments.log.is_empty() {
+        true => FromLogs::default(),
+        false => {
+            let reading = Reading {
+                format: arguments.log_format.clone(),
+                seed: 1,
+            };
+            let given = sdk.as_ref().and_then(|sdk| sdk.threshold_seconds);
+            learn(&arguments.log, &reading, given.unwrap_or(BEHIND_APACHE))?
+        }
+    };
+    let place = place(arguments, answers, sdk.as_ref(), learned.is_zvm)?;
+    let mut draft = Draft::default();
+    place.write(&mut draft);
+    limits(
+        arguments,
+        answers,
+        &place,
+        sdk.as_ref(),
+        &learned,
+        &mut draft,
+    )?;
+    let text = draft.text();
+    let mut notes: Vec<String> = learned.notes.clone();
+    match config::read(&text, &out.display().to_string(), std::iter::empty()) {
+        Ok(checked) if checked.warnings.is_empty() => {}
+        Ok(checked) => notes.push(checked.warnings.render(false).trim_end().to_owned()),
+        Err(problems) => {
+            return Err(format!(
+                "these values make no config:\n{}",
+                problems.render(false)
+            ));
+        }
+    }
+    if is_file {
+        if answers.is_person() {
+            let name = out.display();
+            let yes = Question {
+                text: &format!("\n{text}\nWrite this to {name}? (yes or no)"),
+                flag: "--yes",
+                default: Some("yes"),
+            };
+            let is_meant = answers.ask(yes, |answer| match answer {
+                "y" | "yes" => Ok(true),
+                "n" | "no" => Ok(false),
+                _ => Err("yes or no".to_owned()),
+            })?;
+            if !is_meant {
+                return Err("nothing was written".to_owned());
+            }
+        }
+        write(out, &text, arguments.force)
+            .map_err(|cause| format!("cannot write {}: {cause}", out.display()))?;
+    }
+    notes.push(place.next(out));
+    Ok(Done { text, notes })
+}
+
+fn read_sdk(path: &Path) -> Result<SdkServer, String> {
+    let name = path.display();
+    let unread = |cause: io::Error| format!("cannot read {name}: {cause}");
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(unread)?;
+    file.take(zvmsdk::BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(unread)?;
+    if text.len() as u64 > zvmsdk::BYTES_MAX {
+        return Err(format!("{name} has more than {} bytes", zvmsdk::BYTES_MAX));
+    }
+    SdkServer::read(&text)
+        .map_err(|why| format!("{name}: {why}; sdkserver does not start with it either"))
+}
+
+/// Where Tidegate stands.
+#[derive(Debug)]
+struct Place {
+    protocol: Protocol,
+    is_zvm: bool,
+    /// Where sdkserver listened before, if it has to move.
+    moves_from: Option<String>,
+    listen: String,
+    backend: String,
+    why_listen: String,
+    why_backend: String,
+}
+
+fn place(
+    arguments: &Arguments,
+    answers: &mut Answers<'_>,
+    sdk: Option<&SdkServer>,
+    logs_are_zvm: bool,
+) -> Result<Place, String> {
+    let protocol = match arguments.protocol {
+        Some(protocol) => protocol,
+        None => {
+            let question = Question {
+                text: "What does the backend speak: socket (sdkserver), http, or tcp?",
+                flag: "--protocol",
+                default: sdk.map(|_| "socket"),
+            };
+            answers.ask(question, |answer| {
+                <Protocol as clap::ValueEnum>::from_str(answer, true)
+                    .map_err(|_| "socket, http or tcp".to_owned())
+            })?
+        }
+    };
+    let is_zvm = match (protocol, arguments.kind) {
+        (Protocol::Socket, _) | (Protocol::Http, Some(Kind::Zvm)) => true,
+        (Protocol::Tcp, _) | (Protocol::Http, Some(Kind::Http)) => false,
+        (Protocol::Http, None) if sdk.is_some() || logs_are_zvm => true,
+        (Protocol::Http, None) => {
+            let question = Question {
+                text: "Which HTTP server is it: zvm (sdkwsgi of the z/VM SDK server), or http (any other)?",
+                flag: "--kind",
+                default: Some("http"),
+            };
+            let kind = answers.ask(question, |answer| {
+                <Kind as clap::ValueEnum>::from_str(answer, true)
+                    .map_err(|_| "zvm or http".to_owned())
+            })?;
+            kind == Kind::Zvm
+        }
+    };
+    match (protocol, sdk) {
+        (Protocol::Socket, Some(sdk)) => between(arguments, sdk),
+        _ => in_front(arguments, answers, protocol, is_zvm),
+    }
+}
+
+/// Between the clients of sdkserver and sdkserver: one of the two ports changes.
+fn between(arguments: &Arguments, sdk: &SdkServer) -> Result<Place, String> {
+    let host = sdk.bind_addr.clone().unwrap_or_else(|| "127.0.0.1".into());
+    let port = sdk.bind_port.unwrap_or(2000);
+    let own = format!("{host}:{port}");
+    let said = match (&sdk.bind_addr, sdk.bind_port) {
+        (None, None) => "zvmsdk.conf names no address, and these are sdkserver's defaults",
+        _ => "bind_addr and bind_port of zvmsdk.conf",
+    };
+    let reached = if host == "0.0.0.0" {
+        "127.0.0.1"
+    } else {
+        &host
+    };
+    let listens_elsewhere = arguments.listen.as_ref().filter(|listen| **listen != own);
+    if let Some(listen) = listens_elsewhere {
+        return Ok(Place {
+            protocol: Protocol::Socket,
+            is_zvm: true,
+            moves_from: None,
+            listen: listen.clone(),
+            backend: arguments
+                .backend
+                .clone()
+                .unwrap_or(format!("{reached}:{port}")),
+            why_listen: "As given. Clients of sdkserver must come here.".into(),
+            why_backend: format!("Where sdkserver listens: {said}."),
+        });
+    }
+    let next = port
+        .checked_add(1)
+        .ok_or("--backend is needed: sdkserver has the last port")?;
+    let backend = arguments
+        .backend
+        .clone()
+        .unwrap_or(format!("{reached}:{next}"));
+    Ok(Place {
+        protocol: Protocol::Socket,
+        is_zvm: true,
+        why_backend: format!("Where sdkserver must move: it listens at {own} today."),
+        why_listen: format!("Where clients look for sdkserver: {said}."),
+        moves_from: Some(own.clone()),
+        listen: own,
+        backend,
+    })
+}
+
+/// In front of a backend that stays where it is, or of one that is already where it must be.
+fn in_front(
+    arguments: &Arguments,
+    answers: &mut Answers<'_>,
+    protocol: Protocol,
+    is_zvm: bool,
+) -> Result<Place, String> {
+    let usual = match (protocol, is_zvm) {
+        (Protocol::Socket, _) => Some("127.0.0.1:2001"),
+        (Protocol::Http, true) => Some("127.0.0.1:8080"),
+        _ => None,
+    };
+    let backend = match &arguments.backend {
+        Some(backend) => address(backend)?,
+        None => {
+            let question = Question {
+                text: "Where does the backend listen, as HOST:PORT?",
+                flag: "--backend",
+                default: usual,
+            };
+            answers.ask(question, address)?
+        }
+    };
+    let port = backend
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.parse::<u16>().ok());
+    let usual = match (protocol, is_zvm) {
+        (Protocol::Socket, _) => Some("127.0.0.1:2000".to_owned()),
+        (Protocol::Http, true) => Some("0.0.0.0:8081".to_owned()),
+        _ => port
+            .and_then(|it| it.checked_add(1))
+            .map(|port| format!("127.0.0.1:{port}")),
+    };
+    let listen = match &arguments.listen {
+        Some(listen) => address(listen)?,
+        None => {
+            let question = Question {
+                text: "Where shall Tidegate listen, as ADDRESS:PORT?",
+                flag: "--listen",
+                default: usual.as_deref(),
+            };
+            answers.ask(question, address)?
+        }
+    };
+    let reach = match listen.starts_with("127.") {
+        true => "Clients on this machine reach it; write 0.0.0.0 for all clients.",
+        false => "Clients must come here instead of to the backend.",
+    };
+    Ok(Place {
+        protocol,
+        is_zvm,
+        moves_from: None,
+        listen,
+        backend,
+        why_listen: reach.into(),
+        why_backend: "The server behind Tidegate.".into(),
+    })
+}
+
+/// `host:port`, also with `http://` in front.
+fn address(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let bare = text
+        .strip_prefix("http://")
+        .unwrap_or(text)
+        .trim_end_matches('/');
+    let is_sound = bare.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !host.contains(['/', '@']) && port.parse::<u16>().is_ok_and(|it| it > 0)
+    });
+    match is_sound {
+        true => Ok(bare.to_owned()),
+        false => Err("write it as HOST:PORT, such as 127.0.0.1:8080".to_owned()),
+    }
+}
+
+impl Place {
+    fn write(&self, draft: &mut Draft) {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let name = match (self.protocol, self.is_zvm) {
+            (Protocol::Socket, _) => "sdkserver",
+            (Protocol::Http, true) => "sdkwsgi",
+            _ => "main",
+        };
+        draft.set(LISTEN, "name", text(name), "Its name in logs and metrics.");
+        draft.set(LISTEN, "bind", text(&self.listen), &*self.why_listen);
+        let (protocol, backend) = match self.protocol {
+            Protocol::Socket => ("socket", self.backend.clone()),
+            Protocol::Http => ("http", format!("http://{}", self.backend)),
+            Protocol::Tcp => ("tcp", self.backend.clone()),
+        };
+        draft.set(
+            LISTEN,
+            "protocol",
+            text(protocol),
+            "Other protocols are refused.",
+        );
+        if self.protocol == Protocol::Http {
+            let (kind, why) = match self.is_zvm {
+                true => ("zvm", "Its routes are those of sdkwsgi."),
+                false => ("http", "Its routes have no names; add them with [[route]]."),
+            };
+            draft.set(BACKEND, "kind", text(kind), why);
+        }
+        draft.set(BACKEND, protocol, Value::Text(backend), &*self.why_backend);
+    }
+
+    /// What to do with the config.
+    fn next(&self, out: &Path) -> String {
+        let path = out.display();
+        let port = self.listen.rsplit(':').next().unwrap_or_default();
+        let switch = match (self.protocol, self.is_zvm, &self.moves_from) {
+            (_, _, Some(from)) => format!(
+                "move sdkserver from {from} to {}, and start Tidegate at once: \
+                 packaging/sdkserver-behind-tidegate.conf has the steps",
+                self.backend
+            ),
+            (Protocol::Http, true, _) => format!(
+                "start it, then write in nova.conf on the compute node, section [zvm]: \
+                 cloud_connector_url = http://SDK-HOST:{port}"
+            ),
+            _ => format!(
+                "start it, then let clients come to port {port} instead of {}",
+                self.backend
+            ),
+        };
+        format!(
+            "next:\n  1. tidegate check --config {path}\n  2. {switch}\n  3. after a day, ask again: \
+             tidegate advise its access log"
+        )
+    }
+}
+
+/// The limits and the queue: first what is given, then what the file says, then the logs, then defaults.
+fn limits(
+    arguments: &Arguments,
+    answers: &mut Answers<'_>,
+    place: &Place,
+    sdk: Option<&SdkServer>,
+    learned: &FromLogs,
+    draft: &mut Draft,
+) -> Result<(), String> {
+    const FROM_FILE: &str = "From zvmsdk.conf.";
+    const AS_GIVEN: &str = "As given.";
+    let unset = SdkServer::default();
+    let sdk = sdk.unwrap_or(&unset);
+    let from_file = |value: Option<u32>| {
+        value.map(|value| Learned {
+            value: value.into(),
+            why: FROM_FILE.into(),
+        })
+    };
+    let given = arguments.at_once.map(|value| Learned {
+        value: value.into(),
+        why: AS_GIVEN.into(),
+    });
+    let mut outstanding = given
+        .or(from_file(sdk.outstanding))
+        .or(learned.outstanding.clone())
+        .unwrap_or(Learned {
+            value: OUTSTANDING,
+            why: "The default: neither zvmsdk.conf nor a log gives a better number.".into(),
+        });
+    let workers = sdk.max_worker_count.map(u64::from).filter(|it| *it > 0);
+    if let Some(workers) = workers.filter(|workers| outstanding.value > *workers) {
+        outstanding = Learned {
+            value: workers,
+            why: format!(
+                "max_worker_count of zvmsdk.conf: sdkserver works on no more at once. Without it, {}: {}",
+                outstanding.value, outstanding.why
+            ),
+        };
+    }
+    per_window(arguments, answers, sdk, learned, draft)?;
+    let at_once = outstanding.value;
+    let number = Value::Number;
+    draft.set(
+        LIMITS,
+        "smapi_max_outstanding_requests",
+        number(at_once),
+        outstanding.why,
+    );
+    let threshold = from_file(sdk.threshold_seconds).or(learned.threshold_seconds.clone());
+    let behind_apache = Learned {
+        value: BEHIND_APACHE.into(),
+        why: "Below the 60 s after which the Apache of sdkwsgi gives up.".into(),
+    };
+    if let Some(threshold) = threshold.or(place.is_zvm.then_some(behind_apache)) {
+        let key = "smapi_request_postpone_threshold_seconds";
+        draft.set(LIMITS, key, number(threshold.value), threshold.why);
+    }
+    let queue = sdk.request_queue_size.filter(|it| *it > 0).map(u64::from);
+    let deeper = learned
+        .capacity
+        .clone()
+        .filter(|it| it.value > queue.unwrap_or(4096));
+    match (deeper, queue) {
+        (Some(deeper), _) => draft.set(QUEUE, "capacity", number(deeper.value), deeper.why),
+        (None, Some(queue)) => {
+            let why = "request_queue_size of zvmsdk.conf. Here a waiting call costs only memory, and \
+                       the default is 4096: leave the line out for larger storms.";
+            draft.set(QUEUE, "capacity", number(queue), why);
+        }
+        (None, None) => {}
+    }
+    match workers {
+        Some(workers) => {
+            let why = "max_worker_count of zvmsdk.conf.";
+            draft.set(QUEUE, "workers", number(workers), why);
+        }
+        None if at_once > WORKERS => {
+            let why = "As many as smapi_max_outstanding_requests.";
+            draft.set(QUEUE, "workers", number(at_once), why);
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+/// The window and the calls in it.
+fn per_window(
+    arguments: &Arguments,
+    answers: &mut Answers<'_>,
+    sdk: &SdkServer,
+    learned: &FromLogs,
+    draft: &mut Draft,
+) -> Result<(), String> {
+    const WINDOW: &str = "smapi_rate_limit_window_size_seconds";
+    const CALLS: &str = "smapi_rate_limit_per_window";
+    let is_off = sdk.window_seconds == Some(0) && arguments.per_window.is_none();
+    if is_off {
+        let why = "From zvmsdk.conf: no limit per window.";
+        draft.set(LIMITS, WINDOW, Value::Number(0), why);
+        return Ok(());
+    }
+    let window = sdk
+        .window_seconds
+        .filter(|it| *it > 0)
+        .map(|seconds| Learned {
+            value: seconds.into(),
+            why: "From zvmsdk.conf.".into(),
+        });
+    let of_log = learned
+        .window_seconds
+        .clone()
+        .zip(learned.per_window.clone());
+    let (window, per_window, why) = match (&arguments.per_window, &sdk.per_window, of_log) {
+        (Some(given), _, _) => (window, given.clone(), "As given.".to_owned()),
+        (None, Some(calls), _) => {
+            let calls = PerWindow::Calls(calls.split_whitespace().collect::<Vec<_>>().join(" "));
+            (window, calls, "From zvmsdk.conf.".to_owned())
+        }
+        // Both from the log: its number is for its own window.
+        (None, None, Some((of_window, calls))) if window.is_none() => {
+            let text = format!("total:{}", calls.value);
+            (Some(of_window), PerWindow::Calls(text), calls.why)
+        }
+        _ => {
+            let question = Question {
+                text: "How many calls may start in each window of a second at most? A number, or off",
+                flag: "--per-window",
+                default: None,
+            };
+            let asked = answers.ask(question, str::parse)?;
+            (window, asked, "As answered.".to_owned())
+        }
+    };
+    match per_window {
+        PerWindow::Off => draft.set(LIMITS, WINDOW, Value::Number(0), "No limit per window."),
+        PerWindow::Calls(calls) => {
+            if let Some(window) = window {
+                draft.set(LIMITS, WINDOW, Value::Number(window.value), window.why);
+            }
+            draft.set(LIMITS, CALLS, Value::Text(calls), why);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the file with permissions for its owner and group alone.
+fn write(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o640);
+    if !replaces {
+        return options.open(path)?.write_all(text.as_bytes());
+    }
+    let beside = path.with_extension(format!("new-{}", std::process::id()));
+    options.open(&beside)?.write_all(text.as_bytes())?;
+    fs::rename(&beside, path)
+}

@@ -1,0 +1,246 @@
+//! What a scheduler was given besides calls, as a log has it.
+
+use std::time::Duration;
+
+use tidegate_limits::call::BucketId;
+use tidegate_limits::quota::{Question, Record, RecordError, Standing, StoreReply};
+use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_limits::scheduler::{Supplier, Supply};
+use tidegate_limits::{Fill, Timestamp};
+
+use super::line::{Costs, Gate, Rule};
+use super::names::{Name, Names};
+
+/// A line of the gate. The rare ones with much content are in boxes, so that a log with as many of
+/// the others as calls fits into memory.
+#[derive(Debug, PartialEq)]
+pub(super) struct Given {
+    /// Since the start of the process.   ns
+    pub(super) at: u64,
+    /// It was given before, and is in the log again for replays that begin here.
+    pub(super) again: bool,
+    pub(super) what: Event,
+}
+
+/// What was given.
+#[derive(Debug, PartialEq)]
+pub(super) enum Event {
+    Start(Box<Configured>),
+    Reload(Box<Configured>),
+    Checkpoint(Box<Configured>),
+    /// Costs of calls, which decide the pools of paced limits.
+    Costs(Box<[Costs]>),
+    Supply(Box<Supplied>),
+    Fill(Box<(BucketId, Supply<Fill>)>),
+    Bucket(Box<(BucketId, Rule)>),
+    BucketGone(BucketId),
+    /// The quotas of the config.
+    Quotas,
+    QuotaRule(Box<(Key, Option<Figures>)>),
+    QuotaNodes(u32),
+    StoreTime(Box<StoreTime>),
+    QuotaAnswer(Box<Answered>),
+    QuotaChanged(Box<Key>),
+    StoreBack,
+    Woke,
+    End,
+}
+
+/// A config, as a line has it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Configured {
+    pub(super) phase: Duration,
+    pub(super) seed: u64,
+    pub(super) fingerprint: String,
+    /// `None` if it is too long for a line.
+    pub(super) text: Option<String>,
+    /// The costs in force, of the calls that meet paced limits. `None` in lines of older versions.
+    pub(super) costs: Option<Vec<Costs>>,
+}
+
+/// What a limit may give out.
+#[derive(Debug, PartialEq)]
+pub(super) struct Supplied {
+    pub(super) limit: Name,
+    pub(super) by: Supplier,
+    pub(super) supply: Supply,
+}
+
+/// The key of a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) quota: Name,
+    pub(super) key: Name,
+}
+
+/// The rule of a key of its own, where it differs from that of its quota.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figures {
+    pub(super) total: u64,
+    pub(super) base: Option<u64>,
+}
+
+/// The answer of a store of quotas.
+#[derive(Debug, PartialEq)]
+pub(super) struct Answered {
+    pub(super) key: Key,
+    pub(super) question: Question,
+    pub(super) reply: StoreReply,
+    pub(super) entropy: u64,
+    pub(super) time: StoreTime,
+}
+
+impl Given {
+    /// Of a line; `None` if it cannot be read.
+    pub(super) fn of(gate: &Gate, names: &mut Names) -> Option<Self> {
+        Some(Self {
+            at: gate.at_ns,
+            again: gate.again,
+            what: Event::of(gate, names)?,
+        })
+    }
+}
+
+impl Event {
+    fn of(gate: &Gate, names: &mut Names) -> Option<Self> {
+        let configured = || Box::new(Configured::of(gate));
+        let bucket = gate.bucket.map(BucketId);
+        let mut key = || {
+            Some(Key {
+                quota: names.of(gate.limit.as_deref()?),
+                key: names.of(gate.key.as_deref()?),
+            })
+        };
+        Some(match &*gate.event {
+            "start" => Self::Start(configured()),
+            "reload" => Self::Reload(configured()),
+            "checkpoint" => Self::Checkpoint(configured()),
+            "costs" => Self::Costs(gate.costs.as_ref()?.clone().into()),
+            "supply" => Self::Supply(Box::new(Supplied {
+                limit: names.of(gate.limit.as_deref()?),
+                by: match gate.by.as_deref()? {
+                    "health" => Supplier::Health,
+                    _ => Supplier::Coordinator,
+                },
+                supply: supply(gate),
+            })),
+            "fill" => Self::Fill(Box::new((bucket?, fill(gate)))),
+            "bucket" => Self::Bucket(Box::new((bucket?, gate.rule.clone()?))),
+            "bucket_gone" => Self::BucketGone(bucket?),
+            "quotas" => Self::Quotas,
+            "quota_rule" => {
+                let base = gate.base;
+                let figures = gate.total.map(|total| Figures { total, base });
+                Self::QuotaRule(Box::new((key()?, figures)))
+            }
+            "quota_nodes" => Self::QuotaNodes(gate.nodes?),
+            "store_time" => Self::StoreTime(Box::new(store_time(gate)?)),
+            "quota_answer" => Self::QuotaAnswer(Box::new(Answered {
+                key: key()?,
+                question: Question::numbered(gate.question?),
+                reply: reply(gate)?,
+                entropy: gate.entropy?,
+                time: store_time(gate)?,
+            })),
+            "quota_changed" => Self::QuotaChanged(Box::new(key()?)),
+            "store_back" => Self::StoreBack,
+            "end" => Self::End,
+            // A later version may have more, which changes nothing that this one knows of.
+            _ => Self::Woke,
+        })
+    }
+
+    /// The config, if this is one.
+    pub(super) fn configured(&self) -> Option<&Configured> {
+        match self {
+            Self::Start(it) | Self::Reload(it) | Self::Checkpoint(it) => Some(it),
+            _ => None,
+        }
+    }
+
+    /// Whether this is of the store of quotas.
+    pub(super) const fn is_of_quotas(&self) -> bool {
+        matches!(
+            self,
+            Self::Quotas
+                | Self::QuotaRule(_)
+                | Self::QuotaNodes(_)
+                | Self::StoreTime(_)
+                | Self::QuotaAnswer(_)
+                | Self::QuotaChanged(_)
+                | Self::StoreBack
+        )
+    }
+}
+
+impl Configured {
+    fn of(gate: &Gate) -> Self {
+        let seed = gate.seed.as_deref();
+        let seed = seed.and_then(|seed| u64::from_str_radix(seed, 16).ok());
+        Self {
+            phase: Duration::from_nanos(gate.phase_ns.unwrap_or(0)),
+            seed: seed.unwrap_or(0),
+            fingerprint: gate.fingerprint.clone().unwrap_or_default(),
+            text: gate.config.clone(),
+            costs: gate.costs.clone(),
+        }
+    }
+}
+
+fn supply(gate: &Gate) -> Supply {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it was written from a u32"
+    )]
+    let then = gate.then.unwrap_or(0.0) as u32;
+    let expires_at = gate.until_ns.map(Timestamp::from_nanos);
+    let of = |capacity| Supply::Capacity {
+        capacity,
+        expires_at,
+        then,
+    };
+    gate.capacity.map_or(Supply::Configured, of)
+}
+
+fn fill(gate: &Gate) -> Supply<Fill> {
+    let fill = |fill: Option<f64>| fill.and_then(|fill| Fill::new(fill).ok());
+    match (fill(gate.fill), fill(gate.then)) {
+        (Some(capacity), Some(then)) => Supply::Capacity {
+            capacity,
+            expires_at: gate.until_ns.map(Timestamp::from_nanos),
+            then,
+        },
+        _ => Supply::Configured,
+    }
+}
+
+fn store_time(gate: &Gate) -> Option<StoreTime> {
+    Some(StoreTime::between(
+        Timestamp::from_nanos(gate.seen_ns?),
+        Duration::from_nanos(gate.earliest_ns?),
+        gate.latest_ns.map_or(Duration::MAX, Duration::from_nanos),
+    ))
+}
+
+/// What a store answered. Of a record that cannot be read, only that is known.
+fn reply(gate: &Gate) -> Option<StoreReply> {
+    Some(match gate.reply.as_deref()? {
+        "time" => StoreReply::Time,
+        "absent" => StoreReply::Stands(Standing::Absent),
+        "record" => StoreReply::Stands(Standing::Record {
+            version: Version(gate.version?),
+            record: Record::parse(gate.record.as_deref()?.as_bytes()).ok()?,
+        }),
+        "unreadable" => StoreReply::Stands(Standing::Unreadable {
+            error: RecordError::Foreign,
+        }),
+        "written" => StoreReply::Written(Version(gate.version?)),
+        "unknown" => StoreReply::Unknown,
+        "unavailable" => StoreReply::Unavailable,
+        "late" => StoreReply::Late,
+        "not_yet" => StoreReply::NotYet,
+        "dropped" => StoreReply::Dropped,
+        _ => return None,
+    })
+}

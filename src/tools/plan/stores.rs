@@ -1,0 +1,298 @@
+//! The store of quotas in a free run.
+//!
+//! The questions of a free run are others than those of the log, so the log's answers do not fit them.
+//! But they show what the other sidecars drew: what was missing from a record that this sidecar did
+//! not draw itself. In a free run the store holds this sidecar's own draws, and of the others those
+//! of the log, at the same instants. It takes as long to answer as it did, and fails when it did.
+
+use foldhash::HashMap;
+use tidegate_limits::call::QuotaKey;
+use tidegate_limits::quota::{Question, Record, Standing, StoreReply, Version, Write};
+use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion};
+
+use super::given::Answered;
+
+/// An answer takes at least this long, so that a question without an answer is not asked for ever
+/// at one instant.   ns
+const LATENCY_MIN: u64 = 100_000;
+
+/// What a log shows of the store.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    keys: HashMap<QuotaKey, KeySeen>,
+    /// Since when the store failed with this, or did not.
+    failures: Vec<(u64, Option<StoreReply>)>,
+    waited: u64,
+    answers: u64,
+    /// Questions without an answer so far: when they were asked, and what they write.
+    open: HashMap<(QuotaKey, Question), (u64, Option<Write>)>,
+}
+
+/// What a log shows of one key.
+#[derive(Debug, Default)]
+struct KeySeen {
+    last: Option<Record>,
+    others: Vec<Others>,
+}
+
+/// What other sidecars have drawn of a window until an instant. Less than before, if they returned
+/// some.
+#[derive(Clone, Copy, Debug)]
+struct Others {
+    at: u64,
+    window: u64,
+    drew: i64,
+}
+
+impl Seen {
+    /// The fed scheduler has asked this.
+    pub(super) fn asked(&mut self, at: u64, question: QuotaQuestion) {
+        let QuotaQuestion { of, ask, .. } = question;
+        let (question, write) = match ask {
+            QuotaAsk::Time(question) | QuotaAsk::Read(question) => (question, None),
+            QuotaAsk::Write(question, write) => (question, Some(write)),
+            QuotaAsk::Watch(_) => return,
+        };
+        self.open.insert((of, question), (at, write));
+    }
+
+    /// The log has this answer.
+    pub(super) fn answered(&mut self, at: u64, of: QuotaKey, answer: &Answered) {
+        let asked = self.open.remove(&(of.clone(), answer.question));
+        if let Some((since, _)) = asked {
+            self.waited += at.saturating_sub(since);
+            self.answers += 1;
+        }
+        let failure = match answer.reply {
+            StoreReply::Unknown | StoreReply::Unavailable => Some(answer.reply),
+            StoreReply::Late | StoreReply::NotYet => Some(answer.reply),
+            _ => None,
+        };
+        if self
+            .failures
+            .last()
+            .map_or(failure.is_some(), |(_, last)| *last != failure)
+        {
+            self.failures.push((at, failure));
+        }
+        let key = self.keys.entry(of).or_default();
+        match (answer.reply, asked.and_then(|(_, write)| write)) {
+            (StoreReply::Stands(Standing::Record { record, .. }), _) => key.stands(at, record),
+            (StoreReply::Written(_), Some(write)) => key.last = Some(write.record),
+            _ => {}
+        }
+    }
+
+    /// How long an answer took.   ns
+    pub(super) fn latency(&self) -> u64 {
+        let mean = self.waited.checked_div(self.answers).unwrap_or(0);
+        mean.max(LATENCY_MIN)
+    }
+
+    fn failure(&self, at: u64) -> Option<StoreReply> {
+        let before = self.failures.partition_point(|(since, _)| *since <= at);
+        self.failures.get(before.checked_sub(1)?)?.1
+    }
+
+    /// What others had drawn of a window then.
+    fn others(&self, of: &QuotaKey, window: u64, at: u64) -> i64 {
+        let Some(key) = self.keys.get(of) else {
+            return 0;
+        };
+        let before = key.others.partition_point(|others| others.at <= at);
+        let mut before = key.others[..before].iter().rev();
+        before
+            .find(|it| it.window == window)
+            .map_or(0, |it| it.drew)
+    }
+
+    /// When a record is next changed by others.   ns
+    pub(super) fn next_change(&self, of: &QuotaKey, at: u64) -> Option<u64> {
+        let others = &self.keys.get(of)?.others;
+        let next = others.partition_point(|others| others.at <= at);
+        others.get(next).map(|others| others.at)
+    }
+}
+
+impl KeySeen {
+    /// The store contains this record.
+    fn stands(&mut self, at: u64, record: Record) {
+        let tokens = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+        let window = record.window();
+        let full = record.total() - record.reserved();
+        let before = self.last.filter(|last| last.window() == window);
+        let missing = tokens(before.map_or(full, |last| last.left())) - tokens(record.left());
+        let of_window = self.others.last().filter(|others| others.window == window);
+        let drew = of_window.map_or(0, |others| others.drew) + missing;
+        if missing != 0 {
+            self.others.push(Others { at, window, drew });
+        }
+        self.last = Some(record);
+    }
+}
+
+/// The store in a free run.
+pub(super) struct Store<'t> {
+    seen: &'t Seen,
+    records: HashMap<QuotaKey, Kept>,
+}
+
+struct Kept {
+    version: Version,
+    record: Record,
+    /// What others drew of its window and is taken into account.
+    others: i64,
+}
+
+impl<'t> Store<'t> {
+    pub(super) fn new(seen: &'t Seen) -> Self {
+        Self {
+            seen,
+            records: HashMap::default(),
+        }
+    }
+
+    /// The answer to a question, at the instant at which it comes; `None` to one that has none.
+    pub(super) fn answer(
+        &mut self,
+        at: u64,
+        of: &QuotaKey,
+        ask: QuotaAsk,
+    ) -> Option<(Question, StoreReply)> {
+        let (question, write) = match ask {
+            QuotaAsk::Time(question) => return Some((question, StoreReply::Time)),
+            QuotaAsk::Read(question) => (question, None),
+            QuotaAsk::Write(question, write) => (question, Some(write)),
+            QuotaAsk::Watch(_) => return None,
+        };
+        let reply = self.seen.failure(at).unwrap_or_else(|| {
+            self.draw_of_others(at, of);
+            match write {
+                Some(write) => self.write(of, write),
+                None => self.read(of),
+            }
+        });
+        Some((question, reply))
+    }
+
+    fn read(&self, of: &QuotaKey) -> StoreReply {
+        StoreReply::Stands(
+            self.records
+                .get(of)
+                .map_or(Standing::Absent, |kept| Standing::Record {
+                    version: kept.version,
+                    record: kept.record,
+                }),
+        )
+    }
+
+    fn write(&mut self, of: &QuotaKey, write: Write) -> StoreReply {
+        let kept = self.records.get(of);
+        if kept.map(|kept| kept.version) != write.replaces {
+            return self.read(of);
+        }
+        let same_window = kept.filter(|kept| kept.record.window() == write.record.window());
+        let others = same_window.map_or(0, |kept| kept.others);
+        let version = Version(kept.map_or(0, |kept| kept.version.0) + 1);
+        let kept = Kept {
+            version,
+            record: write.record,
+            others,
+        };
+        self.records.insert(of.clone(), kept);
+        StoreReply::Written(version)
+    }
+
+    /// Takes from the record what others drew until then.
+    fn draw_of_others(&mut self, at: u64, of: &QuotaKey) {
+        let Some(kept) = self.records.get_mut(of) else {
+            return;
+        };
+        let record = kept.record;
+        let drew = self.seen.others(of, record.window(), at);
+        let more = drew - kept.others;
+        if more == 0 {
+            return;
+        }
+        kept.others = drew;
+        let full = record.total() - record.reserved();
+        let left = record
+            .left()
+            .saturating_add_signed(more.saturating_neg())
+            .min(full);
+        let (window, total, reserved) = (record.window(), record.total(), record.reserved());
+        if let Ok(record) = Record::new(window, left, total, reserved, record.length()) {
+            kept.record = record;
+            kept.version.0 += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_limits::quota::StoreTime;
+
+    use super::*;
+
+    fn record(window: u64, left: u64) -> Record {
+        Record::new(window, left, 100, 0, Duration::from_secs(60)).expect("it is sound")
+    }
+
+    fn key() -> QuotaKey {
+        QuotaKey {
+            quota: "rate_limit:all".into(),
+            key: "".into(),
+        }
+    }
+
+    #[test]
+    fn others_draw_in_a_free_run_what_they_drew_in_the_log() {
+        let mut seen = Seen::default();
+        let mut names = super::super::names::Names::default();
+        let of = super::super::given::Key {
+            quota: names.of("rate_limit:all"),
+            key: names.of(""),
+        };
+        let mut stands = |at, window, left| {
+            let record = record(window, left);
+            let version = Version(at);
+            let answer = Answered {
+                key: of,
+                question: Question::numbered(at),
+                reply: StoreReply::Stands(Standing::Record { version, record }),
+                entropy: 0,
+                time: StoreTime::default(),
+            };
+            seen.answered(at, key(), &answer);
+        };
+        stands(10, 1, 70);
+        stands(20, 1, 55);
+        stands(30, 1, 60);
+        stands(40, 2, 100);
+        let drew = |window, at| seen.others(&key(), window, at);
+        assert_eq!(
+            [drew(1, 9), drew(1, 10), drew(1, 25), drew(1, 99)],
+            [0, 30, 45, 40]
+        );
+        assert_eq!(drew(2, 99), 0);
+        // A window of which this sidecar draws 20, while the others draw theirs.
+        let mut store = Store::new(&seen);
+        let question = Question::numbered;
+        let write = |replaces, record| QuotaAsk::Write(question(1), Write { replaces, record });
+        let mut left = |at, ask| {
+            let (_, reply) = store.answer(at, &key(), ask).expect("an answer");
+            match reply {
+                StoreReply::Stands(Standing::Record { record, .. }) => Some(record.left()),
+                _ => None,
+            }
+        };
+        assert_eq!(left(5, write(None, record(1, 80))), None, "it is written");
+        assert_eq!(left(12, QuotaAsk::Read(question(2))), Some(50));
+        // The record has changed since the version that is to be replaced.
+        let late = write(Some(Version(2)), record(1, 30));
+        assert_eq!(left(22, late), Some(35));
+        assert_eq!(left(35, QuotaAsk::Read(question(3))), Some(40));
+    }
+}
