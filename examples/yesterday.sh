@@ -5,14 +5,14 @@
 #   sh examples/yesterday.sh target/release/tidegate target/release/tidegate-lab yesterday.log.gz
 set -eu
 tidegate=$1 lab=$2 out=$3
-cd "$(dirname "$0")"
+config=$(dirname "$0")/yesterday.toml
 log=$(mktemp)
 
 # Four calls run at full speed; more share these servers. Above sixteen it resets connections.
 "$lab" backend --socket 127.0.0.1:12001 --http 127.0.0.1:0 \
   --delay 400ms --tail 0.4 --servers 4 --breaks-at 16 >/dev/null &
 backend=$!
-"$tidegate" serve --config yesterday.toml 2>"$log" &
+"$tidegate" serve --config "$config" 2>"$log" &
 sidecar=$!
 trap 'kill "$backend" "$sidecar" 2>/dev/null || true; rm -f "$log"' EXIT
 sleep 2

@@ -63,7 +63,7 @@ pub enum Given<'a> {
         /// Its rule.
         rule: Option<&'a Rule>,
     },
-    /// So many sidecars share the quotas.
+    /// The number of sidecars that share the quotas.
     QuotaNodes(u32),
     /// The time of the store of quotas.
     StoreTime(StoreTime),

@@ -526,3 +526,39 @@ async fn the_same_log_and_seed_give_the_same_report() {
         assert!(function["most_at_once"].as_u64() > Some(0), "{function}");
     }
 }
+
+/// Runs the commands of a page on the log that ships with the project, and looks for each line of their
+/// output in the page.
+#[tokio::test]
+async fn the_page_about_tuning_shows_what_its_log_gives() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let page = std::fs::read_to_string(format!("{root}/docs/tune-the-limits.md")).expect("a page");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let log = Command::new("gzip")
+        .args(["-dc", &format!("{root}/examples/yesterday.log.gz")])
+        .output()
+        .await
+        .expect("gzip is there");
+    std::fs::write(dir.path().join("yesterday.log"), log.stdout).expect("it can be written to");
+    let said = async |arguments: &str| {
+        let mut command = Command::new(TIDEGATE);
+        let command = command.current_dir(&dir).args(arguments.split(' '));
+        let said = run(command).await;
+        assert_eq!(said.code, Some(0), "{arguments}: {}", said.err);
+        said.out
+    };
+    let identity = said("plan yesterday.log").await;
+    let advice = said("advise yesterday.log --slo p95=5s --out advised.toml").await;
+    let plan =
+        said("plan yesterday.log --config advised.toml --max-refused 0.1% --max-p95-wait 2s").await;
+    let values = advice
+        .lines()
+        .take_while(|line| !line.starts_with("times by"));
+    let rows = plan
+        .lines()
+        .filter(|line| line.starts_with("all  "))
+        .take(1);
+    for line in identity.lines().chain(values).chain(rows) {
+        assert!(page.contains(line.trim_end()), "not in the page: {line}");
+    }
+}

@@ -156,7 +156,7 @@ impl<'t> Load<'t> {
 
 /// A timer of a loaded machine is late by less.   ns
 const LATE_MAX: u64 = 50_000_000;
-/// So many moments show how late it is.
+/// The number of moments that show how late it is.
 const LATE_SAMPLES: usize = 10_000;
 
 /// By how much the timer was late after its tick, for calls that were set aside, and for deadlines. A call that is set

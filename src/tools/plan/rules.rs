@@ -19,7 +19,7 @@ use crate::call::{Dialect, Identity, Peer};
 use crate::callers::Meets;
 use crate::classify::OTHER;
 
-/// Between two claims passes so much that every client can register.   s
+/// The time between two claims, so that every client can register.   s
 const BETWEEN: u64 = 1;
 
 /// What the rules of another config give to calls of a kind; `None` for what the call keeps.

@@ -147,7 +147,7 @@ const fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// Leading digits, one at least and at most so many, and what follows.
+/// Leading digits, from one to this number of them, and what follows.
 pub(super) fn number(text: &[u8], most: usize) -> Option<(u64, &[u8])> {
     let digits = text.iter().take(most).take_while(|it| it.is_ascii_digit());
     let count = digits.count();

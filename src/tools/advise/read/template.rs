@@ -52,11 +52,11 @@ enum Field {
     },
     /// Seconds since the epoch, whole or with a fraction.
     Epoch,
-    /// Units since the epoch, of so many ns.
+    /// Units since the epoch, each of this length.   ns
     UnitsSinceEpoch(u64),
-    /// Units since the last second, of so many ns.
+    /// Units since the last second, each of this length.   ns
     Fraction(u64),
-    /// A duration in units of so many ns.
+    /// A duration in units of this length.   ns
     Took(u64),
     /// A duration as seconds with a fraction.
     TookSeconds,
