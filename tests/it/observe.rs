@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::plan::plan_with;
 use crate::sidecar::Sidecar;
-use crate::support::{array, ask};
+use crate::support::{array, ask, sending};
 
 fn config(backend: &str, postpone: &str, modes: &str) -> String {
     format!(
@@ -348,4 +348,61 @@ async fn a_quota_that_observes_draws_for_its_calls_and_holds_none() {
             .count(),
         20
     );
+}
+
+#[tokio::test]
+async fn a_backend_that_restarts_and_clients_that_leave_stay_in_no_shadow() {
+    // No other test has this address, so the port is free again after the backend has ended.
+    let on = |socket: SocketAddr| Options {
+        socket,
+        delay: Duration::from_millis(20),
+        ..Options::on_free_ports()
+    };
+    let free = "127.0.77.1:0".parse().expect("an address");
+    let backend = Backend::start(on(free)).await.expect("a free port");
+    let at = backend.socket_addr();
+    let config = config(&at.to_string(), "in_turn", r#"mode = "observe""#);
+    let sidecar = Sidecar::start(&config).await;
+    let addr = sidecar.listener("test").await;
+    storm_at(addr, 30).await;
+    drop(backend);
+    let mut waiting = JoinSet::new();
+    for number in 0..10 {
+        waiting.spawn(async move {
+            let call = array("guest_get_info", &format!("U{number}"));
+            match number % 3 {
+                // Its client leaves while it waits for the backend.
+                0 => drop(sending(addr, call).await),
+                _ => drop(ask(addr, call).await),
+            }
+        });
+    }
+    let down = [r#""event":"supply""#, r#""capacity":0"#];
+    sidecar.log().wait_from(0, &down).await;
+    // Time in which nothing happens but probes.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let options = Options {
+        socket: at,
+        ..Options::on_free_ports()
+    };
+    let _backend = Backend::start(options)
+        .await
+        .expect("the port is free again");
+    waiting.join_all().await;
+    storm_at(addr, 10).await;
+    settled(&sidecar).await;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while sidecar.metric("tidegate_would_be_waiting").await > 0.0 {
+        assert!(Instant::now() < deadline, "{:?}", sidecar.log().lines());
+        tokio::task::yield_now().await;
+    }
+    let log = log_of(sidecar).await;
+    // Only the backend itself held calls.
+    for call in of_target(&log, "access") {
+        let limit = call["limit"].as_str().unwrap_or("backend");
+        assert!(limit.starts_with("backend"), "{call}");
+    }
+    let said = plan_with(&log, "", &[]).await;
+    let same = "the same decision in all";
+    assert!(said.out.contains(same), "{}", said.out);
 }
