@@ -53,7 +53,7 @@ fn config(backend: &str, postpone: &str, modes: &str) -> String {
     )
 }
 
-/// Limits that hold a call for minutes, and one call a second that each of them admits.
+/// Five calls an hour: a call that waits for this limit waits longer than any test runs.
 fn narrow(backend: &str, modes: &str, more: &str) -> String {
     format!(
         r#"
