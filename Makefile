@@ -74,10 +74,10 @@ peers:
 stores:
 	sh tests/peers/stores.sh
 
-# promtool, which checks the metrics.
+# promtool, which checks the metrics and the alerts, and Prometheus, which answers the dashboard.
 promtool:
-	@command -v promtool >/dev/null || { \
-	  echo "installing promtool"; \
+	@command -v promtool >/dev/null && command -v prometheus >/dev/null || { \
+	  echo "installing promtool and Prometheus"; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends prometheus >/dev/null; }
 

@@ -6,6 +6,7 @@
 //! lines, a change waits for a disk, and calls should wait for neither.
 
 mod api;
+mod author;
 mod callers;
 mod guard;
 mod health;
@@ -16,6 +17,7 @@ mod routes;
 mod server;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +35,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::trace::TraceLayer;
 
+pub use author::{Author, Peer};
 pub use callers::{
     ApiRefusal, Basis, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment,
@@ -40,13 +43,13 @@ pub use callers::{
     RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
 };
 pub(crate) use callers::{without_name, written};
-pub use guard::Token;
+pub use guard::{NamedToken, Token};
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
-pub use server::{ServeError, needs_token, serve, serve_router};
+pub use server::{Inlet, ServeError, needs_token, serve, serve_router};
 
-use crate::call::listener::address_or_off;
+use crate::call::listener::{address_or_off, socket_path};
 use crate::options::kind::{is_plain, list, text};
 use crate::options::shown::quoted;
 use crate::options::tree::Node;
@@ -72,6 +75,16 @@ options! {
         token: Option<Token> = token().optional().restart()
             .example("\"the output of: openssl rand -hex 32\"");
 
+        /// More tokens, each with the name of who has it: "NAME:TOKEN". The log of what operators changed
+        /// shows the name. The one above has the name "admin".
+        tokens: Box<[NamedToken]> = named_tokens().or(Box::default()).restart()
+            .example("[\"ann:the output of openssl rand -hex 32\"]");
+
+        /// A socket file where the same is served to programs of this machine. The kernel says which user
+        /// asks, so no token is needed there. Owner and group of the file may connect (its mode is 0660).
+        socket: Option<Arc<Path>> = socket_file().optional().restart()
+            .example("\"unix:/run/tidegate/admin.sock\"");
+
         /// Host names by which clients ask for this address. A request with another name in "Host" is
         /// refused, because a web page could have pointed its own name here. IP addresses and localhost
         /// need no entry. Add the name of the sidecar, or of a proxy before it, if clients use one.
@@ -81,22 +94,73 @@ options! {
 
 /// A secret. No message quotes it.
 fn token() -> Kind<Token> {
-    let wrong = |told: &str| {
-        let cure = "give 1 to 1024 letters, digits or signs in quotes, without spaces, such as \
-                    the output of `openssl rand -hex 32`";
-        Err(Mistake::new(told, cure))
-    };
-    let read = move |node: &Node| match node.text() {
-        None => wrong("the token is not a string"),
-        Some("") => wrong("the token is empty"),
-        Some(given) if given.len() > 1024 || !given.bytes().all(|b| b.is_ascii_graphic()) => {
-            wrong("the token holds what an HTTP header can't carry")
-        }
-        Some(given) => Ok(Token(given.into())),
+    let read = |node: &Node| match node.text() {
+        None => Err(wrong_token("the token is not a string")),
+        Some(given) => secret_of(given),
     };
     Kind::new("1 to 1024 visible ASCII characters", read, |token| {
         token.0.to_string()
     })
+}
+
+fn secret_of(given: &str) -> Result<Token, Mistake> {
+    match given {
+        "" => Err(wrong_token("the token is empty")),
+        _ if given.len() > 1024 || !given.bytes().all(|b| b.is_ascii_graphic()) => Err(
+            wrong_token("the token holds what an HTTP header can't carry"),
+        ),
+        _ => Ok(Token(given.into())),
+    }
+}
+
+fn wrong_token(told: &str) -> Mistake {
+    let cure = "give 1 to 1024 letters, digits or signs in quotes, without spaces, such as the \
+                output of `openssl rand -hex 32`";
+    Mistake::new(told, cure)
+}
+
+/// Tokens with the names of those who have them. No message quotes a token.
+fn named_tokens() -> Kind<Box<[NamedToken]>> {
+    let read = move |node: &Node| {
+        let wrong = || {
+            let cure =
+                "give each as \"NAME:TOKEN\", with a name of up to 64 letters, digits, - and _";
+            Mistake::new("a token has no name", cure)
+        };
+        let named = node.text().and_then(|given| given.split_once(':'));
+        let (name, secret) = named.ok_or_else(wrong)?;
+        if name.is_empty() || name.len() > 64 || !is_plain(name, "-_") {
+            return Err(wrong());
+        }
+        let token = secret_of(secret)?;
+        Ok(NamedToken {
+            name: name.into(),
+            token,
+        })
+    };
+    let one = Kind::new("NAME:TOKEN", read, |it: &NamedToken| {
+        format!("{}:{}", it.name, it.token.0)
+    });
+    let list = list(64, "[\"ann:…\"]", one).described("a list of up to 64 names and tokens");
+    list.map(Vec::into_boxed_slice, |tokens| tokens.to_vec())
+}
+
+/// The path of a socket file.
+fn socket_file() -> Kind<Arc<Path>> {
+    let example = "unix:/run/tidegate/admin.sock";
+    let file = text("unix:/path of a socket file", example, |given| {
+        let Some(path) = given.trim().strip_prefix("unix:") else {
+            let cure = "give unix: and the whole path of the file, such as \
+                        unix:/run/tidegate/admin.sock";
+            return Err(Mistake::new(
+                format!("{} is not a socket file", quoted(given)),
+                cure,
+            ));
+        };
+        socket_path(path).map(|_| given.trim().to_owned())
+    });
+    let path = |given: String| Arc::from(Path::new(given.trim_start_matches("unix:")));
+    file.map(path, |path: &Arc<Path>| format!("unix:{}", path.display()))
 }
 
 /// Names as `Host` has them, without a port.

@@ -17,6 +17,8 @@ pub mod teller;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -24,7 +26,7 @@ use std::time::{Duration, SystemTime};
 use tidegate_callers::CallerId;
 use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{Engine, QuotaStore};
-use tidegate_runtime::metric::Show;
+use tidegate_runtime::metric::{Longest, Show};
 use tidegate_runtime::{Clock, Live, lock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,7 +40,9 @@ use self::metrics::Metrics;
 use self::quotas::Quotas;
 pub use self::start_error::StartError;
 use self::teller::Teller;
+use crate::admin::Inlet;
 use crate::admit::{self, Gate};
+use crate::call::listener::UNIX_MODE;
 use crate::call::{Bind, Listener, Protocol};
 use crate::callers::{BucketChange, Callers, Changed};
 use crate::classify::Classifier;
@@ -46,7 +50,7 @@ use crate::coalesce::Coalescer;
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
 use crate::forward::Forwarder;
-use crate::listen::{self, Bound, Connections, SocketFileId, descriptors};
+use crate::listen::{self, Bound, Connections, SocketFile, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
 use crate::tasks::Tasks;
@@ -143,6 +147,8 @@ impl App {
     ) -> Result<Self, StartError> {
         let bound = bind_all(config.listen.listeners.iter())?;
         let admin = config.admin.bind.map(bind_admin).transpose()?;
+        let file = config.admin.socket.as_ref().map(bind_admin_file);
+        let file = file.transpose()?;
         let beside = CancellationToken::new();
         let address = admin.as_ref().and_then(|it| it.local_addr().ok());
         let shared = Arc::new(Shared::build(
@@ -152,12 +158,23 @@ impl App {
             Box::new(open),
             &beside,
         )?);
-        if let Some(listener) = admin {
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
+        let serve_admin = |inlet| {
             let settings = shared.config.get().admin.clone();
             let (source, callers) = (Arc::clone(&shared), Arc::clone(&shared));
-            let stop = beside.clone();
-            tokio::spawn(admin::serve(listener, settings, source, callers, stop));
+            admin::serve(inlet, settings, source, callers, beside.clone())
+        };
+        if let Some(listener) = admin {
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
+            tokio::spawn(serve_admin(Inlet::Tcp(listener)));
+        }
+        if let Some((listener, file)) = file {
+            let listener = tokio::net::UnixListener::from_std(listener).map_err(StartError::Log)?;
+            let serving = serve_admin(Inlet::Unix(listener));
+            tokio::spawn(async move {
+                let served = serving.await;
+                drop(file);
+                served
+            });
         }
         shared.run_beside(&beside);
         for (listener, socket) in bound {
@@ -425,6 +442,14 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
     })
 }
 
+fn bind_admin_file(path: &Arc<Path>) -> Result<(UnixListener, SocketFile), StartError> {
+    listen::bind_file(path, UNIX_MODE).map_err(|cause| StartError::Bind {
+        address: Bind::Unix(Arc::clone(path)),
+        what: "admin".to_owned(),
+        cause,
+    })
+}
+
 impl Shared {
     /// Builds all parts, and starts none of them.
     fn build(
@@ -443,7 +468,12 @@ impl Shared {
         } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
         let limits = with_costs(&config.admit, &callers);
         let gate = Gate::new(&limits, clock);
-        let metrics = Arc::new(Metrics::new(env!("CARGO_PKG_VERSION"), REVISION));
+        let longest = Longest {
+            wait: config.admit.threshold,
+            reply: config.forward.bounds.response_timeout,
+        };
+        let version = env!("CARGO_PKG_VERSION");
+        let metrics = Arc::new(Metrics::with(longest, version, REVISION));
         let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
         let journal = Arc::new(Journal::new(to, clock, of));
         journal.started(gate.seed(), &config, &limits);

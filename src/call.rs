@@ -42,6 +42,7 @@ mod reply;
 mod request;
 pub mod sdk;
 pub mod steps;
+mod trace;
 mod would;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,6 +65,7 @@ pub use self::reply::{
 pub(crate) use self::request::compact_head;
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
 pub use self::sdk::{ArrayCall, BackendKind};
+pub use self::trace::TraceId;
 pub use self::would::{Would, WouldEnd};
 
 /// How the kernel detects a dead silent peer: after a minute it sends probes, and closes after six
@@ -113,7 +115,8 @@ pub trait Serve: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a;
 
     /// Records a request that was refused before it was complete: malformed, too large, too slow.
-    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal);
+    /// Returns the id of its access line.
+    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) -> u64;
 
     /// Records a connection that was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
@@ -143,10 +146,11 @@ impl Progress {
         self.admitted.load(Ordering::Relaxed)
     }
 
-    /// The protocol refuses the call, and drops it.
-    pub fn refuse(&self, refusal: &Refusal) {
+    /// The protocol refuses the call, and drops it. The refusal gets the call's id.
+    pub fn refuse(&self, refusal: &mut Refusal) {
         if let Some(record) = self.record.get() {
             record.refuse(refusal);
+            refusal.call = Some(record.id());
         }
     }
 

@@ -361,7 +361,7 @@ mod tests {
             let name = key.rsplit('.').next().expect("split gives one");
             assert_eq!(
                 is_secret(&key),
-                ["token", "password"].contains(&name),
+                ["token", "tokens", "password"].contains(&name),
                 "{key}"
             );
         }

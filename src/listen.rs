@@ -15,6 +15,8 @@ mod unix;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -27,7 +29,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::unix::SocketFileId;
+pub use self::unix::{SocketFile, SocketFileId};
 use crate::call::{Bind, Listener, Peer};
 use crate::options::kind::{HOUR, SECOND, duration, integer};
 use crate::options::options;
@@ -103,6 +105,15 @@ pub fn bind(listener: &Listener) -> io::Result<Bound> {
         address,
         file,
     })
+}
+
+/// Binds a socket file with these permissions. The file is removed when the second value is dropped.
+///
+/// # Errors
+/// The error of the system: in use, no permission, no such directory.
+pub fn bind_file(path: &Arc<Path>, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
+    let (socket, file) = unix::bind(path, mode)?;
+    Ok((socket.into(), file))
 }
 
 /// Binds an address.

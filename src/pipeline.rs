@@ -16,7 +16,7 @@ use tidegate_runtime::{BackOff, Clock, Live};
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
     Claim, Dialect, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal,
-    Rejection, Reply, Request, RequestBody, Serve, Tunnel,
+    Rejection, Reply, Request, RequestBody, Serve, TraceId, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -79,7 +79,12 @@ impl Serve for Pipeline {
                 Way::Boxed(answer) => answer.await,
                 Way::Refused(refusal) => Err(refusal),
             };
-            let reply = reply.inspect_err(|refusal| record.refuse(refusal));
+            let reply = reply.map_err(|mut refusal| {
+                record.refuse(&refusal);
+                // That of this client, also if it shared the call of another one.
+                refusal.call = Some(record.id());
+                refusal
+            });
             self.tell_quota(progress, record);
             reply
         }
@@ -102,11 +107,13 @@ impl Serve for Pipeline {
         }
     }
 
-    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) {
+    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) -> u64 {
         let none: Arc<str> = Arc::from("none");
         let class = Arc::clone(&none);
         let observer = Arc::clone(&self.observer);
-        Record::open(origin, dialect, none, class, None, observer).refuse(refusal);
+        let record = Record::open(origin, dialect, none, class, None, observer);
+        record.refuse(refusal);
+        record.id()
     }
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
@@ -209,6 +216,9 @@ impl Pipeline {
         let record = open_record(origin, message.dialect(), &operation, claim, observer);
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
+            if let Some(trace) = TraceId::of(&call.head.headers) {
+                record.note(|facts| facts.trace = Some(trace));
+            }
         }
         if self.forwarder.retries_reads() && operation.is_read(&message) {
             record.note(|facts| facts.is_read = true);

@@ -52,9 +52,10 @@ impl Serve for Stub {
         unreachable!("this listener speaks HTTP")
     }
 
-    fn refused(&self, _: Origin, dialect: Dialect, refusal: &Refusal) {
+    fn refused(&self, _: Origin, dialect: Dialect, refusal: &Refusal) -> u64 {
         assert_eq!(dialect, Dialect::Http);
         assert!(refusal.detail.is_ascii());
+        0
     }
 
     fn rejected(&self, _: &Identity, rejection: Rejection) {

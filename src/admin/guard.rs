@@ -1,7 +1,7 @@
 //! Accepts requests with the token, and refuses requests that a browser sends for another page.
 //!
 //! Where there is no token, the address is a loopback one, and every program that can connect is
-//! trusted. A browser on this machine can connect too, for any page that it shows. Where there
+//! trusted. So is every program that can open the socket file. A browser on this machine can connect too, for any page that it shows. Where there
 //! is a token, a browser that was given it as a password adds it to every request by itself.
 //! So `tidegate_runtime::origin` looks at every request, with a token or without.
 //!
@@ -19,7 +19,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use subtle::ConstantTimeEq;
 use tidegate_runtime::origin;
 
-use super::{Settings, api};
+use super::{Author, Peer, Settings, api};
 
 /// A secret that is never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,24 +53,71 @@ impl Token {
     }
 }
 
+/// A token with the name of who has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedToken {
+    /// The name, for the log of what operators changed.
+    pub name: Arc<str>,
+    /// The token.
+    pub token: Token,
+}
+
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-/// Passes a request on if it comes from this address and carries the token, if there is one.
+/// Passes a request on if it comes from this address and carries a token, if there is one. Then it
+/// has an [`Author`].
 pub(super) async fn check(
     State(settings): State<Arc<Settings>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     if let Some(refusal) = foreign(&settings, &request) {
         return refusal;
     }
-    match &settings.token {
-        Some(token) if !token.is_in(request.headers()) => ask_for_the_token(),
-        _ => next.run(request).await,
+    match author(&settings, &request) {
+        None => ask_for_the_token(),
+        Some(author) if request.method().is_safe() => {
+            request.extensions_mut().insert(author);
+            next.run(request).await
+        }
+        Some(author) => {
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            request.extensions_mut().insert(author.clone());
+            let answer = next.run(request).await;
+            let status = answer.status().as_u16();
+            tracing::info!(%author, %method, path, status, "asked to change something");
+            answer
+        }
+    }
+}
+
+/// The author of a request; `None` if it lacks a token.
+fn author(settings: &Settings, request: &Request) -> Option<Author> {
+    let peer = request.extensions().get::<Peer>().copied();
+    let peer = peer.expect("every connection has its peer");
+    let headers = request.headers();
+    // All are compared, so the time does not tell which one is near.
+    let given = settings.tokens().filter(|(_, token)| token.is_in(headers));
+    let name = given.map(|(name, _)| name).last();
+    let trusted = settings.tokens().next().is_none() || matches!(peer, Peer::Uid(_));
+    (trusted || name.is_some()).then(|| Author::new(peer, name.as_ref()))
+}
+
+impl Settings {
+    /// Every token, with the name of who has it.
+    fn tokens(&self) -> impl Iterator<Item = (Arc<str>, &Token)> {
+        let one = self.token.iter().map(|token| ("admin".into(), token));
+        let others = self.tokens.iter();
+        one.chain(others.map(|it| (Arc::clone(&it.name), &it.token)))
+    }
+
+    /// Whether requests need a token.
+    pub(super) fn has_token(&self) -> bool {
+        self.token.is_some() || !self.tokens.is_empty()
     }
 }
 
@@ -90,8 +137,7 @@ pub(super) async fn check_probe(
     {
         return refusal;
     }
-    let token = settings.token.as_ref();
-    let trusted = token.is_none_or(|token| token.is_in(request.headers()));
+    let trusted = author(&settings, &request).is_some();
     request.extensions_mut().insert(Trusted(trusted));
     next.run(request).await
 }

@@ -10,12 +10,13 @@ use axum::Router;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::places::{Place, Places};
-use super::{CallersSource, Settings, Source, router};
+use super::{CallersSource, Peer, Settings, Source, router};
 
 /// The most open connections. A further one replaces the one that has been silent for longest.
 pub(super) const CONNECTIONS_MAX: usize = 64;
@@ -45,51 +46,80 @@ pub fn needs_token(bind: SocketAddr) -> bool {
     !bind.ip().to_canonical().is_loopback()
 }
 
-/// Answers on `listener`, for any address in the settings, until it is stopped. Then it finishes
+/// Where connections are accepted.
+#[derive(Debug)]
+pub enum Inlet {
+    /// An address.
+    Tcp(TcpListener),
+    /// A socket file.
+    Unix(UnixListener),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Inlet {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                Ok((Box::new(stream), Peer::Address(from)))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let uid = stream.peer_cred()?.uid();
+                Ok((Box::new(stream), Peer::Uid(uid)))
+            }
+        }
+    }
+}
+
+/// Answers on `inlet`, for any address in the settings, until it is stopped. Then it finishes
 /// the answers under way, for at most a second.
 ///
 /// # Errors
 ///
 /// At once, if the listener is open to others and there is no token.
 pub async fn serve(
-    listener: TcpListener,
+    inlet: Inlet,
     settings: Settings,
     source: Arc<dyn Source>,
     callers: Arc<dyn CallersSource>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    let bind = listener.local_addr().map_err(ServeError::Address)?;
-    if settings.token.is_none() && needs_token(bind) {
-        return Err(ServeError::NeedsToken(bind));
+    match &inlet {
+        Inlet::Tcp(listener) => {
+            let bind = listener.local_addr().map_err(ServeError::Address)?;
+            if !settings.has_token() && needs_token(bind) {
+                return Err(ServeError::NeedsToken(bind));
+            }
+            tracing::info!(%bind, "admin address is up");
+        }
+        Inlet::Unix(_) => tracing::info!("admin socket file is up"),
     }
-    tracing::info!(%bind, "admin address is up");
     let places = source.connections_max();
-    serve_within(listener, router(settings, source, callers), places, stop).await;
+    serve_within(inlet, router(settings, source, callers), places, stop).await;
     Ok(())
 }
 
 /// Answers on `listener` with `router`, within the same bounds, until it is stopped.
 pub async fn serve_router(listener: TcpListener, router: Router, stop: CancellationToken) {
-    serve_within(listener, router, CONNECTIONS_MAX, stop).await;
+    serve_within(Inlet::Tcp(listener), router, CONNECTIONS_MAX, stop).await;
 }
 
-async fn serve_within(
-    listener: TcpListener,
-    router: Router,
-    places: usize,
-    stop: CancellationToken,
-) {
+async fn serve_within(inlet: Inlet, router: Router, places: usize, stop: CancellationToken) {
     let places = Places::new(places);
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&inlet, &places) => accepted,
         };
         match accepted {
-            Ok((stream, place)) => {
+            Ok((stream, peer, place)) => {
                 let (router, stop) = (router.clone(), stop.clone());
-                connections.spawn(answer(stream, place, router, stop));
+                connections.spawn(answer(stream, peer, place, router, stop));
             }
             Err(error) => {
                 tracing::warn!(%error, "admin accept failed");
@@ -102,15 +132,22 @@ async fn serve_within(
 }
 
 /// The next connection, with a place for it.
-async fn accept(listener: &TcpListener, places: &Arc<Places>) -> io::Result<(TcpStream, Place)> {
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, places.take().await))
+async fn accept(inlet: &Inlet, places: &Arc<Places>) -> io::Result<(Box<dyn Stream>, Peer, Place)> {
+    let (stream, peer) = inlet.accept().await?;
+    Ok((stream, peer, places.take().await))
 }
 
 /// Answers the requests of one connection. Its end concerns only the client.
-async fn answer(stream: TcpStream, place: Place, router: Router, stop: CancellationToken) {
+async fn answer(
+    stream: Box<dyn Stream>,
+    peer: Peer,
+    place: Place,
+    router: Router,
+    stop: CancellationToken,
+) {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: http::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer);
         let answering = place.answering();
         let answer = router.call(request);
         async move {

@@ -22,6 +22,9 @@ tidegate_runtime::metrics! {
         queue_capacity: Gauge in "calls",
         /// Time since the arrival of the oldest waiting call. It is 0 if no call waits.
         queue_oldest_seconds: Gauge in "s",
+        /// How long a call may wait (`smapi_request_postpone_threshold_seconds`). Classes and rate limits
+        /// can have deadlines of their own.
+        queue_threshold_seconds: Gauge in "s",
         /// Claims of room by calls that several limits had passed over. See
         /// [classes.md](classes.md).
         claims_total: Counter in "claims",

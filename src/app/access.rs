@@ -133,6 +133,10 @@ fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
             out.push(b'"');
         }
     }
+    match facts.trace {
+        None => out.extend_from_slice(b",\"trace_id\":null"),
+        Some(trace) => write!(out, r#","trace_id":"{trace}""#)?,
+    }
     at_gate(out, facts)
 }
 
@@ -356,6 +360,7 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
         out.extend_from_slice(b" retry_of=");
         out.extend_from_slice(&hexadecimal(first).0);
     }
+    if_any(out, " trace_id=", facts.trace)?;
     if_any(
         out,
         " caller=",

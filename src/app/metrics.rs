@@ -17,7 +17,7 @@ use crate::tasks::metrics::TaskMetrics;
 use crate::telemetry::calls::EndedCalls;
 use crate::telemetry::process::ProcessMetrics;
 use tidegate_runtime::lock;
-use tidegate_runtime::metric::{Registry, Show};
+use tidegate_runtime::metric::{Longest, Registry, Show};
 
 tidegate_runtime::metrics! {
     /// Reloads of the config.
@@ -72,7 +72,14 @@ impl Metrics {
     /// Registers every metric. `revision` is the commit that was built.
     #[must_use]
     pub fn new(version: &str, revision: &str) -> Self {
-        let registry = Registry::default();
+        Self::with(Longest::default(), version, revision)
+    }
+
+    /// The same, with histograms for these times. They stay as they are until a restart, because
+    /// counts in other buckets cannot be added to those there are.
+    #[must_use]
+    pub fn with(longest: Longest, version: &str, revision: &str) -> Self {
+        let registry = Registry::with(longest);
         let metrics = Self {
             calls: EndedCalls::new(&registry),
             admit: GateMetrics::new(&registry),

@@ -160,6 +160,8 @@ impl Shared {
         }
         let outstanding_max = settings.admit.outstanding_sum();
         metrics.admit.mirror(&self.gate.now(), outstanding_max);
+        let threshold = metrics.admit.queue_threshold_seconds();
+        threshold.show(settings.admit.threshold);
         let observed = self.gate.observed_now();
         metrics.would_have.mirror(observed.as_ref());
         metrics.coalesce.mirror(&self.pipeline.coalescer.snapshot());

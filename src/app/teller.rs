@@ -82,6 +82,13 @@ impl Teller {
         if let Some(limit) = &facts.limit {
             metrics.calls.limit_hit(limit);
         }
+        // Not only the limit that held it longest: another can bind as well and never be the longest.
+        for delay in facts.delays.iter() {
+            match &delay.cause {
+                Cause::Limit(limit) => metrics.calls.limit_held(limit, delay.time),
+                Cause::Turn | Cause::Others => {}
+            }
+        }
         if let Some(claim) = &facts.claim {
             self.charged(facts, claim);
         }

@@ -14,7 +14,9 @@ use tidegate_limits::scheduler::{Delays, QuotaSpent};
 use tidegate_runtime::lock;
 
 use super::steps::{AskedAs, Step, Steps, What};
-use super::{Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection, Would};
+use super::{
+    Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection, TraceId, Would,
+};
 
 labels! {
     /// How a call ended.
@@ -63,6 +65,8 @@ pub struct Facts {
     pub is_sent_again: bool,
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
+    /// The trace id of its `traceparent`, if that is well formed.
+    pub trace: Option<TraceId>,
     /// Whether it meets limits and takes a worker.
     pub limited: bool,
     /// Why, if it was refused or failed.
@@ -103,6 +107,12 @@ impl Facts {
     /// Notes a step at the gate.
     pub fn step(&mut self, at: Timestamp, what: What) {
         self.steps.push(Step { at, what });
+    }
+
+    /// Whether it waited in the queue.
+    #[must_use]
+    pub fn waited(&self) -> bool {
+        !self.delays.is_empty()
     }
 
     /// How long limits delayed it, if it was admitted.
@@ -198,6 +208,7 @@ impl Record {
             is_read: false,
             is_sent_again: false,
             retry_of: None,
+            trace: None,
             limited: true,
             reason: None,
             limit: None,
@@ -242,6 +253,7 @@ impl Record {
         );
         second.note(|facts| {
             facts.retry_of = Some(first.id);
+            facts.trace = first.trace;
             facts.is_read = first.is_read;
             facts.limited = first.limited;
             facts.handed_over = first.handed_over;
@@ -279,6 +291,12 @@ impl Record {
     /// The backend is done with it, and its answer is not written yet.
     pub fn answered(&self) {
         self.observer.answered();
+    }
+
+    /// The id of its access line.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.note(|facts| facts.id)
     }
 
     /// Changes the facts.

@@ -111,6 +111,8 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// One sentence for the reader of the answer; ASCII.
     pub detail: Cow<'static, str>,
+    /// The id of the refused call's access line; `None` until the call is known.
+    pub call: Option<u64>,
 }
 
 impl Refusal {
@@ -131,6 +133,7 @@ impl Refusal {
             limit: None,
             retry_after: None,
             detail: detail.into(),
+            call: None,
         }
     }
 }

@@ -45,7 +45,9 @@ impl Descriptors {
         let backends =
             u64::from(config.admit.workers) + u64::from(config.admit.max_unlimited) + pooled;
         let admin = (limit / 16).clamp(ADMIN_MIN, ADMIN);
-        let admin = config.admin.bind.map_or(0, |_| admin);
+        let inlets = u64::from(config.admin.bind.is_some());
+        let inlets = inlets + u64::from(config.admin.socket.is_some());
+        let admin = admin * inlets;
         let leases = config.coordinate.as_ref();
         let lease_servers = leases.map_or(0, |it| it.servers.addresses.len() as u64);
         let others = OWN

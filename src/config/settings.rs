@@ -64,6 +64,9 @@ impl Sections {
         let listeners = self.listen.iter().flatten().map(|it| &it.listen.bind);
         let listeners = listeners.filter_map(|bind| Some((bind.said()?.clone(), &***bind)));
         let admin = &self.admin.bind;
+        let file = &self.admin.socket;
+        let path = file.value.clone().map(|path| (Bind::Unix(path), &***file));
+        let listeners = listeners.chain(path);
         listeners.chain(admin.said().map(|bind| (Bind::Tcp(*bind), &***admin)))
     }
 

@@ -15,7 +15,7 @@ use super::BACKLOG;
 
 /// A socket file, removed when dropped.
 #[derive(Debug)]
-pub(super) struct SocketFile(SocketFileId);
+pub struct SocketFile(SocketFileId);
 
 impl SocketFile {
     pub(super) fn id(&self) -> &SocketFileId {

@@ -63,8 +63,13 @@ impl Toml {
 
     /// Writes a key and a value that is TOML already. A secret is hidden.
     pub(crate) fn line(&mut self, key: &str, value: &str) {
-        let hidden = shown::is_secret(key).then(|| string(shown::HIDDEN));
-        let value = hidden.as_deref().unwrap_or(value);
+        let hidden = string(shown::HIDDEN);
+        let value = match value {
+            _ if !shown::is_secret(key) => value,
+            "[]" => value,
+            list if list.starts_with('[') => &format!("[{hidden}]"),
+            _ => &hidden,
+        };
         self.text.push_str(&format!("{key} = {value}\n"));
     }
 

@@ -34,6 +34,11 @@ pub fn retry_after_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(begun).max(1)
 }
 
+/// The id of a call as in its access line, which `tidegate explain` takes.
+pub(super) fn call_id(id: u64) -> String {
+    format!("{id:016x}")
+}
+
 /// The sentence for a person: what happened, which limit and reason in the words of the
 /// config and the metrics, and when to come back.
 fn errmsg(refusal: &Refusal, retry_after: Option<u64>) -> String {
@@ -48,6 +53,9 @@ fn errmsg(refusal: &Refusal, retry_after: Option<u64>) -> String {
     written.expect("a String takes everything");
     if let Some(seconds) = retry_after {
         write!(errmsg, "; come back in {seconds} s").expect("a String takes everything");
+    }
+    if let Some(id) = refusal.call {
+        write!(errmsg, "; call {}", call_id(id)).expect("a String takes everything");
     }
     errmsg
 }

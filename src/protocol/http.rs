@@ -41,6 +41,8 @@ use crate::call::{
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
 // drafts put all of it into one structured field.
+/// The id of a call that was refused or waited, for `tidegate explain`.
+const CALL: HeaderName = HeaderName::from_static("x-tidegate-call");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
@@ -192,11 +194,16 @@ impl<S: Serve> Client<S> {
                     tell_quota(quota, &mut response);
                 }
                 record = progress.into_record();
+                if let Some(record) = &record
+                    && let Some(id) = record.note(|facts| facts.waited().then_some(facts.id))
+                {
+                    tell_call(id, &mut response);
+                }
                 response
             }
-            Err(refusal) => {
+            Err(mut refusal) => {
                 let serve = &self.conversation.serve;
-                serve.refused(origin, Dialect::Http, &refusal);
+                refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
                 let mut response = refused(&refusal);
                 // Where its request ends is not known, or not worth reading to.
                 closes(&mut response);
@@ -340,7 +347,17 @@ fn refused(refusal: &Refusal) -> Response<ReplyBody> {
         let seconds = HeaderValue::from(dialect::retry_after_seconds(after));
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
+    if let Some(id) = refusal.call {
+        tell_call(id, &mut response);
+    }
     response
+}
+
+/// Adds the call's id, instead of one that the backend may have sent.
+fn tell_call(id: u64, response: &mut Response<ReplyBody>) {
+    let id = HeaderValue::try_from(dialect::call_id(id));
+    let id = id.expect("hexadecimal digits");
+    response.headers_mut().insert(CALL, id);
 }
 
 /// Says what the rate limit has left that a call met, in the headers that clients know.

@@ -42,10 +42,9 @@ pub(super) async fn serve<S: Serve>(
             origin: whence.origin.clone(),
             message: Message::Socket(call),
         },
-        Some(Err(refusal)) => {
-            conversation
-                .serve
-                .refused(whence.origin, Dialect::Socket, &refusal);
+        Some(Err(mut refusal)) => {
+            let serve = &conversation.serve;
+            refusal.call = Some(serve.refused(whence.origin, Dialect::Socket, &refusal));
             return Box::pin(refuse(client, &refusal, settings)).await;
         }
         None => return,
@@ -76,8 +75,8 @@ pub(super) async fn serve<S: Serve>(
             Ok(reply) => reply,
             Err(Presence::Left) => return,
             Err(Presence::SentMore) => {
-                let refusal = extra_data();
-                progress.refuse(&refusal);
+                let mut refusal = extra_data();
+                progress.refuse(&mut refusal);
                 Err(refusal)
             }
         }

@@ -25,9 +25,12 @@ tidegate_runtime::metrics! {
         queue_wait_seconds: WaitHistogram(function, class) in "s",
         /// Time from the last byte sent until the backend was done. A backend that never finished
         /// counts until the proxy gave up; calls that were not sent do not count.
-        backend_duration_seconds: WaitHistogram(function, class) in "s",
+        backend_duration_seconds: ReplyHistogram(function, class) in "s",
         /// Calls delayed or refused by a limit. Each counts once, for the limit that held it longest.
         limit_hits_total: Counter(limit) in "calls",
+        /// Time for which calls were held by a limit, each limit with its own part. Calls that left or
+        /// were refused after a wait count as well, at their end; waiting for a turn counts for no limit.
+        limit_held_seconds_total: FloatCounter(limit) in "s",
         /// Calls answered with an error of the proxy's own. `limit` is `none` if no limit decided.
         refusals_total: Counter(limit, reason) in "calls",
     }
@@ -128,6 +131,12 @@ impl EndedCalls {
     /// A call was delayed or refused by this limit.
     pub fn limit_hit(&self, limit: &str) {
         self.metrics.limit_hits_total(limit).inc();
+    }
+
+    /// A limit held a call for this long.
+    pub fn limit_held(&self, limit: &str, time: Duration) {
+        let held = self.metrics.limit_held_seconds_total(limit);
+        held.inc_by(time.as_secs_f64());
     }
 
     /// A call was answered with an error of our own; without a limit, it counts under

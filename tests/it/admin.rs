@@ -208,9 +208,17 @@ pub(crate) async fn serve(
     let settings = admin::Settings {
         bind: None,
         token: token.map(|token| Token(token.into())),
+        tokens: [].into(),
+        socket: None,
         allowed_hosts: ["gate.example".into()].into(),
     };
-    let served = admin::serve(listener, settings, source, callers, stop.clone());
+    let served = admin::serve(
+        admin::Inlet::Tcp(listener),
+        settings,
+        source,
+        callers,
+        stop.clone(),
+    );
     (address, tokio::spawn(served))
 }
 

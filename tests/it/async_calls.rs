@@ -875,8 +875,8 @@ impl Serve for Sabotaged {
         self.0.tunnel(origin, progress)
     }
 
-    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) {
-        self.0.refused(origin, dialect, refusal);
+    fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) -> u64 {
+        self.0.refused(origin, dialect, refusal)
     }
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {

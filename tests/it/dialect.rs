@@ -20,12 +20,13 @@ fn a_refusal_looks_as_python_would_write_it() {
         limit: Some("total".into()),
         retry_after: Some(Duration::from_millis(2_001)),
         detail: "waited 60 s".into(),
+        call: Some(0x2a),
     };
     assert_eq!(
         json_text(&refusal),
         concat!(
             r#"{"overallRC": 503, "modID": 130, "rc": 503, "rs": 2, "errmsg": "#,
-            r#""tidegate: waited 60 s (limit total: deadline_passed); come back in 3 s", "#,
+            r#""tidegate: waited 60 s (limit total: deadline_passed); come back in 3 s; call 000000000000002a", "#,
             r#""output": "", "retryAfter": 3}"#
         )
     );
@@ -92,6 +93,7 @@ proptest! {
             limit: limit.clone().map(Into::into),
             retry_after: seconds.map(Duration::from_secs),
             detail: detail.clone().into(),
+            call: None,
         };
         let json = json_text(&refusal);
         prop_assert!(json.bytes().all(|byte| matches!(byte, b' '..=b'~')));

@@ -60,12 +60,14 @@ async fn start() -> (SocketAddr, Arc<Sidecar>, DropGuard) {
     let settings = admin::Settings {
         bind: None,
         token: Some(Token("s3cret".into())),
+        tokens: [].into(),
+        socket: None,
         allowed_hosts: [].into(),
     };
     let source: Arc<dyn Source> = Arc::clone(&sidecar) as _;
     let callers = Arc::new(crate::api::fake::Fake::new());
     tokio::spawn(admin::serve(
-        listener,
+        admin::Inlet::Tcp(listener),
         settings,
         source,
         callers,

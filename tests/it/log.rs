@@ -24,7 +24,7 @@ use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::quota::Spent;
-use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
+use tidegate_limits::scheduler::{Cause, Delays, Outcome, QuotaSpent};
 use tidegate_limits::{Timestamp, Tokens, Weight};
 use tidegate_runtime::Clock;
 
@@ -113,6 +113,7 @@ fn ended() -> Ended {
         is_read: false,
         is_sent_again: false,
         retry_of: None,
+        trace: None,
         limited: true,
         reason: None,
         limit: Some("total".into()),
@@ -210,7 +211,7 @@ fn a_line_in_json_has_these_fields_in_this_order() {
             r#""function":"guest_get_info","class":"polling","userid":"ICIC0001","verdict":"delayed","#,
             r#""reason":null,"limit":"total","caller":"c7","rate_limit":"poller","tokens":2.5,"queue_ms":12.345,"backend_ms":50.100,"#,
             r#""total_ms":62.500,"bytes_in":34,"bytes_out":128,"status":null,"overallRC":0,"#,
-            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"#,
+            r#""sent_us":1234567,"started_us":1699999998888889,"limited":true,"quota":null,"shared":false,"handed_over":false,"would_wait_ms":null,"would_limit":null,"would_reason":null,"would_more":null,"retry_of":null,"trace_id":null,"#,
             r#""arrived_ns":0,"backend":"socket","weight":1,"estimate":2.5,"bucket":1,"deadline_ns":60000000000,"draws":[["rate_limit:per_user","alice"],["rate_limit:all",""]],"#,
             r#""steps":[["asked",1000000,"user"],["postponed",1000000,2000000],["class",2500000,"polling"],"#,
             r#"["admitted",12345000],["sent",1234567000],["replied",1240000000],["served",1284667000,1.5]]}"#,
@@ -530,6 +531,37 @@ async fn a_call_that_never_got_a_worker_waited_all_its_time() {
             r#"tidegate_queue_wait_seconds_count{class="user",function="guest_create"} 0"#
         ),
         "only calls that got a worker count there\n{metrics}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_limit_has_its_own_part_of_a_wait_and_a_turn_counts_for_none() {
+    let told = Told::start();
+    for verdict in [Verdict::Delayed, Verdict::Expired, Verdict::Aborted] {
+        let record = told.record();
+        record.note(|facts| {
+            facts.verdict = verdict;
+            for (cause, seconds) in [
+                (Cause::Limit("total".into()), 3),
+                (Cause::Limit("guest_create".into()), 2),
+                (Cause::Turn, 7),
+                (Cause::Others, 11),
+            ] {
+                facts.delays.add(cause, Duration::from_secs(seconds));
+            }
+        });
+    }
+    let (metrics, _) = told.end();
+    let held: Vec<_> = metrics
+        .lines()
+        .filter(|line| line.starts_with("tidegate_limit_held_seconds_total"))
+        .collect();
+    assert_eq!(
+        held,
+        [
+            r#"tidegate_limit_held_seconds_total{limit="guest_create"} 6"#,
+            r#"tidegate_limit_held_seconds_total{limit="total"} 9"#
+        ]
     );
 }
 

@@ -52,6 +52,8 @@ fn exercised() -> Metrics {
         limits: vec![window("total"), window("guest_list")],
     };
     metrics.admit.mirror(&gate, Some(10));
+    let threshold = metrics.admit.queue_threshold_seconds();
+    threshold.show(Duration::from_secs(60));
     metrics.coalesce.mirror(&CoalesceNow {
         calls: 2,
         waiting: 0,
@@ -114,6 +116,7 @@ fn exercise_calls(metrics: &Metrics) {
     let calls = &metrics.calls;
     calls.count("nova", "guest_get_info", "default", "delayed", &took);
     calls.limit_hit("total");
+    calls.limit_held("total", Duration::from_millis(20));
     calls.refused(Some("total"), "deadline_passed");
     calls.refused(None, "queue_full");
     let coalesced = metrics.coalesce.coalesced_total("guest_get_info");
@@ -230,6 +233,7 @@ fn a_scrape_shows_what_was_counted() {
     for line in [
         r#"tidegate_refusals_total{limit="total",reason="deadline_passed"} 1"#,
         r#"tidegate_refusals_total{limit="none",reason="queue_full"} 1"#,
+        r#"tidegate_limit_held_seconds_total{limit="total"} 0.02"#,
         r#"tidegate_backend_up{backend="socket"} 1"#,
         r#"tidegate_connections{listener="nova"} 1"#,
         "tidegate_connections_limit 10000",
@@ -243,6 +247,7 @@ fn a_scrape_shows_what_was_counted() {
         "tidegate_queue_depth 3",
         "tidegate_queue_capacity 4096",
         "tidegate_queue_oldest_seconds 1.5",
+        "tidegate_queue_threshold_seconds 60",
         "tidegate_claims_total 2",
         "tidegate_claims_idle_seconds_total 0.25",
         "tidegate_outstanding 7",
@@ -300,7 +305,7 @@ fn a_scrape_shows_what_was_counted() {
         r#"tidegate_callers_registered{kind="auto"} 7"#,
         "tidegate_callers_evicted_total 3",
         r#"tidegate_call_cost_settled_total{function="guest_get_info"} 1"#,
-        r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.025"} 1"#,
+        r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.02"} 1"#,
         r#"tidegate_queue_wait_seconds_bucket{class="default",function="guest_get_info",le="0.01"} 0"#,
     ] {
         let found = text.lines().any(|given| given == line);
@@ -351,6 +356,8 @@ fn a_total_that_begins_again_resets_its_counter() {
 fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
     let metrics = exercised();
     metrics.calls.limit_hit("rate_limit:poller");
+    let held = Duration::from_secs(1);
+    metrics.calls.limit_held("rate_limit:poller", held);
     metrics
         .calls
         .refused(Some("rate_limit:poller"), "rate_limited");

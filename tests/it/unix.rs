@@ -248,3 +248,70 @@ async fn a_reload_takes_a_socket_file_in_and_gives_it_up() {
     sidecar.reload(&without).await;
     crate::support::until(|| !place.path.exists(), || "the file stays".into()).await;
 }
+
+/// One request over a socket file: the whole answer.
+async fn ask_at(path: &Path, request: &str) -> String {
+    let mut stream = tokio::net::UnixStream::connect(path)
+        .await
+        .expect("a server listens");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("it takes it");
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .expect("it answers");
+    answer
+}
+
+#[tokio::test]
+async fn the_admin_socket_knows_its_user_and_a_named_token_its_owner() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("admin.sock");
+    let config = format!(
+        "[admin]\nbind = \"127.0.0.1:0\"\ntokens = [\"ann:s3cret\", \"bob:other\"]\n\
+         socket = \"unix:{}\"\n\
+         [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+         [backend]\nsocket = \"127.0.0.1:9\"\n\
+         [[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\n",
+        file.display()
+    );
+    let sidecar = Sidecar::start(&config).await;
+    assert_eq!(sidecar.get("/v1/limits").await.0, 401);
+    let effective = ask_at(&file, &request("GET", "/v1/config", "")).await;
+    assert!(effective.contains("tokens = [\"(hidden)\"]"), "{effective}");
+    assert!(!effective.contains("s3cret"), "{effective}");
+
+    let put = |token: &str| request("POST", "/v1/rate-limits", token);
+    ask_at(&file, &put("")).await;
+    let uid = fs::metadata(&file).expect("it is there").uid();
+    let by_user = format!("\"author\":\"uid {uid}\"");
+    sidecar
+        .log()
+        .wait(&["asked to change", &by_user, "/v1/rate-limits"])
+        .await;
+    let other = ask_at(&file, &put("Authorization: Bearer other\r\n")).await;
+    assert!(!other.contains(" 401 "), "{other}");
+    sidecar
+        .log()
+        .wait(&["asked to change", "\"author\":\"token bob\""])
+        .await;
+    let no_token = sidecar.ask("POST", "/v1/rate-limits", "{}").await;
+    assert_eq!(no_token.0, 401);
+    // A reload and an idle while change nothing, and the file goes with the process.
+    sidecar.reload(&config).await;
+    let answer = ask_at(&file, &request("GET", "/v1/queue", "")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    sidecar.signal("TERM");
+    assert!(sidecar.ended().await.0.success());
+    assert!(!file.exists());
+}
+
+fn request(method: &str, path: &str, more: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}\
+         Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+    )
+}

@@ -32,12 +32,9 @@ use prometheus::{HistogramOpts, Opts, TextEncoder};
 
 use crate::lock;
 
-/// Upper bounds of the buckets of a [`WaitHistogram`]: from the answer of an idle backend to the
-/// longest wait that a config allows.   seconds
-const WAIT_BUCKETS: [f64; 20] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
-    120.0, 300.0, 600.0, 1800.0, 3600.0,
-];
+mod buckets;
+
+pub use buckets::{Longest, buckets};
 
 /// A metric, without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +65,22 @@ impl Definition {
 pub struct Registry {
     shown: prometheus::Registry,
     defined: Arc<Mutex<Vec<Defined>>>,
+    longest: Longest,
 }
 
 /// The metrics of one module.
 pub type Defined = (&'static str, &'static [Definition]);
 
 impl Registry {
+    /// An empty one, whose histograms have their buckets for these times.
+    #[must_use]
+    pub fn with(longest: Longest) -> Self {
+        Self {
+            longest,
+            ..Self::default()
+        }
+    }
+
     /// Shows the counts of another crate's collector. It must count exactly `definitions`.
     ///
     /// # Panics
@@ -138,6 +145,7 @@ impl From<prometheus::Registry> for Registry {
         Self {
             shown,
             defined: Arc::default(),
+            longest: Longest::default(),
         }
     }
 }
@@ -154,13 +162,14 @@ impl Registering<'_> {
     /// The next one, which has no labels.
     pub fn alone<K: Kind>(&mut self) -> K::Alone {
         let definition = self.next();
-        self.show(K::alone(opts(definition)))
+        self.show(K::alone(opts(definition), self.registry.longest))
     }
 
     /// The next one, which has labels.
     pub fn family<K: Kind>(&mut self) -> K::Family {
         let definition = self.next();
-        self.show(K::family(opts(definition), definition.labels))
+        let longest = self.registry.longest;
+        self.show(K::family(opts(definition), longest, definition.labels))
     }
 
     fn next(&mut self) -> &'static Definition {
@@ -190,9 +199,9 @@ pub trait Kind {
     type Family: Collector + Clone + 'static;
 
     /// Makes one without labels.
-    fn alone(opts: Opts) -> Self::Alone;
+    fn alone(opts: Opts, longest: Longest) -> Self::Alone;
     /// Makes one with labels.
-    fn family(opts: Opts, labels: &[&str]) -> Self::Family;
+    fn family(opts: Opts, longest: Longest, labels: &[&str]) -> Self::Family;
 }
 
 /// Makes the kinds from the types of the crate `prometheus`.
@@ -207,12 +216,12 @@ macro_rules! kinds {
             type Alone = prometheus::$alone;
             type Family = prometheus::$family;
 
-            fn alone(opts: Opts) -> Self::Alone {
-                prometheus::$alone::with_opts($options(opts)).expect("a legal name")
+            fn alone(opts: Opts, longest: Longest) -> Self::Alone {
+                prometheus::$alone::with_opts($options(opts, longest)).expect("a legal name")
             }
 
-            fn family(opts: Opts, labels: &[&str]) -> Self::Family {
-                prometheus::$family::new($options(opts), labels).expect("legal names")
+            fn family(opts: Opts, longest: Longest, labels: &[&str]) -> Self::Family {
+                prometheus::$family::new($options(opts, longest), labels).expect("legal names")
             }
         }
     )+};
@@ -220,21 +229,21 @@ macro_rules! kinds {
 
 kinds! {
     /// Counts one by one.
-    Counter "counter": IntCounter, IntCounterVec, std::convert::identity;
+    Counter "counter": IntCounter, IntCounterVec, |opts, _| opts;
     /// Counts one by one, without a type: for names of other programs that lack `_total`.
-    UntypedCounter "untyped": IntCounter, IntCounterVec, std::convert::identity;
+    UntypedCounter "untyped": IntCounter, IntCounterVec, |opts, _| opts;
     /// Adds up fractions, such as seconds.
-    FloatCounter "counter": Counter, CounterVec, std::convert::identity;
+    FloatCounter "counter": Counter, CounterVec, |opts, _| opts;
     /// Goes up and down.
-    Gauge "gauge": Gauge, GaugeVec, std::convert::identity;
+    Gauge "gauge": Gauge, GaugeVec, |opts, _| opts;
     /// Times up to ten seconds.
-    Histogram "histogram": Histogram, HistogramVec, HistogramOpts::from;
-    /// Times up to an hour, which a call may wait.
-    WaitHistogram "histogram": Histogram, HistogramVec, wait_buckets;
-}
-
-fn wait_buckets(opts: Opts) -> HistogramOpts {
-    HistogramOpts::from(opts).buckets(WAIT_BUCKETS.to_vec())
+    Histogram "histogram": Histogram, HistogramVec, |opts, _| HistogramOpts::from(opts);
+    /// Times that a call waits, with the [`buckets()`] for [`Longest::wait`].
+    WaitHistogram "histogram": Histogram, HistogramVec,
+        |opts, longest: Longest| HistogramOpts::from(opts).buckets(buckets(longest.wait));
+    /// Times that a backend takes, with the [`buckets()`] for [`Longest::reply`].
+    ReplyHistogram "histogram": Histogram, HistogramVec,
+        |opts, longest: Longest| HistogramOpts::from(opts).buckets(buckets(longest.reply));
 }
 
 /// A value that a gauge can show, in its base unit.

@@ -13,6 +13,7 @@ pub(super) fn check(all: &Sections, notes: &Notes) {
     let admin = &all.admin;
     if let Some(address) = admin.bind.said().filter(|address| needs_token(**address))
         && admin.token.is_missing()
+        && admin.tokens.value.is_empty()
     {
         let cause = format!("{address} is not only this machine's, and there is no token");
         let cure = "add token = \"…\" to [admin], such as the output of `openssl rand -hex 32`, \

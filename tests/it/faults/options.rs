@@ -484,6 +484,16 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "[admin]\n",
         "[admin]\ntoken = \"0123456789abcdef0123456789abcdef\"\n",
     ),
+    (
+        "admin.tokens",
+        "[admin]\n",
+        "[admin]\ntokens = [\"ann:0123456789abcdef0123456789abcdef\"]\n",
+    ),
+    (
+        "admin.socket",
+        "[admin]\n",
+        "[admin]\nsocket = \"unix:FILES/admin.sock\"\n",
+    ),
     ("log.format", "format = \"json\"", "format = \"text\""),
     ("log.level", "level = \"info\"", "level = \"debug\""),
     ("route.method", "method = \"GET\"", "method = \"POST\""),

@@ -1,0 +1,109 @@
+//! The trace that a call belongs to, from its header `traceparent` (W3C Trace Context, level 1).
+//!
+//! The header itself is passed on unchanged, well formed or not. Only the access line uses this.
+
+use std::fmt::{self, Display};
+use std::num::{NonZeroU64, NonZeroU128};
+
+use http::HeaderMap;
+
+const TRACEPARENT: &str = "traceparent";
+
+/// The id of a trace. It is never all zeros, which the standard forbids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId(NonZeroU128);
+
+impl TraceId {
+    /// The trace id of a request with these headers. `None` if it has no `traceparent`, more than
+    /// one, or one that is not well formed.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut all = headers.get_all(TRACEPARENT).iter();
+        match (all.next(), all.next()) {
+            (Some(only), None) => Self::parse(only.as_bytes()),
+            _ => None,
+        }
+    }
+
+    /// Reads the value of a `traceparent`: `00-<trace id>-<parent id>-<flags>`, in lower case. A
+    /// later version may have more after another `-`, which is not read; version `ff` is invalid.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let (known, more) = value.split_at_checked(55)?;
+        let [version @ .., b'-'] = &known[..3] else {
+            return None;
+        };
+        let version = hexadecimal(version)?;
+        let may_have_more = version > 0 && more.first() == Some(&b'-');
+        if version == 0xff || !(more.is_empty() || may_have_more) {
+            return None;
+        }
+        if known[35] != b'-' || known[52] != b'-' {
+            return None;
+        }
+        let trace = NonZeroU128::new(hexadecimal(&known[3..35])?)?;
+        let parent = u64::try_from(hexadecimal(&known[36..52])?).ok()?;
+        NonZeroU64::new(parent)?;
+        hexadecimal(&known[53..])?;
+        Some(Self(trace))
+    }
+}
+
+/// As in the header: 32 hexadecimal digits.
+impl Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The value of up to 32 hexadecimal digits in lower case; `None` if there is anything else.
+fn hexadecimal(digits: &[u8]) -> Option<u128> {
+    digits.iter().try_fold(0, |value, digit| {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(value << 4 | u128::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_well_formed_one_is_read() {
+        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let later = GOOD.replacen("00", "cc", 1);
+        for value in [GOOD, &later, &format!("{later}-more")] {
+            let read = TraceId::parse(value.as_bytes()).map(|trace| trace.to_string());
+            assert_eq!(read.as_deref(), Some(trace), "{value}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        let parent = GOOD.replace("00f067aa0ba902b7", "0000000000000000");
+        let trace = GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32));
+        let bad = [
+            "",
+            "00",
+            &GOOD[..54],
+            &GOOD.to_uppercase(),
+            &format!("{GOOD}-more"),
+            &format!("{GOOD}0"),
+            &GOOD.replacen("00", "ff", 1),
+            &format!("{}0", GOOD.replacen("00", "cc", 1)),
+            &GOOD.replace('-', "_"),
+            &GOOD.replace("-01", "-0g"),
+            &parent,
+            &trace,
+        ];
+        for value in bad {
+            assert_eq!(TraceId::parse(value.as_bytes()), None, "{value:?}");
+        }
+    }
+}
