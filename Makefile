@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool bench bench-limiters quota-faults faults soak faults-tools predict order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters quota-faults faults soak faults-tools predict order clean
 
 CARGO ?= cargo
 
@@ -10,7 +10,7 @@ run:
 	$(CARGO) build --profile quick -p tidegate -p tidegate-lab --no-default-features
 	target/quick/tidegate demo
 
-test: peers stores promtool faults-tools
+test: peers stores promtool faults-tools browser
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
@@ -73,6 +73,14 @@ peers:
 # etcd, ZooKeeper and Redis.
 stores:
 	sh tests/peers/stores.sh
+
+# Chromium with axe-core, in which the page is tried.
+browser:
+	sh tests/browser/setup.sh
+
+# The pictures of the page in the docs, from a real storm of two minutes.
+pictures: browser
+	$(CARGO) test -p tidegate --test it browser::the_pictures -- --ignored
 
 # promtool, which checks the metrics and the alerts, and Prometheus, which answers the dashboard.
 promtool:

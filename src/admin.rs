@@ -10,10 +10,12 @@ mod author;
 mod callers;
 mod guard;
 mod health;
-mod index;
+mod now;
+mod page;
 mod places;
 mod quotas;
 mod routes;
+mod series;
 mod server;
 
 use std::net::SocketAddr;
@@ -22,12 +24,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::body::Bytes;
+use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::classify::ServerErrorsFailureClass;
@@ -44,11 +47,19 @@ pub use callers::{
 };
 pub(crate) use callers::{without_name, written};
 pub use guard::{NamedToken, Token};
+pub use now::{
+    BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, OverrideNow, PauseNow, QueueLevels,
+    ReadyNow, Refused, ReloadNow, SeriesSpan, StoreNow, Traffic,
+};
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,
 };
+pub use series::{
+    Frame, LimitHistory, MarkState, PointFigures, PointState, SeriesState, VIEWERS_MAX, line,
+};
 pub use server::{Inlet, ServeError, needs_token, serve, serve_router};
 
+use self::series::Viewers;
 use crate::call::listener::{address_or_off, socket_path};
 use crate::options::kind::{is_plain, list, text};
 use crate::options::shown::quoted;
@@ -204,6 +215,26 @@ pub trait Source: Send + Sync + 'static {
     /// does not allow.
     fn notices(&self) -> Vec<String> {
         Vec::new()
+    }
+    /// Everything of this moment.
+    fn now(&self) -> NowState {
+        NowState::default()
+    }
+    /// The history.
+    fn series(&self, span: SeriesSpan) -> SeriesState {
+        SeriesState {
+            step_seconds: span.step_seconds(),
+            ..SeriesState::default()
+        }
+    }
+    /// A frame of a stream.
+    fn frame(&self) -> Frame {
+        Frame::default()
+    }
+    /// The later frames, as lines of JSON; one a second while anybody looks, and the latest wins.
+    /// Called on the event loop. They end with `None`, or with the sender.
+    fn frames(&self) -> watch::Receiver<Option<Bytes>> {
+        watch::channel(None).1
     }
     /// Whether calls are taken; if not, why. Called on the event loop, so that no other request
     /// delays a probe. It neither waits nor computes.
@@ -370,7 +401,8 @@ pub fn routes() -> Vec<(Method, &'static str)> {
     let shown = [
         api::routes(),
         quotas::routes(),
-        index::routes(),
+        page::routes(),
+        series::routes(),
         health::routes(),
     ];
     let shown = shown.iter().flat_map(|routes| routes.listed());
@@ -393,11 +425,12 @@ fn log_failure(class: ServerErrorsFailureClass, took: Duration, _: &tracing::Spa
 fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersSource>) -> Router {
     let settings = Arc::new(settings);
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let viewers = Viewers::beside(source.connections_max());
     // An unknown path is guarded too: without the token a client does not learn which paths exist.
     let guarded = api::routes()
         .router()
         .merge(quotas::routes().router())
-        .merge(index::routes().router())
+        .merge(series::routes().router().layer(Extension(viewers)))
         .layer(RequestBodyLimitLayer::new(BODY_MAX))
         .merge(callers::routes().router().with_state(callers))
         .fallback(api::not_found)
@@ -407,16 +440,24 @@ fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersS
                 .layer(from_fn_with_state(Arc::clone(&settings), guard::check))
                 .layer(from_fn_with_state(places, bounded)),
         );
+    let open = page::routes()
+        .router()
+        .method_not_allowed_fallback(api::method_not_allowed)
+        .layer(from_fn_with_state(
+            Arc::clone(&settings),
+            guard::check_origin,
+        ));
     health::routes()
         .router()
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(from_fn_with_state(settings, guard::check_probe))
+        .merge(open)
         .merge(guarded)
         .with_state(source)
         .layer(
             ServiceBuilder::new()
                 .layer(TraceLayer::new_for_http().on_failure(log_failure))
-                .layer(SetResponseHeaderLayer::overriding(
+                .layer(SetResponseHeaderLayer::if_not_present(
                     header::CACHE_CONTROL,
                     HeaderValue::from_static("no-store"),
                 ))

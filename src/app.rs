@@ -4,15 +4,18 @@ pub mod access;
 mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
+mod history;
 mod journal;
 mod lately;
 #[cfg(feature = "leases")]
 pub mod lease_server;
 pub mod metrics;
+mod now;
 mod quotas;
 mod shares;
 mod shown;
 mod start_error;
+mod tally;
 pub mod teller;
 
 use std::io;
@@ -34,9 +37,11 @@ use tracing::{error, info, warn};
 
 use self::callers::Keeper;
 use self::coordination::Coordination;
+use self::history::History;
 use self::journal::Journal;
 use self::lately::Lately;
 use self::metrics::Metrics;
+use self::now::TopCallers;
 use self::quotas::Quotas;
 pub use self::start_error::StartError;
 use self::teller::Teller;
@@ -92,6 +97,8 @@ struct Shared {
     refused: Mutex<Option<(SystemTime, Vec<String>)>>,
     descriptors: Live<Descriptors>,
     lately: Arc<Lately>,
+    history: History,
+    top_callers: Mutex<TopCallers>,
     gate: Gate,
     journal: Arc<Journal>,
     coordination: Arc<Coordination>,
@@ -275,6 +282,7 @@ impl App {
         shared.config.set(config);
         drop(one_at_a_time);
         *lock(&shared.refused) = None;
+        shared.history.reloaded(None);
         shared.metrics.config_reloaded(SystemTime::now());
         Ok(())
     }
@@ -293,6 +301,7 @@ impl App {
 
     /// Remembers for operators that a new config was refused.
     pub fn reload_refused(&self, mistakes: Vec<String>) {
+        self.shared.history.reloaded(Some(&mistakes));
         *lock(&self.shared.refused) = Some((SystemTime::now(), mistakes));
         self.shared.metrics.config_refused();
     }
@@ -317,6 +326,7 @@ impl App {
         let finished =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         if tokio::time::timeout(bound, finished).await.is_ok() {
+            shared.history.end_streams().await;
             shared.gate.end_observing();
             shared.journal.ended(shared.gate.at_an_instant(|at| at));
             shared.coordination.close().await;
@@ -334,6 +344,7 @@ impl App {
         let last =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;
+        shared.history.end_streams().await;
         shared.gate.end_observing();
         // Leases for calls under way are not released: they expire by themselves.
         false
@@ -530,6 +541,8 @@ impl Shared {
             connections: Connections::new(descriptors.connections),
             descriptors: Live::new(descriptors),
             lately: teller.lately(),
+            history: History::new(teller.tally()),
+            top_callers: Mutex::default(),
             callers,
             metrics,
             access,
@@ -554,6 +567,11 @@ impl Shared {
         tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
         tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
         tokio::spawn(stop.clone().run_until_cancelled_owned(saving));
+        // Only the admin address shows the history.
+        if self.admin.is_some() {
+            let watching = Arc::clone(self).keep_watching();
+            tokio::spawn(stop.clone().run_until_cancelled_owned(watching));
+        }
         let noting = Arc::clone(self).keep_noting();
         tokio::spawn(stop.clone().run_until_cancelled_owned(noting));
     }

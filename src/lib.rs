@@ -14,8 +14,8 @@
 //! | [`forward`] | it is sent, once, and its reply read to the end |
 //!
 //! Around it: [`config`] reads the settings, [`app`] builds everything, [`admin`] shows it and
-//! lets it be changed, [`state`] keeps what must survive a restart, [`telemetry`] counts and
-//! logs it, [`tools`] are the other commands. [`tasks`] keeps calls that run without their
+//! lets it be changed, [`series`] keeps its latest day, [`state`] what must survive a restart,
+//! [`telemetry`] counts and logs it, [`tools`] are the other commands. [`tasks`] keeps calls that run without their
 //! client. [`call`] has the words that all of them share. The crate
 //! `tidegate_limits` decides which call runs when, the crate `tidegate_callers` which caller it belongs
 //! to. Clock, live values and back-off are in the crate `tidegate_runtime`.
@@ -39,6 +39,7 @@ pub mod listen;
 pub mod options;
 pub mod pipeline;
 pub mod protocol;
+pub mod series;
 #[expect(
     clippy::disallowed_methods,
     reason = "the app calls it on threads that wait"

@@ -70,7 +70,7 @@ pub(super) fn error(status: StatusCode, message: &str) -> Response {
 pub(super) async fn not_found() -> Response {
     error(
         StatusCode::NOT_FOUND,
-        "not found; GET / lists what there is",
+        "not found; GET /v1/openapi.json lists what there is",
     )
 }
 

@@ -28,7 +28,7 @@ use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, Span};
 pub use self::asked::{Merge, Question};
 pub(super) use self::extract::Parameters;
 use self::extract::{Body, Id};
-pub(super) use self::query::QuotaKeys;
+pub(super) use self::query::{Frames, QuotaKeys};
 use self::query::{Listing, Sort, Suggest, UsageOf};
 pub(crate) use self::refused::without_name;
 pub use self::refused::{ApiRefusal, What};

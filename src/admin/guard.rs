@@ -21,6 +21,9 @@ use tidegate_runtime::origin;
 
 use super::{Author, Peer, Settings, api};
 
+/// Every request of the page at `/` has this header.
+const ASKED_BY_THE_PAGE: &str = "x-tidegate-page";
+
 /// A secret that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(pub Box<str>);
@@ -79,7 +82,7 @@ pub(super) async fn check(
         return refusal;
     }
     match author(&settings, &request) {
-        None => ask_for_the_token(),
+        None => ask_for_the_token(request.headers().contains_key(ASKED_BY_THE_PAGE)),
         Some(author) if request.method().is_safe() => {
             request.extensions_mut().insert(author);
             next.run(request).await
@@ -121,6 +124,18 @@ impl Settings {
     }
 }
 
+/// Passes a request on if it comes from this address. What it asks for reveals nothing.
+pub(super) async fn check_origin(
+    State(settings): State<Arc<Settings>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match foreign(&settings, &request) {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    }
+}
+
 /// Whether a request may see what only operators may see.
 #[derive(Clone, Copy)]
 pub(super) struct Trusted(pub(super) bool);
@@ -142,7 +157,9 @@ pub(super) async fn check_probe(
     next.run(request).await
 }
 
-fn ask_for_the_token() -> Response {
+/// A refusal that names the ways to give the token. Our own page asks for it in a form, so its
+/// requests get no challenge for which the browser opens a dialog.
+fn ask_for_the_token(by_the_page: bool) -> Response {
     let mut response = api::error(
         StatusCode::UNAUTHORIZED,
         "the admin token is required: as \"Authorization: Bearer TOKEN\", or as the password of \
@@ -150,10 +167,11 @@ fn ask_for_the_token() -> Response {
     );
     // A browser asks its user for the first. Each has its own line, because some browsers read only
     // one challenge in a line.
-    for challenge in [
+    let challenges = [
         "Basic realm=\"tidegate\", charset=\"UTF-8\"",
         "Bearer realm=\"tidegate\"",
-    ] {
+    ];
+    for challenge in &challenges[usize::from(by_the_page)..] {
         let challenge = HeaderValue::from_static(challenge);
         response
             .headers_mut()

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{Html, IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Serialize;
+use tidegate_runtime::page;
 
 use super::callers::{Parameters, QuotaKeys};
-use super::index;
 use super::routes::Routes;
 use super::{Source, api};
 
@@ -154,7 +154,8 @@ async fn quotas(
 
 async fn page(State(source): State<Arc<dyn Source>>) -> Response {
     let body = api::read(source, |source| body(&source.quotas(PAGE_KEYS)));
-    index::answer("Tidegate quotas", &body.await)
+    let page = page::page("Tidegate quotas", env!("CARGO_PKG_VERSION"), 2, &body.await);
+    (page::HEADERS, Html(page)).into_response()
 }
 
 fn body(state: &QuotasState) -> Markup {

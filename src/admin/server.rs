@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use http_body_util::BodyExt;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -15,7 +18,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::places::{Place, Places};
+use super::places::{Answering, Place, Places};
+use super::series::GoesOn;
 use super::{CallersSource, Peer, Settings, Source, router};
 
 /// The most open connections. A further one replaces the one that has been silent for longest.
@@ -150,11 +154,7 @@ async fn answer(
         request.extensions_mut().insert(peer);
         let answering = place.answering();
         let answer = router.call(request);
-        async move {
-            let answered = answer.await;
-            drop(answering);
-            answered
-        }
+        async move { answer.await.map(|answered| held(answered, answering)) }
     });
     let stream = std::pin::pin!(place.watch(stream));
     let mut connection = std::pin::pin!(
@@ -173,6 +173,19 @@ async fn answer(
     if let Ok(ended) = tokio::time::timeout(LAST_ANSWER, connection).await {
         told(ended);
     }
+}
+
+/// An answer that goes on counts as being answered to its end, any other until it has begun.
+fn held(answered: Response, answering: Answering) -> Response {
+    if answered.extensions().get::<GoesOn>().is_none() {
+        return answered;
+    }
+    answered.map(|body| {
+        Body::new(body.map_frame(move |part| {
+            let _until_its_end = &answering;
+            part
+        }))
+    })
 }
 
 fn told(ended: hyper::Result<()>) {

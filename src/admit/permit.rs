@@ -1,6 +1,7 @@
 //! What a call holds while it is past the gate.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp};
@@ -122,6 +123,7 @@ impl Slot for Permit {
             facts.step(now, What::Sent);
             facts.sent = Some(now);
         });
+        call.queue.sent.fetch_add(1, Ordering::Relaxed);
         self.sent = Some(now);
     }
 

@@ -4,7 +4,7 @@
 //! call that waits finds its hold in a channel of its own.
 
 use std::mem;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(super) struct Queue {
     /// There are requests to the store of quotas.
     pub(super) asks: Notify,
     pub(super) draining: AtomicBool,
+    /// Calls that left for a backend.
+    pub(super) sent: AtomicU64,
 }
 
 pub(super) struct State {
@@ -163,6 +165,7 @@ impl Queue {
             clock,
             state: Mutex::new(state),
             rearm: Notify::new(),
+            sent: AtomicU64::new(0),
             full: AtomicBool::new(false),
             room: Notify::new(),
             watched: AtomicBool::new(false),

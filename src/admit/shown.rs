@@ -1,5 +1,8 @@
 //! What operators see of the gate.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use tidegate_limits::policy::{LimitRule, Scope};
 use tidegate_limits::scheduler::{LimitNow, QueueNow};
 use tidegate_limits::{Scheduler, Timestamp};
@@ -49,6 +52,21 @@ impl Gate {
             queue: state.calls().queue_now(now),
             outstanding: state.calls().in_flight(),
             outstanding_peak: state.peak,
+        })
+    }
+
+    /// Calls that have left for a backend since the start.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.queue.sent.load(Ordering::Relaxed)
+    }
+
+    /// How long the oldest waiting call has waited; zero without one. Looks at every waiting call.
+    #[must_use]
+    pub fn oldest_waits(&self) -> Duration {
+        self.queue.look(|state, now| {
+            let oldest = state.calls().oldest();
+            oldest.map_or(Duration::ZERO, |arrived| now.since(arrived))
         })
     }
 

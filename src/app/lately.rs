@@ -90,6 +90,25 @@ impl Lately {
         all.push_back(ended);
     }
 
+    /// Looks at the latest calls that have ended, the latest first, at most `most`.
+    pub(super) fn latest<T>(&self, most: usize, look: impl FnMut(&Ended) -> T) -> Vec<T> {
+        lock(&self.ended)
+            .iter()
+            .rev()
+            .take(most)
+            .map(look)
+            .collect()
+    }
+
+    /// Looks at every call under way, in no order.
+    pub(super) fn each_under_way(&self, mut look: impl FnMut(&Facts)) {
+        let records: Vec<_> = lock(&self.under_way).values().cloned().collect();
+        // Without the lock, because the last owner of a record reports its end.
+        for record in records.iter().filter_map(Weak::upgrade) {
+            record.note(|facts| look(facts));
+        }
+    }
+
     /// A call that ended recently.
     pub(super) fn find(&self, id: u64) -> Option<Ended> {
         // The latest are asked for most.

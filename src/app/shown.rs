@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tidegate_limits::policy::{LimitRule, Scope};
 use tidegate_limits::scheduler::{BucketLimit, LimitNow, PacerNow};
 use tidegate_limits::{Limit, Timestamp, Verdict};
@@ -12,8 +13,8 @@ use super::callers::pace_state;
 use super::metrics::Metrics;
 use super::shares::ShareNow;
 use crate::admin::{
-    BucketState, ClassQueue, FunctionQueue, LimitKind, LimitState, Opens, QueueState, QuotasState,
-    SharedState, Source, WouldBe,
+    BucketState, ClassQueue, Frame, FunctionQueue, LimitKind, LimitState, NowState, Opens,
+    QueueState, QuotasState, SeriesSpan, SeriesState, SharedState, Source, WouldBe,
 };
 use crate::call::Destination;
 use crate::callers::metrics::LimiterNow;
@@ -23,9 +24,10 @@ use crate::telemetry::access::Utc;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Reach, Show};
+use tokio::sync::watch;
 
 /// The most shown mistakes of a refused reload; the log has all.
-const MISTAKES_MAX: usize = 20;
+pub(super) const MISTAKES_MAX: usize = 20;
 
 impl Source for Shared {
     fn limits(&self) -> Vec<LimitState> {
@@ -134,6 +136,22 @@ impl Source for Shared {
         notices
     }
 
+    fn now(&self) -> NowState {
+        self.now_state()
+    }
+
+    fn series(&self, span: SeriesSpan) -> SeriesState {
+        self.series_state(span)
+    }
+
+    fn frame(&self) -> Frame {
+        self.first_frame()
+    }
+
+    fn frames(&self) -> watch::Receiver<Option<Bytes>> {
+        self.history.frames()
+    }
+
     fn ready(&self) -> Result<(), String> {
         if self.ready.load(Ordering::Relaxed) {
             Ok(())
@@ -221,7 +239,7 @@ impl Shared {
 }
 
 /// How the limit of this name is shared.
-fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
+pub(super) fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
     let share = shares.iter().find(|share| *share.limit == *limit)?;
     Some(SharedState {
         engine: "lease",
@@ -233,7 +251,7 @@ fn shared(shares: &[ShareNow], limit: &str) -> Option<SharedState> {
     })
 }
 
-fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState {
+pub(super) fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState {
     let (kind, window_seconds) = match &rule.limit {
         Limit::Outstanding { .. } => (LimitKind::Outstanding, None),
         Limit::Window { length, .. } => (LimitKind::Window, Some(length.as_secs_f64())),
@@ -263,7 +281,7 @@ fn limit_state(rule: &LimitRule, state: &LimitNow, now: Timestamp) -> LimitState
     }
 }
 
-fn rate(paced: &PacerNow) -> f64 {
+pub(super) fn rate(paced: &PacerNow) -> f64 {
     paced.pace.rate().get()
 }
 
@@ -271,7 +289,7 @@ fn ratio(paced: &PacerNow) -> f64 {
     paced.pace.ratio().get()
 }
 
-fn opens(verdict: Verdict, now: Timestamp) -> Opens {
+pub(super) fn opens(verdict: Verdict, now: Timestamp) -> Opens {
     match verdict {
         Verdict::Ready => Opens::Now,
         Verdict::NotBefore(at) => {

@@ -11,6 +11,7 @@ use tidegate_runtime::{Clock, lock};
 use super::access::{AccessLine, Started};
 use super::lately::Lately;
 use super::metrics::Metrics;
+use super::tally::Tally;
 use crate::call::{
     Claim, Destination, Facts, Identity, Observe, Reason, Record, Rejection, Verdict,
 };
@@ -30,6 +31,7 @@ pub struct Teller {
     access: Arc<AccessLog>,
     callers: Callers,
     lately: Arc<Lately>,
+    tally: Arc<Tally>,
     clock: Clock,
     started: Started,
     /// The last time a shortage was logged.
@@ -50,6 +52,7 @@ impl Teller {
             access,
             callers,
             lately: Arc::default(),
+            tally: Arc::default(),
             short_at: Mutex::default(),
             started: Started::new(clock.wall(Timestamp::ZERO)),
             clock,
@@ -59,6 +62,11 @@ impl Teller {
     /// The calls that it remembers.
     pub(super) fn lately(&self) -> Arc<Lately> {
         Arc::clone(&self.lately)
+    }
+
+    /// The counts for the series.
+    pub(super) fn tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.tally)
     }
 
     /// Counts a call that has ended.
@@ -144,6 +152,7 @@ impl Observe for Teller {
     }
 
     fn begun(&self, id: u64, record: Weak<Record>) {
+        self.tally.arrived();
         self.lately.begun(id, record);
     }
 
@@ -183,6 +192,7 @@ impl Observe for Teller {
                 .map(|sent| facts.answered.unwrap_or(now).since(sent)),
         };
         self.lately.ended(facts, &took);
+        self.tally.ended(facts, took.backend);
         self.count(facts, &took);
         if self.access.is_on() && self.write(now, facts, took) == Written::Lost {
             self.metrics.process.access_lines_lost_total().inc();

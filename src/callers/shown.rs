@@ -150,6 +150,13 @@ impl Callers {
         self.lock().rate_limits.values().cloned().collect()
     }
 
+    /// The first rate limits in the order of their ids, at most `most`.
+    #[must_use]
+    pub fn first_limits(&self, most: usize) -> Vec<RateLimit> {
+        let state = self.lock();
+        state.rate_limits.values().take(most).cloned().collect()
+    }
+
     /// Every rate limit, in the order of their ids. Asks every row.
     #[must_use]
     pub fn rate_limits(&self) -> Vec<RateLimitNow> {

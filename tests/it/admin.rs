@@ -1,6 +1,7 @@
 //! The admin address, asked over real HTTP on loopback.
 
 mod guard;
+mod page;
 mod places;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -383,49 +384,6 @@ async fn ready_follows_the_sidecar_and_alive_does_not() {
 }
 
 #[tokio::test]
-async fn the_page_shows_live_figures_loads_nothing_and_takes_names_for_text() {
-    let served = Served::start(None).await;
-    let answer = served.get("/").await;
-    answer.is(200).has("content-type: text/html; charset=utf-8");
-    answer.has(
-        "content-security-policy: default-src 'none'; style-src 'unsafe-inline'; \
-         frame-ancestors 'none'",
-    );
-    for text in [
-        "takes calls",
-        "290 of 4096 wait, the oldest for 1.5 s; 2 at the door",
-        "&lt;b&gt;guest_list&lt;/b&gt;",
-        "in 0.25 s",
-        "when a call ends",
-        "in any 1 s",
-    ] {
-        assert!(
-            answer.body.contains(text),
-            "no {text:?} in\n{}",
-            answer.body
-        );
-    }
-    for text in ["<b>guest_list", "http://", "https://", "<script", "<img"] {
-        assert!(!answer.body.contains(text), "{text:?} in\n{}", answer.body);
-    }
-}
-
-#[tokio::test]
-async fn the_page_lists_every_place_and_each_answers() {
-    let served = Served::start(None).await;
-    let page = served.get("/").await.body;
-    let places: Vec<&str> = page
-        .split("<a href=\"")
-        .skip(1)
-        .map(|rest| rest.split('"').next().expect("closed"))
-        .collect();
-    assert_eq!(places.len(), 14, "{places:?}");
-    for place in places {
-        served.get(place).await.is(200);
-    }
-}
-
-#[tokio::test]
 async fn unknown_paths_and_methods_are_errors_in_json() {
     let served = Served::start(None).await;
     for path in ["/nothing", "/v1", "/v1/limits/total", "/metrics/", "//"] {
@@ -441,13 +399,13 @@ async fn unknown_paths_and_methods_are_errors_in_json() {
 }
 
 #[tokio::test]
-async fn with_a_token_strangers_see_only_health() {
+async fn with_a_token_strangers_see_only_health_and_the_empty_page() {
     let served = Served::start(Some("s3cret")).await;
     for path in ["/livez", "/readyz", "/healthz?verbose"] {
         served.get(path).await.is(200);
     }
     for path in [
-        "/",
+        "/quotas",
         "/metrics",
         "/v1/limits",
         "/v1/queue",

@@ -16,7 +16,7 @@ pub(crate) const LEVELS: [(u8, &[&str]); 8] = [
         2,
         &[
             "listen", "protocol", "classify", "callers", "coalesce", "admit", "forward", "tasks",
-            "admin", "state",
+            "admin", "series", "state",
         ],
     ),
     (1, &["call", "telemetry"]),

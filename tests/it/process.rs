@@ -296,7 +296,7 @@ async fn a_refused_reload_is_counted_and_shown_with_its_errors_until_one_is_take
     let started = sidecar.metric(&total("taken")).await;
     sidecar.write_config(&text.replace("[queue]", "[queue]\nworkers = 0\ncapacity = -1"));
     sidecar.hang_up("the old one stays").await;
-    for path in ["/healthz?verbose", "/"] {
+    for path in ["/healthz?verbose", "/v1/now"] {
         let (status, shown) = sidecar.get(path).await;
         assert_eq!(status, 200, "{shown}");
         for word in ["refused", "queue.workers", "queue.capacity"] {
@@ -308,7 +308,7 @@ async fn a_refused_reload_is_counted_and_shown_with_its_errors_until_one_is_take
     sidecar.reload(&text).await;
     assert_eq!(sidecar.metric(&total("refused")).await, 1.0);
     assert_eq!(sidecar.metric(&total("taken")).await, started + 1.0);
-    for path in ["/healthz?verbose", "/"] {
+    for path in ["/healthz?verbose", "/v1/now"] {
         let (_, shown) = sidecar.get(path).await;
         assert!(!shown.contains("refused"), "{shown}");
     }
@@ -618,8 +618,8 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
             .wait(&["WARN", "server.max_connections"])
             .await;
         assert!(warned.contains(&limit.to_string()), "{warned}");
-        let (_, page) = sidecar.get("/").await;
-        assert!(page.contains("server.max_connections"), "{page}");
+        let (_, now) = sidecar.get("/v1/now").await;
+        assert!(now.contains("server.max_connections"), "{now}");
         let errors = sidecar.metric("tidegate_accept_errors_total").await;
         assert_eq!(errors, 0.0, "an accept found no descriptor");
     }

@@ -465,7 +465,9 @@ impl Answer {
     #[track_caller]
     pub(crate) fn is(&self, status: u16) -> &Self {
         assert_eq!(self.status, status, "{self:?}");
-        self.has("cache-control: no-store")
+        // No cache keeps a state. A file with a tag is asked for again each time.
+        let kept = self.header("etag").map_or("no-store", |_| "no-cache");
+        self.has(&format!("cache-control: {kept}"))
     }
 
     /// Asserts that it is an error, in the one form that errors have.

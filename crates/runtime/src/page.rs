@@ -2,20 +2,26 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+/// The colours are those of the page of a sidecar, `src/admin/page/page.css`.
 const STYLE: &str = "\
-:root{color-scheme:light dark;--line:light-dark(#d8dee4,#30363d);--soft:light-dark(#59636e,#9198a1);\
---bar:light-dark(#0969da,#4493f8);--bad:light-dark(#cf222e,#ff7b72);--good:light-dark(#1a7f37,#3fb950)}\
-body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.4rem;margin:0}h2{font-size:1rem;margin:2rem 0 .5rem}\
+:root{color-scheme:light dark;--ground:light-dark(#f4f6f8,#0e1216);--panel:light-dark(#fff,#161b21);\
+--ink:light-dark(#16202a,#e3e8ee);--soft:light-dark(#55616e,#9aa6b3);--line:light-dark(#d9dfe5,#2b333c);\
+--faint:light-dark(#eceff2,#212830);--blue:light-dark(#0b5cad,#6ab0f3);--bad:light-dark(#b3261e,#ff8a80);\
+--good:light-dark(#17713a,#4fc27a)}\
+html{font:14px/1.45 system-ui,sans-serif;background:var(--ground);color:var(--ink)}\
+body{margin:0 auto;max-width:100rem;padding:1rem clamp(.75rem,2vw,2rem) 3rem}\
+h1{font-size:1.15rem;margin:0 0 .5rem}h2{font-size:.95rem;margin:1.75rem 0 .4rem}\
 p{color:var(--soft);margin:.25rem 0}p.notice{white-space:pre-line}\
-table{border-collapse:collapse;width:100%}\
-th,td{text-align:left;padding:.35rem .75rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top}\
+table{border-collapse:collapse;width:100%;background:var(--panel);border:1px solid var(--line)}\
+th,td{text-align:left;padding:.32rem .75rem;border-bottom:1px solid var(--faint);vertical-align:top;\
+font-variant-numeric:tabular-nums}\
 td:first-child{overflow-wrap:anywhere}\
-th{font-weight:500;color:var(--soft)}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}\
+th{font-weight:500;color:var(--soft);border-bottom-color:var(--line)}td.n,th.n{text-align:right}\
 meter{width:8rem;height:.8rem}.good{color:var(--good)}.bad{color:var(--bad)}\
-a{color:var(--bar);text-decoration:none}a:hover{text-decoration:underline}\
-pre{white-space:pre-wrap;font-size:.85em;border:1px solid var(--line);padding:.75rem;border-radius:.4rem}\
-code{font-size:.9em}";
+a{color:var(--blue);text-underline-offset:.2em}:focus-visible{outline:2px solid var(--blue)}\
+pre{white-space:pre-wrap;font-size:.92em;background:var(--panel);border:1px solid var(--line);\
+padding:.75rem;border-radius:.4rem}\
+code{font:.92em ui-monospace,monospace}";
 
 /// The headers of a page. They tell the browser to load nothing and to run nothing.
 pub const HEADERS: [(&str, &str); 2] = [

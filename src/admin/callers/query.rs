@@ -6,6 +6,7 @@ use super::asked::{Asked, Read, headroom, named, numbered, window, word};
 use super::json::{Fields, Value, cut};
 use super::refused::{ApiRefusal, What};
 use super::state::CallId;
+use crate::admin::now::{FRAMES_MAX, SeriesSpan};
 use crate::options::Words;
 
 /// The maximum number of rows in one answer, and the default.
@@ -78,6 +79,35 @@ impl Asked for QuotaKeys {
 
     fn read(fields: &mut Fields) -> Read<Self> {
         whole(fields, "limit", QUOTA_KEYS, QUOTA_KEYS).map(Self)
+    }
+}
+
+impl Words for SeriesSpan {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("10m", Self::TenMinutes),
+        ("3h", Self::ThreeHours),
+        ("24h", Self::Day),
+    ];
+}
+
+/// `GET /v1/series?…`
+impl Asked for SeriesSpan {
+    const FIELDS: &[&[&str]] = &[&["span"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(fields.optional("span", word)?.unwrap_or(Self::TenMinutes))
+    }
+}
+
+/// How many frames a stream has.
+pub(in crate::admin) struct Frames(pub(in crate::admin) usize);
+
+/// `GET /v1/stream?…`
+impl Asked for Frames {
+    const FIELDS: &[&[&str]] = &[&["frames"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        whole(fields, "frames", FRAMES_MAX, FRAMES_MAX).map(|frames| Self(frames.max(1)))
     }
 }
 

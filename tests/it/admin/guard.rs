@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::Served;
 
-const READS: [&str; 4] = ["/", "/metrics", "/v1/callers", "/v1/limits"];
+const READS: [&str; 4] = ["/quotas", "/metrics", "/v1/callers", "/v1/limits"];
 
 #[tokio::test]
 async fn a_name_that_was_rebound_to_this_address_reads_nothing() {
@@ -104,15 +104,15 @@ fn basic(user_and_password: &str) -> String {
 #[tokio::test]
 async fn a_browser_is_asked_for_the_token_and_opens_the_page_with_it() {
     let served = Served::start(Some("s3cret")).await;
-    let asked = served.get("/").await;
+    let asked = served.get("/quotas").await;
     asked.is(401);
     asked.has("www-authenticate: Basic realm=\"tidegate\", charset=\"UTF-8\"");
     let challenges = asked.headers("www-authenticate");
     assert_eq!(challenges.last(), Some(&"Bearer realm=\"tidegate\""));
     for good in ["admin:s3cret", ":s3cret"] {
-        let page = served.ask("GET", "/", &basic(good)).await;
+        let page = served.ask("GET", "/quotas", &basic(good)).await;
         page.is(200);
-        assert!(page.body.contains("takes calls"), "{page:?}");
+        assert!(page.body.contains("Tidegate quotas"), "{page:?}");
     }
     for bad in [
         "admin:",
@@ -122,12 +122,12 @@ async fn a_browser_is_asked_for_the_token_and_opens_the_page_with_it() {
         "admin:S3cret",
         "a:b:s3cret",
     ] {
-        let answer = served.ask("GET", "/", &basic(bad)).await;
+        let answer = served.ask("GET", "/quotas", &basic(bad)).await;
         assert_eq!(answer.status, 401, "{bad}");
     }
     let twice = format!("{0}{0}", basic("admin:s3cret"));
-    served.ask("GET", "/", &twice).await.is(401);
-    served.get("/?token=s3cret").await.is(401);
+    served.ask("GET", "/quotas", &twice).await.is(401);
+    served.get("/quotas?token=s3cret").await.is(401);
 }
 
 #[tokio::test]

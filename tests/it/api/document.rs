@@ -108,8 +108,11 @@ async fn check_operation(
 ) {
     let filled = path
         .replace("/v1/calls/{id}", &format!("/v1/calls/{call}"))
+        .replace("{file}", "page.js")
         .replace("/rate-limits/{id}", "/rate-limits/r1")
         .replace("/callers/{id}", "/callers/c2")
+        // Without an end it would go on for minutes.
+        .replace("/v1/stream", "/v1/stream?frames=1")
         .replace("{caller}", if method == "PUT" { "c2" } else { "c3" });
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     let body = match schema["$ref"].as_str() {

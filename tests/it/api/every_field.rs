@@ -361,6 +361,10 @@ async fn every_parameter_is_checked_by_name_and_every_unknown_id_is_reported() {
                     let at = filled(&real, &path.replace(&format!("{{{name}}}"), id));
                     let answer = send(admin, &method, &at, headers, body.as_bytes()).await;
                     assert_eq!(answer.status, 404, "{method} {at}: {answer:?}");
+                    // A file of the page is not a thing that has an id.
+                    if path.starts_with("/page/") {
+                        continue;
+                    }
                     let told = answer.json();
                     assert_eq!(told["error"], "UNKNOWN", "{method} {at}: {told}");
                     assert!(told["what"].is_string() && told["id"].is_string(), "{told}");

@@ -181,6 +181,13 @@ impl<T> Scheduler<T> {
         }
     }
 
+    /// The arrival of the waiting call that came first. Looks at every waiting call.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Timestamp> {
+        let calls = self.queue.calls.iter();
+        calls.map(|(_, waiting)| waiting.call.arrived).min()
+    }
+
     /// What is drawn from a limit and not back, as of the latest moment handed in: calls in
     /// flight, or cost reserved and departed within the window. `None` if no limit has this
     /// name.

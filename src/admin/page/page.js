@@ -1,0 +1,177 @@
+// Starts the page: signs in, gets the state and the history, then follows the stream.
+
+import { add_point, timeline } from './chart.js';
+import { $, clock, facts, make, millis, say, seconds } from './dom.js';
+import { NoToken, follow, json, token } from './feed.js';
+import { parts } from './parts.js';
+
+/** The screen reader hears a change of the state at once, and figures at most this often. */
+const SPEAK_MS = 15000;
+
+let span = '10m';
+let data = null;
+let now = null;
+let limit = null;
+let refresh = null;
+
+const show_now = parts(explain);
+const charts = timeline();
+
+/** Says the sentence to a screen reader: when its reason changes, and else rarely. */
+const speak = (() => {
+  let reason = null;
+  let at = 0;
+  return (of) => {
+    const held = of.limits.filter((it) => it.waiting > 0 && !it.open).map((it) => it.name);
+    const mine = JSON.stringify([of.ready.ok, of.pause?.state, of.queue.waiting > 0, held[0]]);
+    if (mine === reason && Date.now() - at < SPEAK_MS) return;
+    if (mine === reason && of.queue.waiting === 0) return;
+    reason = mine;
+    at = Date.now();
+    say($('spoken'), of.sentence.replaceAll('`', ''));
+  };
+})();
+
+function take(of) {
+  now = of;
+  show_now(of);
+  speak(of);
+  document.title = of.queue.waiting ? `(${of.queue.waiting}) Tidegate` : 'Tidegate';
+  pick_limits(of.limits);
+}
+
+/** The limit in the timeline: as chosen, else the one that most calls wait for. */
+function pick_limits(limits) {
+  const list = $('limit');
+  const names = limits.map((it) => it.name);
+  if (list.dataset.told !== JSON.stringify(names)) {
+    list.dataset.told = JSON.stringify(names);
+    list.replaceChildren(...names.map((name) => make('option', { value: name }, name)));
+    if (!names.includes(limit)) limit = null;
+    if (limit) list.value = limit;
+  }
+  if (limit === null && names.length) {
+    const busy = (it) => it.waiting * 1000 + (it.allowed ? it.used / it.allowed : 0);
+    limit = limits.reduce((a, b) => (busy(b) > busy(a) ? b : a)).name;
+    list.value = limit;
+    charts.limit(limit);
+  }
+}
+
+$('limit').addEventListener('change', () => {
+  limit = $('limit').value;
+  charts.limit(limit);
+});
+
+async function get_series(signal) {
+  const asked = span;
+  const got = await json(`/v1/series?span=${asked}`, { signal });
+  if (asked !== span) return;
+  data = got;
+  charts.show(data);
+}
+
+$('spans').addEventListener('change', (event) => {
+  span = event.target.value;
+  get_series().catch(failed);
+});
+
+function failed(error) {
+  if (error instanceof NoToken) sign_in();
+  else link('lost', error.message);
+}
+
+const feed = follow({
+  async fresh(signal) {
+    const [state] = await Promise.all([json('/v1/now', { signal }), get_series(signal)]);
+    $('sign-in').hidden = true;
+    $('state').hidden = false;
+    $('leave').hidden = !token.get();
+    take(state);
+    charts.show(data);
+    performance.mark('history');
+  },
+  line({ now: state, point, marks }) {
+    take(state);
+    if (!data) return;
+    if (marks?.length) data.marks = [...data.marks, ...marks].slice(-200);
+    if (data.step_seconds === 1) {
+      add_point(data, point, state);
+      charts.show(data);
+    } else if (!refresh) {
+      // A longer span has a new step only each 10 or 60 s.
+      refresh = setTimeout(() => {
+        refresh = null;
+        if (data.step_seconds > 1 && !document.hidden) get_series().catch(failed);
+      }, data.step_seconds * 1000);
+    }
+  },
+  state: link,
+  noToken: sign_in,
+});
+
+/** Shows how the connection is. */
+function link(state, why) {
+  const words = {
+    live: 'live',
+    asleep: 'stopped while hidden',
+    lost: `not live: ${why}. Shown is the state at ${now ? clock(now.at_unix_ms) : 'no time'}. Trying again.`,
+  };
+  say($('link'), words[state]);
+  $('link').className = `link ${state}`;
+  document.body.classList.toggle('stale', state === 'lost');
+}
+
+function sign_in() {
+  feed.end();
+  const wrong = token.get() !== null;
+  token.drop();
+  $('state').hidden = true;
+  $('leave').hidden = true;
+  $('sign-in').hidden = false;
+  say($('sign-in-failed'), wrong ? 'This token is not accepted.' : '');
+  say($('link'), 'signed out');
+  $('link').className = 'link asleep';
+  $('token').focus();
+}
+
+$('sign-in').addEventListener('submit', (event) => {
+  event.preventDefault();
+  token.set($('token').value.trim());
+  $('token').value = '';
+  feed.start();
+});
+
+$('leave').addEventListener('click', () => {
+  token.drop();
+  sign_in();
+});
+
+/** Asks why a call waits, and shows it. */
+async function explain(id) {
+  const box = $('explain');
+  const waiting = now?.oldest_calls?.find((it) => it.id === id);
+  say($('explain-head'), `Call ${id}`);
+  say($('explain-told'), 'asking …');
+  facts($('explain-facts'), []);
+  box.showModal();
+  try {
+    const of = await json(`/v1/calls/${encodeURIComponent(id)}`);
+    say($('explain-told'), of.reason ?? '');
+    const list = Object.entries(of).filter(([name, value]) => value !== null && typeof value !== 'object' && name !== 'reason');
+    const told = ([name, value]) => (name.endsWith('_ms') ? [name.slice(0, -3).replaceAll('_', ' '), millis(value)] : [name.replaceAll('_', ' '), String(value)]);
+    const held = (of.held ?? []).map((it) => ['held', `${millis(it.ms)}: ${it.cause.replaceAll('_', ' ')}${it.limit ? ` ${it.limit}` : ''}`]);
+    facts($('explain-facts'), [...list.map(told), ...held]);
+  } catch (error) {
+    if (error instanceof NoToken) {
+      box.close();
+      sign_in();
+      return;
+    }
+    say($('explain-told'), waiting ? `It waits ${seconds(waiting.waits_seconds)} for ${waiting.waits_for ?? 'its turn'}.` : error.message);
+  }
+}
+
+$('explain-close').addEventListener('click', () => $('explain').close());
+
+feed.start();

@@ -1,0 +1,147 @@
+//! One sentence: what waits, and why.
+
+use std::collections::BTreeMap;
+
+use tidegate_limits::scheduler::QueueNow;
+
+use crate::admin::{BackendNow, LimitNow};
+
+/// How many wait, for how long, for which limit, and when the next leaves.
+pub(super) fn sentence(
+    queue: &QueueNow,
+    limits: &[LimitNow],
+    backends: &[BackendNow],
+    in_flight: usize,
+) -> String {
+    let waiting = queue.waiting + queue.at_door;
+    if waiting == 0 {
+        return match in_flight {
+            0 => "nothing waits, and nothing runs".to_owned(),
+            running => format!("nothing waits; {running} in flight"),
+        };
+    }
+    let oldest = queue.oldest_waits.as_secs_f64();
+    let begin = format!("{waiting} waiting, oldest {oldest:.1} s");
+    if let Some(down) = backends.iter().find(|it| !it.up) {
+        let (name, address) = (down.name, &down.address);
+        return format!("{begin}, because backend.{name} ({address}) accepts no connection");
+    }
+    let mut held: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in &queue.functions {
+        if let Some(limit) = &row.held_by {
+            *held.entry(limit).or_default() += row.waiting;
+        }
+    }
+    let Some((name, _)) = held.into_iter().max_by_key(|&(_, calls)| calls) else {
+        return format!("{begin}, until their turn comes");
+    };
+    let Some(limit) = limits.iter().find(|limit| limit.name == name) else {
+        return format!("{begin}, because of `{name}`");
+    };
+    let (used, allowed) = (amount(limit.used), amount(limit.allowed));
+    let why = match (limit.open, limit.allowed > 0.0) {
+        (true, _) => format!("for their turn at `{name}` ({used} of {allowed})"),
+        (false, false) => format!("because `{name}` allows nothing now"),
+        (false, true) => format!("because `{name}` is used up ({used} of {allowed})"),
+    };
+    let next = match (limit.open, limit.opens_in_seconds) {
+        (true, _) => String::new(),
+        (false, Some(seconds)) => format!("; the next leaves in {seconds:.1} s"),
+        (false, None) => "; the next leaves when a call ends".to_owned(),
+    };
+    format!("{begin}, {why}{next}")
+}
+
+/// A whole number without a point, any other with one digit after it.
+fn amount(of: f64) -> String {
+    match of.fract() == 0.0 {
+        true => format!("{of:.0}"),
+        false => format!("{of:.1}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate_limits::scheduler::FunctionNow;
+
+    use super::*;
+
+    fn queue(waiting: usize) -> QueueNow {
+        QueueNow {
+            waiting,
+            oldest_waits: Duration::from_millis(4_120),
+            functions: vec![FunctionNow {
+                function: "guest_list".into(),
+                class: "default".into(),
+                held_by: Some("total".into()),
+                waiting,
+            }],
+            ..QueueNow::default()
+        }
+    }
+
+    fn total(opens_in_seconds: Option<f64>) -> LimitNow {
+        LimitNow {
+            name: "total".into(),
+            kind: "window",
+            scope: "all".into(),
+            used: 30.0,
+            allowed: 30.0,
+            configured: 30.0,
+            waiting: 12,
+            opens_in_seconds,
+            open: false,
+            observes: false,
+            shared: None,
+            unit: "calls",
+        }
+    }
+
+    #[test]
+    fn the_sentence_names_the_limit_its_use_and_the_next_start() {
+        assert_eq!(
+            sentence(&queue(12), &[total(Some(0.31))], &[], 5),
+            "12 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves in \
+             0.3 s"
+        );
+        assert_eq!(
+            sentence(&queue(1), &[total(None)], &[], 5),
+            "1 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves when \
+             a call ends"
+        );
+        let (used, allowed) = (0.0, 0.0);
+        let nothing = LimitNow {
+            used,
+            allowed,
+            ..total(None)
+        };
+        let told = sentence(&queue(1), &[nothing], &[], 0);
+        assert!(
+            told.contains("because `total` allows nothing now"),
+            "{told}"
+        );
+        assert_eq!(
+            sentence(&queue(0), &[], &[], 2),
+            "nothing waits; 2 in flight"
+        );
+    }
+
+    #[test]
+    fn a_backend_that_is_down_is_the_cause_before_any_limit() {
+        let backend = BackendNow {
+            name: "socket",
+            address: "127.0.0.1:35000".into(),
+            up: false,
+            since_unix_ms: 0,
+            connections: 0,
+            failures_1h: 0,
+        };
+        assert_eq!(
+            sentence(&queue(3), &[total(None)], &[backend], 0),
+            "3 waiting, oldest 4.1 s, because backend.socket (127.0.0.1:35000) accepts no \
+             connection"
+        );
+    }
+}

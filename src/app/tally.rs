@@ -1,0 +1,134 @@
+//! What is counted between two samples of the series: a few additions at the start and end of a
+//! call.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::call::{Facts, Verdict};
+use crate::series::{BACKENDS, Point, REASONS};
+
+/// Four steps for each doubling of the time, from 1 µs to more than an hour. So a quantile is right
+/// within an eighth.
+const STEPS: usize = 128;
+
+/// Counts since the last sample.
+#[derive(Debug)]
+pub(super) struct Tally {
+    arrivals: AtomicU32,
+    answered: AtomicU32,
+    failed: [AtomicU32; BACKENDS],
+    refused: [AtomicU32; REASONS],
+    backend: [AtomicU32; STEPS],
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            arrivals: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
+            failed: [const { AtomicU32::new(0) }; BACKENDS],
+            refused: [const { AtomicU32::new(0) }; REASONS],
+            backend: [const { AtomicU32::new(0) }; STEPS],
+        }
+    }
+}
+
+fn add(to: &AtomicU32) {
+    to.fetch_add(1, Ordering::Relaxed);
+}
+
+fn take(from: &AtomicU32) -> u32 {
+    from.swap(0, Ordering::Relaxed)
+}
+
+impl Tally {
+    /// A call arrived.
+    pub(super) fn arrived(&self) {
+        add(&self.arrivals);
+    }
+
+    /// A call has ended, after this time at the backend.
+    pub(super) fn ended(&self, facts: &Facts, backend: Option<Duration>) {
+        if facts.answered.is_some() {
+            add(&self.answered);
+        }
+        if facts.verdict == Verdict::Failed
+            && let Some(asked) = &facts.asked
+            && let Some(failed) = self.failed.get(asked.destination as usize)
+        {
+            add(failed);
+        }
+        // A client that has left got no answer.
+        if let Some(reason) = facts.reason.filter(|_| facts.verdict != Verdict::Aborted) {
+            add(&self.refused[reason as usize]);
+        }
+        if let Some(took) = backend {
+            add(&self.backend[step(took)]);
+        }
+    }
+
+    /// The counts since the last time, in a sample.
+    pub(super) fn take(&self) -> Point {
+        let mut sample = Point::sample();
+        sample.arrivals = take(&self.arrivals);
+        sample.answered = take(&self.answered);
+        sample.failed = self.failed.each_ref().map(take);
+        sample.refused = self.refused.each_ref().map(take);
+        let counts = self.backend.each_ref().map(take);
+        sample.backend_p50_ms = quantile(&counts, 50);
+        sample.backend_p95_ms = quantile(&counts, 95);
+        sample
+    }
+}
+
+/// The step of a time.
+fn step(took: Duration) -> usize {
+    let micros = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
+    let doublings = micros.ilog2();
+    let quarter = (u64::from(micros) << 2 >> doublings) & 3;
+    doublings as usize * 4 + quarter as usize
+}
+
+/// The time below which so many of 100 are; NaN without any.   ms
+fn quantile(counts: &[u32; STEPS], percent: u64) -> f32 {
+    let all: u64 = counts.iter().map(|&count| u64::from(count)).sum();
+    let rank = (all * percent).div_ceil(100);
+    let mut below = 0;
+    let reaches = |count: &u32| {
+        below += u64::from(*count);
+        all > 0 && below >= rank
+    };
+    let Some(step) = counts.iter().position(reaches) else {
+        return f32::NAN;
+    };
+    let (doublings, quarter) = (step / 4, step % 4);
+    let micros = (1u64 << doublings) as f32 * (1.125 + quarter as f32 / 4.0);
+    micros / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_right_within_an_eighth() {
+        for micros in [1, 3, 17, 999, 12_345, 1_000_000, 3_000_000_000_u64] {
+            let mut counts = [0; STEPS];
+            counts[step(Duration::from_micros(micros))] = 7;
+            let ms = f64::from(quantile(&counts, 95));
+            let off = ms * 1e3 / micros as f64;
+            assert!((0.87..=1.13).contains(&off), "{micros} µs read as {ms} ms");
+        }
+        assert_eq!(step(Duration::from_secs(1 << 40)), STEPS - 1);
+    }
+
+    #[test]
+    fn quantiles_count_all_calls_and_nothing_is_nothing() {
+        let mut counts = [0; STEPS];
+        assert!(quantile(&counts, 50).is_nan());
+        counts[step(Duration::from_millis(10))] = 94;
+        counts[step(Duration::from_millis(500))] = 6;
+        assert!((8.5..11.5).contains(&quantile(&counts, 50)));
+        assert!((430.0..570.0).contains(&quantile(&counts, 95)));
+    }
+}

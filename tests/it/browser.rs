@@ -1,0 +1,187 @@
+//! The page at `/` in a real Chromium, before a real sidecar in a storm. `tests/browser/page.mjs`
+//! has what is tried.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::sidecar::Sidecar;
+use crate::support::{OK, PATIENCE, Scripted, array, ask, both, listens};
+
+/// One Chromium at a time: two of them would be slow on a small machine.
+static BROWSERS: Semaphore = Semaphore::const_new(1);
+/// The longest time for one thing.
+const LONGEST: Duration = Duration::from_secs(90);
+/// What a caller could be named to run a program in the page of an operator.
+const NAME: &str = r#"<img src=x onerror="globalThis.hacked=1">"#;
+
+/// A sidecar whose backend takes 300 ms for a call, with more clients than its limits admit.
+struct Storm {
+    sidecar: Sidecar,
+    _backend: Scripted,
+    _clients: JoinSet<()>,
+}
+
+impl Storm {
+    async fn start(token: Option<&str>) -> Self {
+        let backend = Scripted::start(|_, mut stream| async move {
+            let mut request = [0; 4096];
+            if stream.read(&mut request).await.unwrap_or(0) > 0 {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                // The client may have left.
+                let _ = stream.write_all(OK).await;
+            }
+        })
+        .await;
+        let token = token.map_or_else(String::new, |token| format!("token = \"{token}\""));
+        let sections = format!(
+            r#"
+            [queue]
+            postpone = "in_turn"
+            [limits]
+            smapi_rate_limit_per_window = "total:5,guest_list:2"
+            [admin]
+            bind = "127.0.0.1:0"
+            {token}
+            "#
+        );
+        let backend_lines = both(backend.addr, backend.addr);
+        let sidecar = Sidecar::start(&listens("", &backend_lines, &sections)).await;
+        let addr = sidecar.listener("test").await;
+        let mut clients = JoinSet::new();
+        for number in 0..24 {
+            let function = ["guest_list", "image_query", "guest_get_info"][number % 3];
+            clients.spawn(async move {
+                loop {
+                    ask(addr, array(function, "X")).await;
+                }
+            });
+        }
+        Self {
+            sidecar,
+            _backend: backend,
+            _clients: clients,
+        }
+    }
+}
+
+/// Tries one thing in a browser, and fails with what it says.
+async fn tries(what: &str, sidecar: &Sidecar, more: &[(&str, &str)]) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(
+        root.join(".browser/complete").exists(),
+        "Chromium and its driver are not installed; `make browser` does it"
+    );
+    let _one = BROWSERS.acquire().await.expect("it is never closed");
+    let mut command = Command::new("node");
+    command
+        .arg(root.join("tests/browser/page.mjs"))
+        .arg(what)
+        .env("ADMIN", sidecar.admin.to_string())
+        .envs(more.iter().copied())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(LONGEST, command.output())
+        .await
+        .expect("it ends")
+        .expect("node runs");
+    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (told(&output.stdout), told(&output.stderr));
+    assert!(output.status.success(), "{what}:\n{out}{err}");
+    print!("{out}");
+}
+
+/// Waits until the sidecar has this many points of history.
+async fn with_history(sidecar: &Sidecar, points: usize) {
+    let has = async {
+        loop {
+            let (_, text) = sidecar.get("/v1/series").await;
+            let series: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let waiting = series["series"]["waiting"].as_array().expect("a list");
+            if waiting.iter().filter(|it| !it.is_null()).count() >= points {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let longest = PATIENCE + Duration::from_secs(points as u64);
+    let had = tokio::time::timeout(longest, has).await;
+    had.unwrap_or_else(|_| panic!("the history never has {points} points"));
+}
+
+#[tokio::test]
+async fn the_page_shows_a_storm_as_it_is() {
+    let storm = Storm::start(None).await;
+    tries("storm", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn the_page_has_its_history_before_the_first_frame() {
+    let storm = Storm::start(None).await;
+    with_history(&storm.sidecar, 5).await;
+    tries("history", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn the_page_needs_no_mouse() {
+    let storm = Storm::start(None).await;
+    tries("keyboard", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn axe_finds_nothing_in_light_and_dark_narrow_and_wide() {
+    let storm = Storm::start(None).await;
+    tries("axe", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn the_name_of_a_caller_is_only_ever_text() {
+    let storm = Storm::start(None).await;
+    let body = json!({"label": NAME, "match": {"ip": "127.0.0.1"}}).to_string();
+    let (status, said) = storm.sidecar.ask("POST", "/v1/callers", &body).await;
+    assert_eq!(status, 201, "{said}");
+    tries("names", &storm.sidecar, &[("CALLER", NAME)]).await;
+}
+
+#[tokio::test]
+async fn a_hidden_page_stops_its_stream_and_goes_on_when_it_is_shown() {
+    let storm = Storm::start(None).await;
+    tries("hidden", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_shown_and_comes_back() {
+    let storm = Storm::start(None).await;
+    tries("lost", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn the_page_asks_for_the_token_and_keeps_it_in_its_tab() {
+    let storm = Storm::start(Some("s3cret")).await;
+    tries("token", &storm.sidecar, &[("TOKEN", "s3cret")]).await;
+}
+
+/// Takes the pictures of the docs: `PICTURES=docs/pictures cargo test … pictures -- --ignored`.
+#[tokio::test]
+#[ignore = "it writes into the docs"]
+async fn the_pictures_of_the_docs() {
+    let storm = Storm::start(None).await;
+    let addr = storm.sidecar.listener("test").await;
+    let mut bursts = JoinSet::new();
+    for size in [20, 45, 10, 60, 30, 0] {
+        for _ in 0..size {
+            bursts.spawn(ask(addr, array("guest_create", "Y")));
+        }
+        tokio::time::sleep(Duration::from_secs(18)).await;
+    }
+    with_history(&storm.sidecar, 90).await;
+    let folder = std::env::var("PICTURES").unwrap_or_else(|_| "docs/pictures".to_owned());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    std::fs::create_dir_all(&folder).expect("it can be written to");
+    let folder = folder.to_str().expect("a path in UTF-8");
+    tries("pictures", &storm.sidecar, &[("PICTURES", folder)]).await;
+}
