@@ -30,7 +30,7 @@ enum Command {
     /// Run the sidecar
     Serve(ConfigFile),
     /// Read the config; print every mistake, or the limits in force. Exit 0 good, 1 bad
-    Check(ConfigFile),
+    Check(tools::check::Arguments),
     /// Write a first config: from zvmsdk.conf, from logs, or from a few questions
     Init(tools::init::Arguments),
     /// Ask a running sidecar whether it takes calls. Exit 0 yes, 1 no
@@ -44,6 +44,8 @@ enum Command {
     Callers(tools::client::Admin),
     /// List every limit and rate limit, and how much of it is used
     Limits(tools::client::Admin),
+    /// Follow a running sidecar on a screen: what waits, why, and until when
+    Top(tools::top::Arguments),
     /// Show which limits held up a call that ended lately, and how long each did
     Explain(tools::explain::Arguments),
 
@@ -81,13 +83,14 @@ pub fn main() -> ExitCode {
     let graphical = wants_colours(&std::io::stderr());
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
-        Command::Check(file) => tools::check::run(&file.config, graphical),
+        Command::Check(arguments) => tools::check::run(&arguments, graphical),
         Command::Init(arguments) => tools::init::run(&arguments),
         Command::Healthcheck(arguments) => tools::healthcheck::run(&arguments),
         #[cfg(feature = "leases")]
         Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
+        Command::Top(arguments) => tools::top::run(&arguments),
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
         Command::Plan(arguments) => tools::plan::run(&arguments),

@@ -37,6 +37,7 @@ mod service_manager;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod simulate;
 mod table;
+pub mod top;
 
 /// Reports on stderr why a command failed.
 fn failed(why: impl std::fmt::Display) -> std::process::ExitCode {

@@ -1,7 +1,9 @@
 //! `tidegate check`: reads a config and reports every mistake in it, or its limits.
 
+mod json;
+
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,13 +32,33 @@ pub struct Report {
     pub settings: String,
 }
 
+/// `tidegate check`
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// The config file
+    #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = config::DEFAULT_PATH, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Print mistakes and warnings alone, and nothing for a good config
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print mistakes, warnings and the limits in force as JSON
+    #[arg(long, conflicts_with = "quiet")]
+    pub json: bool,
+}
+
 /// Runs the command: exit code 0 if the config can be used, 1 if not. `graphical` draws the
 /// lines of the file under each mistake.
-pub(crate) fn run(path: &Path, graphical: bool) -> ExitCode {
-    let report = report(path, graphical);
+pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
+    let path = &arguments.config;
+    let report = match arguments.json {
+        true => json::report(path),
+        false => report(path, graphical),
+    };
     // A reader that closes the pipe early has read enough. The exit code still shows the result.
     let _ = io::stderr().write_all(report.problems.as_bytes());
-    let _ = io::stdout().write_all(report.settings.as_bytes());
+    if !arguments.quiet {
+        let _ = io::stdout().write_all(report.settings.as_bytes());
+    }
     exit_code(report.good)
 }
 

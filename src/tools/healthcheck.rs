@@ -5,12 +5,13 @@
 //! disk makes no running sidecar unhealthy.
 
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::{client, failed, runtime_file};
+use super::client::{self, Address};
+use super::{failed, runtime_file};
 use crate::config::DEFAULT_PATH;
 
 /// `admin.bind` in the environment, which a container shares with its health check.
@@ -31,7 +32,7 @@ pub enum Unhealthy {
     #[error("{address} is not ready: {said}")]
     NotReady {
         /// The admin address.
-        address: SocketAddr,
+        address: Address,
         /// The last line of its answer.
         said: String,
     },
@@ -40,9 +41,9 @@ pub enum Unhealthy {
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// The admin address. Without it, the one that the sidecar wrote at its start
+    /// The admin address, or http://HOST:PORT. Without it, the one that the sidecar wrote at its start
     #[arg(long, value_name = "ADDRESS")]
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<Address>,
     /// The config file of the sidecar, which determines its runtime file. It is not read
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
@@ -61,13 +62,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// The admin address, and its source.
-fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
-    if let Some(admin) = arguments.admin {
-        return Ok((admin, "--admin".to_owned()));
+fn find(arguments: &Arguments) -> Result<(Address, String), String> {
+    if let Some(admin) = &arguments.admin {
+        return Ok((admin.clone(), "--admin".to_owned()));
     }
     let file = runtime_file::path(&arguments.config);
     match runtime_file::read(&arguments.config) {
-        Ok(Some(admin)) => return Ok((admin, file.display().to_string())),
+        Ok(Some(admin)) => return Ok((admin.into(), file.display().to_string())),
         Ok(None) => {
             let file = file.display();
             return Err(format!(
@@ -79,13 +80,13 @@ fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
     }
     match env::var(BIND_VARIABLE) {
         Ok(given) => {
-            let admin = given
+            let admin: SocketAddr = given
                 .parse()
                 .map_err(|_| format!("{BIND_VARIABLE} is {given:?}, not an address with a port"))?;
-            Ok((admin, BIND_VARIABLE.to_owned()))
+            Ok((admin.into(), BIND_VARIABLE.to_owned()))
         }
         Err(_) => Ok((
-            DEFAULT_BIND,
+            DEFAULT_BIND.into(),
             format!("the default, since there is no {}", file.display()),
         )),
     }
@@ -95,9 +96,9 @@ fn find(arguments: &Arguments) -> Result<(SocketAddr, String), String> {
 ///
 /// # Errors
 /// If it does not answer in time, or is not ready.
-pub fn ask(bind: SocketAddr) -> Result<(), Unhealthy> {
-    let address = reachable(bind);
-    let (status, answer) = client::answer(address, "/readyz", None, BOUND)?;
+pub fn ask(bind: impl Into<Address>) -> Result<(), Unhealthy> {
+    let address = bind.into().reachable();
+    let (status, answer) = client::answer(&address, "/readyz", None, BOUND)?;
     if status == 200 {
         return Ok(());
     }
@@ -107,14 +108,4 @@ pub fn ask(bind: SocketAddr) -> Result<(), Unhealthy> {
         address,
         said: said.escape_debug().to_string(),
     })
-}
-
-/// A wildcard address is reached on loopback.
-fn reachable(bind: SocketAddr) -> SocketAddr {
-    let ip = match bind.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, bind.port())
 }

@@ -79,5 +79,6 @@ mod streaming;
 mod suggested;
 mod support;
 mod tls;
+mod top;
 mod tunnel;
 mod unix;

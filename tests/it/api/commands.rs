@@ -124,5 +124,54 @@ async fn a_missing_sidecar_is_reported_with_its_address() {
     let mut command = Command::new(TIDEGATE);
     let told = run(command.args(["limits", "--admin", &address])).await;
     assert_eq!(told.code, Some(1));
-    assert!(told.err.contains(&address), "{}", told.err);
+    let expected = format!("tried {address}: ");
+    assert!(told.err.contains(&expected), "{}", told.err);
+    assert!(told.err.contains("is the sidecar running"), "{}", told.err);
+}
+
+#[tokio::test]
+async fn a_sidecar_is_asked_by_its_host_name_or_by_its_config() {
+    let served = Served::with(Some("s3cret")).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.to_str().expect("a path in UTF-8").to_owned()
+    };
+    let token = file("token", "s3cret\n");
+    let port = served.address.port();
+    let ask = async |arguments: &[&str]| {
+        let mut command = Command::new(TIDEGATE);
+        command.arg("callers").args(arguments);
+        command
+            .env_remove("TIDEGATE_ADMIN")
+            .env_remove("TIDEGATE_TOKEN_FILE");
+        run(&mut command).await
+    };
+    for admin in [
+        format!("localhost:{port}"),
+        format!("http://localhost:{port}"),
+        format!("http://127.0.0.1:{port}/"),
+    ] {
+        let told = ask(&["--admin", &admin, "--token-file", &token]).await;
+        assert_eq!(told.code, Some(0), "{admin}: {}", told.err);
+    }
+    let least = "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\nprotocol = \"socket\"\n\
+                 [backend]\nsocket = \"127.0.0.1:1\"\n\
+                 [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n";
+    let config = format!("{least}[admin]\nbind = \"0.0.0.0:{port}\"\ntoken = \"s3cret\"\n");
+    let config = file("config.toml", &config);
+    let told = ask(&["--config", &config]).await;
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    // The token of a config goes to no other address than that of the config.
+    let admin = format!("127.0.0.1:{port}");
+    let told = ask(&["--config", &config, "--admin", &admin]).await;
+    assert_eq!(told.code, Some(1), "{}", told.out);
+    assert!(told.err.contains("--token-file"), "{}", told.err);
+    let told = ask(&["--config", "/nowhere.toml"]).await;
+    assert_eq!(told.code, Some(1));
+    assert!(told.err.contains("--admin"), "{}", told.err);
+    let told = ask(&["--admin", "localhost"]).await;
+    assert_eq!(told.code, Some(2));
+    assert!(told.err.contains("localhost:9180"), "{}", told.err);
 }

@@ -423,3 +423,67 @@ fn check_prints_the_limits_of_a_good_file_and_every_mistake_of_a_bad_one() {
         "{report:?}"
     );
 }
+
+#[test]
+fn check_has_a_form_for_machines_and_a_quiet_one() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("config.toml");
+    let file = path.to_str().expect("a path in UTF-8").to_owned();
+    let check = |config: &str, flag: &str| {
+        fs::write(&path, config).expect("written");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        let output = command.args(["check", "--config", &file, flag]).output();
+        let output = output.expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let good = EXAMPLE.replace("\"total:30\"", "\"total:30, guest_list:10\"");
+    assert_eq!(
+        check(&good, "--quiet"),
+        (Some(0), String::new(), String::new())
+    );
+    let bad = "[queue]\ncapacity = 0\n";
+    let (code, out, err) = check(bad, "--quiet");
+    assert_eq!((code, &*out), (Some(1), ""));
+    assert!(err.contains("config.toml:2:12: queue.capacity"), "{err}");
+
+    let (code, out, err) = check(&good, "--json");
+    assert_eq!((code, &*err), (Some(0), ""));
+    let read: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(read["good"], true);
+    assert_eq!(read["problems"], serde_json::json!([]));
+    assert_eq!(
+        read["limits"],
+        serde_json::json!([
+            {"name": "total", "kind": "window", "scope": "all", "calls": 30,
+             "window_seconds": 1.0, "fixed": false},
+            {"name": "function:guest_list", "kind": "window", "scope": "guest_list", "calls": 10,
+             "window_seconds": 1.0, "fixed": false},
+            {"name": "outstanding", "kind": "outstanding", "scope": "all", "calls": 10},
+        ])
+    );
+    let (code, out, err) = check(bad, "--json");
+    assert_eq!((code, &*err), (Some(1), ""));
+    let read: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(read["limits"], serde_json::json!([]));
+    let problems = read["problems"].as_array().expect("a list");
+    let capacity = problems.iter().find(|it| it["key"] == "queue.capacity");
+    let capacity = capacity.expect("the mistake in line 2");
+    assert_eq!(capacity["file"], *file);
+    assert_eq!(
+        (&capacity["line"], &capacity["column"]),
+        (&2.into(), &12.into())
+    );
+    assert_eq!(capacity["severity"], "error");
+    for text in ["message", "cure"] {
+        assert!(
+            capacity[text].as_str().is_some_and(|it| !it.is_empty()),
+            "{capacity}"
+        );
+    }
+    assert!(problems.iter().any(|it| it["line"].is_null()), "{out}");
+}

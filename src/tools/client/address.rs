@@ -1,0 +1,157 @@
+//! The address of a sidecar as people give it: an IP address or a host name, with a port.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// The longest name that DNS has.   bytes
+const NAME_MAX: usize = 253;
+
+/// An IP address or a host name, with a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    host: Host,
+    port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Host {
+    Ip(IpAddr),
+    Name(Box<str>),
+}
+
+impl Address {
+    /// The host name; none for an IP address.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        match &self.host {
+            Host::Ip(_) => None,
+            Host::Name(name) => Some(name),
+        }
+    }
+
+    /// Every socket address that it leads to.
+    ///
+    /// # Errors
+    /// If the system cannot resolve the host name.
+    pub(super) async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        match &self.host {
+            Host::Ip(ip) => Ok(vec![SocketAddr::new(*ip, self.port)]),
+            Host::Name(name) => Ok(tokio::net::lookup_host((&**name, self.port))
+                .await?
+                .collect()),
+        }
+    }
+
+    /// The same, where a wildcard address is reached on loopback.
+    #[must_use]
+    pub fn reachable(self) -> Self {
+        let host = match self.host {
+            Host::Ip(IpAddr::V4(ip)) if ip.is_unspecified() => Host::Ip(Ipv4Addr::LOCALHOST.into()),
+            Host::Ip(IpAddr::V6(ip)) if ip.is_unspecified() => Host::Ip(Ipv6Addr::LOCALHOST.into()),
+            host => host,
+        };
+        Self { host, ..self }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            host: Host::Ip(address.ip()),
+            port: address.port(),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let given = text.trim();
+        if has_scheme(given, "https://") {
+            return Err(
+                "the admin address has no TLS; use http://HOST:PORT, or a tunnel such as `ssh -L`"
+                    .to_owned(),
+            );
+        }
+        let given = match has_scheme(given, "http://") {
+            true => &given["http://".len()..],
+            false => given,
+        };
+        let given = given.strip_suffix('/').unwrap_or(given);
+        if let Ok(address) = given.parse::<SocketAddr>() {
+            return Ok(address.into());
+        }
+        let Some((host, port)) = given.rsplit_once(':') else {
+            return Err(format!("no port; add it, such as {given}:9180"));
+        };
+        let port = port.parse::<u16>().map_err(|_| {
+            "not HOST:PORT; give an address such as 10.0.0.1:9180, [::1]:9180 or gate.example:9180"
+                .to_owned()
+        })?;
+        let is_label = |label: &str| {
+            let mut bytes = label.bytes();
+            !label.is_empty() && bytes.all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        };
+        let name = host.strip_suffix('.').unwrap_or(host);
+        if name.len() > NAME_MAX || !name.split('.').all(is_label) {
+            return Err(
+                "the host is no IP address and no host name; put an IPv6 address in brackets, \
+                 such as [::1]:9180"
+                    .to_owned(),
+            );
+        }
+        let host = Host::Name(host.into());
+        Ok(Self { host, port })
+    }
+}
+
+fn has_scheme(text: &str, scheme: &str) -> bool {
+    let start = text.get(..scheme.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// As `Host` has it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Ip(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(given: &str, expected: Result<&str, &str>) {
+        let read = given.parse::<Address>();
+        match expected {
+            Ok(expected) => assert_eq!(read.expect(given).to_string(), expected),
+            Err(part) => {
+                let error = read.expect_err(given);
+                assert!(error.contains(part), "{given}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_is_an_ip_address_or_a_host_name_with_a_port() {
+        check("127.0.0.1:9180", Ok("127.0.0.1:9180"));
+        check("[::1]:9180", Ok("[::1]:9180"));
+        check("gate.example:9180", Ok("gate.example:9180"));
+        check("HTTP://gate-1:80/", Ok("gate-1:80"));
+        check("http://[::1]:9180", Ok("[::1]:9180"));
+        check("gate.example", Err("gate.example:9180"));
+        check("https://gate.example:9180", Err("no TLS"));
+        check("::1:9180", Err("brackets"));
+        check("gate:http", Err("HOST:PORT"));
+        check("gate:99999", Err("HOST:PORT"));
+        check("gate example:9180", Err("no host name"));
+        check("gate/x:9180", Err("no host name"));
+        check(&format!("{}:1", "a".repeat(254)), Err("no host name"));
+    }
+}

@@ -1,0 +1,152 @@
+//! The terminal: how it becomes a screen, and how it is given back in every case.
+
+use std::io::{self, Write as _, stdout};
+use std::panic;
+use std::process;
+use std::sync::mpsc::SyncSender;
+use std::thread;
+
+use crossterm::cursor::{Hide, Show};
+use crossterm::event::{self, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::execute;
+use crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+use tidegate_runtime::command::executor;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Event;
+use super::draw::draw;
+use super::model::{Key, Model};
+
+/// The exit code after a panic, as that of the standard library.
+const PANICKED: i32 = 101;
+
+/// A terminal that shows a screen; it is given back when this is dropped.
+pub struct Screen {
+    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+}
+
+impl Screen {
+    /// Takes the terminal. A panic of any thread gives it back, reports itself on it, and ends the
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// If stdin or stdout is no terminal.
+    pub fn open() -> io::Result<Self> {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |why| {
+            give_back();
+            report(why);
+            process::exit(PANICKED);
+        }));
+        enable_raw_mode()?;
+        let taken = execute!(stdout(), EnterAlternateScreen, Hide);
+        let terminal = taken.and_then(|()| Terminal::new(CrosstermBackend::new(stdout())));
+        match terminal {
+            Ok(terminal) => Ok(Self { terminal }),
+            Err(error) => {
+                give_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Shows a model. Only cells that changed are written.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal is gone.
+    pub fn show(&mut self, model: &Model) -> io::Result<()> {
+        let shown = self.terminal.draw(|frame| {
+            let drawn = draw(model, frame.area());
+            *frame.buffer_mut() = drawn;
+        });
+        shown.map(|_| ())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// Makes the screen a terminal again. Without a terminal, there is nothing to give back.
+fn give_back() {
+    let _ = disable_raw_mode();
+    let _ = execute!(stdout(), LeaveAlternateScreen, Show);
+    let _ = stdout().flush();
+}
+
+/// Sends keys, and that the size has changed.
+pub(super) fn read_keys(events: SyncSender<Event>) {
+    thread::spawn(move || {
+        loop {
+            let event = match event::read() {
+                Ok(event::Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                    let control = key.modifiers.contains(KeyModifiers::CONTROL);
+                    match meaning(key.code, control) {
+                        Some(event) => event,
+                        None => continue,
+                    }
+                }
+                Ok(event::Event::Resize(..)) => Event::Resized,
+                Ok(_) => continue,
+                // The terminal is gone.
+                Err(_) => Event::Stop(1),
+            };
+            let is_last = matches!(event, Event::Stop(_));
+            if events.send(event).is_err() || is_last {
+                return;
+            }
+        }
+    });
+}
+
+fn meaning(code: KeyCode, control: bool) -> Option<Event> {
+    let key = match code {
+        KeyCode::Char('c') if control => return Some(Event::Stop(0)),
+        KeyCode::Char(c) if !control => Key::Letter(c),
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Erase,
+        KeyCode::Tab | KeyCode::Right => Key::Next,
+        KeyCode::BackTab | KeyCode::Left => Key::Previous,
+        KeyCode::Up => Key::Move(-1),
+        KeyCode::Down => Key::Move(1),
+        KeyCode::PageUp => Key::Move(-10),
+        KeyCode::PageDown => Key::Move(10),
+        _ => return None,
+    };
+    Some(Event::Key(key))
+}
+
+/// Sends that the process should exit when it gets SIGTERM, SIGINT or SIGHUP.
+///
+/// # Errors
+///
+/// The error of the system.
+pub(super) fn read_signals(events: SyncSender<Event>) -> io::Result<()> {
+    let runtime = executor(1)?;
+    let entered = runtime.enter();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    drop(entered);
+    thread::spawn(move || {
+        let number = runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => 15,
+                _ = interrupt.recv() => 2,
+                _ = hang_up.recv() => 1,
+            }
+        });
+        // As a shell reports a signal.
+        let _ = events.send(Event::Stop(128 + number));
+    });
+    Ok(())
+}
