@@ -40,6 +40,10 @@ use tower_http::trace::TraceLayer;
 
 pub use author::{Author, Peer};
 pub use callers::{
+    ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
+    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
+};
+pub use callers::{
     ApiRefusal, Basis, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
     CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment,
     Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState, RequestRow,

@@ -7,6 +7,8 @@
 //! Two lanes share the backends: calls that meet limits, and those that meet none
 //! (`/token`), which have slots of their own so that a full queue never blocks them.
 
+mod act;
+mod acting;
 mod ask;
 pub(crate) mod backends;
 mod buckets;
@@ -35,6 +37,9 @@ use tidegate_limits::{Call, Class, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 
+pub use self::acting::{
+    Acting, ActingNow, ByItself, NotOverridden, Override, Pause, PauseFor, Ramp, Turned,
+};
 pub use self::ask::{Ask, Claimed, Waits};
 pub use self::journal::{Given, Journal};
 pub use self::observing::ObservedNow;
@@ -42,7 +47,7 @@ pub use self::permit::Permit;
 use self::permit::{AtGate, Tie};
 use self::promote::Promoted;
 pub use self::queue::POSTPONED_MAX;
-use self::queue::{Lane, Queue, Turn, Waiter, draining, tell};
+use self::queue::{Lane, Queue, State, Turn, Waiter, draining, tell};
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
 use self::settings::USER;
 pub use self::settings::{
@@ -162,6 +167,7 @@ impl Gate {
         let (call, hold) = permit.into_held();
         call.record.note(|facts| facts.quotas.clear());
         let mut would = None;
+        let mut extended = None;
         let (now, told) = self.queue.change_in(call.lane, |state, now| {
             let lane = &mut state.lanes[call.lane as usize];
             if state.turned_away {
@@ -170,6 +176,7 @@ impl Gate {
                 return (now, None);
             }
             let ticket = lane.requeue(now, hold, Waiter::default());
+            extended = state.extend_one(call.lane, ticket, now);
             if fault != Fault::Own {
                 let spread = state.entropy.random_range(0.5..1.0);
                 state.backends.failed(call.backend, generation, now, spread);
@@ -183,6 +190,9 @@ impl Gate {
         };
         call.record.note(|facts| {
             facts.step(now, what);
+            if extended.is_some() {
+                facts.step(now, What::Deadline(extended));
+            }
             if told.is_none() {
                 facts.would = would;
             }
@@ -242,17 +252,23 @@ impl Gate {
     pub fn apply(&self, settings: &Settings) -> Timestamp {
         let limited = policy::limited(settings, self.queue.clock.phase());
         let unlimited = policy::unlimited(settings);
-        self.queue.change(|state, now| {
+        let at = self.queue.change(|state, now| {
             state.threshold = settings.threshold;
             state.classes.clone_from(&settings.classes);
             state.promotions.apply(settings.promote_for);
             state.when_full = settings.when_full;
+            state.acts.set_usual_ramp(settings.ramp);
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
             state.observing.apply(now, settings);
             now
-        })
+        });
+        // A change of its own: in the log, what the new limits are given comes after them.
+        if !self.queue.lock().acts.overrides.is_empty() {
+            self.queue.change_beside(State::override_again);
+        }
+        at
     }
 
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for

@@ -1,6 +1,7 @@
 //! Builds everything, and stops it again.
 
 pub mod access;
+mod acts;
 mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+use self::acts::Acts;
 use self::callers::Keeper;
 use self::coordination::Coordination;
 use self::history::History;
@@ -93,6 +95,8 @@ struct Shared {
     changes: Mutex<()>,
     /// Held while the state is saved, so that the latest state is saved last.
     keeper: Mutex<Keeper>,
+    /// What operators did.
+    acts: Acts,
     /// The mistakes of the last reload, if it was refused, and its time.
     refused: Mutex<Option<(SystemTime, Vec<String>)>>,
     descriptors: Live<Descriptors>,
@@ -165,6 +169,7 @@ impl App {
             Box::new(open),
             &beside,
         )?);
+        shared.take_up_acts();
         let serve_admin = |inlet| {
             let settings = shared.config.get().admin.clone();
             let (source, callers) = (Arc::clone(&shared), Arc::clone(&shared));
@@ -473,6 +478,7 @@ impl Shared {
         let access = access_log(&config, logs.as_ref())?;
         let clock = Clock::start();
         let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
+        let acts = Acts::open(config.callers.state_file.as_deref())?;
         let Changed {
             value: callers,
             buckets,
@@ -537,6 +543,7 @@ impl Shared {
             quotas,
             changes: Mutex::default(),
             keeper: Mutex::new(keeper),
+            acts,
             refused: Mutex::default(),
             connections: Connections::new(descriptors.connections),
             descriptors: Live::new(descriptors),
@@ -572,6 +579,8 @@ impl Shared {
             let watching = Arc::clone(self).keep_watching();
             tokio::spawn(stop.clone().run_until_cancelled_owned(watching));
         }
+        let acting = Arc::clone(self).keep_acting();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(acting));
         let noting = Arc::clone(self).keep_noting();
         tokio::spawn(stop.clone().run_until_cancelled_owned(noting));
     }
@@ -602,7 +611,10 @@ impl Shared {
             // Expired answers are removed even without further requests.
             self.pipeline.tasks.sweep();
             let shared = Arc::clone(&self);
-            let saving = tokio::task::spawn_blocking(move || shared.save_callers());
+            let saving = tokio::task::spawn_blocking(move || {
+                shared.save_callers();
+                shared.acts.save_if_unsaved();
+            });
             if let Err(failed) = saving.await {
                 error!(error = %failed, "saving callers failed by our own mistake");
             }

@@ -49,6 +49,13 @@ enum Command {
     /// Show which limits held up a call that ended lately, and how long each did
     Explain(tools::explain::Arguments),
 
+    /// Send nothing new to the backend for a while: calls wait
+    Pause(tools::pause::PauseArguments),
+    /// End a pause, at once or with limits that grow
+    Resume(tools::pause::ResumeArguments),
+    /// Lower a limit for a while
+    Limit(tools::pause::LimitArguments),
+
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
     Audit(tools::audit::Arguments),
     /// Replay access logs, also under another config. Exit 0 good, 1 not, 2 unknown
@@ -92,6 +99,9 @@ pub fn main() -> ExitCode {
         Command::Limits(admin) => tools::limits::run(&admin),
         Command::Top(arguments) => tools::top::run(&arguments),
         Command::Explain(arguments) => tools::explain::run(&arguments),
+        Command::Pause(arguments) => tools::pause::pause(&arguments),
+        Command::Resume(arguments) => tools::pause::resume(&arguments),
+        Command::Limit(arguments) => tools::pause::limit(&arguments),
         Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
         Command::Plan(arguments) => tools::plan::run(&arguments),
         Command::Advise(arguments) => tools::advise::run(&arguments),

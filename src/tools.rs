@@ -24,6 +24,7 @@ pub(crate) mod limits;
     reason = "for commands that serve no calls"
 )]
 mod logs;
+pub(crate) mod pause;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod plan;
 mod random;

@@ -5,6 +5,7 @@
 //! it passes only valid values. A mistake in a request is answered here, with the field's name,
 //! and has changed nothing.
 
+mod acts;
 mod asked;
 mod csv;
 mod extract;
@@ -25,6 +26,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, Span};
 
+pub use self::acts::{
+    ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
+    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
+};
 pub use self::asked::{Merge, Question};
 pub(super) use self::extract::Parameters;
 use self::extract::{Body, Id};
@@ -43,7 +48,7 @@ use super::routes::Routes;
 use crate::call::costs::{Costs, SuggestedCost};
 use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
 
-/// Callers and rate limits, for reading and changing.
+/// Callers and rate limits, for reading and changing, and what operators do to the backend.
 ///
 /// Each method is called off the event loop, and may take a lock and write to a disk. A change
 /// returns only after it would survive the end of the process. A refused change has changed
@@ -52,7 +57,7 @@ use crate::call::rate_limit::{Derive, NewRateLimit, RateLimitPatch};
     clippy::missing_errors_doc,
     reason = "`ApiRefusal` says why, each time"
 )]
-pub trait CallersSource: Send + Sync + 'static {
+pub trait CallersSource: ActsSource {
     /// Every caller.
     fn callers(&self) -> Vec<CallerState>;
     /// One caller.
@@ -114,7 +119,7 @@ type Api = State<Arc<dyn CallersSource>>;
 type Answer<T> = Result<Json<T>, ApiRefusal>;
 
 pub(super) fn routes() -> Routes<Arc<dyn CallersSource>> {
-    let routes = of_rate_limits(of_callers(Routes::new()));
+    let routes = acts::routes(of_rate_limits(of_callers(Routes::new())));
     routes
         .get("/v1/profiles", |api: Api| {
             list(api, "profiles", |it| it.profiles())

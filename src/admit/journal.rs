@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
-use tidegate_limits::scheduler::{BucketRule, Supplier, Supply};
+use tidegate_limits::scheduler::{BucketRule, Share, Supplier, Supply};
 use tidegate_limits::{Fill, Timestamp};
 
 use super::Gate;
@@ -33,6 +33,8 @@ pub enum Given<'a> {
         /// How much.
         supply: Supply,
     },
+    /// Every limit gives out this part of what it would.
+    Share(Share),
     /// A bucket, or another rule for it.
     Bucket {
         /// Its number.

@@ -9,6 +9,7 @@ use tidegate_limits::scheduler::{LimitNow, QueueNow};
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Reach, Registry, Show};
 
+use super::acting::{Acting, ActingNow};
 use super::observing::ObservedNow;
 use crate::call::{Would, WouldEnd};
 use crate::telemetry::calls::NO_LIMIT;
@@ -41,6 +42,11 @@ tidegate_runtime::metrics! {
         window_used: Gauge(limit) in "calls",
         /// Slots per window (`smapi_rate_limit_per_window`).
         window_limit: Gauge(limit) in "calls",
+        /// Whether an operator has paused the backend: calls wait, and nothing new is sent.
+        paused: Gauge in "0 or 1",
+        /// The share of the limits that is in force. It is below 1 while limits grow after a pause, or
+        /// after a backend was down.
+        ramp_share: Gauge in "0 to 1",
     }
 }
 
@@ -128,6 +134,8 @@ impl WouldHave {
 
 /// A snapshot of the gate.
 pub struct GateNow {
+    /// What operators do to the backend.
+    pub acting: ActingNow,
     /// The queue.
     pub queue: QueueNow,
     /// Calls at the backend that meet limits.
@@ -151,6 +159,11 @@ impl GateMetrics {
         self.outstanding.show(now.outstanding);
         self.outstanding_limit.show(outstanding_max.unwrap_or(0));
         self.outstanding_peak.show(now.outstanding_peak);
+        let acting = &now.acting;
+        self.paused()
+            .show(matches!(acting.acting, Acting::Paused(_)));
+        self.ramp_share()
+            .show(f64::from(acting.share.thousandths()) / 1000.0);
         let is_window = |(rule, _): &&(LimitRule, _)| matches!(rule.limit, Limit::Window { .. });
         let windows = now.limits.iter().filter(is_window);
         self.retain("limit", |limit| {

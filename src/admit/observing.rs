@@ -8,7 +8,7 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::quota::StoreTime;
 use tidegate_limits::scheduler::{
-    BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Supplier, Supply,
+    BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Share, Supplier, Supply,
 };
 use tidegate_limits::{Call, Class, Fill, Policy, Timestamp};
 
@@ -33,6 +33,7 @@ pub(super) struct Observing {
     /// Of these, how many only observe.
     observing_buckets: usize,
     supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
+    share: Share,
     quotas: Quotas,
     last_id: u64,
     /// How many there have been.
@@ -79,6 +80,7 @@ impl Observing {
             buckets: BTreeMap::new(),
             observing_buckets: 0,
             supplies: BTreeMap::new(),
+            share: Share::FULL,
             quotas: Quotas::default(),
             last_id: 0,
             shadows: 0,
@@ -124,6 +126,7 @@ impl Observing {
             for ((limit, by), supply) in &self.supplies {
                 calls.supply(now, limit, *by, *supply);
             }
+            calls.set_share(now, self.share);
             let quotas = &self.quotas;
             calls.set_quota_nodes(quotas.nodes);
             calls.learn_store_time(now, quotas.time);
@@ -189,6 +192,27 @@ impl Observing {
         }
         if let Some(shadow) = &mut self.shadow {
             shadow.change(now, |calls| calls.supply(now, limit, by, supply));
+        }
+    }
+
+    /// Every limit gives out this part of what it would.
+    pub(super) fn set_share(&mut self, now: Timestamp, share: Share) {
+        self.share = share;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| calls.set_share(now, share));
+        }
+    }
+
+    /// Waiting calls may wait until another moment.
+    pub(super) fn move_deadlines(
+        &mut self,
+        now: Timestamp,
+        moved: impl Fn(Timestamp) -> Timestamp,
+    ) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.change(now, |calls| {
+                calls.move_deadlines(|_, deadline| moved(deadline));
+            });
         }
     }
 

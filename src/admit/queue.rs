@@ -15,6 +15,7 @@ use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 
+use super::acting::Acts;
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
 use super::journal::{Given, Journal};
@@ -45,6 +46,8 @@ pub(super) struct Queue {
     pub(super) stirred: Notify,
     /// There are requests to the store of quotas.
     pub(super) asks: Notify,
+    /// A pause or a ramp has ended or begun by itself.
+    pub(super) turned: Notify,
     pub(super) draining: AtomicBool,
     /// Calls that left for a backend.
     pub(super) sent: AtomicU64,
@@ -53,6 +56,8 @@ pub(super) struct Queue {
 pub(super) struct State {
     pub(super) lanes: [Scheduler<Waiter>; 2],
     pub(super) backends: Backends,
+    /// What operators do to the backend.
+    pub(super) acts: Acts,
     pub(super) entropy: StdRng,
     pub(super) threshold: Duration,
     /// The classes; [`Class`] is the index in here.
@@ -146,6 +151,7 @@ impl Queue {
         let state = State {
             lanes: [limited, unlimited].map(|policy| Scheduler::with_seed(policy, seed)),
             backends: Backends::default(),
+            acts: Acts::new(settings.ramp),
             entropy,
             threshold: settings.threshold,
             classes: settings.classes.clone(),
@@ -171,6 +177,7 @@ impl Queue {
             watched: AtomicBool::new(false),
             stirred: Notify::new(),
             asks: Notify::new(),
+            turned: Notify::new(),
             draining: AtomicBool::new(false),
         }
     }
@@ -211,9 +218,13 @@ impl Queue {
         // Under the lock, so that the last write is from the last check.
         let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
         let asks = state.asks_of_quotas();
+        let has_turned = state.acts.has_turned();
         drop(state);
         if asks {
             self.asks.notify_one();
+        }
+        if has_turned {
+            self.turned.notify_one();
         }
         if earlier {
             self.rearm.notify_one();
@@ -231,7 +242,9 @@ impl Queue {
     pub(super) fn is_due(&self) {
         let is_for_calls = self.look(|state, now| {
             // Without a shadow, the timer has nothing else to wake for.
-            !state.observing.is_on() || state.wake.is_some_and(|wake| wake <= now)
+            !state.observing.is_on()
+                || state.wake.is_some_and(|wake| wake <= now)
+                || state.acts.is_due(now)
         });
         if is_for_calls {
             self.change_beside(|_, _| ());
@@ -293,7 +306,10 @@ impl Queue {
         backend: Destination,
     ) -> Refusal {
         use tidegate_limits::scheduler::Reason as Why;
-        let is_up = self.lock().backends.is_up(backend);
+        let (is_up, pause) = {
+            let state = self.lock();
+            (state.backends.is_up(backend), state.acts.pause().cloned())
+        };
         let limit = refusal.limit.clone();
         let named = limit.as_deref().unwrap_or("queue").to_owned();
         let reason = match refusal.reason {
@@ -310,6 +326,9 @@ impl Queue {
             Reason::BackendUnreachable => {
                 format!("the {} backend takes no connection", backend.label())
             }
+            Reason::DeadlinePassed if pause.is_some() => {
+                "waited as long as a call may, and the backend is paused".to_owned()
+            }
             Reason::DeadlinePassed => format!("waited as long as a call may for limit {named}"),
             Reason::DeadlineUnreachable => {
                 format!("limit {named} opens only after the call's deadline")
@@ -321,9 +340,10 @@ impl Queue {
             }
             _ => "the queue is full".to_owned(),
         };
+        let rest = pause.map_or(Duration::ZERO, |pause| pause.ends.since(self.clock.now()));
         Refusal {
             limit,
-            retry_after: Some(refusal.retry_after),
+            retry_after: Some(refusal.retry_after.max(rest)),
             ..Refusal::new(reason, detail)
         }
     }
@@ -341,7 +361,7 @@ impl State {
 
     /// The next moment at which the timer has something to do.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        let moments = [self.wake, self.observing.due()];
+        let moments = [self.wake, self.observing.due(), self.acts.wake()];
         moments.into_iter().flatten().min()
     }
 
@@ -386,6 +406,7 @@ impl State {
     fn is_settled(&self, now: Timestamp) -> bool {
         let mut lanes = self.lanes.iter();
         self.wake.is_none_or(|wake| now < wake)
+            && !self.acts.is_due(now)
             && lanes.all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
     }
 
@@ -393,10 +414,11 @@ impl State {
     /// then its class, then who waits for it.
     pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let own = self.classes[class.0 as usize].deadline;
-        match (ask.claimed.deadline, own, ask.waits) {
+        let deadline = match (ask.claimed.deadline, own, ask.waits) {
             (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::NoClient) => None,
             (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
-        }
+        };
+        deadline.map(|deadline| self.acts.extended(deadline, now))
     }
 
     /// The class of this name; the last one if a reload has removed it.
@@ -436,6 +458,7 @@ impl State {
     /// at this moment.
     pub(super) fn let_through(&mut self, now: Timestamp) -> Option<Turn> {
         let mut answer = None;
+        self.act(now);
         for backend in self.backends.due(now) {
             self.open_for_one(backend, now);
         }
@@ -517,6 +540,7 @@ impl State {
     /// Admits no call to this backend.
     pub(super) fn shut(&mut self, backend: Destination, now: Timestamp) {
         if !self.backends.is_up(backend) {
+            self.goes_down(backend, now);
             self.supply(backend, now, |_| Supply::capacity(0));
             let limit = policy::backend_limit(backend);
             let shut = Supply::capacity(0);
@@ -532,6 +556,7 @@ impl State {
     /// Admits all calls again.
     pub(super) fn open(&mut self, backend: Destination, now: Timestamp) {
         self.supply(backend, now, |_| Supply::Configured);
+        self.comes_back(backend, now);
         let limit = policy::backend_limit(backend);
         let open = Supply::Configured;
         self.observing.supply(now, &limit, Supplier::Health, open);

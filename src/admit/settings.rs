@@ -43,6 +43,9 @@ pub struct Settings {
     /// How long after a user call on a guest its reads are in the class of users; `None` switches
     /// promotion off.
     pub promote_for: Option<Duration>,
+    /// How long limits grow from a tenth to full, after a backend was down and after a pause. Zero is
+    /// not at all.
+    pub ramp: Duration,
 }
 
 words! {

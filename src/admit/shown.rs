@@ -48,6 +48,7 @@ impl Gate {
     #[must_use]
     pub fn now(&self) -> GateNow {
         self.queue.look(|state, now| GateNow {
+            acting: state.acting_now(now),
             limits: state.limits_now(now),
             queue: state.calls().queue_now(now),
             outstanding: state.calls().in_flight(),

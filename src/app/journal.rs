@@ -10,7 +10,7 @@ use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{self, Standing, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Supplier, Supply,
+    BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Share, Supplier, Supply,
 };
 use tidegate_runtime::{Clock, lock};
 
@@ -102,6 +102,7 @@ impl Journal {
         };
         match event {
             "supply" => keep(about(&["limit", "by"]), fields["capacity"].is_null()),
+            "share" => keep(String::new(), fields["share_thousandths"].is_null()),
             "fill" => keep(about(&["bucket"]), fields["fill"].is_null()),
             "bucket" => keep(about(&["bucket"]), false),
             "bucket_gone" => {
@@ -163,6 +164,7 @@ impl admit::Journal for Journal {
                 fields["limit"] = limit.into();
                 fields["by"] = match by {
                     Supplier::Health => "health".into(),
+                    Supplier::Operator => "operator".into(),
                     _ => "coordinator".into(),
                 };
                 ("supply", fields)
@@ -200,6 +202,11 @@ impl admit::Journal for Journal {
                     "settles": rule.settlement == Settlement::Measured,
                 });
                 ("bucket", json!({"bucket": id.0, "rule": rule}))
+            }
+            Given::Share(share) => {
+                let whole = share == Share::FULL;
+                let thousandths = (!whole).then_some(share.thousandths());
+                ("share", json!({"share_thousandths": thousandths}))
             }
             Given::Woke => ("woke", json!({})),
             Given::BucketGone { id } => ("bucket_gone", json!({"bucket": id.0})),

@@ -13,9 +13,11 @@ use super::callers::pace_state;
 use super::metrics::Metrics;
 use super::shares::ShareNow;
 use crate::admin::{
-    BucketState, ClassQueue, Frame, FunctionQueue, LimitKind, LimitState, NowState, Opens,
-    QueueState, QuotasState, SeriesSpan, SeriesState, SharedState, Source, WouldBe,
+    ActsSource as _, BucketState, ClassQueue, Frame, FunctionQueue, LimitKind, LimitState,
+    NowState, Opens, OverrideState, QueueState, QuotasState, SeriesSpan, SeriesState, SharedState,
+    Source, WouldBe,
 };
+use crate::admit::Acting;
 use crate::call::Destination;
 use crate::callers::metrics::LimiterNow;
 use crate::callers::rate_limit::RateLimit;
@@ -37,10 +39,17 @@ impl Source for Shared {
         let shares = self.coordination.shares();
         let enforced = limits.iter().map(|limit| (limit, false));
         let all = observed.map(|limit| (limit, true)).chain(enforced);
-        all.map(|((rule, state), observes)| LimitState {
-            shared: shared(&shares, &rule.name),
-            observes,
-            ..limit_state(rule, state, now)
+        let pause = self.pause_ends();
+        all.map(|((rule, state), observes)| {
+            let shown = LimitState {
+                shared: shared(&shares, &rule.name),
+                observes,
+                ..limit_state(rule, state, now)
+            };
+            match pause {
+                Some(ends) => paused(shown, ends.since(now)),
+                None => shown,
+            }
         })
         .collect()
     }
@@ -122,6 +131,8 @@ impl Source for Shared {
 
     fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
+        notices.extend(self.backend().notice());
+        notices.extend(self.overrides().iter().map(OverrideState::notice));
         if let Some((at, mistakes)) = &*lock(&self.refused) {
             notices.push(format!(
                 "a reload was refused at {}, and the old config stays in force",
@@ -162,6 +173,14 @@ impl Source for Shared {
 }
 
 impl Shared {
+    /// When the pause of the backend ends by itself, if there is one.
+    fn pause_ends(&self) -> Option<Timestamp> {
+        match self.gate.acting_now().acting {
+            Acting::Paused(pause) => Some(pause.ends),
+            Acting::Running | Acting::Ramping(_) => None,
+        }
+    }
+
     /// Shows the state of every stage.
     fn mirror(&self, metrics: &Metrics) {
         let settings = self.config.get();
@@ -235,6 +254,22 @@ impl Shared {
             })
         };
         of_callers.filter_map(level).chain(over_all).collect()
+    }
+}
+
+/// A limit while the backend is paused, for the rest of the hold.
+fn paused(limit: LimitState, rest: Duration) -> LimitState {
+    let rest = rest.as_secs_f64();
+    let opens = match limit.opens {
+        Opens::InSeconds(later) if later > rest => limit.opens,
+        // A call that ends may free it before or after that.
+        Opens::OnChange => Opens::OnChange,
+        Opens::Now | Opens::InSeconds(_) => Opens::InSeconds(rest),
+    };
+    LimitState {
+        in_force: 0,
+        opens,
+        ..limit
     }
 }
 

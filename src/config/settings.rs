@@ -143,6 +143,7 @@ fn admit(all: &Sections) -> admit::Settings {
         door_max: all.server.max_connections.value.saturating_add(handed_over),
         classes: all.class_rules(),
         promote_for: (!promote_for.is_zero()).then_some(promote_for),
+        ramp: all.backend.ramp.value,
     }
 }
 

@@ -54,6 +54,11 @@ options! {
         /// Idle connections kept to the HTTP backend. The default is queue.workers, so that busy clients
         /// find one. 0 closes each connection after its reply.
         pool_max_idle: Option<u32> = integer(0..=65536).of("connections").optional().example("64");
+
+        /// How long the limits grow from a tenth to full after the backend accepted no connection for at
+        /// least a second, and after a pause that ended by itself. 0s is not at all. Set it for a backend
+        /// that is slow while it warms up. It does not apply to rate limits of callers.
+        ramp: Duration = duration(Duration::ZERO..=HOUR).or(Duration::ZERO);
     }
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tidegate_runtime::command::executor;
@@ -100,6 +100,15 @@ impl Admin {
         self.target()?.get(path)
     }
 
+    /// The JSON answer to a change, whose body is JSON.
+    ///
+    /// # Errors
+    /// If the token or the config cannot be read, if there is no answer, or if the change was
+    /// refused.
+    pub fn post(&self, path: &str, change: &Value) -> Result<Value, ClientError> {
+        self.target()?.ask(path, Some(change))
+    }
+
     /// Where to ask. The token of a config is sent to the address of that config alone.
     pub(super) fn target(&self) -> Result<Target, ClientError> {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
@@ -138,11 +147,17 @@ impl Admin {
 impl Target {
     /// The JSON answer of a path.
     pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
+        self.ask(path, None)
+    }
+
+    /// The JSON answer of a path, to a change if there is one.
+    fn ask(&self, path: &str, change: Option<&Value>) -> Result<Value, ClientError> {
         let address = || self.address.clone();
-        let (status, body) = answer(&self.address, path, self.token.as_deref(), BOUND)?;
+        let token = self.token.as_deref();
+        let (status, body) = answer(&self.address, path, change, token, BOUND)?;
         let answer: Result<Value, _> = serde_json::from_slice(&body);
         match answer {
-            Ok(answer) if status == 200 => Ok(answer),
+            Ok(answer) if (200..300).contains(&status) => Ok(answer),
             Ok(answer) => Err(ClientError::Refused {
                 address: address(),
                 status,
@@ -187,15 +202,16 @@ fn read_token(path: &Path) -> Result<Box<str>, ClientError> {
     Ok(token.trim().into())
 }
 
-/// Asks for a path and returns the status and the body, if they come within `bound`.
+/// Asks for a path, or for a change at it, and returns the status and the body, if they come within `bound`.
 pub(super) fn answer(
     address: &Address,
     path: &str,
+    change: Option<&Value>,
     token: Option<&str>,
     bound: Duration,
 ) -> Result<(u16, Bytes), NoAnswer> {
     let asking = async {
-        match tokio::time::timeout(bound, ask(address, path, token)).await {
+        match tokio::time::timeout(bound, ask(address, path, change, token)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!(
                 "nothing within {} s; does a firewall drop the packets, or is another program \
@@ -241,21 +257,33 @@ async fn connect(address: &Address) -> Result<TcpStream, Anything> {
     .into())
 }
 
-async fn ask(address: &Address, path: &str, token: Option<&str>) -> Result<(u16, Bytes), Anything> {
+async fn ask(
+    address: &Address,
+    path: &str,
+    change: Option<&Value>,
+    token: Option<&str>,
+) -> Result<(u16, Bytes), Anything> {
     let stream = connect(address).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let mut request = http::Request::get(path)
+    let (method, body) = match change {
+        None => (http::Method::GET, Bytes::new()),
+        Some(change) => (http::Method::POST, change.to_string().into()),
+    };
+    let mut request = http::Request::builder()
+        .method(method)
+        .uri(path)
         .header(http::header::HOST, address.to_string())
         .header(http::header::ACCEPT, "application/json")
         .header(http::header::CONNECTION, "close");
+    if change.is_some() {
+        request = request.header(http::header::CONTENT_TYPE, "application/json");
+    }
     if let Some(token) = token {
         request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    let response = sender
-        .send_request(request.body(Empty::<Bytes>::new())?)
-        .await?;
+    let response = sender.send_request(request.body(Full::new(body))?).await?;
     let status = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_MAX);
     Ok((status, body.collect().await?.to_bytes()))

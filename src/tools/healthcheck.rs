@@ -98,7 +98,7 @@ fn find(arguments: &Arguments) -> Result<(Address, String), String> {
 /// If it does not answer in time, or is not ready.
 pub fn ask(bind: impl Into<Address>) -> Result<(), Unhealthy> {
     let address = bind.into().reachable();
-    let (status, answer) = client::answer(&address, "/readyz", None, BOUND)?;
+    let (status, answer) = client::answer(&address, "/readyz", None, None, BOUND)?;
     if status == 200 {
         return Ok(());
     }

@@ -386,7 +386,7 @@ async fn ready_follows_the_sidecar_and_alive_does_not() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_errors_in_json() {
     let served = Served::start(None).await;
-    for path in ["/nothing", "/v1", "/v1/limits/total", "/metrics/", "//"] {
+    for path in ["/nothing", "/v1", "/v1/queue/total", "/metrics/", "//"] {
         served.get(path).await.error(404);
     }
     for path in ["/metrics", "/v1/limits", "/livez", "/"] {

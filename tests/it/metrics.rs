@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::{QuotaStoreState, QuotasState};
-use tidegate::admit::ObservedNow;
 use tidegate::admit::metrics::GateNow;
+use tidegate::admit::{Acting, ActingNow, ObservedNow};
 use tidegate::app::metrics::{Metrics, ShareNow};
 use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
@@ -23,8 +23,8 @@ use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
 use tidegate_limits::policy::{LimitRule, WindowShape, WindowStamp};
-use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow, Reason};
-use tidegate_limits::{Limit, Verdict};
+use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow, Reason, Share};
+use tidegate_limits::{Limit, Timestamp, Verdict};
 use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
 
 /// Metrics of which each has at least one value.
@@ -38,6 +38,12 @@ fn exercised() -> Metrics {
     exercise_quotas(&metrics);
     exercise_observed(&metrics);
     let gate = GateNow {
+        acting: ActingNow {
+            acting: Acting::Running,
+            share: Share::FULL,
+            in_flight: 7,
+            now: Timestamp::ZERO,
+        },
         queue: QueueNow {
             waiting: 2,
             at_door: 1,
@@ -370,6 +376,12 @@ fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
         quotas: Vec::new(),
     });
     let gate = GateNow {
+        acting: ActingNow {
+            acting: Acting::Running,
+            share: Share::FULL,
+            in_flight: 7,
+            now: Timestamp::ZERO,
+        },
         queue: QueueNow::default(),
         outstanding: 0,
         outstanding_peak: 0,

@@ -20,7 +20,7 @@ use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Call, Class};
 use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
 use crate::queue::Queued;
-use crate::supply::{Supplier, Supply};
+use crate::supply::{Share, Supplier, Supply};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 use crate::window::Window;
@@ -36,6 +36,10 @@ pub(crate) struct Limiter {
     pub(crate) configured: u32,
     /// One for each [`Supplier`].
     supplies: [Supply; Supplier::ALL.len()],
+    /// The part of the maximum that may be given out.
+    share: Share,
+    /// A supply or the share may lower the maximum.
+    is_lowered: bool,
     state: State,
     kept: Option<Box<Kept>>,
     /// The calls that wait and meet it.
@@ -62,6 +66,8 @@ impl Limiter {
             rule: rule.clone(),
             configured: rule.limit.max(),
             supplies: Default::default(),
+            share: Share::FULL,
+            is_lowered: false,
             state: state(),
             kept: rule.reserve.map(kept),
             queued: Queued::default(),
@@ -69,11 +75,37 @@ impl Limiter {
         }
     }
 
-    /// The maximum at `now`: that of the rule or of a lower supply.
+    /// The maximum at `now`: that of the rule or of a lower supply, and of that the share.
     #[inline]
     pub(crate) fn max(&self, now: Timestamp) -> u32 {
+        if !self.is_lowered {
+            return self.configured;
+        }
         let supplied = self.supplies.iter().filter_map(|supply| supply.at(now));
-        supplied.fold(self.configured, u32::min)
+        self.share.of(supplied.fold(self.configured, u32::min))
+    }
+
+    /// Whether it gives out only a share, which grows. What it could not admit in time now, it may
+    /// admit in time later.
+    #[inline]
+    pub(crate) fn is_growing(&self) -> bool {
+        self.share < Share::FULL
+    }
+
+    /// Sets the part of the maximum that may be given out. False if it was the same before.
+    pub(crate) fn set_share(&mut self, now: Timestamp, share: Share) -> bool {
+        let changes = self.share != share;
+        if changes {
+            self.share = share;
+            self.note_lowered();
+            self.follow_supply(now);
+        }
+        changes
+    }
+
+    fn note_lowered(&mut self) {
+        let is_supplied = |supply: &Supply| *supply != Supply::Configured;
+        self.is_lowered = self.share < Share::FULL || self.supplies.iter().any(is_supplied);
     }
 
     /// What counts as a departure, if anything does.
@@ -90,6 +122,7 @@ impl Limiter {
 
     pub(crate) fn set_supply(&mut self, now: Timestamp, supplier: Supplier, supply: Supply) {
         self.supplies[supplier as usize] = supply;
+        self.note_lowered();
         self.follow_supply(now);
     }
 
@@ -340,6 +373,8 @@ impl Limiter {
             (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => return false,
         }
         self.supplies = old.supplies;
+        self.share = old.share;
+        self.note_lowered();
         self.follow_supply(now);
         if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
             && same_class(old.reserve.class, new.reserve.class)

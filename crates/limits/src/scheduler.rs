@@ -52,4 +52,4 @@ pub use waited::Waited;
 pub use crate::delay::{Cause, Delay, Delays};
 pub use crate::limiter::{BucketLimit, PacerNow};
 pub use crate::queue::Ticket;
-pub use crate::supply::{Supplier, Supply};
+pub use crate::supply::{Share, Supplier, Supply};

@@ -11,11 +11,13 @@ pub enum Supplier {
     Health,
     /// A coordinator that divides one capacity among several processes.
     Coordinator,
+    /// An operator, for a while.
+    Operator,
 }
 
 impl Supplier {
     /// All sources.
-    pub const ALL: [Self; 2] = [Self::Health, Self::Coordinator];
+    pub const ALL: [Self; 3] = [Self::Health, Self::Coordinator, Self::Operator];
 }
 
 /// What a limit may give out, set from outside: an amount `A`, which is the maximum of a limit or the rate
@@ -79,5 +81,61 @@ impl<A: Copy> Supply<A> {
             Self::Configured => None,
             Self::Capacity { expires_at, .. } => expires_at,
         }
+    }
+}
+
+/// The part of every limit that may be given out, while a backend warms up: thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(u16);
+
+impl Share {
+    /// All of it.
+    pub const FULL: Self = Self(1000);
+
+    /// At least one thousandth, and at most all of it.
+    #[must_use]
+    pub const fn of_thousandths(thousandths: u16) -> Self {
+        Self(match thousandths {
+            0 => 1,
+            more if more > 1000 => 1000,
+            some => some,
+        })
+    }
+
+    /// The thousandths: 1 to 1000.
+    #[must_use]
+    pub const fn thousandths(self) -> u16 {
+        self.0
+    }
+
+    /// This part of an amount, rounded down: at least 1, except of nothing.
+    #[inline]
+    pub(crate) const fn of(self, amount: u32) -> u32 {
+        let part = (amount as u64 * self.0 as u64 / 1000) as u32;
+        if part == 0 && amount > 0 { 1 } else { part }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_at_least_one_and_never_more_than_the_whole() {
+        let tenth = Share::of_thousandths(100);
+        for (amount, part) in [
+            (0, 0),
+            (1, 1),
+            (9, 1),
+            (10, 1),
+            (29, 2),
+            (30, 3),
+            (u32::MAX, 429_496_729),
+        ] {
+            assert_eq!(tenth.of(amount), part, "{amount}");
+            assert_eq!(Share::FULL.of(amount), amount);
+        }
+        assert_eq!(Share::of_thousandths(0).thousandths(), 1);
+        assert_eq!(Share::of_thousandths(2000), Share::FULL);
     }
 }

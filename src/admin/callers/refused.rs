@@ -75,6 +75,8 @@ pub enum What {
     Group,
     /// A call that has ended.
     Call,
+    /// A limit.
+    Limit,
 }
 
 impl ApiRefusal {

@@ -19,6 +19,7 @@ pub(super) fn give(
 ) {
     let at = |scheduler: &Scheduler<u32>, key: Key| scheduler.quota_ref(&quota_key(key, names));
     match event {
+        Event::Share(share) => scheduler.set_share(now, *share),
         Event::Supply(it) => {
             scheduler.supply(now, names.get(it.limit), it.by, it.supply);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::quota::{Question, Record, RecordError, Standing, StoreReply};
 use tidegate_limits::quota::{StoreTime, Version};
-use tidegate_limits::scheduler::{Supplier, Supply};
+use tidegate_limits::scheduler::{Share, Supplier, Supply};
 use tidegate_limits::{Fill, Timestamp};
 
 use super::line::{Costs, Gate, Rule};
@@ -31,6 +31,8 @@ pub(super) enum Event {
     /// Costs of calls, which decide the pools of paced limits.
     Costs(Box<[Costs]>),
     Supply(Box<Supplied>),
+    /// Every limit gives out this part of what it would.
+    Share(Share),
     Fill(Box<(BucketId, Supply<Fill>)>),
     Bucket(Box<(BucketId, Rule)>),
     BucketGone(BucketId),
@@ -120,10 +122,15 @@ impl Event {
                 limit: names.of(gate.limit.as_deref()?),
                 by: match gate.by.as_deref()? {
                     "health" => Supplier::Health,
+                    "operator" => Supplier::Operator,
                     _ => Supplier::Coordinator,
                 },
                 supply: supply(gate),
             })),
+            "share" => Self::Share(
+                gate.share_thousandths
+                    .map_or(Share::FULL, Share::of_thousandths),
+            ),
             "fill" => Self::Fill(Box::new((bucket?, fill(gate)))),
             "bucket" => Self::Bucket(Box::new((bucket?, gate.rule.clone()?))),
             "bucket_gone" => Self::BucketGone(bucket?),

@@ -165,6 +165,7 @@ pub(super) struct Gate {
     pub(super) capacity: Option<u32>,
     pub(super) until_ns: Option<u64>,
     pub(super) then: Option<f64>,
+    pub(super) share_thousandths: Option<u16>,
     pub(super) bucket: Option<u64>,
     pub(super) fill: Option<f64>,
     pub(super) rule: Option<Rule>,

@@ -113,6 +113,7 @@ async fn check_operation(
         .replace("/callers/{id}", "/callers/c2")
         // Without an end it would go on for minutes.
         .replace("/v1/stream", "/v1/stream?frames=1")
+        .replace("/limits/{name}", "/limits/total")
         .replace("{caller}", if method == "PUT" { "c2" } else { "c3" });
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     let body = match schema["$ref"].as_str() {

@@ -297,6 +297,7 @@ fn filled(real: &Real, path: &str) -> String {
     path.replace("/v1/calls/{id}", &format!("/v1/calls/{}", real.call))
         .replace("/rate-limits/{id}", "/rate-limits/r1")
         .replace("/callers/{id}", "/callers/c3")
+        .replace("/limits/{name}", "/limits/total")
         .replace("{caller}", "c3")
 }
 

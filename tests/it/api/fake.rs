@@ -5,6 +5,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::admin::{
+    ActKind, ActState, ActsSource, Author, BackendActing, BackendState, LimitName, OverrideAsked,
+    OverrideState, PauseAsked, ResumeAsked,
+};
+use tidegate::admin::{
     ApiRefusal, BucketState, CallId, CallerState, CallerUsage, CallerUsed, CallersSource,
     Classified, CostsState, Explained, Figures, Held, HeldBy, LimitState, MatchState, Merge,
     Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState, QuotasState,
@@ -52,6 +56,7 @@ struct State {
     next_limit: u32,
     costs: CostsState,
     disk_is_full: bool,
+    acts: Vec<ActState>,
 }
 
 impl Fake {
@@ -85,6 +90,7 @@ impl Fake {
                     functions: [("guest_start".to_owned(), 20.0)].into(),
                 },
                 disk_is_full: false,
+                acts: Vec::new(),
             }),
         }
     }
@@ -102,7 +108,13 @@ impl Fake {
     pub(crate) fn everything(&self) -> String {
         let state = self.lock();
         let callers: Vec<CallerState> = state.table.rows().map(shown).collect();
-        format!("{callers:?} {:?} {:?}", state.limits, state.costs)
+        let State {
+            limits,
+            costs,
+            acts,
+            ..
+        } = &*state;
+        format!("{callers:?} {limits:?} {costs:?} {acts:?}")
     }
 }
 
@@ -197,6 +209,99 @@ fn profile(name: &str) -> Result<(f64, f64), ApiRefusal> {
     found
         .map(|&(_, burst, fill)| (burst, fill))
         .ok_or_else(|| ApiRefusal::unknown(What::Profile, name))
+}
+
+impl ActsSource for Fake {
+    fn backend(&self) -> BackendState {
+        match self.lock().acts.last() {
+            Some(act) if act.act == ActKind::Pause => BackendState {
+                state: BackendActing::Paused,
+                share: 0.0,
+                since: act.at,
+                ends: act.at,
+                why: Some(act.why.clone()),
+                author: Some(act.author.clone()),
+                extend_deadlines: true,
+                ..running()
+            },
+            _ => running(),
+        }
+    }
+
+    fn pause(&self, author: &Author, asked: PauseAsked) -> BackendState {
+        let hold = asked.hold.as_secs_f64();
+        self.act(author, ActKind::Pause, format!("for {hold} s"), &asked.why)
+    }
+
+    fn resume(&self, author: &Author, asked: ResumeAsked) -> BackendState {
+        let ramp = asked.ramp.map_or(0.0, |ramp| ramp.as_secs_f64());
+        let what = format!("in {ramp} s");
+        self.act(author, ActKind::Resume, what, &asked.why)
+    }
+
+    fn override_limit(
+        &self,
+        author: &Author,
+        limit: &LimitName,
+        asked: OverrideAsked,
+    ) -> Result<OverrideState, ApiRefusal> {
+        let OverrideAsked { value, why, .. } = asked;
+        if limit.0 != "total" {
+            return Err(ApiRefusal::unknown(What::Limit, &limit.0));
+        }
+        self.act(author, ActKind::Limit, format!("{value}"), &why);
+        Ok(OverrideState {
+            limit: limit.0.clone(),
+            value,
+            ends: Some(wall(Timestamp::ZERO)),
+            author: author.to_string(),
+            why: why.to_string(),
+            survives_restart: true,
+        })
+    }
+
+    fn end_override(&self, author: &Author, limit: &LimitName) -> Result<(), ApiRefusal> {
+        if limit.0 != "total" {
+            return Err(ApiRefusal::unknown(What::Limit, &limit.0));
+        }
+        self.act(author, ActKind::LimitEnd, String::new(), "");
+        Ok(())
+    }
+
+    fn overrides(&self) -> Vec<OverrideState> {
+        Vec::new()
+    }
+
+    fn acts(&self) -> Vec<ActState> {
+        self.lock().acts.clone()
+    }
+}
+
+impl Fake {
+    fn act(&self, author: &Author, act: ActKind, what: String, why: &str) -> BackendState {
+        self.lock().acts.push(ActState {
+            at: Some(wall(Timestamp::ZERO)),
+            author: author.to_string(),
+            act,
+            what,
+            why: why.to_owned(),
+        });
+        self.backend()
+    }
+}
+
+fn running() -> BackendState {
+    BackendState {
+        state: BackendActing::Running,
+        in_flight: 2,
+        share: 1.0,
+        since: None,
+        ends: None,
+        why: None,
+        author: None,
+        extend_deadlines: false,
+        survives_restart: true,
+    }
 }
 
 impl CallersSource for Fake {

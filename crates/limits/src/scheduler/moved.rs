@@ -1,5 +1,6 @@
 //! Calls that leave, or wait elsewhere from now on: in another line, or aside for a random time.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::bars::Bars;
@@ -44,6 +45,26 @@ impl<T> Scheduler<T> {
             self.queue.set_deadline(ticket.0, deadline);
         }
         waits
+    }
+
+    /// Until when a waiting call may wait, where `None` is forever; `None` outside if it no longer
+    /// waits.
+    #[must_use]
+    pub fn deadline(&self, ticket: Ticket) -> Option<Option<Timestamp>> {
+        Some(self.queue.calls.get(ticket.0)?.call.deadline)
+    }
+
+    /// Moves the deadlines of all waiting calls that have one. Every call keeps its turn. Linear in
+    /// the number of waiting calls, times the logarithm of it.
+    pub fn move_deadlines(&mut self, mut moved: impl FnMut(&mut T, Timestamp) -> Timestamp) {
+        let keys: Vec<Key> = self.queue.calls.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let waiting = &mut self.queue.calls[key];
+            if let Some(deadline) = waiting.call.deadline {
+                let new = moved(&mut waiting.payload, deadline);
+                self.queue.set_deadline(key, Some(new));
+            }
+        }
     }
 
     /// The refusal that a waiting call would get if its deadline were now; `None` if it no longer

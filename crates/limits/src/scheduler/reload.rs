@@ -60,6 +60,8 @@ impl<T> Scheduler<T> {
                 self.expiries.extend(expiry);
             }
         }
+        // Also for limits that are new, or on a backend from now on.
+        self.share_out(now);
     }
 
     /// Puts the new limits in place, each with the state of the one of its name. Returns what

@@ -10,7 +10,7 @@ use crate::call::{BucketId, Class};
 use crate::policy::{LimitId, Policy, WhenFull};
 use crate::queue::{Bar, LineId, Place, Queue, Waiting};
 use crate::slab::{Key, Slab};
-use crate::supply::Supplier;
+use crate::supply::{Share, Supplier};
 use crate::time::Timestamp;
 
 /// What runs out when a supply does.
@@ -34,6 +34,8 @@ pub struct Scheduler<T> {
     pub(super) to_reject: VecDeque<Key>,
     /// When supplies run out.
     pub(super) expiries: BTreeSet<(Timestamp, Supplied)>,
+    /// The part of every limit that is given out.
+    pub(super) share: Share,
     /// The latest moment handed in: one that steps back counts as this one.
     pub(super) now: Timestamp,
     /// Joinings of the queue so far.
@@ -63,6 +65,7 @@ impl<T> Scheduler<T> {
             spare: Vec::new(),
             to_reject: VecDeque::new(),
             expiries: BTreeSet::new(),
+            share: Share::FULL,
             now: Timestamp::ZERO,
             joined: 0,
             draining: false,

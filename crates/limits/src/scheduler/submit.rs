@@ -99,6 +99,7 @@ impl<T> Scheduler<T> {
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if let Some(deadline) = call.deadline
+                && !limiter.is_growing()
                 && deadline < limiter.opens_by(now)
             {
                 let verdict = limiter.peek(now, call, 0);

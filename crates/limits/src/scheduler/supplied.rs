@@ -3,8 +3,9 @@
 use super::state::{Scheduler, Supplied};
 use crate::bucket::Fill;
 use crate::call::BucketId;
+use crate::policy::{LimitId, Scope};
 use crate::queue::Bar;
-use crate::supply::{Supplier, Supply};
+use crate::supply::{Share, Supplier, Supply};
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -27,6 +28,35 @@ impl<T> Scheduler<T> {
         self.expires(Supplied::Limit(id, supplier), before, supply.expires_at());
         self.parking.change(Bar::Limit(id));
         true
+    }
+
+    /// From now on every limit gives out only this part of what it would, at least 1. Limits on the
+    /// calls to one backend, and buckets, give out all of it. It applies to later policies too.
+    ///
+    /// A call is not refused for a deadline that such a limit cannot meet now, because the share may
+    /// grow in time.
+    pub fn set_share(&mut self, now: Timestamp, share: Share) {
+        let now = self.advance(now);
+        self.share = share;
+        self.share_out(now);
+    }
+
+    /// The part of every limit that is given out.
+    #[must_use]
+    pub const fn share(&self) -> Share {
+        self.share
+    }
+
+    pub(super) fn share_out(&mut self, now: Timestamp) {
+        for (limiter, id) in self.bars.limits.iter_mut().zip(0 as LimitId..) {
+            let share = match limiter.rule.scope {
+                Scope::Backend(_) => Share::FULL,
+                _ => self.share,
+            };
+            if limiter.set_share(now, share) {
+                self.parking.change(Bar::Limit(id));
+            }
+        }
     }
 
     /// Limits the rate at which a bucket fills, if that is below its rule. Nothing is refunded. The

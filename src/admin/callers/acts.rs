@@ -1,0 +1,386 @@
+//! `/v1/backend` and `/v1/acts`: what operators do to the backend, and what they have done.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use serde::{Serialize, Serializer};
+
+use super::asked::{Asked, Read};
+use super::extract::{Body, Id};
+use super::json::{Fields, Value};
+use super::query::InPath;
+use super::refused::ApiRefusal;
+use super::{Api, ask, remove};
+use crate::admin::author::Author;
+use crate::admin::routes::Routes;
+use crate::options::json;
+use crate::telemetry::access::Utc;
+
+/// The longest hold of a pause, and the longest ramp.   s
+pub const HOLD_SECONDS_MAX: f64 = 86_400.0;
+/// The shortest hold.   s
+const HOLD_SECONDS_MIN: f64 = 0.1;
+/// The largest value of a limit.   calls, or tokens a second
+const VALUE_MAX: u32 = 1_000_000;
+/// The longest reason.   characters
+const WHY_MAX: usize = 200;
+
+/// What operators do to the backend.
+///
+/// Each method is called off the event loop, and may take a lock and write to a disk.
+pub trait ActsSource: Send + Sync + 'static {
+    /// What is done with calls to the backend now.
+    fn backend(&self) -> BackendState;
+    /// Sends nothing new to the backend, for a while. It takes effect even if it cannot be saved.
+    fn pause(&self, author: &Author, asked: PauseAsked) -> BackendState;
+    /// Sends calls again.
+    fn resume(&self, author: &Author, asked: ResumeAsked) -> BackendState;
+    /// Lets a limit give out less for a while.
+    ///
+    /// # Errors
+    /// If there is no such limit, if it only observes, or if the config allows less.
+    fn override_limit(
+        &self,
+        author: &Author,
+        limit: &LimitName,
+        asked: OverrideAsked,
+    ) -> Result<OverrideState, ApiRefusal>;
+    /// Gives a limit its own value again.
+    ///
+    /// # Errors
+    /// If there is no such limit.
+    fn end_override(&self, author: &Author, limit: &LimitName) -> Result<(), ApiRefusal>;
+    /// The limits that have lower values now.
+    fn overrides(&self) -> Vec<OverrideState>;
+    /// The last acts, the latest first.
+    fn acts(&self) -> Vec<ActState>;
+}
+
+/// `POST /v1/backend/pause`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PauseAsked {
+    /// Until it ends by itself.
+    pub hold: Duration,
+    /// The reason.
+    pub why: Arc<str>,
+    /// Whether calls may wait longer by the time that they were paused.
+    pub extend_deadlines: bool,
+}
+
+/// `POST /v1/backend/resume`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumeAsked {
+    /// How long the limits grow from a tenth to full. `None` is as in the config.
+    pub ramp: Option<Duration>,
+    /// The reason.
+    pub why: Arc<str>,
+}
+
+/// The name of a limit in a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitName(pub String);
+
+/// `POST /v1/limits/{name}`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideAsked {
+    /// The most that it gives out.   calls, or tokens a second
+    pub value: u32,
+    /// Until it ends by itself.
+    pub time: Duration,
+    /// The reason.
+    pub why: Arc<str>,
+}
+
+/// A limit that has a lower value for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OverrideState {
+    /// Its name.
+    pub limit: String,
+    /// The most that it gives out.   calls, or tokens a second
+    pub value: u32,
+    /// When it ends by itself.
+    #[serde(rename = "ends_unix_ms", serialize_with = "unix_ms")]
+    pub ends: Option<SystemTime>,
+    /// Who asked for it.
+    pub author: String,
+    /// The reason, if one was given.
+    pub why: String,
+    /// Whether it goes on after a restart of the process.
+    pub survives_restart: bool,
+}
+
+impl OverrideState {
+    /// A notice for an operator.
+    #[must_use]
+    pub fn notice(&self) -> String {
+        let Self {
+            limit,
+            value,
+            author,
+            ..
+        } = self;
+        let ends = self.ends.map(|ends| Utc(ends).to_string());
+        let ends = ends.unwrap_or_default();
+        let why = match &*self.why {
+            "" => String::new(),
+            why => format!(": {why}"),
+        };
+        format!("limit {limit} is at most {value} until {ends} by {author}{why}")
+    }
+}
+
+/// What is done with calls to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendActing {
+    /// They are sent by the limits of the config.
+    Running,
+    /// They wait.
+    Paused,
+    /// They are sent by a share of the limits, which grows.
+    Ramping,
+}
+
+/// What is done with calls to the backend, and until when.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BackendState {
+    /// What.
+    pub state: BackendActing,
+    /// Calls that were sent, or are about to be, and have not ended.
+    pub in_flight: u64,
+    /// The share of the limits that is in force: 0 while paused, 1 while running.
+    pub share: f64,
+    /// Since when.
+    #[serde(rename = "since_unix_ms", serialize_with = "unix_ms")]
+    pub since: Option<SystemTime>,
+    /// When it ends by itself.
+    #[serde(rename = "ends_unix_ms", serialize_with = "unix_ms")]
+    pub ends: Option<SystemTime>,
+    /// The reason.
+    pub why: Option<String>,
+    /// Who did it.
+    pub author: Option<String>,
+    /// Whether calls may wait longer by the time that they were paused.
+    pub extend_deadlines: bool,
+    /// Whether it goes on after a restart of the process.
+    pub survives_restart: bool,
+}
+
+impl BackendState {
+    /// A notice for an operator, unless the limits of the config are in force.
+    #[must_use]
+    pub fn notice(&self) -> Option<String> {
+        let author = self.author.as_deref().unwrap_or_default();
+        let why = match self.why.as_deref() {
+            None | Some("") => String::new(),
+            Some(why) => format!(": {why}"),
+        };
+        let ends = self.ends.map(|ends| Utc(ends).to_string());
+        let ends = ends.unwrap_or_default();
+        match self.state {
+            BackendActing::Running => None,
+            BackendActing::Paused => Some(format!(
+                "the backend is paused until {ends} by {author}{why}; {} calls still run; \
+                 `tidegate resume` ends it",
+                self.in_flight
+            )),
+            BackendActing::Ramping => Some(format!(
+                "the limits grow until {ends}, now to {:.0} % of the config, by {author}{why}",
+                self.share * 100.0
+            )),
+        }
+    }
+}
+
+/// The kinds of acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActKind {
+    /// The backend was paused.
+    Pause,
+    /// It was resumed, or the pause ended by itself.
+    Resume,
+    /// The limits are whole again after a ramp.
+    RampEnd,
+    /// A backend came back, and the limits grow.
+    BackendUp,
+    /// A limit was given a lower value.
+    Limit,
+    /// A limit has its own value again.
+    LimitEnd,
+}
+
+/// Something that an operator did, or that ended by itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActState {
+    /// When.
+    #[serde(rename = "at_unix_ms", serialize_with = "unix_ms")]
+    pub at: Option<SystemTime>,
+    /// Who: `tidegate` if it came by itself.
+    pub author: String,
+    /// Its kind.
+    pub act: ActKind,
+    /// What exactly.
+    pub what: String,
+    /// The reason, if one was given.
+    pub why: String,
+}
+
+fn unix_ms<S: Serializer>(at: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
+    at.map(unix_milliseconds).serialize(to)
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn unix_milliseconds(at: SystemTime) -> u64 {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn routes(
+    routes: Routes<Arc<dyn super::CallersSource>>,
+) -> Routes<Arc<dyn super::CallersSource>> {
+    routes
+        .get("/v1/backend", |api: Api| ask(api, |it| Ok(it.backend())))
+        .on(Method::POST, "/v1/backend/pause", pause)
+        .on(Method::POST, "/v1/backend/resume", resume)
+        .on(Method::POST, "/v1/limits/{name}", override_limit)
+        .on(Method::DELETE, "/v1/limits/{name}", end_override)
+        .get("/v1/acts", |api: Api| {
+            ask(api, |it| {
+                Ok(ActsNow {
+                    acts: it.acts(),
+                    overrides: it.overrides(),
+                })
+            })
+        })
+}
+
+#[derive(Serialize)]
+struct ActsNow {
+    acts: Vec<ActState>,
+    overrides: Vec<OverrideState>,
+}
+
+async fn override_limit(
+    State(source): Api,
+    Extension(author): Extension<Author>,
+    Id(limit): Id<LimitName>,
+    Body(asked): Body<OverrideAsked>,
+) -> super::Answer<OverrideState> {
+    ask(State(source), move |it| {
+        it.override_limit(&author, &limit, asked)
+    })
+    .await
+}
+
+async fn end_override(
+    State(source): Api,
+    Extension(author): Extension<Author>,
+    Id(limit): Id<LimitName>,
+) -> Result<StatusCode, ApiRefusal> {
+    remove(State(source), move |it| it.end_override(&author, &limit)).await
+}
+
+async fn pause(
+    State(source): Api,
+    Extension(author): Extension<Author>,
+    Body(asked): Body<PauseAsked>,
+) -> super::Answer<BackendState> {
+    ask(State(source), move |it| Ok(it.pause(&author, asked))).await
+}
+
+async fn resume(
+    State(source): Api,
+    Extension(author): Extension<Author>,
+    Body(asked): Body<ResumeAsked>,
+) -> super::Answer<BackendState> {
+    ask(State(source), move |it| Ok(it.resume(&author, asked))).await
+}
+
+impl Asked for PauseAsked {
+    const FIELDS: &[&[&str]] = &[&["hold_seconds", "why", "extend_deadlines"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            hold: fields.need("hold_seconds", |it| seconds(it, HOLD_SECONDS_MIN))?,
+            why: fields.optional("why", why)?.unwrap_or_default(),
+            extend_deadlines: fields
+                .optional("extend_deadlines", |it| it.read(json::flag))?
+                .unwrap_or(false),
+        })
+    }
+}
+
+impl Asked for OverrideAsked {
+    const FIELDS: &[&[&str]] = &[&["value", "for_seconds", "why"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            value: fields.need("value", value)?,
+            time: fields.need("for_seconds", |it| seconds(it, HOLD_SECONDS_MIN))?,
+            why: fields.optional("why", why)?.unwrap_or_default(),
+        })
+    }
+}
+
+impl InPath for LimitName {
+    fn read(ids: &mut impl Iterator<Item = String>) -> Read<Self> {
+        // Only the limits in force decide which names there are.
+        Ok(Self(ids.next().unwrap_or_default()))
+    }
+}
+
+/// A limit, as the config allows it: 0 would switch it off there, and close it here.
+fn value(value: Value) -> Result<u32, ApiRefusal> {
+    value.number(|number| {
+        let is_within = number.fract() == 0.0 && (1.0..=f64::from(VALUE_MAX)).contains(&number);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is a whole number in range"
+        )]
+        match is_within {
+            true => Ok(number as u32),
+            false => Err(format!(
+                "must be a whole number from 1 to {VALUE_MAX}, not {number:?}"
+            )),
+        }
+    })
+}
+
+impl Asked for ResumeAsked {
+    const FIELDS: &[&[&str]] = &[&["ramp_seconds", "why"]];
+
+    fn read(fields: &mut Fields) -> Read<Self> {
+        Ok(Self {
+            ramp: fields.optional("ramp_seconds", |it| seconds(it, 0.0))?,
+            why: fields.optional("why", why)?.unwrap_or_default(),
+        })
+    }
+}
+
+fn seconds(value: Value, least: f64) -> Result<Duration, ApiRefusal> {
+    value.number(
+        |seconds| match (least..=HOLD_SECONDS_MAX).contains(&seconds) {
+            true => Ok(Duration::from_secs_f64(seconds)),
+            false => Err(format!(
+                "must be a number of seconds from {least} to {HOLD_SECONDS_MAX}, not {seconds:?}"
+            )),
+        },
+    )
+}
+
+fn why(value: Value) -> Result<Arc<str>, ApiRefusal> {
+    value.text(
+        |text| match text.chars().count() > WHY_MAX || text.chars().any(char::is_control) {
+            true => Err(format!(
+                "must be a text of at most {WHY_MAX} characters without control characters"
+            )),
+            false => Ok(text.into()),
+        },
+    )
+}

@@ -1,0 +1,189 @@
+//! `tidegate pause`, `resume` and `limit`: send nothing new to the backend for a while, and again; lower a
+//! limit for a while.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use tidegate_runtime::command::parse_duration;
+
+use super::client::{Admin, ClientError, figure, print, word};
+use super::failed;
+
+/// The time between two questions whether calls still run.
+const ASK_EVERY: Duration = Duration::from_millis(200);
+
+/// What `tidegate pause` is given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PauseArguments {
+    /// The pause ends by itself after this time, at most 24 hours
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    hold: Duration,
+    /// The reason, for the log and for other operators
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    why: String,
+    /// Let calls wait longer by the time that they were paused
+    #[arg(long)]
+    extend_deadlines: bool,
+    /// Return only when no call is at the backend any more. Exit 1 if the pause ends before that
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// What `tidegate resume` is given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ResumeArguments {
+    /// How long the limits grow from a tenth to full; without it, as `backend.ramp` says
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    ramp: Option<Duration>,
+    /// The reason, for the log
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    why: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// What `tidegate limit` is given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LimitArguments {
+    /// The limit, as in `tidegate limits`, or its function
+    name: String,
+    /// The most that it gives out; not more than the config allows
+    value: u32,
+    /// It has its own value again after this time, at most 24 hours
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    time: Duration,
+    /// The reason, for the log and for other operators
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    why: String,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Lowers a limit for a while: exit code 0, or 1 if that was refused.
+pub(crate) fn limit(arguments: &LimitArguments) -> ExitCode {
+    let name: String = arguments
+        .name
+        .bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' | b':' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect();
+    let asked = json!({
+        "value": arguments.value,
+        "for_seconds": arguments.time.as_secs_f64(),
+        "why": arguments.why,
+    });
+    let state = arguments.admin.post(&format!("/v1/limits/{name}"), &asked);
+    print(&arguments.admin, state, |state| {
+        let (limit, value) = (word(&state["limit"]), figure(&state["value"]));
+        format!(
+            "Limit {limit} is at most {value}, and ends {}.\n{}",
+            ends(state),
+            unsaved(state)
+        )
+    })
+}
+
+/// Pauses the backend: exit code 0, or 1 if that was refused or calls did not end in time.
+pub(crate) fn pause(arguments: &PauseArguments) -> ExitCode {
+    let admin = &arguments.admin;
+    let asked = json!({
+        "hold_seconds": arguments.hold.as_secs_f64(),
+        "why": arguments.why,
+        "extend_deadlines": arguments.extend_deadlines,
+    });
+    let mut state = admin.post("/v1/backend/pause", &asked);
+    if arguments.wait {
+        state = state.and_then(|state| until_nothing_runs(admin, state, arguments.hold));
+    }
+    let still_runs = arguments.wait && state.as_ref().is_ok_and(|it| it["in_flight"] != 0);
+    let told = print(admin, state, shown);
+    if still_runs {
+        return failed("the pause ended before every call had ended");
+    }
+    told
+}
+
+/// Asks until no call runs or the backend is no longer paused, for at most the hold.
+fn until_nothing_runs(
+    admin: &Admin,
+    mut state: Value,
+    hold: Duration,
+) -> Result<Value, ClientError> {
+    let begun = Instant::now();
+    let mut told = None;
+    while state["in_flight"] != 0 && state["state"] == "paused" && begun.elapsed() < hold {
+        let running = state["in_flight"].as_u64();
+        if told != running && !admin.json {
+            told = running;
+            // The reader may have closed the pipe.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{} calls still run",
+                figure(&state["in_flight"])
+            );
+        }
+        wait(ASK_EVERY);
+        state = admin.get("/v1/backend")?;
+    }
+    Ok(state)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this command serves no calls")]
+fn wait(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Resumes: exit code 0, or 1 if that was refused.
+pub(crate) fn resume(arguments: &ResumeArguments) -> ExitCode {
+    let mut asked = json!({"why": arguments.why});
+    if let Some(ramp) = arguments.ramp {
+        asked["ramp_seconds"] = ramp.as_secs_f64().into();
+    }
+    let state = arguments.admin.post("/v1/backend/resume", &asked);
+    print(&arguments.admin, state, shown)
+}
+
+fn shown(state: &Value) -> String {
+    let running = figure(&state["in_flight"]);
+    let (ends, unsaved) = (|| ends(state), unsaved(state));
+    match state["state"].as_str() {
+        Some("paused") => format!(
+            "The backend is paused, and {running} calls still run. It ends {}, or with `tidegate \
+             resume`.\n{unsaved}",
+            ends()
+        ),
+        Some("ramping") => {
+            let share = state["share"].as_f64().unwrap_or(1.0) * 100.0;
+            format!(
+                "Calls are sent by {share:.0} % of the limits, and by all of them {}.\n{unsaved}",
+                ends()
+            )
+        }
+        Some("running") => "Calls are sent by the limits of the config.\n".to_owned(),
+        _ => format!("The backend is {}.\n", word(&state["state"])),
+    }
+}
+
+/// How long until the end.
+fn ends(state: &Value) -> String {
+    let ends = state["ends_unix_ms"].as_u64().unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_millis());
+    let rest = u128::from(ends).saturating_sub(now);
+    format!("in {} s", rest.div_ceil(1000))
+}
+
+fn unsaved(state: &Value) -> &'static str {
+    match state["survives_restart"] == true {
+        true => "",
+        false => "It does not survive a restart: set callers.state_file for that.\n",
+    }
+}
