@@ -52,8 +52,8 @@ pub use callers::{
 pub(crate) use callers::{without_name, written};
 pub use guard::{NamedToken, Token};
 pub use now::{
-    BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, OverrideNow, PauseNow, QueueLevels,
-    ReadyNow, Refused, ReloadNow, SeriesSpan, StoreNow, Traffic,
+    BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, QueueLevels, ReadyNow, Refused, ReloadNow,
+    SeriesSpan, StoreNow, Traffic,
 };
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,

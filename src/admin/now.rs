@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CallId, SharedState};
+use super::{BackendState, CallId, OverrideState, SharedState};
 
 /// The most frames of a stream. It ends by itself before its connection is too old.
 pub const FRAMES_MAX: usize = 240;
@@ -67,10 +67,10 @@ pub struct NowState {
     pub notices: Vec<String>,
     /// Refusals of the last hour, the most frequent reason first.
     pub refusals_1h: Vec<Refused>,
-    /// The pause, if calls are held.
-    pub pause: Option<PauseNow>,
-    /// Limits that were changed for a while.
-    pub overrides: Vec<OverrideNow>,
+    /// The pause or the ramp; `None` while the limits of the config are in force.
+    pub pause: Option<BackendState>,
+    /// Limits that are lower for a while.
+    pub overrides: Vec<OverrideState>,
 }
 
 /// Whether calls are taken.
@@ -224,38 +224,4 @@ pub struct Refused {
     pub count: u64,
     /// What to do: a file of the documents and a heading in it.
     pub link: &'static str,
-}
-
-/// A pause of the backend.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PauseNow {
-    /// `paused` or `ramping`.
-    pub state: &'static str,
-    /// Since when.   Unix ms
-    pub since_unix_ms: u64,
-    /// Until when.   Unix ms
-    pub ends_unix_ms: u64,
-    /// Why.
-    pub why: String,
-    /// Who.
-    pub author: String,
-    /// Calls past the gate.
-    pub in_flight: u64,
-    /// The part of the limits that is in force.
-    pub share: f64,
-}
-
-/// A limit that was changed for a while.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OverrideNow {
-    /// Its name.
-    pub limit: String,
-    /// Its value until then.
-    pub value: f64,
-    /// Until when.   Unix ms
-    pub ends_unix_ms: u64,
-    /// Who.
-    pub author: String,
-    /// Why.
-    pub why: String,
 }

@@ -28,6 +28,7 @@ use crate::admin::{
 use crate::admit::{
     Acting, ActingNow, ByItself, Gate, NotOverridden, Pause, PauseFor, Ramp, Turned,
 };
+use crate::series::MarkKind;
 use crate::state::{StateError, StateFile};
 
 /// How many acts are remembered.
@@ -274,8 +275,25 @@ impl Shared {
             ActKind::Limit => warn!(author, what, why, "a limit is lower for a while"),
             ActKind::LimitEnd => info!(author, what, "a limit has its own value again"),
         }
+        let at_unix_ms = unix_milliseconds(self.clock.wall(at));
+        let because = match why {
+            "" => String::new(),
+            why => format!(": {why}"),
+        };
+        let mark = match act {
+            ActKind::Pause => Some((MarkKind::Pause, "paused")),
+            ActKind::Resume => Some((MarkKind::Resume, "resumed")),
+            ActKind::RampEnd => Some((MarkKind::Resume, "ramp over")),
+            // The history sees for itself that a backend is back.
+            ActKind::BackendUp => None,
+            ActKind::Limit | ActKind::LimitEnd => Some((MarkKind::Limit, "limit")),
+        };
+        if let Some((kind, begin)) = mark {
+            let text = format!("{begin}, {what}, by {author}{because}");
+            self.history.acted(at_unix_ms, kind, &text);
+        }
         let act = StoredAct {
-            at_unix_ms: unix_milliseconds(self.clock.wall(at)),
+            at_unix_ms,
             author,
             act,
             what,

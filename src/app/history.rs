@@ -1,7 +1,7 @@
 //! Fills the series once a second, and makes the frames of streams while anybody looks.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tidegate_limits::Timestamp;
@@ -15,7 +15,7 @@ use super::shown::MISTAKES_MAX;
 use super::tally::Tally;
 use crate::admin::{
     self, Frame, LimitHistory, LimitNow, MarkState, NowState, PointFigures, PointState, ReloadNow,
-    SeriesSpan, SeriesState,
+    SeriesSpan, SeriesState, unix_milliseconds,
 };
 use crate::call::{Destination, Reason};
 use crate::series::{
@@ -53,7 +53,7 @@ struct Seen {
 
 impl History {
     pub(super) fn new(tally: Arc<Tally>) -> Self {
-        let now = unix_ms(SystemTime::now());
+        let now = unix_milliseconds(SystemTime::now());
         let mut marks = Marks::default();
         marks.add(now, MarkKind::Start, "Tidegate started");
         let seen = Seen {
@@ -87,7 +87,7 @@ impl History {
 
     /// A config was taken, or refused for these mistakes.
     pub(super) fn reloaded(&self, refused: Option<&[String]>) {
-        let at_unix_ms = unix_ms(SystemTime::now());
+        let at_unix_ms = unix_milliseconds(SystemTime::now());
         let mistakes = refused.unwrap_or_default();
         let mut inner = lock(&self.inner);
         let (kind, text) = match refused {
@@ -103,6 +103,11 @@ impl History {
             taken: refused.is_none(),
             mistakes: mistakes.iter().take(MISTAKES_MAX).cloned().collect(),
         });
+    }
+
+    /// An operator did something, or it ended by itself.
+    pub(super) fn acted(&self, at_unix_ms: u64, kind: MarkKind, text: &str) {
+        lock(&self.inner).marks.add(at_unix_ms, kind, text);
     }
 
     /// The last reload.
@@ -171,7 +176,7 @@ impl Shared {
         let before = std::mem::replace(&mut inner.sent, sent);
         sample.sent = u32::try_from(sent.saturating_sub(before)).unwrap_or(u32::MAX);
         inner.series.take(second(now), sample, &limits);
-        let at_unix_ms = unix_ms(self.clock.wall(now));
+        let at_unix_ms = unix_milliseconds(self.clock.wall(now));
         for (backend, is_up) in Destination::BACKENDS.into_iter().zip(health) {
             let seen = &mut inner.backends[backend as usize];
             if seen.is_up == is_up {
@@ -294,7 +299,7 @@ impl Shared {
     /// When a second since the start began.   Unix ms
     fn unix_ms_of(&self, second: u64) -> u64 {
         let at = Timestamp::ZERO + Duration::from_secs(second);
-        unix_ms(self.clock.wall(at))
+        unix_milliseconds(self.clock.wall(at))
     }
 }
 
@@ -338,10 +343,4 @@ fn count(of: usize) -> u32 {
 /// The number of a second since the start.
 fn second(at: Timestamp) -> u64 {
     at.since(Timestamp::ZERO).as_secs()
-}
-
-/// A time of the wall clock.   Unix ms
-pub(super) fn unix_ms(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

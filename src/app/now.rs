@@ -15,11 +15,10 @@ use tidegate_limits::scheduler::QueueNow;
 use tidegate_runtime::lock;
 
 use self::sentence::sentence;
-use super::history::unix_ms;
 use super::{REVISION, Shared};
 use crate::admin::{
-    BackendNow, CallId, CallNow, LimitNow, NowState, QueueLevels, ReadyNow, Refused, Source,
-    StoreNow, Traffic, milliseconds,
+    ActsSource as _, BackendActing, BackendNow, CallId, CallNow, LimitNow, NowState, QueueLevels,
+    ReadyNow, Refused, Source, StoreNow, Traffic, milliseconds, unix_milliseconds,
 };
 use crate::call::{Destination, Facts, Reason};
 
@@ -88,12 +87,14 @@ impl Shared {
         let backends = self.backends_now(&calls);
         let ready = self.ready();
         let quotas = self.quotas.state(0);
+        let pause = Some(self.backend());
+        let pause = pause.filter(|it| it.state != BackendActing::Running);
         NowState {
-            at_unix_ms: unix_ms(self.clock.wall(now)),
+            at_unix_ms: unix_milliseconds(self.clock.wall(now)),
             version: env!("CARGO_PKG_VERSION"),
             revision: REVISION,
             uptime_seconds: now.since(Timestamp::ZERO).as_secs_f64(),
-            sentence: sentence(&queue, &limits, &backends, in_flight),
+            sentence: sentence(&queue, &limits, &backends, pause.as_ref(), in_flight),
             ready: ReadyNow {
                 ok: ready.is_ok(),
                 why: ready.err(),
@@ -123,8 +124,8 @@ impl Shared {
             reload: self.history.reload(),
             notices: self.notices(),
             refusals_1h: refusals(self.history.hour().refused),
-            pause: None,
-            overrides: Vec::new(),
+            pause,
+            overrides: self.overrides(),
         }
     }
 

@@ -4,17 +4,22 @@ use std::collections::BTreeMap;
 
 use tidegate_limits::scheduler::QueueNow;
 
-use crate::admin::{BackendNow, LimitNow};
+use crate::admin::{BackendActing, BackendNow, BackendState, LimitNow};
 
 /// How many wait, for how long, for which limit, and when the next leaves.
 pub(super) fn sentence(
     queue: &QueueNow,
     limits: &[LimitNow],
     backends: &[BackendNow],
+    pause: Option<&BackendState>,
     in_flight: usize,
 ) -> String {
     let waiting = queue.waiting + queue.at_door;
+    let paused = pause.filter(|it| it.state == BackendActing::Paused);
     if waiting == 0 {
+        if paused.is_some() {
+            return format!("the backend is paused; nothing waits; {in_flight} in flight");
+        }
         return match in_flight {
             0 => "nothing waits, and nothing runs".to_owned(),
             running => format!("nothing waits; {running} in flight"),
@@ -22,6 +27,13 @@ pub(super) fn sentence(
     }
     let oldest = queue.oldest_waits.as_secs_f64();
     let begin = format!("{waiting} waiting, oldest {oldest:.1} s");
+    if let Some(pause) = paused {
+        let why = match pause.why.as_deref() {
+            None | Some("") => String::new(),
+            Some(why) => format!(" ({why})"),
+        };
+        return format!("{begin}, because the backend is paused{why}; {in_flight} in flight");
+    }
     if let Some(down) = backends.iter().find(|it| !it.up) {
         let (name, address) = (down.name, &down.address);
         return format!("{begin}, because backend.{name} ({address}) accepts no connection");
@@ -102,12 +114,12 @@ mod tests {
     #[test]
     fn the_sentence_names_the_limit_its_use_and_the_next_start() {
         assert_eq!(
-            sentence(&queue(12), &[total(Some(0.31))], &[], 5),
+            sentence(&queue(12), &[total(Some(0.31))], &[], None, 5),
             "12 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves in \
              0.3 s"
         );
         assert_eq!(
-            sentence(&queue(1), &[total(None)], &[], 5),
+            sentence(&queue(1), &[total(None)], &[], None, 5),
             "1 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves when \
              a call ends"
         );
@@ -117,15 +129,42 @@ mod tests {
             allowed,
             ..total(None)
         };
-        let told = sentence(&queue(1), &[nothing], &[], 0);
+        let told = sentence(&queue(1), &[nothing], &[], None, 0);
         assert!(
             told.contains("because `total` allows nothing now"),
             "{told}"
         );
         assert_eq!(
-            sentence(&queue(0), &[], &[], 2),
+            sentence(&queue(0), &[], &[], None, 2),
             "nothing waits; 2 in flight"
         );
+    }
+
+    #[test]
+    fn a_pause_is_the_cause_before_all_others() {
+        let pause = BackendState {
+            state: BackendActing::Paused,
+            in_flight: 5,
+            share: 0.0,
+            since: None,
+            ends: None,
+            why: Some("re-IPL".to_owned()),
+            author: None,
+            extend_deadlines: false,
+            survives_restart: true,
+        };
+        let told = |waiting| sentence(&queue(waiting), &[total(None)], &[], Some(&pause), 5);
+        assert_eq!(
+            told(12),
+            "12 waiting, oldest 4.1 s, because the backend is paused (re-IPL); 5 in flight"
+        );
+        assert_eq!(told(0), "the backend is paused; nothing waits; 5 in flight");
+        let ramp = BackendState {
+            state: BackendActing::Ramping,
+            ..pause.clone()
+        };
+        let told = sentence(&queue(12), &[total(None)], &[], Some(&ramp), 5);
+        assert!(told.contains("because `total` is used up"), "{told}");
     }
 
     #[test]
@@ -139,7 +178,7 @@ mod tests {
             failures_1h: 0,
         };
         assert_eq!(
-            sentence(&queue(3), &[total(None)], &[backend], 0),
+            sentence(&queue(3), &[total(None)], &[backend], None, 0),
             "3 waiting, oldest 4.1 s, because backend.socket (127.0.0.1:35000) accepts no \
              connection"
         );

@@ -261,11 +261,16 @@ async fn a_pause_is_shown_everywhere_and_a_reload_keeps_it() {
             assert_eq!(limit["in_force"], 0, "{limit}");
             assert!(limit["opens"]["in_seconds"].is_number(), "{limit}");
         }
-        let (_, page) = sidecar.get("/").await;
+        let now = parsed(&sidecar.get("/v1/now").await.1);
+        assert_eq!(now["pause"]["state"], "paused", "{now}");
+        let told = now["sentence"].as_str().expect("a sentence");
         assert!(
-            page.contains("paused until") && page.contains("re-IPL"),
-            "{page}"
+            told.contains("because the backend is paused (re-IPL)"),
+            "{told}"
         );
+        let series = parsed(&sidecar.get("/v1/series").await.1);
+        let marks = series["marks"].as_array().expect("a list");
+        assert!(marks.iter().any(|it| it["kind"] == "pause"), "{marks:?}");
         let (_, health) = sidecar.get("/healthz?verbose").await;
         assert!(health.contains("paused until"), "{health}");
     };
@@ -529,8 +534,12 @@ async fn a_limit_for_a_while_goes_on_after_a_reload_and_a_kill_and_is_listed() {
     let sidecar = Sidecar::start(&text).await;
     assert_eq!(in_force(&sidecar).await, 5);
     assert_eq!(listed(&sidecar).await, before);
-    let (_, page) = sidecar.get("/").await;
-    assert!(page.contains("limit total is at most 5 until"), "{page}");
+    let (_, now) = sidecar.get("/v1/now").await;
+    assert!(now.contains("limit total is at most 5 until"), "{now}");
+    let set = &parsed(&now)["overrides"][0];
+    assert_eq!((&set["limit"], &set["value"]), (&"total".into(), &5.into()));
+    let (_, series) = sidecar.get("/v1/series").await;
+    assert!(series.contains("Tidegate started"), "{series}");
     let higher = tidegate(&sidecar, &["limit", "total", "201", "--for", "1m"]).await;
     assert_eq!(higher.code, Some(1));
     assert!(
