@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters quota-faults faults soak faults-tools predict order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers quota-faults faults soak faults-tools predict order clean
 
 CARGO ?= cargo
 
@@ -98,6 +98,11 @@ order:
 
 bench:
 	sh benches/compare.sh
+
+# What the history and its viewers cost; three minutes. Replaces their part of docs/benchmarks.md.
+bench-viewers:
+	$(CARGO) build --release --workspace --quiet
+	python3 benches/viewers.py
 
 # The paced limiter beside its peers, as tables in Markdown; two minutes on an idle machine.
 bench-limiters:

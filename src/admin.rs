@@ -8,6 +8,7 @@
 mod api;
 mod author;
 mod callers;
+mod errors;
 mod guard;
 mod health;
 mod now;
@@ -50,6 +51,7 @@ pub use callers::{
     RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
 };
 pub(crate) use callers::{without_name, written};
+pub use errors::{link_to_what_to_do, what_to_do};
 pub use guard::{NamedToken, Token};
 pub use now::{
     BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, QueueLevels, ReadyNow, Refused, ReloadNow,
@@ -406,6 +408,7 @@ pub fn routes() -> Vec<(Method, &'static str)> {
         api::routes(),
         quotas::routes(),
         page::routes(),
+        errors::routes(),
         series::routes(),
         health::routes(),
     ];
@@ -446,6 +449,7 @@ fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersS
         );
     let open = page::routes()
         .router()
+        .merge(errors::routes().router())
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(from_fn_with_state(
             Arc::clone(&settings),

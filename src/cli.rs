@@ -53,7 +53,7 @@ enum Command {
     Pause(tools::pause::PauseArguments),
     /// End a pause, at once or with limits that grow
     Resume(tools::pause::ResumeArguments),
-    /// Lower a limit for a while
+    /// Lower a limit for a while, or end that with --undo
     Limit(tools::pause::LimitArguments),
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown

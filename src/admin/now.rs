@@ -112,7 +112,7 @@ pub struct LimitNow {
     pub allowed: f64,
     /// How much the config allows.
     pub configured: f64,
-    /// Calls that wait and meet it.
+    /// Calls that wait for it.
     pub waiting: u64,
     /// When it opens; `None` when that is not a matter of time.   s
     pub opens_in_seconds: Option<f64>,
@@ -172,7 +172,7 @@ pub struct CallNow {
     pub waits_seconds: f64,
     /// The limit that the calls of its function and class wait for.
     pub waits_for: Option<String>,
-    /// When that limit opens, for the first call that waits for it.   s
+    /// When it is predicted to start; `None` if that is not known.   s
     pub starts_in_seconds: Option<f64>,
 }
 
@@ -222,6 +222,8 @@ pub struct Refused {
     pub reason: &'static str,
     /// How many.
     pub count: u64,
-    /// What to do: a file of the documents and a heading in it.
-    pub link: &'static str,
+    /// What to do, in one sentence with names between backquotes.
+    pub what_to_do: &'static str,
+    /// More about it: a path at this address.
+    pub link: String,
 }

@@ -3,34 +3,20 @@
 //!
 //! The browser runs only these files, and sends requests only to this address.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use tidegate_runtime::page::{self, File, HEADERS};
 
 use super::routes::Routes;
-use super::{Source, api};
+use super::{ApiRefusal, Source, What};
 
-const HEADERS: [(&str, &str); 4] = [
-    (
-        "content-security-policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-         img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    ),
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
-    // The browser asks each time, and gets no body if it has the newest.
-    ("cache-control", "no-cache"),
-];
-
-/// A file of the page.
-struct File {
-    name: &'static str,
-    kind: &'static str,
-    body: &'static str,
-}
+/// The browser asks each time, and gets no body if it has the newest.
+const ASK_EACH_TIME: (&str, &str) = ("cache-control", "no-cache");
 
 macro_rules! file {
     ($name:literal, $kind:literal) => {
@@ -43,14 +29,14 @@ macro_rules! file {
 }
 
 const INDEX: File = file!("index.html", "text/html; charset=utf-8");
-const FILES: [File; 7] = [
-    file!("page.css", "text/css; charset=utf-8"),
+/// The files of this page alone; those of every page are beside them.
+const FILES: [File; 6] = [
+    file!("acts.js", "text/javascript; charset=utf-8"),
     file!("page.js", "text/javascript; charset=utf-8"),
     file!("chart.js", "text/javascript; charset=utf-8"),
     file!("dom.js", "text/javascript; charset=utf-8"),
     file!("feed.js", "text/javascript; charset=utf-8"),
     file!("parts.js", "text/javascript; charset=utf-8"),
-    file!("icon.svg", "image/svg+xml"),
 ];
 
 pub(super) fn routes() -> Routes<Arc<dyn Source>> {
@@ -62,24 +48,33 @@ async fn index(headers: HeaderMap) -> Response {
 }
 
 async fn file(Path(name): Path<String>, headers: HeaderMap) -> Response {
-    match FILES.iter().find(|file| file.name == name) {
+    let mut files = FILES.iter().chain(&page::FILES);
+    match files.find(|file| file.name == name) {
         Some(file) => answer(file, &headers),
-        None => api::not_found().await,
+        None => ApiRefusal::unknown(What::File, &name).into_response(),
     }
 }
 
 fn answer(file: &File, headers: &HeaderMap) -> Response {
-    let tag = tag(file.body);
+    answer_text(file.kind, file.body, headers)
+}
+
+/// Answers a text that is the same until this program is another.
+pub(super) fn answer_text(
+    kind: &'static str,
+    body: impl Into<Cow<'static, str>>,
+    headers: &HeaderMap,
+) -> Response {
+    let body = body.into();
+    let tag = tag(&body);
     let known = headers.get_all(header::IF_NONE_MATCH).iter();
     let mut known = known.filter_map(|value| value.to_str().ok());
     if known.any(|list| list.split(',').any(|it| it.trim() == tag)) {
-        return (StatusCode::NOT_MODIFIED, HEADERS, [(header::ETAG, tag)]).into_response();
+        let tag = [(header::ETAG, tag)];
+        return (StatusCode::NOT_MODIFIED, HEADERS, [ASK_EACH_TIME], tag).into_response();
     }
-    let of_file = [
-        (header::CONTENT_TYPE, file.kind.to_owned()),
-        (header::ETAG, tag),
-    ];
-    (HEADERS, of_file, file.body).into_response()
+    let of_text = [(header::CONTENT_TYPE, kind.to_owned()), (header::ETAG, tag)];
+    (HEADERS, [ASK_EACH_TIME], of_text, body).into_response()
 }
 
 /// What changes with the content. No client chooses the content, so any hash is enough.

@@ -154,18 +154,23 @@ async fn quotas(
 
 async fn page(State(source): State<Arc<dyn Source>>) -> Response {
     let body = api::read(source, |source| body(&source.quotas(PAGE_KEYS)));
-    let page = page::page("Tidegate quotas", env!("CARGO_PKG_VERSION"), 2, &body.await);
+    let page = page::page(
+        "Tidegate quotas",
+        env!("CARGO_PKG_VERSION"),
+        Some(2),
+        "/",
+        &body.await,
+    );
     (page::HEADERS, Html(page)).into_response()
 }
 
 fn body(state: &QuotasState) -> Markup {
     html! {
         @match &state.store {
-            None => p { "there are no quotas" },
-            Some(store) => (section_of_store(store)),
+            None => p { "There are no quotas." },
+            Some(store) => (page::part("Store", &section_of_store(store))),
         }
-        @for quota in &state.quotas { (section_of_quota(quota)) }
-        p { a href="/" { "all there is" } }
+        @for quota in &state.quotas { (page::part(&quota.name, &section_of_quota(quota))) }
     }
 }
 
@@ -220,8 +225,8 @@ fn section_of_quota(quota: &QuotaState) -> Markup {
         waited,
         refused,
     } = &quota.decisions;
+    let rows = html! { @for key in &quota.used_last { (row_of_key(key)) } };
     html! {
-        h2 { (quota.name) }
         p {
             (total) " in " (window_seconds) " s for each key; " (on_excess) ", " (mode) "; "
             (when_store_away) " when the store is unavailable, safe share " (safe_share)
@@ -233,14 +238,18 @@ fn section_of_quota(quota: &QuotaState) -> Markup {
             " forgotten, " (keys_in_trouble) " in trouble"
         }
         @if !quota.used_last.is_empty() {
-            table {
-                tr {
-                    th { "key" } th.n { "window" } th.n { "left" } th.n { "of" } th {}
-                    th.n { "held" } th.n { "safe" } th.n { "waiting" } th { "trouble" }
-                }
-                @for key in &quota.used_last { (row_of_key(key)) }
-            }
+            (page::table("Keys that calls wait for, and the latest", &head_of_keys(), &rows))
         }
+    }
+}
+
+fn head_of_keys() -> Markup {
+    html! {
+        (page::head("key"))
+        @for name in ["window", "left", "of"] { (page::head_n(name)) }
+        (page::head("what is left"))
+        @for name in ["held", "safe", "waiting"] { (page::head_n(name)) }
+        (page::head("trouble"))
     }
 }
 
@@ -251,7 +260,7 @@ fn row_of_key(of: &QuotaKeyState) -> Markup {
     };
     html! {
         tr {
-            td { (name) }
+            th scope="row" { (name) }
             @for figure in [of.window, of.left, of.window_total] {
                 td.n {
                     @match figure {
@@ -262,7 +271,7 @@ fn row_of_key(of: &QuotaKeyState) -> Markup {
             }
             td {
                 @if let (Some(left), Some(total)) = (of.left, of.window_total) {
-                    meter max=(total) value=(left) {}
+                    (page::bar(total as f64, left as f64))
                 }
             }
             @for figure in [of.held, of.safe, of.waiting] { td.n { (figure) } }

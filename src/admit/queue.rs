@@ -96,6 +96,8 @@ pub(super) struct Waiter {
     pub(super) tell: Option<oneshot::Sender<Turn>>,
     /// It was put into the class of users, and stays there for any client.
     pub(super) promoted: bool,
+    /// The id of its access line.
+    pub(super) id: u64,
     /// Its record, and its caller.
     pub(super) record: Weak<Record>,
     /// When it was set aside, and for how long.
@@ -493,7 +495,7 @@ impl State {
                             promoted: payload.promoted,
                             postponed: mem::take(&mut payload.postponed),
                         };
-                        if let Err(Turn::Go { hold, .. }) = tell(payload, go, &mut answer) {
+                        if let Some(hold) = tell(payload, go, &mut answer) {
                             // Its client left at this moment.
                             lane.give_back(now, hold);
                         }
@@ -511,7 +513,7 @@ impl State {
                             postponed: mem::take(&mut payload.postponed),
                         };
                         // Likewise: no call is left to inform.
-                        let _ = tell(payload, no, &mut answer);
+                        tell(payload, no, &mut answer);
                     }
                     Step::SleepUntil(at) => {
                         wake = Some(wake.map_or(at, |wake| wake.min(at)));
@@ -585,13 +587,16 @@ impl State {
     }
 }
 
-/// Informs a call in the way it waits. Gives the turn back if the call has left.
-pub(super) fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Result<(), Turn> {
-    match waiter.tell {
-        None => *answer = Some(turn),
-        Some(tell) => tell.send(turn)?,
+/// Informs a call in the way it waits. Gives its hold back if the call has left.
+pub(super) fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Option<Hold> {
+    let Some(tell) = waiter.tell else {
+        *answer = Some(turn);
+        return None;
+    };
+    match tell.send(turn) {
+        Err(Turn::Go { hold, .. }) => Some(hold),
+        Err(Turn::No { .. }) | Ok(()) => None,
     }
-    Ok(())
 }
 
 pub(super) fn draining() -> Refusal {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_limits::policy::{LimitRule, Scope};
-use tidegate_limits::scheduler::{LimitNow, QueueNow};
+use tidegate_limits::scheduler::{Foreseen, LimitNow, QueueNow};
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
@@ -53,6 +53,28 @@ impl Gate {
             queue: state.calls().queue_now(now),
             outstanding: state.calls().in_flight(),
             outstanding_peak: state.peak,
+        })
+    }
+
+    /// What is foreseen of the waiting calls with these ids, one for each; `None` for a call that does not wait.
+    /// And when the last of all waiting calls starts, if that is known. Looks at every waiting call.
+    #[must_use]
+    pub fn foreseen(&self, ids: &[u64]) -> (Vec<Option<Foreseen>>, Option<Timestamp>) {
+        self.queue.look(|state, now| {
+            let reopens = state.acts.pause().map(|pause| pause.ends);
+            let calls = state.calls();
+            let mut tickets = vec![None; ids.len()];
+            for (ticket, waiter) in calls.tickets() {
+                if let Some(place) = ids.iter().position(|&id| id == waiter.id) {
+                    tickets[place] = Some(ticket);
+                }
+            }
+            let known: Vec<_> = tickets.iter().flatten().copied().collect();
+            let mut foreseen = calls.foreseen(now, &known, reopens).into_iter();
+            let of = tickets
+                .iter()
+                .map(|ticket| ticket.and_then(|_| foreseen.next().flatten()));
+            (of.collect(), calls.all_started(now, reopens))
         })
     }
 

@@ -64,6 +64,11 @@ impl AtGate {
                     note_postponed(facts, postponed);
                     facts.step(at, What::Admitted);
                     facts.admitted = Some(at);
+                    facts.start_error = waited.foreseen.map(|(since, starts)| {
+                        let wait = at.since(since).max(LEAST_WAIT);
+                        let off = starts.as_nanos().abs_diff(at.as_nanos());
+                        Duration::from_nanos(off).as_secs_f64() / wait.as_secs_f64()
+                    });
                     facts.quotas = spent;
                     facts.delays.extend(waited.delays);
                     // It was held, even if it was released at the same moment.
@@ -105,6 +110,9 @@ impl AtGate {
         });
     }
 }
+
+/// The error of a prediction is given in parts of the wait, but not of less than this.
+const LEAST_WAIT: Duration = Duration::from_millis(50);
 
 fn note_postponed(facts: &mut Facts, postponed: Vec<(Timestamp, Duration)>) {
     for (at, aside) in postponed {
@@ -308,6 +316,7 @@ impl State {
             return Told::Now(turn);
         }
         let (tell, turn) = oneshot::channel();
+        let reopens = self.acts.pause().map(|pause| pause.ends);
         let lane = &mut self.lanes[call.lane as usize];
         let record = Arc::downgrade(&call.record);
         let waiter = lane.payload_mut(ticket);
@@ -315,6 +324,8 @@ impl State {
         waiter.tell = Some(tell);
         waiter.promoted = matches!(call.tie, Tie::Rides);
         waiter.record = Weak::clone(&record);
+        waiter.id = call.record.note(|facts| facts.id);
+        lane.foresee(now, ticket, reopens);
         if let Tie::Follows(guest) = &call.tie {
             let waits = |ticket| lane.payload_mut(ticket).is_some();
             let follower = Follower { ticket, record };

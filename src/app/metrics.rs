@@ -31,6 +31,29 @@ tidegate_runtime::metrics! {
     }
 }
 
+tidegate_runtime::metrics! {
+    /// What operators see first.
+    pub struct StateMetrics: "tidegate_" {
+        /// Whether calls are taken, as /readyz says. It is 0 while the process drains.
+        ready: Gauge in "0 or 1",
+        /// Whether an operator has lowered the limit for a while.
+        limit_overridden: Gauge(limit) in "0 or 1",
+    }
+}
+
+impl StateMetrics {
+    /// Shows whether calls are taken, and of every limit whether it is lower for a while.
+    pub fn mirror(&self, is_ready: bool, limits: &[(&str, bool)]) {
+        self.ready().show(is_ready);
+        self.retain("limit", |name| {
+            limits.iter().any(|(limit, _)| *limit == name)
+        });
+        for (limit, is_lower) in limits {
+            self.limit_overridden(limit).show(*is_lower);
+        }
+    }
+}
+
 /// The result of a reload.
 const TAKEN: &str = "taken";
 const REFUSED: &str = "refused";
@@ -42,6 +65,8 @@ pub struct Metrics {
     /// One scrape at a time mirrors the levels.
     scraping: Mutex<()>,
     config: ConfigMetrics,
+    /// What operators see first.
+    pub state: StateMetrics,
     /// Calls that have ended.
     pub calls: EndedCalls,
     /// The queue, and limits over all callers.
@@ -93,6 +118,7 @@ impl Metrics {
             listen: ConnectionMetrics::new(&registry),
             protocol: ProtocolMetrics::new(&registry),
             config: ConfigMetrics::new(&registry),
+            state: StateMetrics::new(&registry),
             process: ProcessMetrics::start(&registry, version, revision),
             scraping: Mutex::default(),
             registry,

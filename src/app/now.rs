@@ -11,14 +11,15 @@ use std::time::Duration;
 use foldhash::HashMap;
 use tidegate_callers::{CallerId, Span};
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::QueueNow;
+use tidegate_limits::scheduler::{Foreseen, QueueNow};
 use tidegate_runtime::lock;
 
 use self::sentence::sentence;
 use super::{REVISION, Shared};
 use crate::admin::{
-    ActsSource as _, BackendActing, BackendNow, CallId, CallNow, LimitNow, NowState, QueueLevels,
-    ReadyNow, Refused, Source, StoreNow, Traffic, milliseconds, unix_milliseconds,
+    ActsSource as _, BackendActing, BackendNow, CallId, CallNow, NowState, QueueLevels, ReadyNow,
+    Refused, Source, StoreNow, Traffic, link_to_what_to_do, milliseconds, unix_milliseconds,
+    what_to_do,
 };
 use crate::call::{Destination, Facts, Reason};
 
@@ -36,8 +37,6 @@ const LATELY: Duration = Duration::from_secs(60);
 const ENDED_MAX: usize = 2000;
 /// How long the list of the busiest callers is kept: making it looks at every caller.
 const TOP_KEPT: Duration = Duration::from_secs(60);
-/// What to do about a refusal.
-const WHAT_TO_DO: &str = "docs/errors.md#reasons";
 
 /// The busiest callers of the last hour, and when that was found out.
 pub(super) type TopCallers = Option<(Timestamp, Vec<CallerId>)>;
@@ -82,8 +81,16 @@ impl Shared {
         let now = self.clock.now();
         let queue = self.gate.queue_now();
         let (in_flight, _) = self.gate.busy();
-        let limits = self.limits_of_all_kinds(LIMITS_MAX);
+        let mut limits = self.limits_of_all_kinds(LIMITS_MAX);
+        let held = held(&queue);
+        for limit in &mut limits {
+            let calls = held.get(limit.name.as_str()).copied();
+            limit.waiting = calls.unwrap_or_default() as u64;
+        }
         let calls = self.gather(now, &queue);
+        let oldest: Vec<_> = calls.oldest.iter().map(|call| call.id).collect();
+        let (foreseen, all_left) = self.gate.foreseen(&oldest);
+        let all_left = all_left.map(|at| at.since(now).as_secs_f64());
         let backends = self.backends_now(&calls);
         let ready = self.ready();
         let quotas = self.quotas.state(0);
@@ -94,7 +101,15 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION"),
             revision: REVISION,
             uptime_seconds: now.since(Timestamp::ZERO).as_secs_f64(),
-            sentence: sentence(&queue, &limits, &backends, pause.as_ref(), in_flight),
+            sentence: sentence(
+                &queue,
+                &held,
+                &limits,
+                &backends,
+                pause.as_ref(),
+                in_flight,
+                all_left,
+            ),
             ready: ReadyNow {
                 ok: ready.is_ok(),
                 why: ready.err(),
@@ -106,7 +121,7 @@ impl Shared {
                 oldest_seconds: queue.oldest_waits.as_secs_f64(),
                 in_flight: in_flight as u64,
             },
-            oldest_calls: self.oldest_calls(now, &calls, &queue, &limits),
+            oldest_calls: self.oldest_calls(now, &calls, &queue, &foreseen),
             callers: self.callers_now(now, &calls),
             functions: functions(&calls),
             limits,
@@ -122,7 +137,8 @@ impl Shared {
                 .collect(),
             lease_master: None,
             reload: self.history.reload(),
-            notices: self.notices(),
+            // A pause, lower limits and a refused reload have fields of their own.
+            notices: Vec::from_iter(self.descriptors.get().warning().map(|it| it.text())),
             refusals_1h: refusals(self.history.hour().refused),
             pause,
             overrides: self.overrides(),
@@ -195,31 +211,23 @@ impl Shared {
         now: Timestamp,
         calls: &Calls,
         queue: &QueueNow,
-        limits: &[LimitNow],
+        foreseen: &[Option<Foreseen>],
     ) -> Vec<CallNow> {
-        let mut named: Vec<Arc<str>> = Vec::new();
-        let mut shown = Vec::new();
-        for call in &calls.oldest {
+        let calls = calls.oldest.iter().zip(foreseen);
+        let rows = calls.map(|(call, foreseen)| {
+            let starts = foreseen.as_ref().and_then(|it| it.starts);
             let waits_for = held_by(queue, &call.function, &call.class);
-            // Only the first call of a limit starts when it opens.
-            let is_first = waits_for.as_ref().is_some_and(|it| !named.contains(it));
-            let limit = limits
-                .iter()
-                .find(|it| waits_for.as_deref() == Some(&*it.name));
-            shown.push(CallNow {
+            CallNow {
                 id: CallId(call.id),
                 function: call.function.to_string(),
                 caller: call.caller.map(|caller| self.caller_name(now, caller)),
                 class: call.class.to_string(),
                 waits_seconds: now.since(call.arrived).as_secs_f64(),
-                starts_in_seconds: limit
-                    .filter(|_| is_first)
-                    .and_then(|it| it.opens_in_seconds),
+                starts_in_seconds: starts.map(|at| at.since(now).as_secs_f64()),
                 waits_for: waits_for.as_deref().map(ToOwned::to_owned),
-            });
-            named.extend(waits_for);
-        }
-        shown
+            }
+        });
+        rows.collect()
     }
 
     /// The label of a caller, or else its id.
@@ -372,6 +380,17 @@ fn functions(calls: &Calls) -> Vec<Traffic> {
     rows.collect()
 }
 
+/// The calls that wait for each limit.
+fn held(queue: &QueueNow) -> BTreeMap<&str, usize> {
+    let mut held = BTreeMap::new();
+    for row in &queue.functions {
+        if let Some(limit) = &row.held_by {
+            *held.entry(&**limit).or_default() += row.waiting;
+        }
+    }
+    held
+}
+
 /// What most waiting calls of a function and class wait for.
 fn held_by(queue: &QueueNow, function: &str, class: &str) -> Option<Arc<str>> {
     let rows = queue.functions.iter();
@@ -402,7 +421,8 @@ fn refusals(refused: [u32; Reason::ALL.len()]) -> Vec<Refused> {
         .map(|((Reverse(count), _), reason)| Refused {
             reason: reason.label(),
             count: u64::from(count),
-            link: WHAT_TO_DO,
+            what_to_do: what_to_do(reason.label()),
+            link: link_to_what_to_do(reason.label()),
         });
     rows.collect()
 }

@@ -195,6 +195,13 @@ impl Shared {
                 up.show(self.gate.is_up(backend));
             }
         }
+        let (limits, overrides) = (self.gate.limits_now().0, self.gate.overrides());
+        let known = limits.iter().map(|(rule, _)| &*rule.name);
+        let lower = overrides.iter().map(|it| &*it.limit);
+        let is_lower = |name: &str| lower.clone().any(|it| it == name);
+        let shown = known.chain(lower.clone()).map(|it| (it, is_lower(it)));
+        let shown: Vec<_> = shown.collect();
+        metrics.state.mirror(self.ready().is_ok(), &shown);
         let outstanding_max = settings.admit.outstanding_sum();
         metrics.admit.mirror(&self.gate.now(), outstanding_max);
         let threshold = metrics.admit.queue_threshold_seconds();

@@ -90,6 +90,9 @@ impl Teller {
         if let Some(limit) = &facts.limit {
             metrics.calls.limit_hit(limit);
         }
+        if let Some(error) = facts.start_error {
+            metrics.calls.start_error(error);
+        }
         // Not only the limit that held it longest: another can bind as well and never be the longest.
         for delay in facts.delays.iter() {
             match &delay.cause {

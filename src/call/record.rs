@@ -81,6 +81,8 @@ pub struct Facts {
     pub steps: Steps,
     /// When it was admitted.
     pub admitted: Option<Timestamp>,
+    /// How far its predicted start was from the real one, in parts of its wait; `None` if none was predicted.
+    pub start_error: Option<f64>,
     /// When its last byte left for the backend.
     pub sent: Option<Timestamp>,
     /// When the backend was done with it.
@@ -225,6 +227,7 @@ impl Record {
             claim: None,
             settled: None,
             quotas: Vec::new(),
+            start_error: None,
             would: None,
         };
         let record = Arc::new(Self {

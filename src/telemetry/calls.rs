@@ -31,6 +31,9 @@ tidegate_runtime::metrics! {
         /// Time for which calls were held by a limit, each limit with its own part. Calls that left or
         /// were refused after a wait count as well, at their end; waiting for a turn counts for no limit.
         limit_held_seconds_total: FloatCounter(limit) in "s",
+        /// How far the predicted start of a call was from the real one, in parts of its wait, or of 50 ms if it
+        /// waited for less. The start is predicted when the call begins to wait.
+        start_prediction_error_ratio: RatioHistogram in "of the wait",
         /// Calls answered with an error of the proxy's own. `limit` is `none` if no limit decided.
         refusals_total: Counter(limit, reason) in "calls",
     }
@@ -137,6 +140,11 @@ impl EndedCalls {
     pub fn limit_held(&self, limit: &str, time: Duration) {
         let held = self.metrics.limit_held_seconds_total(limit);
         held.inc_by(time.as_secs_f64());
+    }
+
+    /// The start of a call was predicted with this error, in parts of its wait.
+    pub fn start_error(&self, error: f64) {
+        self.metrics.start_prediction_error_ratio.observe(error);
     }
 
     /// A call was answered with an error of our own; without a limit, it counts under

@@ -1,28 +1,28 @@
 //! Asks a running sidecar's admin address: one request, one answer, within a bound.
 
 mod address;
+mod connection;
+mod stream;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tidegate_runtime::command::executor;
-use tokio::net::TcpStream;
 
 pub use self::address::Address;
+pub use self::connection::NoAnswer;
+pub(super) use self::connection::{Asked, answer};
+use self::stream::Ended;
 use super::failed;
 use crate::config;
 
 /// The bound of connecting, asking and the answer together.
 const BOUND: Duration = Duration::from_secs(10);
-/// The largest answer.   bytes
-const ANSWER_MAX: usize = 64 << 20;
 /// The default of `admin.bind`.
 const DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9180);
@@ -30,14 +30,15 @@ const DEFAULT: SocketAddr =
 /// The sidecar to ask, and its token.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Admin {
-    /// The sidecar's admin address: an IP address or a host name with a port, or http://HOST:PORT.
-    /// Without it, the one in --config, else 127.0.0.1:9180
+    /// The sidecar's admin address: an IP address or a host name with a port, http://HOST:PORT, or
+    /// unix:/PATH of its socket file. Without it, the one in --config, else 127.0.0.1:9180
     #[arg(long, env = "TIDEGATE_ADMIN", value_name = "ADDR")]
     pub admin: Option<Address>,
     /// A file with the admin token, if the sidecar requires one
     #[arg(long, env = "TIDEGATE_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// The sidecar's config file: its admin.bind, and the admin.token for that address
+    /// The sidecar's config file: its admin.socket if that can be opened, which needs no token; else
+    /// its admin.bind, with the admin.token for that address or the first of admin.tokens
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print the raw answer, as JSON
@@ -75,14 +76,6 @@ pub enum ClientError {
     },
 }
 
-/// No process answers, or not with what was asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("no answer from {address}: {why}")]
-pub struct NoAnswer {
-    address: Address,
-    why: String,
-}
-
 /// Where to ask, and with what token.
 #[derive(Clone)]
 pub(super) struct Target {
@@ -106,7 +99,15 @@ impl Admin {
     /// If the token or the config cannot be read, if there is no answer, or if the change was
     /// refused.
     pub fn post(&self, path: &str, change: &Value) -> Result<Value, ClientError> {
-        self.target()?.ask(path, Some(change))
+        self.target()?.ask(path, Asked::Change(change))
+    }
+
+    /// Asks that something is no longer there.
+    ///
+    /// # Errors
+    /// If the token or the config cannot be read, if there is no answer, or if it was refused.
+    pub fn delete(&self, path: &str) -> Result<(), ClientError> {
+        self.target()?.ask(path, Asked::Remove).map(|_| ())
     }
 
     /// Where to ask. The token of a config is sent to the address of that config alone.
@@ -121,57 +122,93 @@ impl Admin {
                 address: DEFAULT.into(),
                 token,
             }),
-            (None, Some(path)) => {
-                let settings = match config::load(path) {
-                    Ok(checked) => checked.config.admin,
-                    Err(error) => {
-                        return Err(ClientError::Config(error.render(false).trim_end().into()));
-                    }
-                };
-                let address = settings.bind.filter(|bind| bind.port() != 0);
-                let address = address.ok_or_else(|| {
-                    let path = path.display();
-                    ClientError::Config(format!(
-                        "{path} has no admin address with a port: set admin.bind"
-                    ))
-                })?;
-                Ok(Target {
-                    address: Address::from(address).reachable(),
-                    token: token.or(settings.token.map(|token| token.0)),
-                })
-            }
+            (None, Some(path)) => of_config(path, token),
         }
     }
+}
+
+/// Where a config says to ask. The socket file comes first: what is done there is logged with its
+/// user. It needs no token, so only a token that was given on the command line is sent there.
+fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError> {
+    let settings = match config::load(path) {
+        Ok(checked) => checked.config.admin,
+        Err(error) => {
+            return Err(ClientError::Config(error.render(false).trim_end().into()));
+        }
+    };
+    let bind = settings.bind.filter(|bind| bind.port() != 0);
+    if let Some(file) = settings.socket.as_deref() {
+        // Without another address, the error of the file is the one to report.
+        if bind.is_none() || UnixStream::connect(file).is_ok() {
+            return Ok(Target {
+                address: Address::from(file),
+                token,
+            });
+        }
+    }
+    let Some(bind) = bind else {
+        return Err(ClientError::Config(format!(
+            "{} has no admin address with a port: set admin.bind or admin.socket",
+            path.display()
+        )));
+    };
+    let first = settings.tokens.first().map(|named| &named.token);
+    let of_config = settings.token.as_ref().or(first);
+    Ok(Target {
+        address: Address::from(bind).reachable(),
+        token: token.or_else(|| of_config.map(|token| token.0.clone())),
+    })
 }
 
 impl Target {
     /// The JSON answer of a path.
     pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
-        self.ask(path, None)
+        self.ask(path, Asked::Read)
     }
 
-    /// The JSON answer of a path, to a change if there is one.
-    fn ask(&self, path: &str, change: Option<&Value>) -> Result<Value, ClientError> {
-        let address = || self.address.clone();
+    /// Follows a path whose answer has a line of JSON each second, until the sidecar ends it.
+    ///
+    /// # Errors
+    /// If there is no answer, if it was refused, or if its lines stop coming.
+    pub(super) fn follow(
+        &self,
+        path: &str,
+        take: impl FnMut(Value) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        match stream::follow(&self.address, path, self.token.as_deref(), take)? {
+            Ended::Whole => Ok(()),
+            Ended::Refused(status, body) => Err(self.refused(path, status, &body)),
+        }
+    }
+
+    /// The JSON answer of a path. What is no longer there has none.
+    fn ask(&self, path: &str, asked: Asked<'_>) -> Result<Value, ClientError> {
         let token = self.token.as_deref();
-        let (status, body) = answer(&self.address, path, change, token, BOUND)?;
-        let answer: Result<Value, _> = serde_json::from_slice(&body);
-        match answer {
+        let (status, body) = answer(&self.address, path, asked, token, BOUND)?;
+        if status == 204 {
+            return Ok(Value::Null);
+        }
+        match serde_json::from_slice(&body) {
             Ok(answer) if (200..300).contains(&status) => Ok(answer),
-            Ok(answer) => Err(ClientError::Refused {
-                address: address(),
-                status,
-                message: message(&answer) + &self.cure(status, &answer),
-            }),
-            Err(_) if status == 404 => Err(ClientError::Refused {
-                address: address(),
-                status,
-                message: format!("it has no {path}"),
-            }),
-            Err(_) => Err(ClientError::NoAnswer(NoAnswer {
-                address: address(),
-                why: "what it sends is not JSON; is it the admin address of a sidecar?".to_owned(),
-            })),
+            _ => Err(self.refused(path, status, &body)),
+        }
+    }
+
+    /// The error of an answer that is not what was asked for.
+    fn refused(&self, path: &str, status: u16, body: &[u8]) -> ClientError {
+        let address = self.address.clone();
+        let message = match serde_json::from_slice(body) {
+            Ok(answer) => message(&answer) + &self.cure(status, &answer),
+            Err(_) if status == 404 => format!("it has no {path}"),
+            Err(_) => {
+                let why = "what it sends is not JSON; is it the admin address of a sidecar?";
+                return ClientError::NoAnswer(NoAnswer::new(address, why.to_owned()));
+            }
+        };
+        ClientError::Refused {
+            address,
+            status,
+            message,
         }
     }
 
@@ -200,93 +237,6 @@ fn read_token(path: &Path) -> Result<Box<str>, ClientError> {
         cause,
     })?;
     Ok(token.trim().into())
-}
-
-/// Asks for a path, or for a change at it, and returns the status and the body, if they come within `bound`.
-pub(super) fn answer(
-    address: &Address,
-    path: &str,
-    change: Option<&Value>,
-    token: Option<&str>,
-    bound: Duration,
-) -> Result<(u16, Bytes), NoAnswer> {
-    let asking = async {
-        match tokio::time::timeout(bound, ask(address, path, change, token)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(format!(
-                "nothing within {} s; does a firewall drop the packets, or is another program \
-                 there?",
-                bound.as_secs()
-            )
-            .into()),
-        }
-    };
-    let answer = executor(1).map_err(Anything::from);
-    let answer = answer.and_then(|runtime| {
-        let answer = runtime.block_on(asking);
-        // A resolver that hangs keeps its thread, and this command does not wait for it.
-        runtime.shutdown_background();
-        answer
-    });
-    answer.map_err(|error| NoAnswer {
-        address: address.clone(),
-        why: error.to_string(),
-    })
-}
-
-type Anything = Box<dyn std::error::Error + Send + Sync>;
-
-/// Connects to the first of the addresses that takes the connection.
-async fn connect(address: &Address) -> Result<TcpStream, Anything> {
-    let all = address.resolve().await;
-    let all = all.map_err(|cause| {
-        format!("the host name has no address ({cause}); check its spelling, or give an IP address")
-    })?;
-    let mut tried = Vec::new();
-    for one in all {
-        match TcpStream::connect(one).await {
-            Ok(stream) => return Ok(stream),
-            Err(cause) => tried.push(format!("{one}: {cause}")),
-        }
-    }
-    let tried = tried.join(", ");
-    Err(format!(
-        "tried {tried}; is the sidecar running, and is this its admin.bind? An admin.bind of \
-         127.0.0.1 takes connections of its own machine alone"
-    )
-    .into())
-}
-
-async fn ask(
-    address: &Address,
-    path: &str,
-    change: Option<&Value>,
-    token: Option<&str>,
-) -> Result<(u16, Bytes), Anything> {
-    let stream = connect(address).await?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let (method, body) = match change {
-        None => (http::Method::GET, Bytes::new()),
-        Some(change) => (http::Method::POST, change.to_string().into()),
-    };
-    let mut request = http::Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::HOST, address.to_string())
-        .header(http::header::ACCEPT, "application/json")
-        .header(http::header::CONNECTION, "close");
-    if change.is_some() {
-        request = request.header(http::header::CONTENT_TYPE, "application/json");
-    }
-    if let Some(token) = token {
-        request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let response = sender.send_request(request.body(Full::new(body))?).await?;
-    let status = response.status().as_u16();
-    let body = Limited::new(response.into_body(), ANSWER_MAX);
-    Ok((status, body.collect().await?.to_bytes()))
 }
 
 /// The message of an error, in one line.

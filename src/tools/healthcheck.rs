@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::client::{self, Address};
+use super::client::{self, Address, Asked};
 use super::{failed, runtime_file};
 use crate::config::DEFAULT_PATH;
 
@@ -41,7 +41,8 @@ pub enum Unhealthy {
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// The admin address, or http://HOST:PORT. Without it, the one that the sidecar wrote at its start
+    /// The admin address, http://HOST:PORT, or unix:/PATH of the admin socket file. Without it, the
+    /// one that the sidecar wrote at its start
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<Address>,
     /// The config file of the sidecar, which determines its runtime file. It is not read
@@ -98,7 +99,7 @@ fn find(arguments: &Arguments) -> Result<(Address, String), String> {
 /// If it does not answer in time, or is not ready.
 pub fn ask(bind: impl Into<Address>) -> Result<(), Unhealthy> {
     let address = bind.into().reachable();
-    let (status, answer) = client::answer(&address, "/readyz", None, None, BOUND)?;
+    let (status, answer) = client::answer(&address, "/readyz", Asked::Read, None, BOUND)?;
     if status == 200 {
         return Ok(());
     }

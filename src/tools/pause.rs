@@ -1,5 +1,5 @@
-//! `tidegate pause`, `resume` and `limit`: send nothing new to the backend for a while, and again; lower a
-//! limit for a while.
+//! `tidegate pause`, `resume` and `limit`: send nothing new to the backend for a while, and send
+//! again; lower a limit for a while.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -17,11 +17,16 @@ const ASK_EVERY: Duration = Duration::from_millis(200);
 /// What `tidegate pause` is given.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PauseArguments {
-    /// The pause ends by itself after this time, at most 24 hours
+    /// The pause ends by itself after this time, such as 300s; at most 24 hours
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     hold: Duration,
     /// The reason, for the log and for other operators
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     why: String,
     /// Let calls wait longer by the time that they were paused
     #[arg(long)]
@@ -40,7 +45,12 @@ pub(crate) struct ResumeArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ramp: Option<Duration>,
     /// The reason, for the log
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     why: String,
     #[command(flatten)]
     admin: Admin,
@@ -48,22 +58,36 @@ pub(crate) struct ResumeArguments {
 
 /// What `tidegate limit` is given.
 #[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "tidegate limit [OPTIONS] <NAME> <VALUE> --for <TIME>\n       \
+    tidegate limit [OPTIONS] <NAME> --undo"
+)]
 pub(crate) struct LimitArguments {
     /// The limit, as in `tidegate limits`, or its function
     name: String,
     /// The most that it gives out; not more than the config allows
-    value: u32,
-    /// It has its own value again after this time, at most 24 hours
+    #[arg(required_unless_present = "undo")]
+    value: Option<u32>,
+    /// It has its own value again after this time, such as 30m; at most 24 hours
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
-    time: Duration,
+    #[arg(required_unless_present = "undo")]
+    time: Option<Duration>,
+    /// Let it have its own value again now
+    #[arg(long, conflicts_with_all = ["value", "time", "why"])]
+    undo: bool,
     /// The reason, for the log and for other operators
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     why: String,
     #[command(flatten)]
     admin: Admin,
 }
 
-/// Lowers a limit for a while: exit code 0, or 1 if that was refused.
+/// Lowers a limit for a while, or ends that: exit code 0, or 1 if that was refused.
 pub(crate) fn limit(arguments: &LimitArguments) -> ExitCode {
     let name: String = arguments
         .name
@@ -75,12 +99,23 @@ pub(crate) fn limit(arguments: &LimitArguments) -> ExitCode {
             other => format!("%{other:02X}"),
         })
         .collect();
+    let path = format!("/v1/limits/{name}");
+    if arguments.undo {
+        let undone = arguments.admin.delete(&path);
+        let undone = undone.map(|()| json!({"limit": arguments.name}));
+        return print(&arguments.admin, undone, |undone| {
+            format!(
+                "Limit {} has its own value again.\n",
+                word(&undone["limit"])
+            )
+        });
+    }
     let asked = json!({
         "value": arguments.value,
-        "for_seconds": arguments.time.as_secs_f64(),
+        "for_seconds": arguments.time.map(|time| time.as_secs_f64()),
         "why": arguments.why,
     });
-    let state = arguments.admin.post(&format!("/v1/limits/{name}"), &asked);
+    let state = arguments.admin.post(&path, &asked);
     print(&arguments.admin, state, |state| {
         let (limit, value) = (word(&state["limit"]), figure(&state["value"]));
         format!(

@@ -1,32 +1,36 @@
 //! `tidegate top`: what waits, why and until when, on a screen that follows the sidecar.
 //!
-//! A thread asks once a second. Another reads keys, and a third waits for signals. All of them send
+//! A thread follows the sidecar. Another reads keys, and a third waits for signals. All of them send
 //! events to the thread that draws, so nothing is drawn while nothing happens.
 
 mod draw;
+mod follow;
+mod history;
 mod look;
 mod model;
 mod panes;
 mod terminal;
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ratatui::layout::Rect;
 use serde_json::Value;
 
 pub use self::draw::{draw, plain};
+use self::follow::News;
+pub use self::history::{Answers, History};
 pub use self::look::Look;
-pub use self::model::{Answers, History, Key, Model, Trouble};
+pub use self::model::{Key, Model, Trouble};
 pub use self::terminal::Screen;
 use self::terminal::{read_keys, read_signals};
 use super::client::{Admin, ClientError, Target, print};
 use super::failed;
 
-/// The time between two questions.
+/// A screen is drawn again after this time, since times on it change.
 const EVERY: Duration = Duration::from_secs(1);
 /// Events that wait to be drawn. A thread with one more waits.
 const EVENTS_MAX: usize = 64;
@@ -49,7 +53,7 @@ pub struct Arguments {
 
 /// What the screen reacts to.
 enum Event {
-    Answer(Box<Result<Value, String>>),
+    News(Box<News>),
     Key(Key),
     Resized,
     /// Exit with this code.
@@ -134,7 +138,12 @@ fn follow(target: Target, model: &mut Model) -> std::io::Result<u8> {
     read_signals(sender.clone())?;
     let mut screen = Screen::open()?;
     read_keys(sender.clone());
-    ask_again(target, sender);
+    follow::follow(target, move |news| {
+        match sender.send(Event::News(Box::new(news))) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    });
     screen.show(model)?;
     loop {
         // One frame for all that has happened.
@@ -147,7 +156,12 @@ fn follow(target: Target, model: &mut Model) -> std::io::Result<u8> {
             .chain(events.try_iter().take(EVENTS_MAX))
         {
             match event {
-                Event::Answer(answer) => model.take(*answer),
+                Event::News(news) => match *news {
+                    News::Series(series) => model.load(&series),
+                    News::Frame(frame) => model.take_frame(frame),
+                    News::Now(now) => model.take(Ok(now)),
+                    News::Lost(error) => model.take(Err(explained(error).to_string())),
+                },
                 Event::Key(key) if !model.press(key) => return Ok(0),
                 Event::Stop(code) => return Ok(code),
                 Event::Key(_) | Event::Resized => {}
@@ -164,22 +178,4 @@ fn next(events: &Receiver<Event>) -> Option<Event> {
         Err(RecvTimeoutError::Timeout) => Some(Event::Resized),
         Err(RecvTimeoutError::Disconnected) => None,
     }
-}
-
-/// Asks once a second, also while there is no answer.
-fn ask_again(target: Target, events: SyncSender<Event>) {
-    thread::spawn(move || {
-        let mut due = Instant::now() + EVERY;
-        loop {
-            while let Some(left) = due.checked_duration_since(Instant::now()) {
-                thread::park_timeout(left);
-            }
-            let answer = target.get("/v1/now");
-            let answer = answer.map_err(|error| explained(error).to_string());
-            if events.send(Event::Answer(Box::new(answer))).is_err() {
-                return;
-            }
-            due = (due + EVERY).max(Instant::now());
-        }
-    });
 }

@@ -3,98 +3,128 @@
 
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
-import net from 'node:net';
-import { createRequire } from 'node:module';
+import http from 'node:http';
 
-const here = new URL('../../.browser/', import.meta.url);
-const require = createRequire(here);
-const { chromium } = require('playwright-core');
+import { backend, browser, end, has_no_fault, is_live, open, require, tab_to, text, type, until, way, window_of_two } from './browser.mjs';
 
-const { ADMIN, TOKEN, PICTURES, CALLER } = process.env;
-/** How long something may take that should happen soon. */
-const SOON = 15000;
-
-/**
- * A way to the admin address that can be cut, and that sees what the page asks. The page knows
- * only its address.
- */
-class Way {
-  #port = 0;
-  #server = null;
-  #ends = new Set();
-  streams = 0;
-  asked = [];
-
-  async open() {
-    this.#server = net.createServer((near) => {
-      const far = net.connect(+ADMIN.split(':').pop(), '127.0.0.1');
-      let streams = false;
-      near.on('data', (bytes) => {
-        const line = bytes.toString('latin1').split('\r\n')[0];
-        if (/^GET /.test(line)) this.asked.push(line);
-        if (line.startsWith('GET /v1/stream') && !streams) {
-          streams = true;
-          this.streams += 1;
-        }
-      });
-      const end = () => {
-        near.destroy();
-        far.destroy();
-        this.#ends.delete(end);
-        if (streams) this.streams -= 1;
-        streams = false;
-      };
-      this.#ends.add(end);
-      for (const side of [near, far]) side.on('error', end).on('close', end);
-      near.pipe(far).pipe(near);
-    });
-    await new Promise((done) => this.#server.listen(this.#port, '127.0.0.1', done));
-    this.#port = this.#server.address().port;
-  }
-
-  async cut() {
-    const closed = new Promise((done) => this.#server.close(done));
-    for (const end of [...this.#ends]) end();
-    await closed;
-  }
-
-  get url() {
-    return `http://127.0.0.1:${this.#port}/`;
-  }
-}
-
-async function until(what, is) {
-  const end = Date.now() + SOON;
-  while (!(await is())) {
-    assert.ok(Date.now() < end, `not within ${SOON} ms: ${what}`);
-    await new Promise((go) => setTimeout(go, 50));
-  }
-}
-
-const way = new Way();
-await way.open();
-const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
-
-/**
- * A new tab with the page. What the console shows is a mistake, except that a request was refused,
- * and so is a request elsewhere.
- */
-async function open(of = {}) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...of });
-  const page = await context.newPage();
-  page.setDefaultTimeout(SOON);
-  const wrong = [];
-  page.on('pageerror', (error) => wrong.push(String(error)));
-  page.on('console', (it) => it.type() === 'error' && !/ERR_|401|404|503/.test(it.text()) && wrong.push(it.text()));
-  page.on('request', (it) => !it.url().startsWith(way.url) && wrong.push(`asks ${it.url()}`));
-  await page.goto(way.url);
-  return { page, wrong, context };
-}
-
-const is_live = (page) => page.waitForFunction(() => document.querySelector('#link').textContent === 'live');
-const text = (page, at) => page.locator(at).textContent();
+const { TOKEN, PICTURES, CALLER, PATH_OF_PAGE } = process.env;
 
 const tries = {
+  async pause() {
+    const { page, wrong } = await open();
+    await is_live(page);
+    await page.locator('#acts-box summary').click();
+    await page.waitForFunction(() => /No acts yet/.test(document.querySelector('#acts').textContent));
+    await tab_to(page, 'pause-open');
+    await page.keyboard.press('Enter');
+    await page.locator('#pause-box[open]').waitFor();
+    // More presses of the same key pause nothing, and neither does a wrong time.
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Enter');
+    // The browser shows the field that is empty.
+    assert.equal(await page.evaluate(() => document.activeElement.name), 'sure');
+    for (let i = 0; i < 3; i += 1) await page.keyboard.press('Shift+Tab');
+    await type(page, '25h', '', '', 'pause');
+    await page.keyboard.press('Enter');
+    assert.match(await text(page, '#pause-failed'), /^Hold: give a time up to 24 hours/);
+    assert.deepEqual(way.acts, []);
+    // The focus is on the field that is wrong.
+    await type(page, '2m', 're-IPL of <b>ZVM1</b>', null, 'pause');
+    await page.keyboard.press('Enter');
+    await page.locator('#pause-box[open]').waitFor({ state: 'hidden' });
+    assert.deepEqual(way.acts, ['POST /v1/backend/pause']);
+    const shown = /^Paused, deadlines extended; \d+ calls run/;
+    await page.waitForFunction(() => /^Paused/.test(document.querySelector('#in-force tbody')?.textContent));
+    const state = await text(page, '#in-force tbody');
+    assert.match(state, shown);
+    assert.match(state, /in (1\.\d+|2) min|in \d+ s/);
+    assert.match(state, /127\.0\.0\.1, without a token/);
+    assert.match(state, /re-IPL of <b>ZVM1<\/b>/);
+    await page.waitForFunction(() => /[Pp]aused/.test(document.querySelector('#sentence').textContent));
+    assert.equal(await text(page, '#acts-told'), 'Paused.');
+    const { state: is, extend_deadlines } = await backend();
+    assert.deepEqual([is, extend_deadlines], ['paused', true]);
+    await page.waitForFunction(() => /pausefor 120 s/.test(document.querySelector('#acts tbody')?.textContent));
+    await page.waitForFunction(() => document.querySelectorAll('.marks .held').length >= 4);
+
+    await tab_to(page, 'resume-open');
+    await page.keyboard.press('Enter');
+    await page.locator('#resume-box[open]').waitFor();
+    await type(page, '60s', 'z/VM is up');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => /^Ramp: limits at \d+ %/.test(document.querySelector('#in-force tbody').textContent));
+    assert.equal((await backend()).state, 'ramping');
+    await page.waitForFunction(() => document.querySelectorAll('#acts tbody tr').length === 2);
+    assert.match(await text(page, '#acts tbody tr:first-child'), /^\d\d:\d\d:\d\dresume.*z\/VM is up127/);
+    // Escape leaves without an act, and the focus is where it was.
+    await tab_to(page, 'pause-open');
+    await page.keyboard.press('Enter');
+    await page.keyboard.press('Escape');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'pause-open');
+    assert.equal(way.acts.length, 2);
+    assert.deepEqual(wrong, []);
+  },
+
+  async lower() {
+    const { page, wrong } = await open();
+    await is_live(page);
+    const box = page.locator('#lower-box');
+    await page.locator('#acts-box summary').click();
+    await page.locator('#lower-open').click();
+    await box.getByLabel('Limit').selectOption({ label: 'function:guest_list' });
+    assert.equal(await text(page, '#lower-most'), 'The config allows 2.');
+    await box.getByLabel('At most').fill('9');
+    await box.getByLabel('Why').fill('the directory is slow');
+    // The browser refuses it first, and without it the API says why.
+    await box.getByRole('button', { name: 'Lower' }).click();
+    assert.deepEqual(way.acts, []);
+    await page.evaluate(() => document.querySelector('#lower-value').removeAttribute('max'));
+    await box.getByRole('button', { name: 'Lower' }).click();
+    await page.waitForFunction(() => /^At most: the config allows 2/.test(document.querySelector('#lower-failed').textContent));
+    await box.getByLabel('At most').fill('1');
+    await box.getByLabel('For').fill('10m');
+    await box.getByRole('button', { name: 'Lower' }).click();
+    await box.waitFor({ state: 'hidden' });
+    await page.waitForFunction(() => /guest_list at most 1/.test(document.querySelector('#in-force tbody')?.textContent));
+    await page.waitForFunction(() => /of 1/.test(document.querySelector('#limits').textContent));
+    assert.match(await text(page, '#in-force tbody'), /the directory is slow/);
+    await page.waitForFunction(() => document.querySelectorAll('.marks .held').length >= 4);
+    await page.waitForFunction(() => /guest_list at most 1 for 600 s/.test(document.querySelector('#acts tbody')?.textContent));
+    await page.getByRole('button', { name: 'Undo the lower limit' }).click();
+    await page.locator('#in-force').waitFor({ state: 'hidden' });
+    assert.match(await text(page, '#acts-told'), /guest_list is as in the config/);
+    await page.waitForFunction(() => /limit end/.test(document.querySelector('#acts tbody').textContent));
+    await page.waitForFunction(() => !/of 1(?!\d)/.test(document.querySelector('#limits').textContent));
+    // No answer: it is said, and the form stays.
+    await page.locator('#lower-open').click();
+    await box.getByLabel('At most').fill('1');
+    await way.cut();
+    await box.getByRole('button', { name: 'Lower' }).click();
+    await page.waitForFunction(() => /^No answer/.test(document.querySelector('#lower-failed').textContent));
+    assert.deepEqual(wrong, []);
+  },
+
+  async foreign() {
+    const evil = http.createServer((_, answer) => answer.end('<!doctype html><title>elsewhere</title>'));
+    await new Promise((done) => evil.listen(0, '127.0.0.1', done));
+    const page = await (await browser.newContext()).newPage();
+    await page.goto(`http://127.0.0.1:${evil.address().port}/`);
+    const body = JSON.stringify({ hold_seconds: 60 });
+    for (const of of [{}, { mode: 'no-cors' }, { headers: { 'content-type': 'application/json' } }]) {
+      await page.evaluate(([url, of]) => fetch(url, of).catch(() => {}), [`${way.url}v1/backend/pause`, { method: 'POST', body, ...of }]);
+    }
+    await page.evaluate((url) => {
+      const form = Object.assign(document.createElement('form'), { method: 'post', action: url });
+      document.body.append(form);
+      form.submit();
+    }, `${way.url}v1/backend/pause`);
+    await page.waitForURL(/pause/);
+    assert.match(await text(page, 'body'), /FORBIDDEN/);
+    assert.ok(way.acts.length >= 3, way.acts.join());
+    assert.equal((await backend()).state, 'running');
+    evil.close();
+  },
+
   async storm() {
     const { page, wrong } = await open();
     await is_live(page);
@@ -120,8 +150,6 @@ const tries = {
     const drawn = () => document.querySelector('.line.a').getAttribute('d')?.match(/[LHV]/g)?.length ?? 0;
     await page.waitForFunction(drawn);
     assert.ok((await page.evaluate(drawn)) >= 3, 'the line has a past');
-    const first = await page.evaluate(() => performance.getEntriesByName('history')[0].startTime);
-    console.log(`history is painted after ${first.toFixed(0)} ms`);
     assert.ok((await page.locator('.marks g').count()) >= 1, 'the start is marked');
     for (const [span, points] of [['3h', 1080], ['24h', 1440], ['10m', 600]]) {
       await page.locator(`#spans input[value="${span}"]`).check({ force: true });
@@ -129,6 +157,30 @@ const tries = {
     }
     await page.locator('#figures-box summary').click();
     assert.ok((await page.locator('#figures tbody tr').count()) >= 20);
+  },
+
+  // The time from the start of a load to the frame with the history: the median of seven loads, each
+  // with an empty cache. LONGEST is the most that it may be.   ms
+  async paint() {
+    const times = [];
+    for (let i = 0; i < 8; i += 1) {
+      const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+      const page = await context.newPage();
+      await page.goto(way.url);
+      await page.waitForFunction(() => performance.getEntriesByName('history').length > 0);
+      const told = await page.evaluate(() => ({
+        history: performance.getEntriesByName('history')[0].startTime,
+        first: performance.getEntriesByName('first-contentful-paint')[0]?.startTime,
+        asked: performance.getEntriesByType('resource').map((it) => `${it.name.split('/').pop()} ${it.startTime.toFixed(0)} to ${it.responseEnd.toFixed(0)}`),
+      }));
+      // The first load also starts the program that draws.
+      if (i) times.push(told.history);
+      if (i === 7) console.log(told);
+      await context.close();
+    }
+    const sorted = times.toSorted((a, b) => a - b).map((it) => Math.round(it));
+    console.log(`history is painted after ${sorted[3]} ms: ${sorted.join(', ')}`);
+    assert.ok(sorted[3] <= (process.env.LONGEST ?? 2000), `${sorted[3]} ms`);
   },
 
   async keyboard() {
@@ -162,24 +214,90 @@ const tries = {
 
   async axe() {
     const axe = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+    const act = async (at, body) => {
+      const headers = { 'content-type': 'application/json' };
+      const answer = await fetch(`${way.url}v1/${at}`, { method: 'POST', headers, body: JSON.stringify(body) });
+      assert.ok(answer.ok, await answer.text());
+    };
+    await act('limits/guest_list', { value: 1, for_seconds: 600, why: 'the directory is slow' });
     for (const colorScheme of ['light', 'dark']) {
-      for (const width of [360, 1280, 3840]) {
-        // The test itself needs to add a script; the page is not allowed to.
-        const { page, wrong, context } = await open({ colorScheme, bypassCSP: true, viewport: { width, height: 900 } });
-        await is_live(page);
-        await page.waitForFunction(() => document.querySelectorAll('#calls tbody tr').length > 0);
-        for (const it of ['#marks-box', '#figures-box']) await page.locator(`${it} summary`).click();
-        await page.evaluate(axe);
-        const { violations, passes } = await page.evaluate(() => globalThis.axe.run());
-        const told = violations.map((it) => `${it.id}: ${it.help}: ${it.nodes[0].html}`);
-        assert.deepEqual(told, [], `${colorScheme}, ${width} px`);
-        assert.ok(passes.length > 20);
-        const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-        assert.ok(over <= 0, `${width} px: ${over} px too wide`);
-        assert.deepEqual(wrong, []);
-        await context.close();
+      // The test itself needs to add a script; the page is not allowed to.
+      const { page, wrong, context } = await open({ colorScheme, bypassCSP: true });
+      await is_live(page);
+      await page.waitForFunction(() => document.querySelectorAll('#calls tbody tr').length > 0);
+      for (const it of ['#marks-box', '#figures-box', '#acts-box']) await page.locator(`${it} summary`).click();
+      await page.waitForFunction(() => document.querySelectorAll('#acts tbody tr').length > 0);
+      await page.evaluate(axe);
+      await act('backend/pause', { hold_seconds: 60, why: 're-IPL' });
+      await page.locator('#resume-open').waitFor();
+      for (const width of [3840, 1280, 360]) {
+        await page.setViewportSize({ width, height: 900 });
+        await has_no_fault(page, `${colorScheme}, ${width} px`);
       }
+      for (const form of ['pause', 'resume', 'lower']) {
+        await page.locator(`#${form}-open`).click();
+        await has_no_fault(page, `${form}, ${colorScheme}`);
+        await page.locator(`#${form}-box [data-close]`).click();
+      }
+      // The calls go on, or their clients would leave.
+      await act('backend/resume', { ramp_seconds: 0 });
+      assert.deepEqual(wrong, []);
+      await context.close();
     }
+  },
+
+  // A page that the server wrote whole.
+  async written() {
+    const axe = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+    for (const colorScheme of ['light', 'dark']) {
+      const { page, wrong, context } = await open({ colorScheme, bypassCSP: true });
+      await page.locator('.scroll').first().waitFor();
+      await page.evaluate(axe);
+      for (const width of [360, 1280, 3840]) {
+        await page.setViewportSize({ width, height: 900 });
+        await has_no_fault(page, `${colorScheme}, ${width} px`);
+        const ground = await page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+        assert.equal(ground, colorScheme === 'light' ? 'rgb(244, 246, 248)' : 'rgb(14, 18, 22)');
+      }
+      assert.deepEqual(wrong, []);
+      await context.close();
+    }
+    // It is kept fresh, and the focus stays.
+    const { page, wrong } = await open();
+    assert.equal(await page.locator('style, [style], script:not([src]), meta[http-equiv]').count(), 0);
+    await page.locator('.scroll').first().focus();
+    const asked = way.asked.length;
+    await until('it is asked for again', () => way.asked.length > asked);
+    const before = await text(page, '#main');
+    if (PATH_OF_PAGE === 'quotas') await page.waitForFunction((before) => document.querySelector('#main').textContent !== before, before);
+    assert.equal(await page.evaluate(() => document.activeElement.className), 'scroll');
+    assert.match(await text(page, '#link'), /^each \d s$/);
+    await way.cut();
+    await page.waitForFunction(() => /^not live: no answer/.test(document.querySelector('#link').textContent));
+    await way.open();
+    await page.waitForFunction(() => document.querySelector('#link').className === 'link live');
+    assert.deepEqual(wrong, []);
+  },
+
+  async errors() {
+    const { page, wrong, context } = await open({ bypassCSP: true });
+    await is_live(page);
+    const row = page.locator('#refusals tbody tr').filter({ hasText: 'queue_full' });
+    await row.waitFor();
+    assert.match(await row.textContent(), /come back after retryAfter; raise queue\.capacity/);
+    await row.getByRole('link').click();
+    await page.waitForURL(/\/errors#queue_full$/);
+    assert.equal(await page.evaluate(() => document.querySelector(':target h2').textContent), 'queue_full');
+    assert.ok((await page.locator('section').count()) >= 25);
+    await page.evaluate(fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8'));
+    for (const colorScheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme });
+      await has_no_fault(page, colorScheme);
+    }
+    await page.setViewportSize({ width: 360, height: 900 });
+    await has_no_fault(page, 'narrow');
+    assert.deepEqual(wrong, []);
+    await context.close();
   },
 
   async names() {
@@ -191,32 +309,40 @@ const tries = {
     assert.deepEqual(wrong, []);
   },
 
+  // Two tabs of one window, of which one is hidden: as a person has it.
   async hidden() {
-    const { page, wrong } = await open();
+    const { pages: [page, other], wrong } = await window_of_two();
+    const is_hidden = (hidden) => page.waitForFunction((hidden) => document.hidden === hidden, hidden, { polling: 50 });
+    await page.bringToFront();
+    await is_hidden(false);
+    await page.goto(way.url);
     await is_live(page);
     assert.equal(way.streams, 1);
-    const is = (hidden) =>
-      page.evaluate((hidden) => {
-        for (const [name, value] of [['hidden', hidden], ['visibilityState', hidden ? 'hidden' : 'visible']]) {
-          Object.defineProperty(document, name, { configurable: true, get: () => value });
-        }
-        document.dispatchEvent(new Event('visibilitychange'));
-      }, hidden);
     // A quick change of tabs keeps the stream.
-    await is(true);
-    await is(false);
+    await other.bringToFront();
+    await is_hidden(true);
+    await page.bringToFront();
+    await is_hidden(false);
     assert.equal(way.streams, 1);
     const from = Date.now();
-    await is(true);
+    await other.bringToFront();
     await until('the stream ends', () => way.streams === 0);
-    assert.ok(Date.now() - from < 5000, `${Date.now() - from} ms`);
+    const took = Date.now() - from;
+    console.log(`a hidden page stops its stream after ${took} ms`);
+    assert.ok(took < 5000, `${took} ms`);
+    assert.equal(await page.evaluate(() => document.visibilityState), 'hidden');
     const asked = way.asked.length;
     assert.equal(await text(page, '#link'), 'stopped while hidden');
     await new Promise((go) => setTimeout(go, 1500));
     assert.equal(way.asked.length, asked, 'a hidden page asks nothing');
-    await is(false);
-    await is_live(page);
+    await page.bringToFront();
+    await page.waitForFunction(() => document.querySelector('#link').textContent === 'live', null, { polling: 50 });
     assert.equal(way.streams, 1);
+    // So does a window that is minimized.
+    const cdp = await page.context().newCDPSession(page);
+    const { windowId } = await cdp.send('Browser.getWindowForTarget');
+    await cdp.send('Browser.setWindowBounds', { windowId, bounds: { windowState: 'minimized' } });
+    await until('the stream ends', () => way.streams === 0);
     assert.deepEqual(wrong, []);
   },
 
@@ -271,7 +397,13 @@ const tries = {
 const what = process.argv[2];
 try {
   await tries[what]();
+} catch (error) {
+  // What there was to see.
+  for (const context of browser.contexts()) {
+    for (const page of context.pages()) console.log(await page.locator('body').innerText().catch(String));
+  }
+  throw error;
 } finally {
-  await browser.close();
+  await end();
 }
 process.exit(0);

@@ -353,7 +353,7 @@ async fn quotas_are_shown_to_tools_and_to_people() {
         "rate_limit:per_user",
         "100 in 60 s for each key; wait, enforce; safe when the store is unavailable, safe share 16",
         "98 at once, 3 after a draw, 2 after a wait, 1 refused",
-        "<td>&lt;i&gt;alice&lt;/i&gt;</td><td class=\"n\">29</td>",
+        "<th scope=\"row\">&lt;i&gt;alice&lt;/i&gt;</th><td class=\"n\">29</td>",
         "another program writes /quota/alice/usable",
     ] {
         assert!(answer.body.contains(text), "no {text} in {answer:?}");

@@ -1,15 +1,19 @@
 //! The page at `/` in a real Chromium, before a real sidecar in a storm. `tests/browser/page.mjs`
 //! has what is tried.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_leases::wire::capacity_client::CapacityClient;
+use tidegate_leases::wire::{GetCapacityRequest, ResourceRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::lease_server::{channel, started};
 use crate::sidecar::Sidecar;
 use crate::support::{OK, PATIENCE, Scripted, array, ask, both, listens};
 
@@ -29,6 +33,17 @@ struct Storm {
 
 impl Storm {
     async fn start(token: Option<&str>) -> Self {
+        let token = token.map_or_else(String::new, |token| format!("token = \"{token}\""));
+        Self::run("", &token, "").await
+    }
+
+    /// With more sections in its config.
+    async fn with(sections: &str) -> Self {
+        Self::run("", "", sections).await
+    }
+
+    /// With more lines for the queue and the admin address, and more sections.
+    async fn run(queue: &str, admin: &str, sections: &str) -> Self {
         let backend = Scripted::start(|_, mut stream| async move {
             let mut request = [0; 4096];
             if stream.read(&mut request).await.unwrap_or(0) > 0 {
@@ -38,16 +53,17 @@ impl Storm {
             }
         })
         .await;
-        let token = token.map_or_else(String::new, |token| format!("token = \"{token}\""));
         let sections = format!(
             r#"
             [queue]
             postpone = "in_turn"
+            {queue}
             [limits]
             smapi_rate_limit_per_window = "total:5,guest_list:2"
             [admin]
             bind = "127.0.0.1:0"
-            {token}
+            {admin}
+            {sections}
             "#
         );
         let backend_lines = both(backend.addr, backend.addr);
@@ -72,6 +88,11 @@ impl Storm {
 
 /// Tries one thing in a browser, and fails with what it says.
 async fn tries(what: &str, sidecar: &Sidecar, more: &[(&str, &str)]) {
+    tries_at(what, sidecar.admin, more).await;
+}
+
+/// The same at any address.
+async fn tries_at(what: &str, address: SocketAddr, more: &[(&str, &str)]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     assert!(
         root.join(".browser/complete").exists(),
@@ -82,7 +103,7 @@ async fn tries(what: &str, sidecar: &Sidecar, more: &[(&str, &str)]) {
     command
         .arg(root.join("tests/browser/page.mjs"))
         .arg(what)
-        .env("ADMIN", sidecar.admin.to_string())
+        .env("ADMIN", address.to_string())
         .envs(more.iter().copied())
         .kill_on_drop(true);
     let output = tokio::time::timeout(LONGEST, command.output())
@@ -124,6 +145,7 @@ async fn the_page_has_its_history_before_the_first_frame() {
     let storm = Storm::start(None).await;
     with_history(&storm.sidecar, 5).await;
     tries("history", &storm.sidecar, &[]).await;
+    tries("paint", &storm.sidecar, &[]).await;
 }
 
 #[tokio::test]
@@ -133,9 +155,85 @@ async fn the_page_needs_no_mouse() {
 }
 
 #[tokio::test]
+async fn an_operator_pauses_and_resumes_by_keyboard() {
+    let storm = Storm::start(None).await;
+    tries("pause", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn an_operator_lowers_a_limit_for_a_while_and_undoes_it() {
+    let storm = Storm::start(None).await;
+    tries("lower", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_pauses_nothing() {
+    let storm = Storm::start(None).await;
+    tries("foreign", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
 async fn axe_finds_nothing_in_light_and_dark_narrow_and_wide() {
     let storm = Storm::start(None).await;
     tries("axe", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn the_page_of_quotas_looks_as_the_others_and_is_kept_fresh() {
+    let storm = Storm::with(
+        r#"
+        [quota]
+        engine = "memory"
+        [[rate_limit]]
+        name = "all"
+        kind = "quota"
+        applies_to = "function"
+        total = 1_000
+        refresh_window = "60s"
+        "#,
+    )
+    .await;
+    // A key that no waiting call meets.
+    let addr = storm.sidecar.listener("test").await;
+    ask(addr, array("guest_get_power_state", "Z")).await;
+    tries("written", &storm.sidecar, &[("PATH_OF_PAGE", "quotas")]).await;
+}
+
+#[tokio::test]
+async fn the_page_of_errors_says_what_to_do_about_each() {
+    let storm = Storm::run("capacity = 1\nwhen_full = \"refuse\"", "", "").await;
+    tries("errors", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
+async fn the_page_of_the_lease_server_looks_as_the_others() {
+    let text = r#"
+        bind = "127.0.0.1:0"
+        status_bind = "127.0.0.1:0"
+        minimum_interval = "0s"
+        [[resource]]
+        glob = "*"
+        capacity = 100
+        algorithm = { kind = "fair_share", lease = "1h", refresh = "5s", learning = "0s" }
+    "#;
+    let server = started(text).await;
+    let mut client = CapacityClient::new(channel(server.address()));
+    for id in ["disk", "<i>tape</i>"] {
+        let asked = GetCapacityRequest {
+            client_id: "a".to_owned(),
+            resource: vec![ResourceRequest {
+                resource_id: id.to_owned(),
+                priority: 0,
+                has: None,
+                wants: 7.0,
+            }],
+        };
+        client.get_capacity(asked).await.expect("an answer");
+    }
+    let status = server.status_address().expect("there is one");
+    for path in ["", "debug/resources?resource=disk"] {
+        tries_at("written", status, &[("PATH_OF_PAGE", path)]).await;
+    }
 }
 
 #[tokio::test]

@@ -738,7 +738,11 @@ async fn the_state_can_be_read_by_people_and_machines() {
         assert!(page.body.contains(word), "no {word}");
     }
     let page = get(&server, "/debug/resources?resource=disk").await;
-    assert!(page.body.contains("<td>b</td>"), "{}", page.body);
+    assert!(
+        page.body.contains("<th scope=\"row\">b</th>"),
+        "{}",
+        page.body
+    );
     get(&server, "/debug/resources?resource=none").await.is(404);
     get(&server, "/livez").await.is(200);
     get(&server, "/readyz").await.is(200);

@@ -72,6 +72,7 @@ mod quota;
 mod quota_claims;
 mod quota_faults;
 mod relay;
+mod runbook;
 mod scenarios;
 mod series;
 mod sidecar;

@@ -1,8 +1,9 @@
 //! Every metric, as it is scraped and as it is documented.
 
+mod tables;
+
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -18,14 +19,12 @@ use tidegate::protocol::metrics::connections_rejected_total;
 use tidegate::tasks::{Ended, TasksNow};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::Group;
-use tidegate_leases::client::ClientMetrics;
-use tidegate_leases::server;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
 use tidegate_limits::policy::{LimitRule, WindowShape, WindowStamp};
 use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow, Reason, Share};
 use tidegate_limits::{Limit, Timestamp, Verdict};
-use tidegate_runtime::metric::{Defined, Definition, Reach, Registry, Show};
+use tidegate_runtime::metric::{Reach, Show};
 
 /// Metrics of which each has at least one value.
 fn exercised() -> Metrics {
@@ -33,6 +32,9 @@ fn exercised() -> Metrics {
     metrics.config_taken(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
     metrics.config_refused();
     metrics.config_reloaded(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    metrics
+        .state
+        .mirror(true, &[("total", true), ("workers", false)]);
     exercise_calls(&metrics);
     exercise_connections(&metrics);
     exercise_quotas(&metrics);
@@ -256,6 +258,9 @@ fn a_scrape_shows_what_was_counted() {
         "tidegate_queue_threshold_seconds 60",
         "tidegate_claims_total 2",
         "tidegate_claims_idle_seconds_total 0.25",
+        "tidegate_ready 1",
+        r#"tidegate_limit_overridden{limit="total"} 1"#,
+        r#"tidegate_limit_overridden{limit="workers"} 0"#,
         "tidegate_outstanding 7",
         "tidegate_outstanding_limit 10",
         "tidegate_outstanding_peak 9",
@@ -458,60 +463,4 @@ fn every_metric_is_exercised_here() {
     let defined = definitions.iter().flat_map(|(_, of_module)| *of_module);
     let names: BTreeSet<&str> = defined.map(|it| it.name).collect();
     assert_eq!(names, with_values(&text));
-}
-
-/// Stands before a table of a page, with the module whose metrics it has, and after it.
-const BEGIN: &str = "<!-- metrics of ";
-const END: &str = "<!-- end -->";
-
-/// `make docs` writes the tables of the docs; otherwise this compares them.
-#[test]
-fn the_tables_of_the_docs_are_made_from_the_definitions() {
-    let lease_client = Registry::default();
-    let _ = ClientMetrics::new(&lease_client);
-    let check = |page: &str, registry: &Registry| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
-        let written = std::fs::read_to_string(&path).expect("the page is there");
-        let made = with_tables(&written, registry.definitions());
-        if std::env::var_os("MAKE_DOCS").is_some() {
-            std::fs::write(path, made).expect("the page can be written");
-        } else {
-            assert!(written == made, "{page} is out of date: run `make docs`");
-        }
-    };
-    check("docs/metrics.md", Metrics::new("", "").registry());
-    check("docs/leases.md", server::Metrics::default().registry());
-    check("docs/leases-client.md", &lease_client);
-}
-
-/// The page with each of its tables made anew.
-fn with_tables(page: &str, mut defined: Vec<Defined>) -> String {
-    let mut parts = page.split(BEGIN);
-    let mut made = parts.next().expect("split gives one at least").to_owned();
-    for part in parts {
-        let (module, rest) = part.split_once(" -->").expect("a marker ends");
-        let (_, prose) = rest.split_once(END).expect("a table ends");
-        made.push_str(&format!("{BEGIN}{module} -->\n{HEAD}"));
-        let (of_module, others): (Vec<_>, _) =
-            defined.into_iter().partition(|(from, _)| *from == module);
-        assert!(!of_module.is_empty(), "no metrics of {module}");
-        made.extend(of_module.iter().flat_map(|(_, all)| *all).map(row));
-        defined = others;
-        made.push_str(END);
-        made.push_str(prose);
-    }
-    assert!(defined.is_empty(), "no table for {defined:#?}");
-    made
-}
-
-const HEAD: &str = "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n";
-
-fn row(metric: &Definition) -> String {
-    let Definition {
-        name, kind, unit, ..
-    } = metric;
-    let labels: Vec<_> = metric.labels.iter().map(|it| format!("`{it}`")).collect();
-    let labels = labels.join(", ");
-    let help = metric.help.trim();
-    format!("| `{name}` | {kind} | {labels} | {unit} | {help} |\n")
 }

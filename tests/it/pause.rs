@@ -1,5 +1,6 @@
 //! A pause of the backend, and the ramp after it: the gate on a virtual clock, and the real process.
 
+mod commands;
 mod process;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::sidecar::Sidecar;
+use crate::stores::Redis;
 use crate::support::{PATIENCE, Scripted, array, json, read_all};
 
 /// A window of so many calls in ten minutes, and a deadline that is well after it.
@@ -147,6 +148,11 @@ async fn history_and_this_moment_say_what_was_called_and_what_waits_for_which_li
         "{sentence}"
     );
     assert_eq!(now["queue"]["waiting"], 2);
+    // Each call is counted at the limit that holds it, not at every limit that it meets.
+    for limit in now["limits"].as_array().expect("a list") {
+        let waiting = if limit["name"] == "total" { 2 } else { 0 };
+        assert_eq!(limit["waiting"], waiting, "{limit}");
+    }
     let function = &now["functions"][0];
     assert_eq!(
         [&function["function"], &function["held_by"]],
@@ -300,4 +306,60 @@ async fn a_drain_ends_streams_and_they_do_not_hold_it_up() {
         "{:?}",
         started.elapsed()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_wait_for_a_bucket_or_a_quota_are_counted_there_and_named_in_the_sentence() {
+    let redis = Redis::start(&[]);
+    let quota = format!(
+        r#"
+        [quota]
+        engine = "redis"
+        servers = ["redis://{}"]
+        expected_sidecars = 1
+        [[rate_limit]]
+        name = "quota"
+        kind = "quota"
+        applies_to = "total"
+        total = 2
+        refresh_window = "30m"
+        draw_timeout = "2s"
+        "#,
+        redis.addr()
+    );
+    let bucket = r#"
+        [[rate_limit]]
+        name = "bucket"
+        burst = 2
+        fill = 0.001
+        [[caller]]
+        label = "all"
+        match = { listener = "nova" }
+        rate_limit = "bucket"
+        "#;
+    for (name, more) in [("rate_limit:bucket", bucket), ("rate_limit:quota", &quota)] {
+        let backend = Scripted::in_both_dialects().await;
+        let sidecar = Sidecar::start(&(config(backend.addr, 1000) + more)).await;
+        let mut open = Vec::new();
+        for _ in 0..5 {
+            open.push(call(&sidecar).await);
+        }
+        let now = until(&sidecar, "/v1/now", |now| {
+            let limits = now["limits"].as_array().expect("a list").iter();
+            let mut held = limits.filter(|it| it["waiting"] != 0);
+            let is_held = held.next().is_some_and(|it| {
+                it["name"] == name
+                    && it["open"] == false
+                    && it["waiting"] == now["queue"]["waiting"]
+            });
+            is_held && held.next().is_none() && now["queue"]["waiting"].as_u64() >= Some(3)
+        })
+        .await;
+        let sentence = now["sentence"].as_str().expect("a sentence");
+        assert!(
+            sentence.contains(&format!("because `{name}` is used up (2")),
+            "{sentence}"
+        );
+        assert_eq!(now["functions"][0]["held_by"], name);
+    }
 }

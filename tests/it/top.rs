@@ -2,23 +2,23 @@
 //!
 //! `TOP_SCREENS=1` writes the files in tests/it/top again.
 
-use std::fs::{self, File};
+mod process;
+mod terminal;
+
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use ratatui::layout::Rect;
 use ratatui::style::Color;
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::{Value, json};
 use tidegate::tools::top::{Key, Look, Model, Screen, draw, plain};
 
+use self::terminal::{Terminal, ended};
 use crate::sidecar::TIDEGATE;
 
 const NOW: &str = include_str!("top/now.json");
@@ -32,9 +32,8 @@ const ASCII: Look = Look {
 };
 const SMALL: (u16, u16) = (80, 24);
 const LARGE: (u16, u16) = (120, 40);
+const TALL: (u16, u16) = (120, 50);
 const WIDE: (u16, u16) = (180, 40);
-/// The bound of everything that a test waits for.
-const BOUND: Duration = Duration::from_secs(20);
 
 fn now() -> Value {
     serde_json::from_str(NOW).expect("JSON")
@@ -48,8 +47,36 @@ fn series() -> Value {
         _ => (at % 3).into(),
     };
     let waiting: Vec<Value> = (0..600).map(waiting).collect();
+    let used = |at: u64| match at {
+        0..60 => Value::Null,
+        180..420 => 30.into(),
+        _ => (at % 12).into(),
+    };
+    let used: Vec<Value> = (0..600).map(used).collect();
+    // It is lower for a while.
+    let allowed = |at: u64| match at {
+        0..60 => Value::Null,
+        420..500 => 15.into(),
+        _ => 30.into(),
+    };
+    let allowed: Vec<Value> = (0..600).map(allowed).collect();
+    let mark = |second: u64, kind: &str, text: &str| {
+        let at = 1_763_999_400_000_u64 + second * 1000;
+        json!({"at_unix_ms": at, "kind": kind, "text": text})
+    };
+    let marks = [
+        mark(60, "start", "tidegate 0.1.0 started"),
+        mark(100, "reload", "a config was taken"),
+        mark(130, "reload_refused", "a config was refused"),
+        mark(200, "backend_down", "the http backend is down"),
+        mark(280, "backend_up", "the http backend is up"),
+        mark(420, "limit", "limit total is at most 15, by ops: slow"),
+        mark(530, "pause", "paused by ops: \u{1b}[2J"),
+        mark(560, "resume", "resumed by ops"),
+    ];
     json!({"step_seconds": 1, "start_unix_ms": 1_763_999_400_000_u64, "points": 600,
-        "series": {"waiting": waiting}})
+        "series": {"waiting": waiting}, "marks": marks,
+        "limits": [{"name": "total", "kind": "window", "used": used, "allowed": allowed}]})
 }
 
 fn model(look: Look) -> Model {
@@ -84,6 +111,7 @@ fn a_screen_shows_what_waits_and_why() {
     check("small_ascii", &model(ASCII), SMALL);
     check("large", &model(UNICODE), LARGE);
     check("large_ascii", &model(ASCII), LARGE);
+    check("tall", &model(UNICODE), TALL);
     check("wide", &model(UNICODE), WIDE);
 }
 
@@ -94,6 +122,8 @@ fn each_pane_is_shown_on_a_small_screen() {
         assert!(model.press(Key::Next));
         check(&format!("small_{name}"), &model, SMALL);
     }
+    assert!(model.press(Key::Letter('c')));
+    check("small_limit", &model, SMALL);
     assert!(model.press(Key::Letter('?')));
     check("small_help", &model, SMALL);
 }
@@ -175,9 +205,11 @@ impl Served {
                 let mut head = [0; 4096];
                 let read = stream.read(&mut head).unwrap_or(0);
                 let head = String::from_utf8_lossy(&head[..read]);
-                let body = match head.starts_with("GET /v1/now ") {
-                    true => NOW.to_owned(),
-                    false => series().to_string(),
+                // A sidecar from before the stream.
+                let (status, body) = match head.split(' ').nth(1) {
+                    Some("/v1/now") => (status, NOW.to_owned()),
+                    Some("/v1/stream") => ("404 Not Found", "{}".to_owned()),
+                    _ => (status, series().to_string()),
                 };
                 let length = body.len();
                 // The client may have left.
@@ -192,147 +224,6 @@ impl Served {
     }
 }
 
-/// A pseudo terminal, and what was written to it.
-struct Terminal {
-    controller: File,
-    user: OwnedFd,
-    written: Arc<Mutex<String>>,
-}
-
-impl Terminal {
-    fn open() -> Self {
-        use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&controller).expect("it is granted");
-        unlockpt(&controller).expect("it is unlocked");
-        let name = ptsname(&controller, Vec::new()).expect("it has a name");
-        let name = Path::new(name.to_str().expect("UTF-8"));
-        let user: OwnedFd = File::options()
-            .read(true)
-            .write(true)
-            .open(name)
-            .expect("it opens")
-            .into();
-        let size = Winsize {
-            ws_row: SMALL.1,
-            ws_col: SMALL.0,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&user, size).expect("it has a size");
-        let controller = File::from(controller);
-        let written = Arc::new(Mutex::new(String::new()));
-        let mut reader = controller.try_clone().expect("a second descriptor");
-        let into = Arc::clone(&written);
-        thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(read @ 1..) = reader.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..read]);
-                into.lock().expect("no panic").push_str(&text);
-            }
-        });
-        Self {
-            controller,
-            user,
-            written,
-        }
-    }
-
-    fn run(&self, mut command: Command) -> Child {
-        let end = || self.user.try_clone().expect("a descriptor");
-        command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
-        command.stdin(end()).stdout(end()).stderr(end());
-        command.spawn().expect("it runs")
-    }
-
-    fn is_raw(&self) -> bool {
-        let modes = tcgetattr(&self.user).expect("its modes").local_modes;
-        !modes.contains(LocalModes::ECHO | LocalModes::ICANON)
-    }
-
-    fn written(&self) -> String {
-        self.written.lock().expect("no panic").clone()
-    }
-
-    /// What the user sees: the text where the cursor was moved to. A program on a screen writes
-    /// only what changes.
-    fn seen(&self) -> String {
-        let (columns, rows) = (usize::from(SMALL.0), usize::from(SMALL.1));
-        let mut cells = vec![vec![' '; columns]; rows];
-        let (mut row, mut column) = (0, 0);
-        let written = self.written();
-        let mut rest = written.chars();
-        while let Some(c) = rest.next() {
-            if c == '\u{1b}' {
-                let mut text = String::new();
-                for c in rest.by_ref() {
-                    text.push(c);
-                    if c.is_ascii_alphabetic() {
-                        break;
-                    }
-                }
-                if let Some(place) = text.strip_prefix('[').and_then(|it| it.strip_suffix('H')) {
-                    let (y, x) = place.split_once(';').unwrap_or(("1", "1"));
-                    row = y.parse::<usize>().map_or(0, |y| y - 1);
-                    column = x.parse::<usize>().map_or(0, |x| x - 1);
-                }
-                continue;
-            }
-            if row < rows && column < columns && !c.is_control() {
-                cells[row][column] = c;
-                column += 1;
-            }
-        }
-        let lines = cells.into_iter().map(String::from_iter);
-        lines.collect::<Vec<String>>().join("\n")
-    }
-
-    /// Waits until a text is seen, or no longer.
-    #[track_caller]
-    fn wait_seen(&self, what: &str, is_there: bool) {
-        until(what, || {
-            (self.seen().contains(what) == is_there).then_some(())
-        });
-    }
-
-    #[track_caller]
-    fn wait(&self, what: &str) {
-        until(what, || self.written().contains(what).then_some(()));
-    }
-
-    fn type_in(&mut self, keys: &str) {
-        self.controller.write_all(keys.as_bytes()).expect("written");
-    }
-
-    /// It is no screen any more, its cursor is shown, and it echoes.
-    #[track_caller]
-    fn check_given_back(&self) {
-        self.wait("\u{1b}[?1049l");
-        let written = self.written();
-        let left = written.rfind("\u{1b}[?1049l").expect("it was left");
-        assert!(written[left..].contains("\u{1b}[?25h"), "{written:?}");
-        assert!(!self.is_raw());
-    }
-}
-
-/// Polls for a condition, within a bound.
-#[track_caller]
-fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(start.elapsed() < BOUND, "not within the bound: {what:?}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-#[track_caller]
-fn ended(child: &mut Child) -> ExitStatus {
-    until("the process ends", || child.try_wait().expect("a child"))
-}
-
 fn top(address: SocketAddr, arguments: &[&str]) -> Command {
     let mut command = Command::new(TIDEGATE);
     command.args(["top", "--admin", &address.to_string()]);
@@ -344,7 +235,7 @@ fn top(address: SocketAddr, arguments: &[&str]) -> Command {
 fn a_signal_gives_the_terminal_back() {
     let served = Served::start("200 OK");
     for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
-        let terminal = Terminal::open();
+        let terminal = Terminal::open(SMALL);
         let mut child = terminal.run(top(served.address, &[]));
         terminal.wait_seen("12 waiting, oldest 4.1 s", true);
         assert!(terminal.is_raw());
@@ -360,7 +251,7 @@ fn a_signal_gives_the_terminal_back() {
 #[test]
 fn a_lost_connection_is_shown_and_comes_back() {
     let served = Served::start("200 OK");
-    let mut terminal = Terminal::open();
+    let mut terminal = Terminal::open(SMALL);
     let mut child = terminal.run(top(served.address, &["--ascii"]));
     terminal.wait_seen("12 waiting, oldest 4.1 s", true);
     served.answers.store(false, Ordering::SeqCst);
@@ -391,7 +282,7 @@ fn a_panic_gives_the_terminal_back() {
     let mut tests = Command::new(own);
     tests.args(["--ignored", "--exact", "--nocapture", "--test-threads=1"]);
     tests.arg("top::a_screen_that_panics");
-    let terminal = Terminal::open();
+    let terminal = Terminal::open(SMALL);
     let status = ended(&mut terminal.run(tests));
     assert_eq!(status.code(), Some(101));
     terminal.wait("the bug of a test");

@@ -14,7 +14,7 @@ use core::{iter, mem};
 pub use level::{BucketLimit, PacerNow};
 pub(crate) use level::{Level, Taken};
 use state::State;
-pub(crate) use state::{Progress, Stake};
+pub(crate) use state::{Opening, Progress, Stake};
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Call, Class};
@@ -355,6 +355,70 @@ impl Limiter {
             }
         };
         wait.unwrap_or(RETRY_UNMEASURED)
+    }
+
+    /// Since when supplies let it admit anything: `now` if they do. `None` if that is not known, as while a
+    /// backend is down. `reopens` is when an operator opens what it has closed.
+    pub(crate) fn supplied_from(
+        &self,
+        now: Timestamp,
+        reopens: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        if !self.is_lowered {
+            return Some(now);
+        }
+        let mut from = now;
+        for (supply, supplier) in self.supplies.iter().zip(Supplier::ALL) {
+            if supplier == Supplier::Health && *supply != Supply::Configured {
+                return None;
+            }
+            if supply.at(now) != Some(0) {
+                continue;
+            }
+            let expires = supply.expires_at().filter(|&end| supply.at(end) != Some(0));
+            let opens = match supplier {
+                Supplier::Operator => reopens.or(expires),
+                Supplier::Health | Supplier::Coordinator => expires,
+            };
+            from = from.max(opens?);
+        }
+        Some(from)
+    }
+
+    /// The maximum from this moment on, if what is closed now is open then.
+    fn max_open(&self, from: Timestamp) -> u32 {
+        if !self.is_lowered {
+            return self.configured;
+        }
+        let supplied = self.supplies.iter().filter_map(|supply| supply.at(from));
+        let supplied = supplied.filter(|&supply| supply > 0);
+        self.share.of(supplied.fold(self.configured, u32::min))
+    }
+
+    /// When it opens for a call with `ahead` drawn before it, at the earliest at `from`. Of that, `in_class` is
+    /// drawn by the class of the call.
+    pub(crate) fn opening(
+        &self,
+        from: Timestamp,
+        call: &Call,
+        ahead: u64,
+        in_class: u64,
+    ) -> Opening {
+        let max = self.max_open(from);
+        let open = max.saturating_sub(self.out_of_reach(call.class));
+        let opening = self.state.opening(from, call, open, ahead);
+        let Some(kept) = self
+            .kept_by(call.class)
+            .filter(|kept| kept.reserve.amount > 0)
+        else {
+            return opening;
+        };
+        let kept = kept.used.opening(from, call, kept.reserve.amount, in_class);
+        match (opening, kept) {
+            (Opening::At(at), Opening::At(kept)) => Opening::At(at.min(kept)),
+            (Opening::Unknown | Opening::After { .. }, Opening::At(kept)) => Opening::At(kept),
+            (opening, _) => opening,
+        }
     }
 
     /// Takes the state over from the limiter of the same name under the policy before. False if that one

@@ -19,6 +19,8 @@ mod audit;
 mod bars;
 mod bucket;
 mod buckets;
+mod forecast;
+mod foresee;
 mod hold;
 mod moved;
 mod next;
@@ -38,6 +40,8 @@ pub use bucket::{
     BUCKETS_MAX, BucketCounts, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess,
     Settlement, TooManyBuckets,
 };
+pub(crate) use forecast::Counted;
+pub use forecast::Foreseen;
 pub use hold::{Hold, Outcome};
 pub use moved::Jitter;
 pub use next::Step;

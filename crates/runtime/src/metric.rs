@@ -227,6 +227,9 @@ macro_rules! kinds {
     )+};
 }
 
+/// The buckets of a [`RatioHistogram`].
+const RATIOS: [f64; 10] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0];
+
 kinds! {
     /// Counts one by one.
     Counter "counter": IntCounter, IntCounterVec, |opts, _| opts;
@@ -238,6 +241,9 @@ kinds! {
     Gauge "gauge": Gauge, GaugeVec, |opts, _| opts;
     /// Times up to ten seconds.
     Histogram "histogram": Histogram, HistogramVec, |opts, _| HistogramOpts::from(opts);
+    /// Parts of a whole: 0.05 is 5 %.
+    RatioHistogram "histogram": Histogram, HistogramVec,
+        |opts, _| HistogramOpts::from(opts).buckets(RATIOS.to_vec());
     /// Times that a call waits, with the [`buckets()`] for [`Longest::wait`].
     WaitHistogram "histogram": Histogram, HistogramVec,
         |opts, longest: Longest| HistogramOpts::from(opts).buckets(buckets(longest.wait));

@@ -1,81 +1,135 @@
-//! Pages for people. A page brings its style with it, loads nothing else and runs nothing.
+//! Pages for people, of any server. Their style, their icon and the program that keeps them fresh are
+//! files of the same address: a page loads nothing else, and has neither style nor program inside.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{DOCTYPE, Markup, html};
 
-/// The colours are those of the page of a sidecar, `src/admin/page/page.css`.
-const STYLE: &str = "\
-:root{color-scheme:light dark;--ground:light-dark(#f4f6f8,#0e1216);--panel:light-dark(#fff,#161b21);\
---ink:light-dark(#16202a,#e3e8ee);--soft:light-dark(#55616e,#9aa6b3);--line:light-dark(#d9dfe5,#2b333c);\
---faint:light-dark(#eceff2,#212830);--blue:light-dark(#0b5cad,#6ab0f3);--bad:light-dark(#b3261e,#ff8a80);\
---good:light-dark(#17713a,#4fc27a)}\
-html{font:14px/1.45 system-ui,sans-serif;background:var(--ground);color:var(--ink)}\
-body{margin:0 auto;max-width:100rem;padding:1rem clamp(.75rem,2vw,2rem) 3rem}\
-h1{font-size:1.15rem;margin:0 0 .5rem}h2{font-size:.95rem;margin:1.75rem 0 .4rem}\
-p{color:var(--soft);margin:.25rem 0}p.notice{white-space:pre-line}\
-table{border-collapse:collapse;width:100%;background:var(--panel);border:1px solid var(--line)}\
-th,td{text-align:left;padding:.32rem .75rem;border-bottom:1px solid var(--faint);vertical-align:top;\
-font-variant-numeric:tabular-nums}\
-td:first-child{overflow-wrap:anywhere}\
-th{font-weight:500;color:var(--soft);border-bottom-color:var(--line)}td.n,th.n{text-align:right}\
-meter{width:8rem;height:.8rem}.good{color:var(--good)}.bad{color:var(--bad)}\
-a{color:var(--blue);text-underline-offset:.2em}:focus-visible{outline:2px solid var(--blue)}\
-pre{white-space:pre-wrap;font-size:.92em;background:var(--panel);border:1px solid var(--line);\
-padding:.75rem;border-radius:.4rem}\
-code{font:.92em ui-monospace,monospace}";
-
-/// The headers of a page. They tell the browser to load nothing and to run nothing.
-pub const HEADERS: [(&str, &str); 2] = [
+/// The headers of a page and of its files. The browser loads and asks only this address.
+pub const HEADERS: [(&str, &str); 3] = [
     (
         "content-security-policy",
-        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+         img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     ),
     ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
 ];
 
-/// A page. The browser loads it again every `refresh` seconds.
+/// A file of a page.
+#[derive(Clone, Copy, Debug)]
+pub struct File {
+    /// Its name below `/page/`.
+    pub name: &'static str,
+    /// Its type, for `Content-Type`.
+    pub kind: &'static str,
+    /// What is in it.
+    pub body: &'static str,
+}
+
+/// The files that every page needs. Its server answers them below `/page/`.
+pub const FILES: [File; 3] = [
+    File {
+        name: "page.css",
+        kind: "text/css; charset=utf-8",
+        body: include_str!("page/page.css"),
+    },
+    File {
+        name: "icon.svg",
+        kind: "image/svg+xml",
+        body: include_str!("page/icon.svg"),
+    },
+    File {
+        name: "fresh.js",
+        kind: "text/javascript; charset=utf-8",
+        body: include_str!("page/fresh.js"),
+    },
+];
+
+/// A page that changes: the browser gets it again every `fresh` seconds. `None` is a page that stays
+/// as it is. `back` is where its title leads to.
 #[must_use]
-pub fn page(title: &str, version: &str, refresh: u32, body: &Markup) -> String {
+pub fn page(title: &str, version: &str, fresh: Option<u32>, back: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
-                meta http-equiv="refresh" content=(refresh);
                 meta name="viewport" content="width=device-width";
+                meta name="color-scheme" content="light dark";
                 title { (title) }
-                style { (PreEscaped(STYLE)) }
+                link rel="icon" href="/page/icon.svg" type="image/svg+xml";
+                link rel="stylesheet" href="/page/page.css";
+                @if fresh.is_some() { script type="module" src="/page/fresh.js" {} }
             }
             body {
-                h1 { (title) " " (version) }
-                (body)
+                a.skip href="#main" { "Skip to the content" }
+                header {
+                    h1 { (title) }
+                    p #about { (version) }
+                    nav aria-label="More" { a href=(back) { "Overview" } }
+                    @if fresh.is_some() { p #link.link role="status" {} }
+                }
+                main #main.written data-fresh=[fresh] { (body) }
             }
         }
     };
     page.into_string()
 }
 
-/// The other addresses, each with a word about it.
+/// A part of a page.
 #[must_use]
-pub fn places(places: &[(&str, &str)]) -> Markup {
+pub fn part(title: &str, body: &Markup) -> Markup {
     html! {
-        h2 { "More" }
-        table {
-            @for (path, about) in places {
-                tr {
-                    td { a href=(path) { code { (path) } } }
-                    td { (about) }
-                }
+        section.panel aria-label=(title) { h2 { (title) } (body) }
+    }
+}
+
+/// A table that scrolls sideways on a small screen, also by keyboard.
+#[must_use]
+pub fn table(about: &str, head: &Markup, rows: &Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(about) {
+            table {
+                caption.unseen { (about) }
+                thead { tr { (head) } }
+                tbody { (rows) }
             }
         }
     }
 }
 
-/// A bar that shows how much of the most is used.
+/// The head of a column of text.
+#[must_use]
+pub fn head(name: &str) -> Markup {
+    html! { th scope="col" { (name) } }
+}
+
+/// The head of a column of numbers.
+#[must_use]
+pub fn head_n(name: &str) -> Markup {
+    html! { th.n scope="col" { (name) } }
+}
+
+/// The other addresses, each with a word about it.
+#[must_use]
+pub fn places(places: &[(&str, &str)]) -> Markup {
+    let rows = html! {
+        @for (path, about) in places {
+            tr {
+                th scope="row" { a href=(path) { code { (path) } } }
+                td { (about) }
+            }
+        }
+    };
+    let head = html! { (head("address")) (head("what it has")) };
+    part("More", &table("Other addresses", &head, &rows))
+}
+
+/// A bar that shows how much of the most is used. The figures are beside it as text.
 #[must_use]
 pub fn bar(most: f64, used: f64) -> Markup {
     // A browser draws a bar of 0 as full.
     let most = most.max(f64::MIN_POSITIVE);
-    html! { meter max=(most) value=(used) {} }
+    html! { meter max=(most) value=(used) aria-hidden="true" {} }
 }
 
 #[cfg(test)]
@@ -85,7 +139,7 @@ mod tests {
     #[test]
     fn text_cannot_become_markup() {
         let body = html! { p title="\"><i>" { "<script>&" } };
-        let page = page("<b>", "1", 2, &body);
+        let page = page("<b>", "1", Some(2), "/", &body);
         assert!(page.contains("<title>&lt;b&gt;</title>"), "{page}");
         let body = "<p title=\"&quot;&gt;&lt;i&gt;\">&lt;script&gt;&amp;</p>";
         assert!(page.contains(body), "{page}");

@@ -77,6 +77,8 @@ pub enum What {
     Call,
     /// A limit.
     Limit,
+    /// A file of the page.
+    File,
 }
 
 impl ApiRefusal {

@@ -6,6 +6,8 @@ import { $, clock, draw, figure, make, millis, say } from './dom.js';
 const LEFT = 40;
 const FOOT = 16;
 const TOP = 6;
+/** How marks look that are not calm. */
+const LOOKS = { backend_down: 'bad', reload_refused: 'bad', pause: 'held', limit: 'held' };
 
 /** The values of a series, however long it is. */
 const of = (name) => (data) => data.series[name] ?? [];
@@ -230,8 +232,7 @@ export function timeline() {
     chart.marks.replaceChildren(
       ...marks.map((mark) => {
         const px = place(mark.at_unix_ms).toFixed(1);
-        const bad = ['backend_down', 'reload_refused'].includes(mark.kind);
-        const group = draw('g', { class: bad ? 'bad' : 'calm' });
+        const group = draw('g', { class: LOOKS[mark.kind] ?? 'calm' });
         const title = draw('title');
         title.textContent = `${clock(mark.at_unix_ms)} ${mark.text}`;
         group.append(title, draw('line', { x1: px, x2: px, y1: TOP, y2: low }), draw('path', { d: `M${px} ${TOP}l-4-6h8z` }));

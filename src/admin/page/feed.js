@@ -9,6 +9,8 @@ const SILENT_MS = 5000;
 const HIDDEN_MS = 2000;
 /** The longest line. */
 const LINE_MAX = 4 << 20;
+/** An answer that was asked for when the page was loaded is not used later. */
+const EARLY_MS = 3000;
 const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000];
 
 /** The server wants a token, or another one. */
@@ -20,16 +22,38 @@ export const token = {
   drop: () => sessionStorage.removeItem(KEPT),
 };
 
-/** Asks a path. `x-tidegate-page` tells the server to leave out the browser's own dialog. */
-export async function ask(path, of = {}) {
+/** A request. `x-tidegate-page` tells the server to leave out the browser's own dialog. */
+function request(path, of = {}) {
   const headers = { 'x-tidegate-page': '1', ...of.headers };
   const kept = token.get();
   if (kept) headers.authorization = `Bearer ${kept}`;
-  const answer = await fetch(path, { cache: 'no-store', credentials: 'omit', ...of, headers });
+  return fetch(path, { cache: 'no-store', credentials: 'omit', ...of, headers });
+}
+
+/** What a page shows first is asked for at once, while its other scripts are still under way. */
+const first = new Map();
+if (!document.hidden) {
+  for (const path of ['/v1/now', '/v1/series?span=10m']) {
+    const stop = new AbortController();
+    const answer = request(path, { signal: stop.signal });
+    // A failure is seen where the answer is used.
+    answer.catch(() => {});
+    first.set(path, { answer, stop });
+  }
+}
+
+/** Asks a path. */
+export async function ask(path, of = {}) {
+  const early = performance.now() < EARLY_MS ? first.get(path) : null;
+  first.delete(path);
+  if (early) of.signal?.addEventListener('abort', () => early.stop.abort());
+  const answer = await (early?.answer ?? request(path, of));
   if (answer.status === 401) throw new NoToken();
   if (!answer.ok) {
     const body = await answer.json().catch(() => ({}));
-    throw new Error(body.reason || body.error || `the server answers ${answer.status}`);
+    const error = new Error(body.reason || body.error || `the server answers ${answer.status}`);
+    error.field = body.field;
+    throw error;
   }
   return answer;
 }

@@ -1,5 +1,6 @@
 // Starts the page: signs in, gets the state and the history, then follows the stream.
 
+import { acts } from './acts.js';
 import { add_point, timeline } from './chart.js';
 import { $, clock, facts, make, millis, say, seconds } from './dom.js';
 import { NoToken, follow, json, token } from './feed.js';
@@ -15,6 +16,7 @@ let limit = null;
 let refresh = null;
 
 const show_now = parts(explain);
+const show_acts = acts(sign_in);
 const charts = timeline();
 
 /** Says the sentence to a screen reader: when its reason changes, and else rarely. */
@@ -35,6 +37,7 @@ const speak = (() => {
 function take(of) {
   now = of;
   show_now(of);
+  show_acts(of);
   speak(of);
   document.title = of.queue.waiting ? `(${of.queue.waiting}) Tidegate` : 'Tidegate';
   pick_limits(of.limits);
@@ -68,12 +71,16 @@ async function get_series(signal) {
   const got = await json(`/v1/series?span=${asked}`, { signal });
   if (asked !== span) return;
   data = got;
+}
+
+async function show_series() {
+  await get_series();
   charts.show(data);
 }
 
 $('spans').addEventListener('change', (event) => {
   span = event.target.value;
-  get_series().catch(failed);
+  show_series().catch(failed);
 });
 
 function failed(error) {
@@ -89,7 +96,8 @@ const feed = follow({
     $('leave').hidden = !token.get();
     take(state);
     charts.show(data);
-    performance.mark('history');
+    // The next task after a frame: it is painted.
+    requestAnimationFrame(() => setTimeout(() => performance.mark('history')));
   },
   line({ now: state, point, marks }) {
     take(state);
@@ -102,7 +110,7 @@ const feed = follow({
       // A longer span has a new step only each 10 or 60 s.
       refresh = setTimeout(() => {
         refresh = null;
-        if (data.step_seconds > 1 && !document.hidden) get_series().catch(failed);
+        if (data.step_seconds > 1 && !document.hidden) show_series().catch(failed);
       }, data.step_seconds * 1000);
     }
   },

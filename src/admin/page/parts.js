@@ -63,13 +63,6 @@ function rows_of(place, caption, name, empty) {
   );
 }
 
-/** A link to what to do, if it is one that may be followed; else its text. */
-function advice(cell, link) {
-  if (!link) return '';
-  if (!/^(https?:\/\/|\/)/.test(link)) return link;
-  if (cell.firstChild?.getAttribute?.('href') !== link) cell.replaceChildren(make('a', { href: link, rel: 'noreferrer' }, link.split('#').pop()));
-}
-
 /** Makes the parts; the result shows a state, as `/v1/now` gives it. `explain` opens one call. */
 export function parts(explain) {
   const limits = table(
@@ -130,9 +123,14 @@ export function parts(explain) {
     $('refusals'),
     'Refusals by reason',
     [
-      { head: 'Reason', cell: (it) => it.reason },
+      {
+        head: 'Reason',
+        cell: (it, cell) => {
+          if (!cell.firstChild) cell.append(make('a', { href: `/errors#${encodeURIComponent(it.reason)}` }, it.reason));
+        },
+      },
       { head: 'calls', number: true, cell: (it) => figure(it.count) },
-      { head: 'what to do', cell: (it, cell) => advice(cell, it.link) },
+      { head: 'what to do', cell: (it, cell) => sentence(cell, it.what_to_do) },
     ],
     (it) => it.reason,
     'No call was refused in the last hour.',
@@ -158,16 +156,6 @@ export function parts(explain) {
 function notices(now) {
   const list = [];
   if (!now.ready.ok) list.push(['bad', `Not ready: ${now.ready.why}`]);
-  const { pause } = now;
-  if (pause && pause.state !== 'running') {
-    const until = pause.ends_unix_ms ? ` until ${clock(pause.ends_unix_ms)}` : '';
-    const share = pause.state === 'ramping' ? `, limits are at ${Math.round((pause.share ?? 0) * 100)} %` : '';
-    const by = pause.author ? `, by ${pause.author}` : '';
-    list.push(['held', `${pause.state === 'paused' ? 'Paused' : 'Ramp'}${until}${share}${by}${pause.why ? `: ${pause.why}` : ''}`]);
-  }
-  for (const it of now.overrides ?? []) {
-    list.push(['held', `${it.limit} is ${figure(it.value)} until ${clock(it.ends_unix_ms)}, by ${it.author}${it.why ? `: ${it.why}` : ''}`]);
-  }
   if (now.reload && !now.reload.taken) {
     list.push(['bad', `The reload at ${clock(now.reload.at_unix_ms)} was refused:\n${(now.reload.mistakes ?? []).join('\n')}`]);
   }

@@ -6,13 +6,15 @@ use tidegate_limits::scheduler::QueueNow;
 
 use crate::admin::{BackendActing, BackendNow, BackendState, LimitNow};
 
-/// How many wait, for how long, for which limit, and when the next leaves.
+/// How many wait, for how long, for which limit, and when the next leaves and all have left.
 pub(super) fn sentence(
     queue: &QueueNow,
+    held: &BTreeMap<&str, usize>,
     limits: &[LimitNow],
     backends: &[BackendNow],
     pause: Option<&BackendState>,
     in_flight: usize,
+    all_left: Option<f64>,
 ) -> String {
     let waiting = queue.waiting + queue.at_door;
     let paused = pause.filter(|it| it.state == BackendActing::Paused);
@@ -38,13 +40,7 @@ pub(super) fn sentence(
         let (name, address) = (down.name, &down.address);
         return format!("{begin}, because backend.{name} ({address}) accepts no connection");
     }
-    let mut held: BTreeMap<&str, usize> = BTreeMap::new();
-    for row in &queue.functions {
-        if let Some(limit) = &row.held_by {
-            *held.entry(limit).or_default() += row.waiting;
-        }
-    }
-    let Some((name, _)) = held.into_iter().max_by_key(|&(_, calls)| calls) else {
+    let Some((&name, _)) = held.iter().max_by_key(|&(_, calls)| calls) else {
         return format!("{begin}, until their turn comes");
     };
     let Some(limit) = limits.iter().find(|limit| limit.name == name) else {
@@ -59,9 +55,17 @@ pub(super) fn sentence(
     let next = match (limit.open, limit.opens_in_seconds) {
         (true, _) => String::new(),
         (false, Some(seconds)) => format!("; the next leaves in {seconds:.1} s"),
-        (false, None) => "; the next leaves when a call ends".to_owned(),
+        (false, None) if limit.kind == "outstanding" => {
+            "; the next leaves when a call ends".to_owned()
+        }
+        (false, None) => String::new(),
     };
-    format!("{begin}, {why}{next}")
+    let all = match (all_left, next.is_empty()) {
+        (None, _) => String::new(),
+        (Some(seconds), true) => format!("; all have left in {seconds:.1} s"),
+        (Some(seconds), false) => format!(", all have left in {seconds:.1} s"),
+    };
+    format!("{begin}, {why}{next}{all}")
 }
 
 /// A whole number without a point, any other with one digit after it.
@@ -79,6 +83,24 @@ mod tests {
     use tidegate_limits::scheduler::FunctionNow;
 
     use super::*;
+
+    fn say(
+        queue: &QueueNow,
+        limits: &[LimitNow],
+        backends: &[BackendNow],
+        pause: Option<&BackendState>,
+        in_flight: usize,
+    ) -> String {
+        sentence(
+            queue,
+            &super::super::held(queue),
+            limits,
+            backends,
+            pause,
+            in_flight,
+            None,
+        )
+    }
 
     fn queue(waiting: usize) -> QueueNow {
         QueueNow {
@@ -114,14 +136,40 @@ mod tests {
     #[test]
     fn the_sentence_names_the_limit_its_use_and_the_next_start() {
         assert_eq!(
-            sentence(&queue(12), &[total(Some(0.31))], &[], None, 5),
+            say(&queue(12), &[total(Some(0.31))], &[], None, 5),
             "12 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves in \
              0.3 s"
         );
         assert_eq!(
-            sentence(&queue(1), &[total(None)], &[], None, 5),
+            say(
+                &queue(1),
+                &[LimitNow {
+                    kind: "outstanding",
+                    ..total(None)
+                }],
+                &[],
+                None,
+                5
+            ),
             "1 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves when \
              a call ends"
+        );
+        assert_eq!(
+            {
+                let queue = queue(12);
+                let held = super::super::held(&queue);
+                sentence(
+                    &queue,
+                    &held,
+                    &[total(Some(0.31))],
+                    &[],
+                    None,
+                    5,
+                    Some(0.42),
+                )
+            },
+            "12 waiting, oldest 4.1 s, because `total` is used up (30 of 30); the next leaves in \
+             0.3 s, all have left in 0.4 s"
         );
         let (used, allowed) = (0.0, 0.0);
         let nothing = LimitNow {
@@ -129,13 +177,13 @@ mod tests {
             allowed,
             ..total(None)
         };
-        let told = sentence(&queue(1), &[nothing], &[], None, 0);
+        let told = say(&queue(1), &[nothing], &[], None, 0);
         assert!(
             told.contains("because `total` allows nothing now"),
             "{told}"
         );
         assert_eq!(
-            sentence(&queue(0), &[], &[], None, 2),
+            say(&queue(0), &[], &[], None, 2),
             "nothing waits; 2 in flight"
         );
     }
@@ -153,17 +201,20 @@ mod tests {
             extend_deadlines: false,
             survives_restart: true,
         };
-        let told = |waiting| sentence(&queue(waiting), &[total(None)], &[], Some(&pause), 5);
+        let paused = |waiting| say(&queue(waiting), &[total(None)], &[], Some(&pause), 5);
         assert_eq!(
-            told(12),
+            paused(12),
             "12 waiting, oldest 4.1 s, because the backend is paused (re-IPL); 5 in flight"
         );
-        assert_eq!(told(0), "the backend is paused; nothing waits; 5 in flight");
+        assert_eq!(
+            paused(0),
+            "the backend is paused; nothing waits; 5 in flight"
+        );
         let ramp = BackendState {
             state: BackendActing::Ramping,
             ..pause.clone()
         };
-        let told = sentence(&queue(12), &[total(None)], &[], Some(&ramp), 5);
+        let told = say(&queue(12), &[total(None)], &[], Some(&ramp), 5);
         assert!(told.contains("because `total` is used up"), "{told}");
     }
 
@@ -178,7 +229,7 @@ mod tests {
             failures_1h: 0,
         };
         assert_eq!(
-            sentence(&queue(3), &[total(None)], &[backend], None, 0),
+            say(&queue(3), &[total(None)], &[backend], None, 0),
             "3 waiting, oldest 4.1 s, because backend.socket (127.0.0.1:35000) accepts no \
              connection"
         );

@@ -1,66 +1,93 @@
-//! The address of a sidecar as people give it: an IP address or a host name, with a port.
+//! The address of a sidecar as people give it: an IP address or a host name, with a port; or a
+//! socket file.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::str::FromStr;
+
+use crate::call::listener::socket_path;
 
 /// The longest name that DNS has.   bytes
 const NAME_MAX: usize = 253;
 
-/// An IP address or a host name, with a port.
+/// An IP address or a host name, with a port; or a socket file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    host: Host,
-    port: u16,
-}
+pub struct Address(Place);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Host {
-    Ip(IpAddr),
-    Name(Box<str>),
+enum Place {
+    Ip(SocketAddr),
+    Name(Box<str>, u16),
+    File(Box<Path>),
 }
 
 impl Address {
     /// The host name; none for an IP address.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        match &self.host {
-            Host::Ip(_) => None,
-            Host::Name(name) => Some(name),
+        match &self.0 {
+            Place::Name(name, _) => Some(name),
+            Place::Ip(_) | Place::File(_) => None,
         }
     }
 
-    /// Every socket address that it leads to.
+    /// The socket file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match &self.0 {
+            Place::File(path) => Some(path),
+            Place::Ip(_) | Place::Name(..) => None,
+        }
+    }
+
+    /// What `Host` has.
+    pub(super) fn host(&self) -> String {
+        match &self.0 {
+            Place::File(_) => "localhost".to_owned(),
+            Place::Ip(_) | Place::Name(..) => self.to_string(),
+        }
+    }
+
+    /// Every socket address that it leads to; none of a file.
     ///
     /// # Errors
     /// If the system cannot resolve the host name.
     pub(super) async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
-        match &self.host {
-            Host::Ip(ip) => Ok(vec![SocketAddr::new(*ip, self.port)]),
-            Host::Name(name) => Ok(tokio::net::lookup_host((&**name, self.port))
-                .await?
-                .collect()),
+        match &self.0 {
+            Place::Ip(address) => Ok(vec![*address]),
+            Place::Name(name, port) => {
+                Ok(tokio::net::lookup_host((&**name, *port)).await?.collect())
+            }
+            Place::File(_) => Ok(Vec::new()),
         }
     }
 
     /// The same, where a wildcard address is reached on loopback.
     #[must_use]
     pub fn reachable(self) -> Self {
-        let host = match self.host {
-            Host::Ip(IpAddr::V4(ip)) if ip.is_unspecified() => Host::Ip(Ipv4Addr::LOCALHOST.into()),
-            Host::Ip(IpAddr::V6(ip)) if ip.is_unspecified() => Host::Ip(Ipv6Addr::LOCALHOST.into()),
-            host => host,
+        let Place::Ip(mut address) = self.0 else {
+            return self;
         };
-        Self { host, ..self }
+        if address.ip().is_unspecified() {
+            address.set_ip(match address.ip() {
+                IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        Self(Place::Ip(address))
     }
 }
 
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
-        Self {
-            host: Host::Ip(address.ip()),
-            port: address.port(),
-        }
+        Self(Place::Ip(address))
+    }
+}
+
+impl From<&Path> for Address {
+    fn from(file: &Path) -> Self {
+        Self(Place::File(file.into()))
     }
 }
 
@@ -69,6 +96,11 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let given = text.trim();
+        if let Some(path) = given.strip_prefix("unix:") {
+            let path = socket_path(path)
+                .map_err(|mistake| format!("{}; {}", mistake.message, mistake.cure))?;
+            return Ok(path.into());
+        }
         if has_scheme(given, "https://") {
             return Err(
                 "the admin address has no TLS; use http://HOST:PORT, or a tunnel such as `ssh -L`"
@@ -102,8 +134,7 @@ impl FromStr for Address {
                     .to_owned(),
             );
         }
-        let host = Host::Name(host.into());
-        Ok(Self { host, port })
+        Ok(Self(Place::Name(host.into(), port)))
     }
 }
 
@@ -112,12 +143,12 @@ fn has_scheme(text: &str, scheme: &str) -> bool {
     start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
 }
 
-/// As `Host` has it.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Ip(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        match &self.0 {
+            Place::Ip(address) => write!(f, "{address}"),
+            Place::Name(name, port) => write!(f, "{name}:{port}"),
+            Place::File(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
@@ -145,6 +176,11 @@ mod tests {
         check("gate.example:9180", Ok("gate.example:9180"));
         check("HTTP://gate-1:80/", Ok("gate-1:80"));
         check("http://[::1]:9180", Ok("[::1]:9180"));
+        check(
+            "unix:/run/tidegate/admin.sock",
+            Ok("unix:/run/tidegate/admin.sock"),
+        );
+        check("unix:run/admin.sock", Err("whole path"));
         check("gate.example", Err("gate.example:9180"));
         check("https://gate.example:9180", Err("no TLS"));
         check("::1:9180", Err("brackets"));

@@ -54,6 +54,19 @@ impl Look {
         }
     }
 
+    /// Who did something and why, to be appended; nothing where neither is known.
+    pub(super) fn reason(self, act: &Value) -> String {
+        let text = |name: &str| act[name].as_str().filter(|text| !text.is_empty());
+        match (text("why"), text("author")) {
+            (Some(why), Some(author)) => {
+                format!(": {} (by {})", self.clean(why), self.clean(author))
+            }
+            (Some(why), None) => format!(": {}", self.clean(why)),
+            (None, Some(author)) => format!(", by {}", self.clean(author)),
+            (None, None) => String::new(),
+        }
+    }
+
     /// A bar that is filled to this share.
     pub(super) fn bar(self, share: f64, width: usize) -> String {
         let full = (share.clamp(0.0, 1.0) * width as f64).round() as usize;

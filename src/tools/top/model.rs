@@ -2,97 +2,15 @@
 //! a terminal.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
 
 use serde_json::Value;
 
+use super::history::Answers;
 use super::look::Look;
 use super::panes::{Column, Pane};
 
-/// The seconds of the queue that are kept: what `/v1/series` gives for its shortest span.
-const HISTORY_MAX: usize = 600;
 /// The longest filter.   characters
 const FILTER_MAX: usize = 64;
-
-/// The calls that waited in each second.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
-    /// The oldest first; none where no answer came.
-    points: VecDeque<Option<f64>>,
-    /// The second of the last point, since 1970.
-    last: u64,
-}
-
-impl History {
-    /// Takes the answer of `/v1/series`. Points of more than a second fill all their seconds.
-    pub fn load(&mut self, series: &Value) {
-        let Some(waiting) = series["series"]["waiting"].as_array() else {
-            return;
-        };
-        let step = series["step_seconds"].as_u64().unwrap_or(1).clamp(1, 60);
-        let start = series["start_unix_ms"].as_u64().unwrap_or_default() / 1000;
-        self.points.clear();
-        let points = waiting.len().min(HISTORY_MAX);
-        for point in &waiting[waiting.len() - points..] {
-            self.points
-                .extend((0..step).map(|_| point.as_f64()).take(step as usize));
-        }
-        self.forget();
-        self.last = (start + waiting.len() as u64 * step).saturating_sub(1);
-    }
-
-    /// Adds the calls that wait now.
-    pub fn add(&mut self, at_unix_ms: u64, waiting: Option<f64>) {
-        let second = at_unix_ms / 1000;
-        // The sidecar's clock was set back: what came before has no place in time.
-        if second.saturating_add(HISTORY_MAX as u64) < self.last {
-            self.points.clear();
-        }
-        if second <= self.last
-            && let Some(last) = self.points.back_mut()
-        {
-            *last = match (*last, waiting) {
-                (Some(before), Some(now)) => Some(before.max(now)),
-                (before, now) => now.or(before),
-            };
-            return;
-        }
-        let missed = second.saturating_sub(self.last + 1).min(HISTORY_MAX as u64);
-        if !self.points.is_empty() {
-            self.points.extend((0..missed).map(|_| None));
-        }
-        self.points.push_back(waiting);
-        self.last = second;
-        self.forget();
-    }
-
-    fn forget(&mut self) {
-        let surplus = self.points.len().saturating_sub(HISTORY_MAX);
-        self.points.drain(..surplus);
-    }
-
-    /// The largest value of each of `columns` equal spans, the newest last. Spans begin at whole
-    /// multiples of their length, so a bar keeps its height while it moves to the left.
-    pub(super) fn columns(&self, columns: usize) -> Vec<Option<f64>> {
-        let span = HISTORY_MAX.div_ceil(columns.max(1)) as u64;
-        let newest = self.last / span;
-        let mut all = vec![None; columns];
-        for (age, point) in self.points.iter().rev().enumerate() {
-            let Some(second) = self.last.checked_sub(age as u64) else {
-                break;
-            };
-            let back = (newest - second / span) as usize;
-            if let Some(column) = columns.checked_sub(1 + back) {
-                let column: &mut Option<f64> = &mut all[column];
-                *column = match (*column, *point) {
-                    (Some(a), Some(b)) => Some(a.max(b)),
-                    (a, b) => a.or(b),
-                };
-            }
-        }
-        all
-    }
-}
 
 /// A sidecar that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,13 +21,13 @@ pub struct Trouble {
     pub why: String,
 }
 
-/// What came from the sidecar.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answers {
-    /// The last answer of `/v1/now`.
-    pub now: Value,
-    /// The queue of the last ten minutes.
-    pub history: History,
+/// A chart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chart {
+    /// The calls that waited.
+    Waiting,
+    /// The use of a limit.
+    Limit,
 }
 
 /// What the user looks at.
@@ -127,6 +45,12 @@ pub struct Model {
     pub printed: bool,
     /// How far the sidecar's clock is ahead.   ms
     ahead: i64,
+    /// The chart where there is room for one.
+    pub(super) chart: Chart,
+    /// The limit whose use is shown.
+    pub(super) limit: Option<String>,
+    /// The user chose it. Otherwise it is the one that most calls wait for.
+    limit_is_chosen: bool,
     answers: Answers,
     frozen: Option<Box<Answers>>,
     pub(super) pane: Pane,
@@ -168,6 +92,9 @@ impl Model {
             look,
             printed: false,
             ahead: 0,
+            chart: Chart::Waiting,
+            limit: None,
+            limit_is_chosen: false,
             answers: Answers::default(),
             frozen: None,
             pane: Pane::Functions,
@@ -190,10 +117,10 @@ impl Model {
             Ok(now) => {
                 let at = now["at_unix_ms"].as_u64().unwrap_or(self.clock_unix_ms);
                 self.ahead = at.wrapping_sub(self.clock_unix_ms).cast_signed();
-                let waiting = now["queue"]["waiting"].as_f64();
-                self.answers.history.add(at, waiting);
+                self.answers.history.add(&now, at);
                 self.answers.now = now;
                 self.trouble = None;
+                self.choose_limit();
             }
             Err(why) => {
                 let since = self.trouble.take().map(|trouble| trouble.since_unix_ms);
@@ -203,6 +130,42 @@ impl Model {
                 });
             }
         }
+    }
+
+    /// Takes a line of `/v1/stream`.
+    pub fn take_frame(&mut self, mut frame: Value) {
+        self.take(Ok(frame["now"].take()));
+        self.answers.history.refine(&frame);
+    }
+
+    /// The limit that most calls wait for, unless the user chose one. Without such a limit, the one
+    /// before is kept.
+    fn choose_limit(&mut self) {
+        let limits = self.answers.now["limits"].as_array();
+        let limits = limits.map_or(&[][..], Vec::as_slice);
+        let is_there = limits
+            .iter()
+            .any(|it| it["name"].as_str() == self.limit.as_deref());
+        if is_there && self.limit_is_chosen {
+            return;
+        }
+        self.limit_is_chosen = false;
+        let waiting = |limit: &Value| limit["waiting"].as_u64().unwrap_or_default();
+        let holds = |limit: &&Value| limit["open"] == false && waiting(limit) > 0;
+        // The first of several that are equal.
+        let most = limits
+            .iter()
+            .rev()
+            .filter(holds)
+            .max_by_key(|it| waiting(it));
+        let total = || limits.iter().find(|it| it["name"] == "total");
+        let next = match (most, is_there) {
+            (None, true) => return,
+            (most, _) => most.or_else(total).or(limits.first()),
+        };
+        self.limit = next
+            .and_then(|it| it["name"].as_str())
+            .map(ToOwned::to_owned);
     }
 
     /// The time on the sidecar's clock, which may be another than here.
@@ -221,7 +184,7 @@ impl Model {
 
     /// The rows of a pane that contain the filter, in their order.
     pub(super) fn rows(&self, pane: Pane) -> Vec<Value> {
-        let mut rows = pane.rows(&self.shown().now, self.sidecar_unix_ms());
+        let mut rows = pane.rows(self.shown(), self.sidecar_unix_ms(), self.look);
         if !self.filter.is_empty() {
             let wanted = self.filter.to_lowercase();
             let texts = pane.columns().iter().filter(|it| it.figure.is_none());
@@ -278,13 +241,26 @@ impl Model {
                 let next = self.sorted[pane].map_or(0, |column| column + 1);
                 self.sorted[pane] = (next < self.pane.columns().len()).then_some(next);
             }
+            Key::Letter('c') => {
+                self.chart = match self.chart {
+                    Chart::Waiting => Chart::Limit,
+                    Chart::Limit => Chart::Waiting,
+                };
+            }
             Key::Escape => self.filter.clear(),
             Key::Next => self.pane = self.pane.beside(1),
             Key::Previous => self.pane = self.pane.beside(Pane::ALL.len() - 1),
             Key::Move(rows) => {
-                let last = self.rows(self.pane).len().saturating_sub(1);
+                let Some(last) = self.rows(self.pane).len().checked_sub(1) else {
+                    return true;
+                };
                 let chosen = self.chosen[pane].min(last);
                 self.chosen[pane] = chosen.saturating_add_signed(rows).min(last);
+                if self.pane == Pane::Limits {
+                    let limit = self.rows(self.pane).swap_remove(self.chosen[pane]);
+                    self.limit = limit["name"].as_str().map(ToOwned::to_owned);
+                    self.limit_is_chosen = true;
+                }
             }
             Key::Letter(_) | Key::Enter | Key::Erase => {}
         }
@@ -305,28 +281,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn the_queue_over_time_keeps_gaps_and_ten_minutes() {
-        let mut history = History::default();
-        let series = json!({"step_seconds": 1, "start_unix_ms": 1_000_000,
-            "series": {"waiting": [1, null, 3]}});
-        history.load(&series);
-        assert_eq!(history.columns(600)[597..], [Some(1.0), None, Some(3.0)]);
-        history.add(1_002_900, Some(9.0));
-        history.add(1_005_000, Some(2.0));
-        assert_eq!(
-            history.columns(600)[594..],
-            [Some(1.0), None, Some(9.0), None, None, Some(2.0)]
-        );
-        assert_eq!(history.columns(1), [Some(9.0)]);
-        history.add(u64::MAX, Some(4.0));
-        assert!(history.points.len() <= HISTORY_MAX);
-        history.add(u64::MAX - 2000, Some(1.0));
-        assert_eq!(history.points.back(), Some(&Some(4.0)), "the same second");
-        history.add(5, Some(1.0));
-        assert_eq!(history.points, [Some(1.0)], "a clock that was set back");
-    }
 
     #[test]
     fn a_frozen_screen_keeps_what_it_shows_and_goes_on_with_the_newest() {
@@ -388,6 +342,43 @@ mod tests {
             {"function": "image_query", "waiting": 7},
         ]})));
         model
+    }
+
+    #[test]
+    fn the_limit_that_most_calls_wait_for_is_shown_until_the_user_chooses_another() {
+        let look = Look {
+            ascii: true,
+            colours: false,
+        };
+        let mut model = Model::new("127.0.0.1:9180".to_owned(), look);
+        let now = |of_total: u64, of_list: u64| {
+            let limit = |name: &str, waiting: u64| json!({"name": name, "waiting": waiting, "open": waiting == 0});
+            let limits = [
+                limit("workers", 0),
+                limit("total", of_total),
+                limit("list", of_list),
+            ];
+            Ok(json!({"limits": limits}))
+        };
+        let check = |model: &mut Model, answer, expected: &str| {
+            model.take(answer);
+            assert_eq!(model.limit.as_deref(), Some(expected));
+        };
+        check(&mut model, now(0, 0), "total");
+        check(&mut model, now(2, 3), "list");
+        check(&mut model, now(3, 3), "total");
+        check(&mut model, now(0, 0), "total");
+        model.pane = Pane::Limits;
+        model.press(Key::Move(2));
+        check(&mut model, now(9, 0), "list");
+        check(
+            &mut model,
+            Ok(json!({"limits": [{"name": "total"}]})),
+            "total",
+        );
+        model.take(Ok(json!({"limits": []})));
+        model.press(Key::Move(1));
+        assert_eq!(model.limit, None);
     }
 
     fn names(model: &Model) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::history::Answers;
 use super::look::{Look, figure, length, time_of_day, wait};
 
 /// A table.
@@ -198,7 +199,8 @@ impl Pane {
     }
 
     /// The rows of an answer, in the order of the sidecar.
-    pub(super) fn rows(self, now: &Value, clock_unix_ms: u64) -> Vec<Value> {
+    pub(super) fn rows(self, answers: &Answers, clock_unix_ms: u64, look: Look) -> Vec<Value> {
+        let now = &answers.now;
         let of = |name: &str| now[name].as_array().cloned().unwrap_or_default();
         match self {
             Self::Limits => of("limits"),
@@ -218,27 +220,31 @@ impl Pane {
                 }
                 rows
             }
-            Self::Events => events(now, clock_unix_ms),
+            Self::Events => events(answers, clock_unix_ms, look),
         }
     }
 }
 
 /// What else is to be known: mistakes of a refused config, limits that were set for a while,
-/// refusals, and notices.
-fn events(now: &Value, clock_unix_ms: u64) -> Vec<Value> {
+/// notices, refusals, and what happened, the latest first.
+fn events(answers: &Answers, clock_unix_ms: u64, look: Look) -> Vec<Value> {
+    let now = &answers.now;
     let of = |name: &str| now[name].as_array().into_iter().flatten();
     let mut rows = Vec::new();
     for mistake in now["reload"]["mistakes"].as_array().into_iter().flatten() {
         rows.push(json!({"what": "mistake in the config", "text": mistake}));
     }
     for set in of("overrides") {
-        let word = |name: &str| set[name].as_str().unwrap_or("-");
+        let limit = set["limit"].as_str().unwrap_or("-");
         let left = set["ends_unix_ms"].as_u64().unwrap_or_default();
         let left = length(left.saturating_sub(clock_unix_ms) as f64 / 1000.0);
         rows.push(json!({
-            "what": format!("limit {} is {}", word("limit"), set["value"]),
-            "text": format!("for {left} more, by {}: {}", word("author"), word("why")),
+            "what": format!("limit {limit} is {}", set["value"]),
+            "text": format!("for {left} more{}", look.reason(set)),
         }));
+    }
+    for notice in of("notices") {
+        rows.push(json!({"what": "notice", "text": notice}));
     }
     for refusal in of("refusals_1h") {
         let reason = refusal["reason"].as_str().unwrap_or("-");
@@ -247,8 +253,10 @@ fn events(now: &Value, clock_unix_ms: u64) -> Vec<Value> {
             "text": refusal["link"],
         }));
     }
-    for notice in of("notices") {
-        rows.push(json!({"what": "notice", "text": notice}));
+    for mark in answers.history.marks.iter().rev() {
+        let at = time_of_day(mark.at_unix_ms);
+        let what = format!("{at}, {}", mark.kind.replace('_', " "));
+        rows.push(json!({"what": what, "text": mark.text}));
     }
     rows
 }

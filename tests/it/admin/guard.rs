@@ -76,6 +76,29 @@ async fn a_page_of_another_origin_reads_nothing() {
 }
 
 #[tokio::test]
+async fn a_page_of_another_origin_does_nothing() {
+    let served = Served::start(None).await;
+    let host = served.address;
+    for (method, path) in [
+        ("POST", "/v1/backend/pause"),
+        ("POST", "/v1/backend/resume"),
+        ("POST", "/v1/limits/total"),
+        ("DELETE", "/v1/limits/total"),
+    ] {
+        for headers in [
+            "Origin: http://evil.example\r\n",
+            "Origin: null\r\n",
+            "Origin: http://127.0.0.1:1\r\n",
+            "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: empty\r\n",
+            "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n",
+        ] {
+            let headers = format!("Host: {host}\r\n{headers}");
+            served.send(method, path, &headers).await.is(403);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_probe_by_address_is_answered_whatever_it_says_of_its_host() {
     for token in [None, Some("s3cret")] {
         let served = Served::start(token).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Html, IntoResponse, Redirect, Response};
@@ -76,12 +76,13 @@ pub fn router(shown: Shown) -> Router {
         .route("/v1/leases", get(leases))
         .route("/v1/config", get(config))
         .route("/metrics", get(metrics))
+        .route("/page/{file}", get(file))
         .layer(bounded)
         .layer(from_fn_with_state(hosts, only_from_here))
         // Probes are answered whatever `Host` is: they show only whether this server is ready.
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
+        .fallback(nothing)
         .layer(SetResponseHeaderLayer::overriding(
             header::CACHE_CONTROL,
             HeaderValue::from_static("no-store"),
@@ -167,6 +168,21 @@ async fn resources(State(shown): State<Shown>, Query(which): Query<Which>) -> Re
         Some(html) => as_page(html),
         None => (StatusCode::NOT_FOUND, "there is no such resource\n").into_response(),
     }
+}
+
+/// A file of the page.
+async fn file(Path(name): Path<String>) -> Response {
+    match page::FILES.iter().find(|file| file.name == name) {
+        Some(file) => {
+            let kind = [(header::CONTENT_TYPE, file.kind)];
+            (page::HEADERS, kind, file.body).into_response()
+        }
+        None => nothing().await.into_response(),
+    }
+}
+
+async fn nothing() -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "there is nothing here\n")
 }
 
 fn as_page(html: String) -> Response {

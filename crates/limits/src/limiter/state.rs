@@ -1,8 +1,10 @@
 //! The state of a limit, by its kind, and what a call has drawn from it.
 
+use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::level::{BucketLimit, Level, Taken};
+use crate::bucket::TokenCount;
 use crate::call::{Call, Cost};
 use crate::policy::{Limit, WindowStamp};
 use crate::time::Timestamp;
@@ -42,6 +44,27 @@ impl State {
         }
     }
 
+    /// When it opens for a call with this drawn before it, where `max` is the maximum.
+    pub(super) fn opening(&self, from: Timestamp, call: &Call, max: u32, ahead: u64) -> Opening {
+        if max == 0 {
+            return Opening::Unknown;
+        }
+        match self {
+            Self::Outstanding(outstanding) => {
+                let opens = outstanding.opens(from, max, ahead);
+                opens.map_or(Opening::Unknown, Opening::At)
+            }
+            Self::Window(window) => match window.opens_behind(from, max, ahead, call.cost) {
+                Ok(at) => Opening::At(at),
+                Err((behind, then)) => Opening::After { behind, then },
+            },
+            Self::Paced(level) => {
+                let ahead = TokenCount::from_micros(ahead).tokens();
+                Opening::At(from + level.limiter().wait_behind(from, ahead, call.tokens))
+            }
+        }
+    }
+
     /// Nothing is drawn that only the end of a call brings back.
     pub(super) fn is_at_rest(&self) -> bool {
         match self {
@@ -55,7 +78,7 @@ impl State {
     pub(super) fn take(&mut self, now: Timestamp, call: &Call) -> Stake {
         match self {
             Self::Outstanding(outstanding) => {
-                outstanding.in_use += 1;
+                outstanding.take(now);
                 Stake::Slot
             }
             Self::Window(window) => {
@@ -86,7 +109,10 @@ impl State {
 
     pub(super) fn undraw(&mut self, now: Timestamp, stake: Stake) {
         match (self, stake) {
-            (Self::Outstanding(outstanding), Stake::Slot) => outstanding.in_use -= 1,
+            (Self::Outstanding(outstanding), Stake::Slot) => {
+                outstanding.in_use -= 1;
+                outstanding.forget_begun();
+            }
             (Self::Window(window), Stake::Reserved(cost)) => {
                 window.reserved -= u64::from(cost.get());
             }
@@ -113,6 +139,17 @@ impl State {
             (state, _) => state.take(now, call),
         }
     }
+}
+
+/// When a limit opens for a call, as far as its state shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// At this moment.
+    At(Timestamp),
+    /// `then` after the departure of a call that has `behind` drawn before it, and waits itself.
+    After { behind: u64, then: Duration },
+    /// It is closed, or nothing was measured.
+    Unknown,
 }
 
 /// The departures of a call in flight so far, by what counts as one.
@@ -151,6 +188,30 @@ pub(super) struct Outstanding {
     pub(super) in_use: u32,
     /// Running mean of how long slots were held; `None` until one came back.
     mean_hold: Option<Duration>,
+    holds: Holds,
+    /// When the calls in flight began, about: as many of the latest as there are in flight.
+    begun: VecDeque<Timestamp>,
+}
+
+/// How long slots were held lately, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holds {
+    count: u32,
+    mean: f64,
+    variance: f64,
+}
+
+/// Each hold counts for one of at most this many in the mean and in its variance.
+const HOLDS: u32 = 64;
+
+impl Holds {
+    fn add(&mut self, held: Duration) {
+        self.count = (self.count + 1).min(HOLDS);
+        let part = 1.0 / f64::from(self.count);
+        let off = held.as_secs_f64() - self.mean;
+        self.mean += part * off;
+        self.variance = (1.0 - part) * (self.variance + part * off * off);
+    }
 }
 
 impl Outstanding {
@@ -162,13 +223,61 @@ impl Outstanding {
         }
     }
 
+    fn take(&mut self, now: Timestamp) {
+        self.in_use += 1;
+        self.begun.push_back(now);
+        self.forget_begun();
+    }
+
+    /// Which of them has ended is not known. The one that began first is taken to be it.
+    fn forget_begun(&mut self) {
+        while self.begun.len() > self.in_use as usize {
+            self.begun.pop_front();
+        }
+    }
+
     pub(super) fn release(&mut self, held: Option<Duration>) {
         self.in_use -= 1;
+        self.forget_begun();
         let Some(held) = held else { return };
+        self.holds.add(held);
         self.mean_hold = Some(match self.mean_hold {
             None => held,
             Some(mean) => mean - mean / MEAN_DIVISOR + held / MEAN_DIVISOR,
         });
+    }
+
+    /// When a slot is free for a call with this many ahead. If all holds take about the same time, slots come
+    /// back in the order in which they were taken. The more they differ, the more evenly slots come back.
+    fn opens(&self, from: Timestamp, max: u32, ahead: u64) -> Option<Timestamp> {
+        let Holds {
+            count,
+            mean,
+            variance,
+        } = self.holds;
+        let ends = |begun: Timestamp| begun.as_nanos() as f64 / 1e9 + mean;
+        let at = from.as_nanos() as f64 / 1e9;
+        let in_use = u64::from(self.in_use);
+        let max = u64::from(max);
+        if in_use + ahead < max {
+            return Some(from);
+        }
+        if count == 0 {
+            return None;
+        }
+        // It starts with the n-th end from now.
+        let n = in_use + ahead - max;
+        let slots = max;
+        let rounds = n / slots;
+        let place = (n % slots) as usize;
+        let begun = self.begun.get(place).copied().unwrap_or(from);
+        let in_order = ends(begun).max(at) + rounds as f64 * mean;
+        let evenly = at + (n + 1) as f64 * mean / slots as f64;
+        let spread = 4.0 * variance / (mean * mean).max(f64::MIN_POSITIVE) * (rounds + 1) as f64;
+        let evenness = spread.min(1.0);
+        let seconds = in_order + evenness * (evenly - in_order);
+        let nanos = (seconds * 1e9) as u64;
+        Some(Timestamp::from_nanos(nanos).max(from))
     }
 
     /// A slot becomes free every mean hold divided by N, and each call ahead takes one. `None` if no hold was
@@ -196,6 +305,7 @@ mod tests {
         let full = Outstanding {
             in_use: 2,
             mean_hold: None,
+            ..Outstanding::default()
         };
         assert_eq!(full.wait_behind(2, 0), None);
     }
@@ -205,13 +315,15 @@ mod tests {
         let full = Outstanding {
             in_use: 10,
             mean_hold: Some(100 * MS),
+            ..Outstanding::default()
         };
         assert_eq!(full.wait_behind(10, 0), Some(10 * MS));
         assert_eq!(full.wait_behind(10, 99), Some(1000 * MS));
         assert_eq!(
             Outstanding {
                 in_use: 1,
-                mean_hold: Some(MS)
+                mean_hold: Some(MS),
+                ..Outstanding::default()
             }
             .wait_behind(10, 3),
             Some(Duration::ZERO)
@@ -223,6 +335,7 @@ mod tests {
         let closed = Outstanding {
             in_use: 0,
             mean_hold: Some(MS),
+            ..Outstanding::default()
         };
         assert_eq!(closed.peek(0), Verdict::OnChange);
         assert_eq!(closed.wait_behind(0, 0), None);
@@ -233,6 +346,7 @@ mod tests {
         let mut slots = Outstanding {
             in_use: 100,
             mean_hold: None,
+            ..Outstanding::default()
         };
         slots.release(Some(800 * MS));
         for _ in 0..60 {

@@ -6,6 +6,7 @@ use super::account::Stay;
 use super::bar::{Bar, LineId};
 use crate::call::Call;
 use crate::policy::SetId;
+use crate::scheduler::Counted;
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -24,6 +25,8 @@ pub(crate) struct Waiting<T> {
     pub(crate) postponed: u32,
     /// What it has waited for.
     pub(crate) stay: Stay,
+    /// How predictions count it; `None` if they do not.
+    pub(crate) counted: Option<Counted>,
 }
 
 /// What a call draws from.

@@ -176,9 +176,14 @@ impl Bucket {
 
     /// How long a call that arrives now would wait for earlier calls and for its own tokens.
     pub(super) fn wait_behind(&self, now: Timestamp, tokens: Tokens) -> Duration {
+        self.wait_with(now, self.queued.draw, tokens)
+    }
+
+    /// How long a call with this ahead of it waits for that and for its own tokens. `ahead` is in millionths.
+    pub(super) fn wait_with(&self, now: Timestamp, ahead: u64, tokens: Tokens) -> Duration {
         match self.rule.mode {
             BucketMode::Enforce => {
-                let ahead = TokenCount::from_micros(self.queued.draw).tokens();
+                let ahead = TokenCount::from_micros(ahead).tokens();
                 self.level.limiter().wait_behind(now, ahead, tokens)
             }
             BucketMode::Observe => Duration::ZERO,

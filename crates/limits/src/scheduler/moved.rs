@@ -27,6 +27,12 @@ impl<T> Scheduler<T> {
         Some(&mut waiting.payload)
     }
 
+    /// The waiting calls, in no order.
+    pub fn tickets(&self) -> impl Iterator<Item = (Ticket, &T)> {
+        let calls = self.queue.calls.iter();
+        calls.map(|(key, waiting)| (Ticket(key), &waiting.payload))
+    }
+
     /// Removes any one waiting call, to end all of them; `None` if no call waits.
     pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
         let now = self.advance(now);
@@ -106,9 +112,17 @@ impl<T> Scheduler<T> {
     ) {
         let waiting = &mut self.queue.calls[key];
         self.bars.discount(waiting);
+        let counted = waiting.counted;
+        if let Some(at) = counted.map(|counted| counted.at) {
+            let draw = at.map_or(0, |bar| self.bars.draw_of(bar, &waiting.call));
+            self.forecast.discount(waiting, draw, false);
+            waiting.counted = None;
+        }
         change(&self.bars, waiting);
         self.bars.count(waiting);
-        match waiting.place {
+        let place = waiting.place;
+        self.count_again(key, counted);
+        match place {
             Place::Line(from) => {
                 let to = self.line_of(key);
                 self.move_into_line(key, to, arrival);

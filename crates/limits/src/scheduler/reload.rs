@@ -62,6 +62,7 @@ impl<T> Scheduler<T> {
         }
         // Also for limits that are new, or on a backend from now on.
         self.share_out(now);
+        self.recount_forecast();
     }
 
     /// Puts the new limits in place, each with the state of the one of its name. Returns what

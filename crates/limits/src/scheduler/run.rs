@@ -28,6 +28,7 @@ impl<T> Scheduler<T> {
         let before = core::mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);
         self.bars.discount(&waiting);
+        self.forecast_without(&waiting, true);
         let Waiting {
             call,
             payload,
@@ -121,6 +122,7 @@ impl<T> Scheduler<T> {
     pub(super) fn take_out(&mut self, key: Key) -> Waiting<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
         self.bars.discount(&waiting);
+        self.forecast_without(&waiting, false);
         if let Place::Line(line) = waiting.place {
             self.refresh_head(line);
         }

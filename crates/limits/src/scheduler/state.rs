@@ -4,6 +4,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::bars::Bars;
+use super::forecast::Forecast;
 use super::hold::{Drawn, Held};
 use super::park::{LineKey, Parking};
 use crate::call::{BucketId, Class};
@@ -27,6 +28,7 @@ pub struct Scheduler<T> {
     pub(super) bars: Bars,
     pub(super) queue: Queue<T>,
     pub(super) parking: Parking,
+    pub(super) forecast: Forecast,
     pub(super) holds: Slab<Held>,
     /// Empty, for what the next calls draw.
     pub(super) spare: Vec<Vec<Drawn>>,
@@ -61,6 +63,7 @@ impl<T> Scheduler<T> {
             queue: Queue::new(),
             parking: Parking::new(classes, seed, bars.kept_for()),
             bars,
+            forecast: Forecast::default(),
             holds: Slab::default(),
             spare: Vec::new(),
             to_reject: VecDeque::new(),

@@ -165,6 +165,7 @@ impl<T> Scheduler<T> {
             held_by: None,
             postponed: 0,
             stay: Stay::new(self.now, self.parking.note_account(line)),
+            counted: None,
         };
         self.bars.count(&waiting);
         let key = self.queue.insert(waiting);

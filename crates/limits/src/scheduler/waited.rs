@@ -27,6 +27,8 @@ pub struct Waited {
     ///
     /// [`Verdict`]: crate::Verdict
     pub delays: Delays,
+    /// When it began to wait, and the start that was foreseen then, if one was.
+    pub foreseen: Option<(Timestamp, Timestamp)>,
 }
 
 impl Bars {
@@ -98,6 +100,9 @@ impl<T> Scheduler<T> {
             held_by: self.held_by(waiting).and_then(|bar| self.bars.name(bar)),
             postponed: waiting.postponed,
             delays,
+            foreseen: waiting
+                .counted
+                .and_then(|counted| Some((counted.since, counted.starts()?))),
         }
     }
 }

@@ -241,6 +241,39 @@ impl Window {
         }
     }
 
+    /// When there is room for a call with this drawn before it, at the earliest at `from`. If the departure that
+    /// makes room has not happened: how much is drawn before it of what waits now, and for how long it counts.
+    pub(crate) fn opens_behind(
+        &self,
+        from: Timestamp,
+        max: u32,
+        ahead: u64,
+        cost: Cost,
+    ) -> Result<Timestamp, (u64, Duration)> {
+        let max = u64::from(max);
+        let freed = self.freed(from);
+        let taken = self.reserved + self.total() - freed;
+        let lacking = (taken + ahead + u64::from(cost.get())).saturating_sub(max);
+        if lacking == 0 || max == 0 {
+            return Ok(from);
+        }
+        let windows = u32::try_from((lacking - 1) / max).unwrap_or(u32::MAX);
+        let remainder = (lacking - 1) % max + 1;
+        let later = self.length().saturating_mul(windows);
+        if let Some(opens) = self.freeing(freed + remainder) {
+            return Ok(opens.max(from) + later);
+        }
+        // It waits itself, or is on its way.
+        let behind = remainder.saturating_sub(taken).saturating_sub(1);
+        if self.phase.is_some() {
+            return Ok(self.frees_at(from) + later);
+        }
+        match remainder <= taken {
+            true => Ok(from + self.length() + later),
+            false => Err((behind, self.length() + later)),
+        }
+    }
+
     /// Each full N ahead takes a window; the rest waits for as much of this window to free.
     pub(crate) fn wait_behind(
         &self,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 use tidegate_limits::Timestamp;
-use tidegate_runtime::page::{self, bar};
+use tidegate_runtime::page::{self, bar, head, head_n, part, table};
 
 use super::Shown;
 use super::json::name_of;
@@ -25,13 +25,12 @@ const REFRESH: u32 = 5;
 /// All resources, without their leases.
 pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String {
     whole(&html! {
-        (standing(status))
+        (part("Server", &standing(status)))
         (resources(status))
         (other_pages(status, is_first))
         (unmatched(status))
         (rules(shown))
-        h2 { "Settings" }
-        pre { @for line in shown.settings.lines() { (visible(line)) "\n" } }
+        (part("Settings", &settings(shown)))
         (page::places(&PLACES))
     })
 }
@@ -46,7 +45,16 @@ pub(super) fn resource(status: &Status) -> String {
 }
 
 fn whole(body: &Markup) -> String {
-    page::page("Tidegate leases", env!("CARGO_PKG_VERSION"), REFRESH, body)
+    let version = env!("CARGO_PKG_VERSION");
+    page::page("Tidegate leases", version, Some(REFRESH), "/", body)
+}
+
+fn settings(shown: &Shown) -> Markup {
+    html! {
+        pre.scroll tabindex="0" role="group" aria-label="Settings" {
+            @for line in shown.settings.lines() { (visible(line)) "\n" }
+        }
+    }
 }
 
 fn standing(status: &Status) -> Markup {
@@ -88,31 +96,30 @@ fn other_pages(status: &Status, is_first: bool) -> Markup {
 }
 
 fn resources(status: &Status) -> Markup {
-    html! {
-        h2 { "Resources" }
-        table {
-            tr {
-                th { "resource" } th.n { "capacity" } th.n { "lent out" } th {} th.n { "wanted" }
-                th.n { "safe" } th.n { "clients" } th { "algorithm" } th { "state" }
-            }
-            @for resource in &status.resources { (row(status.at, resource)) }
-        }
+    let columns = html! {
+        (head("resource")) (head_n("capacity")) (head_n("lent out")) (head("share lent out"))
+        (head_n("wanted")) (head_n("safe")) (head_n("clients")) (head("algorithm")) (head("state"))
+    };
+    let rows = html! { @for resource in &status.resources { (row(status.at, resource)) } };
+    let body = html! {
         @if status.resources.is_empty() {
-            p { "no client has asked for a resource here" }
+            p { "No client has asked for a resource here." }
         } @else {
+            (table("Resources", &columns, &rows))
             p {
                 "Lent out counts each lease until its holder renews it or it ends. So it is more \
                  than wanted for a while after clients ask for less."
             }
         }
-    }
+    };
+    part("Resources", &body)
 }
 
 fn row(now: Timestamp, resource: &ResourceNow) -> Markup {
     let (capacity, held) = (resource.capacity.get(), resource.held.get());
     html! {
         tr {
-            td {
+            th scope="row" {
                 a href={ "/debug/resources?resource=" (in_url(&resource.id)) } {
                     (visible(&resource.id))
                 }
@@ -138,59 +145,61 @@ fn row(now: Timestamp, resource: &ResourceNow) -> Markup {
 
 fn leases(now: Timestamp, resource: &ResourceNow) -> Markup {
     let shown = resource.leases.len();
-    html! {
-        h2 { "Leases" }
-        table {
+    let columns = html! {
+        (head("holder")) (head_n("has")) (head_n("wants")) (head_n("clients")) (head("ends in"))
+    };
+    let rows = html! {
+        @for lease in &resource.leases {
             tr {
-                th { "holder" } th.n { "has" } th.n { "wants" } th.n { "clients" } th { "ends in" }
-            }
-            @for lease in &resource.leases {
-                tr {
-                    td { (visible(&lease.holder)) @if lease.server { " (server)" } }
-                    td.n { (amount(lease.capacity)) } td.n { (amount(lease.wants)) }
-                    td.n { (lease.clients) } td { (seconds(now, lease.expires)) }
-                }
+                th scope="row" { (visible(&lease.holder)) @if lease.server { " (server)" } }
+                td.n { (amount(lease.capacity)) } td.n { (amount(lease.wants)) }
+                td.n { (lease.clients) } td { (seconds(now, lease.expires)) }
             }
         }
+    };
+    let body = html! {
+        (table("Leases", &columns, &rows))
         (left_out(resource.leases_total.saturating_sub(shown), "leases"))
-    }
+    };
+    part("Leases", &body)
 }
 
 fn unmatched(status: &Status) -> Markup {
-    html! {
-        @if !status.unmatched.is_empty() {
-            h2 { "Asked for, and no rule matches" }
-            table {
-                tr { th { "resource" } th.n { "requests" } }
-                @for (id, times) in status.unmatched.iter().rev() {
-                    tr { td { (visible(id)) } td.n { (times) } }
-                }
-            }
+    let columns = html! { (head("resource")) (head_n("requests")) };
+    let rows = html! {
+        @for (id, times) in status.unmatched.iter().rev() {
+            tr { th scope="row" { (visible(id)) } td.n { (times) } }
         }
+    };
+    const TITLE: &str = "Asked for, and no rule matches";
+    html! {
+        @if !status.unmatched.is_empty() { (part(TITLE, &table(TITLE, &columns, &rows))) }
     }
 }
 
 fn rules(shown: &Shown) -> Markup {
     let rules = shown.rules.get();
     let rules = rules.in_order();
-    html! {
-        h2 { "Rules" }
-        table {
-            tr {
-                th { "glob" } th.n { "capacity" } th.n { "safe" } th { "algorithm" }
-                th.n { "lease" } th.n { "refresh" } th.n { "learning" } th { "about" }
-            }
-            @for rule in rules.iter().take(super::SHOWN_MAX) { (row_of_rule(rule)) }
-        }
-        (left_out(rules.len().saturating_sub(super::SHOWN_MAX), "rules"))
-    }
+    let columns = html! {
+        (head("glob")) (head_n("capacity")) (head_n("safe")) (head("algorithm"))
+        (head_n("lease")) (head_n("refresh")) (head_n("learning")) (head("about"))
+    };
+    let total = rules.len();
+    let rows = html! {
+        @for rule in rules.iter().take(super::SHOWN_MAX) { (row_of_rule(rule)) }
+    };
+    let body = html! {
+        (table("Rules", &columns, &rows))
+        (left_out(total.saturating_sub(super::SHOWN_MAX), "rules"))
+    };
+    part("Rules", &body)
 }
 
 fn row_of_rule(rule: &Template) -> Markup {
     let algorithm = &rule.algorithm;
     html! {
         tr {
-            td { code { (visible(rule.glob.as_str())) } }
+            th scope="row" { code { (visible(rule.glob.as_str())) } }
             td.n { (amount(rule.capacity.get())) }
             td.n { @if let Some(safe) = rule.safe_capacity { (amount(safe)) } }
             td { (name_of(algorithm.split)) }

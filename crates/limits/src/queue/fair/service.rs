@@ -23,6 +23,11 @@ impl Service {
         Self { class: 0, ..self }
     }
 
+    /// How far it moves the start of the caller.
+    pub(crate) const fn of_caller(self) -> u64 {
+        self.caller
+    }
+
     /// The service of a call of a caller of this weight, in a class of that weight. At weight 1 a
     /// unit of a class is 2^20, so weights divide finely. The most expensive call has 10^12
     /// millionths, less than 2^40, so nothing overflows.

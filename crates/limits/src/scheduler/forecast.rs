@@ -1,0 +1,207 @@
+//! When a waiting call starts, as far as the state shows.
+//!
+//! The start of a call is the latest of the moments at which its limits open for it. A limit opens for a call
+//! when the calls ahead of it there have left:
+//!
+//! - A window opens for the n-th call from now when the n-th oldest departure stops counting, and a whole
+//!   number of windows later for calls further behind.
+//! - An outstanding limit opens by the times for which slots were held lately, from the starts of the calls in
+//!   flight.
+//! - Buckets and paces open by their rates, and a quota by its ledger.
+//!
+//! The calls ahead are counted, not looked at. Each waiting call is counted at one limit: the one that holds it
+//! longest, as far as is known when it begins to wait. There the calls of its own caller are ahead of it, and of
+//! every other caller as many as its turn allows, and likewise of other classes ([`depths`]). At its other
+//! limits, a call is ahead of others only from the moment at which the first limit lets it go, so these calls
+//! are added at the rate of that limit.
+//!
+//! Only a call that waits is counted, and it can be left out: nothing here decides anything.
+
+mod depths;
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use self::depths::Depths;
+use crate::call::{Caller, Class};
+use crate::policy::{LimitId, SetId};
+use crate::queue::fair::Service;
+use crate::queue::{Bar, Waiting};
+use crate::time::Timestamp;
+
+/// What is foreseen of a waiting call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// When it starts; `None` if that is not known, as while its backend is down.
+    pub starts: Option<Timestamp>,
+    /// About how many waiting calls start before it, of those that wait for the same.
+    pub ahead: u64,
+    /// The limit, bucket or quota that is expected to hold it longest.
+    pub by: Option<Arc<str>>,
+}
+
+/// How a waiting call is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    /// What holds it longest.
+    pub(crate) at: Option<Bar>,
+    /// When it began to wait.
+    pub(crate) since: Timestamp,
+    /// When it starts, as foreseen then; the latest moment if that is not known. So it takes 32 bytes.
+    pub(super) starts: Timestamp,
+}
+
+impl Counted {
+    /// When it starts, as foreseen when it began to wait.
+    pub(crate) fn starts(self) -> Option<Timestamp> {
+        (self.starts < Timestamp::MAX).then_some(self.starts)
+    }
+}
+
+/// The calls of a caller that one limit holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flow {
+    pub(super) calls: u32,
+    /// How far they move the caller's turn.
+    pub(super) depth: u64,
+    /// What they draw from the limit.
+    pub(super) draw: u64,
+    /// One of its calls was served while others waited.
+    pub(super) had_turn: bool,
+}
+
+/// The waiting calls, counted.
+#[derive(Debug, Default)]
+pub(super) struct Forecast {
+    pub(super) flows: BTreeMap<(LimitId, Class, Caller), Flow>,
+    depths: BTreeMap<(LimitId, Class), Depths>,
+    /// Calls by the limits that they meet, and what holds them.
+    pub(super) sets: BTreeMap<(Option<Bar>, SetId), u64>,
+}
+
+impl Forecast {
+    /// A call waits, held by this. `draw` is what it draws there.
+    pub(super) fn count<T>(&mut self, waiting: &Waiting<T>, at: Option<Bar>, draw: u64) {
+        let call = &waiting.call;
+        *self.sets.entry((at, waiting.meets.set)).or_default() += 1;
+        let Some(Bar::Limit(limit)) = at else { return };
+        let flow = self.flows.entry((limit, call.class, call.caller));
+        let flow = flow.or_default();
+        let depths = self.depths.entry((limit, call.class)).or_default();
+        depths.remove(flow);
+        flow.calls += 1;
+        flow.depth += Service::new(call.tokens, call.weight, 1).of_caller();
+        flow.draw += draw;
+        depths.insert(flow);
+    }
+
+    /// A counted call waits no more. It was served, or left.
+    pub(super) fn discount<T>(&mut self, waiting: &Waiting<T>, draw: u64, served: bool) {
+        let Some(counted) = &waiting.counted else {
+            return;
+        };
+        let call = &waiting.call;
+        let set = (counted.at, waiting.meets.set);
+        if let Some(calls) = self.sets.get_mut(&set) {
+            *calls -= 1;
+            if *calls == 0 {
+                self.sets.remove(&set);
+            }
+        }
+        let Some(Bar::Limit(limit)) = counted.at else {
+            return;
+        };
+        let key = (limit, call.class, call.caller);
+        let depths = self.depths.get_mut(&(limit, call.class));
+        let (Some(flow), Some(depths)) = (self.flows.get_mut(&key), depths) else {
+            return;
+        };
+        depths.remove(flow);
+        flow.calls -= 1;
+        flow.depth -= Service::new(call.tokens, call.weight, 1).of_caller();
+        flow.draw -= draw;
+        flow.had_turn |= served;
+        if flow.calls == 0 {
+            self.flows.remove(&key);
+            if depths.is_empty() {
+                self.depths.remove(&(limit, call.class));
+            }
+        } else {
+            depths.insert(flow);
+        }
+    }
+
+    /// What the calls of other callers and classes draw at a limit before a call of this class that is `own`
+    /// behind in its own flow, and what all calls of its class draw before it.
+    pub(super) fn ahead(
+        &self,
+        limit: LimitId,
+        class: Class,
+        own: Own,
+        weight_of: impl Fn(Class) -> u32,
+    ) -> (u64, u64) {
+        let depths = self.depths.get(&(limit, class));
+        let others = depths.map_or(0.0, |depths| depths.ahead(&own));
+        let in_class = others + own.draw as f64;
+        let weight = f64::from(weight_of(class));
+        let first = (limit, Class(0));
+        let classes = self.depths.range(first..(limit + 1, Class(0)));
+        let beside = classes
+            .filter(|((_, other), _)| *other != class)
+            .map(|((_, other), depths)| {
+                let turns = (in_class + 0.5) * f64::from(weight_of(*other)) / weight;
+                turns.min(depths.draw() as f64)
+            })
+            .sum::<f64>();
+        ((in_class + beside + 0.5) as u64, (in_class + 0.5) as u64)
+    }
+
+    /// All calls that a limit holds, in what they draw.
+    pub(super) fn held(&self, limit: LimitId) -> u64 {
+        let classes = self.depths.range((limit, Class(0))..(limit + 1, Class(0)));
+        classes.map(|(_, depths)| depths.draw()).sum()
+    }
+}
+
+/// The calls of its own flow before a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Own {
+    pub(super) depth: u64,
+    pub(super) draw: u64,
+    /// The call's own service.
+    pub(super) one: u64,
+    /// This flow itself, which is not among the others.
+    pub(super) flow: Flow,
+}
+
+/// Where a call is in its own flow.
+#[derive(Debug, Default)]
+pub(super) struct PlaceAt {
+    /// What is before it, by what holds that.
+    pub(super) ahead: Vec<(Bar, Own)>,
+    /// The calls behind it and itself, as in [`Forecast::sets`].
+    pub(super) behind: Vec<((Option<Bar>, SetId), u64)>,
+}
+
+impl PlaceAt {
+    /// What is before it at this.
+    pub(super) fn at(&self, bar: Bar) -> Own {
+        let mut ahead = self.ahead.iter();
+        let found = ahead.find(|(at, _)| *at == bar);
+        found.map_or_else(Own::default, |(_, own)| *own)
+    }
+}
+
+pub(super) fn add<K: PartialEq, V: Default>(
+    to: &mut Vec<(K, V)>,
+    key: K,
+    change: impl FnOnce(&mut V),
+) {
+    if let Some((_, value)) = to.iter_mut().find(|(known, _)| *known == key) {
+        return change(value);
+    }
+    let mut value = V::default();
+    change(&mut value);
+    to.push((key, value));
+}

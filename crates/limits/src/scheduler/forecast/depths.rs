@@ -1,0 +1,105 @@
+//! How much of other callers goes before a call.
+//!
+//! Callers take turns, so of each other caller at most as much goes before a call as its own caller has ahead of
+//! it. Summed over callers, that needs how many callers have how much, and not which. So callers are counted by
+//! how much they have, in steps of a quarter of the power of two, and a prediction looks at the steps.
+
+use alloc::vec::Vec;
+
+use super::{Flow, Own};
+
+/// The callers of a class that wait at one limit, by how far their calls move their turns.
+#[derive(Debug, Default)]
+pub(super) struct Depths {
+    /// By step, ascending; none is empty. Those that have had a turn are apart.
+    steps: Vec<((u8, bool), Step)>,
+    draw: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    flows: u32,
+    depth: u64,
+    draw: u64,
+}
+
+/// The step of a depth: four to each power of two.
+fn step(depth: u64) -> u8 {
+    let depth = depth.max(4);
+    let power = depth.ilog2();
+    let quarter = (depth >> (power - 2)) & 3;
+    (power * 4 + quarter as u32) as u8
+}
+
+impl Depths {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// What all draw together.
+    pub(super) const fn draw(&self) -> u64 {
+        self.draw
+    }
+
+    pub(super) fn insert(&mut self, flow: &Flow) {
+        if flow.calls == 0 {
+            return;
+        }
+        let of = (step(flow.depth), flow.had_turn);
+        let place = match self.steps.binary_search_by_key(&of, |(at, _)| *at) {
+            Ok(place) => place,
+            Err(place) => {
+                self.steps.insert(place, (of, Step::default()));
+                place
+            }
+        };
+        let (_, step) = &mut self.steps[place];
+        step.flows += 1;
+        step.depth += flow.depth;
+        step.draw += flow.draw;
+        self.draw += flow.draw;
+    }
+
+    /// Takes a flow out that was put in as it is.
+    pub(super) fn remove(&mut self, flow: &Flow) {
+        if flow.calls == 0 {
+            return;
+        }
+        let of = (step(flow.depth), flow.had_turn);
+        let Ok(place) = self.steps.binary_search_by_key(&of, |(at, _)| *at) else {
+            return;
+        };
+        let (_, step) = &mut self.steps[place];
+        step.flows -= 1;
+        step.depth -= flow.depth;
+        step.draw -= flow.draw;
+        self.draw -= flow.draw;
+        if step.flows == 0 {
+            self.steps.remove(place);
+        }
+    }
+
+    /// What other flows draw before a call that is this far behind in its own.
+    pub(super) fn ahead(&self, own: &Own) -> f64 {
+        // Flows in turn go before it with a call more. Of those that had a turn, it is half of them.
+        let fresh = (own.depth + own.one) as f64;
+        let turned = own.depth as f64 + own.one as f64 / 2.0;
+        let mut ahead = 0.0;
+        let itself = (step(own.flow.depth), own.flow.had_turn);
+        for &(of, mut step) in &self.steps {
+            if of == itself && own.flow.calls > 0 {
+                step.flows -= 1;
+                step.depth -= own.flow.depth;
+                step.draw -= own.flow.draw;
+            }
+            if step.flows == 0 {
+                continue;
+            }
+            let until = if of.1 { turned } else { fresh };
+            let mean = step.depth as f64 / f64::from(step.flows);
+            let part = if mean > until { until / mean } else { 1.0 };
+            ahead += step.draw as f64 * part;
+        }
+        ahead
+    }
+}

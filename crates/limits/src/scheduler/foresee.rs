@@ -1,0 +1,151 @@
+//! Predictions of starts, from the counts of the [`forecast`](super::forecast).
+
+mod estimate;
+
+use alloc::vec::Vec;
+
+use super::forecast::{Counted, Forecast, Foreseen, Own, PlaceAt, add};
+use super::state::Scheduler;
+use crate::queue::fair::Service;
+use crate::queue::{Ticket, Waiting};
+use crate::slab::Key;
+use crate::time::Timestamp;
+
+impl<T> Scheduler<T> {
+    /// Predicts when a call that has just begun to wait starts, and counts it for the predictions of others.
+    /// Until then it is ahead of no call. `None` if that is not known, or if it waits no more.
+    ///
+    /// `reopens` is when limits open that [`Supplier::Operator`](crate::scheduler::Supplier::Operator) closes.
+    /// Takes time by the limits that the call meets, not by the number of waiting calls.
+    pub fn foresee(
+        &mut self,
+        now: Timestamp,
+        ticket: Ticket,
+        reopens: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let now = self.now.max(now);
+        self.count_for_forecast(now, ticket.0, reopens)?.starts()
+    }
+
+    fn count_for_forecast(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        reopens: Option<Timestamp>,
+    ) -> Option<Counted> {
+        let waiting = self.queue.calls.get(key)?;
+        if waiting.counted.is_some() {
+            return waiting.counted;
+        }
+        let estimate = self.estimate(now, &waiting.call, &waiting.meets, None, reopens);
+        let counted = Counted {
+            at: estimate.by,
+            since: now,
+            starts: estimate.starts.unwrap_or(Timestamp::MAX),
+        };
+        let draw = counted
+            .at
+            .map_or(0, |bar| self.bars.draw_of(bar, &waiting.call));
+        self.forecast.count(waiting, counted.at, draw);
+        self.queue.calls[key].counted = Some(counted);
+        Some(counted)
+    }
+
+    /// A call leaves the queue, or changes: it is not counted any more.
+    #[inline]
+    pub(super) fn forecast_without(&mut self, waiting: &Waiting<T>, served: bool) {
+        if let Some(counted) = waiting.counted {
+            let draw = counted
+                .at
+                .map_or(0, |bar| self.bars.draw_of(bar, &waiting.call));
+            self.forecast.discount(waiting, draw, served);
+        }
+    }
+
+    /// Counts a call again that has changed. What was foreseen when it began to wait stays.
+    pub(super) fn count_again(&mut self, key: Key, before: Option<Counted>) {
+        let Some(before) = before else { return };
+        self.count_for_forecast(self.now, key, None);
+        if let Some(new) = &mut self.queue.calls[key].counted {
+            (new.since, new.starts) = (before.since, before.starts);
+        }
+    }
+
+    /// Counts all calls again: their limits have changed. Linear in the number of waiting calls.
+    pub(super) fn recount_forecast(&mut self) {
+        self.forecast = Forecast::default();
+        for key in self.queue.in_order(|waiting| waiting.counted.is_some()) {
+            let before = self.queue.calls[key].counted.take();
+            self.count_again(key, before);
+        }
+    }
+
+    /// What is foreseen now of waiting calls, one for each ticket; `None` for a call that waits no more. Looks at
+    /// every waiting call.
+    #[must_use]
+    pub fn foreseen(
+        &self,
+        now: Timestamp,
+        tickets: &[Ticket],
+        reopens: Option<Timestamp>,
+    ) -> Vec<Option<Foreseen>> {
+        let now = self.now.max(now);
+        let mut places: Vec<Option<(&Waiting<T>, PlaceAt)>> = tickets
+            .iter()
+            .map(|ticket| Some((self.queue.calls.get(ticket.0)?, PlaceAt::default())))
+            .collect();
+        for (_, other) in self.queue.calls.iter() {
+            let Some(Counted { at, .. }) = other.counted else {
+                continue;
+            };
+            for (waiting, place) in places.iter_mut().flatten() {
+                if other.call.caller != waiting.call.caller
+                    || other.call.class != waiting.call.class
+                {
+                    continue;
+                }
+                if other.arrival >= waiting.arrival {
+                    add(&mut place.behind, (at, other.meets.set), |calls| {
+                        *calls += 1
+                    });
+                } else if let Some(at) = at {
+                    add(&mut place.ahead, at, |own: &mut Own| {
+                        let service = Service::new(other.call.tokens, other.call.weight, 1);
+                        own.depth += service.of_caller();
+                        own.draw += self.bars.draw_of(at, &other.call);
+                    });
+                }
+            }
+        }
+        let all = places.into_iter().map(|of| {
+            let (waiting, place) = of?;
+            let own = Some(&place);
+            let estimate = self.estimate(now, &waiting.call, &waiting.meets, own, reopens);
+            Some(Foreseen {
+                starts: estimate.starts,
+                ahead: estimate.ahead,
+                by: estimate.by.and_then(|bar| self.bars.name(bar)),
+            })
+        });
+        all.collect()
+    }
+
+    /// When the last of the calls that wait now starts; `None` if that is not known, or if no call waits.
+    #[must_use]
+    pub fn all_started(&self, now: Timestamp, reopens: Option<Timestamp>) -> Option<Timestamp> {
+        let now = self.now.max(now);
+        let mut last = None;
+        let mut known = true;
+        let mut seen = None;
+        for &(at, set) in self.forecast.sets.keys() {
+            let Some(at) = at else { continue };
+            if seen.replace(at) == Some(at) {
+                continue;
+            }
+            let ends = self.drained(now, at, set, reopens);
+            known &= ends.is_some();
+            last = last.max(ends);
+        }
+        last.filter(|_| known)
+    }
+}

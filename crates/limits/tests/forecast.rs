@@ -1,0 +1,510 @@
+//! How far predicted starts are from real ones, over random limits, callers and traffic on a virtual clock.
+//!
+//! Each seed makes limits (windows, calls in flight, limits of functions), callers, classes, and traffic: storms,
+//! waves, and streams that ask for more than the limits allow. The start of each call is predicted when it begins
+//! to wait, and compared with what happens. The error is given in parts of the wait, or of 50 ms if that is
+//! longer.
+//!
+//! `TIDEGATE_SEED=n` replays one seed. The figures are printed with `--nocapture`.
+
+mod random;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+use random::Random;
+use tidegate_limits::policy::{
+    ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
+};
+use tidegate_limits::scheduler::{Outcome, Supplier, Supply};
+use tidegate_limits::{
+    Call, Caller, Class, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp, Verdict, Weight,
+};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+const SEEDS: u64 = 300;
+/// An error is never given in parts of less than this.
+const LEAST: Duration = Duration::from_millis(50);
+
+/// How long the backend takes.
+#[derive(Clone, Copy, Debug)]
+enum Takes {
+    /// Always this.
+    Always(u64),
+    /// This, give or take a fifth.
+    About(u64),
+    /// Mostly this, at times four times as long.
+    Varies(u64),
+}
+
+impl Takes {
+    fn draw(self, random: &mut Random) -> u64 {
+        match self {
+            Self::Always(takes) => takes,
+            Self::About(takes) => random.between(takes * 4 / 5, takes * 6 / 5),
+            Self::Varies(takes) if random.one_in(10) => takes * 4,
+            Self::Varies(takes) => random.between(takes / 2, takes * 3 / 2),
+        }
+    }
+}
+
+/// A call that waited.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    /// The predicted wait, and that by a prediction that ignores the calls ahead.
+    foreseen: Duration,
+    ignorant: Duration,
+    real: Duration,
+}
+
+impl Waited {
+    fn error(&self) -> f64 {
+        off(self.foreseen, self.real)
+    }
+}
+
+fn off(foreseen: Duration, real: Duration) -> f64 {
+    foreseen.abs_diff(real).as_secs_f64() / real.max(LEAST).as_secs_f64()
+}
+
+struct World {
+    limits: Vec<LimitRule>,
+    classes: Vec<ClassShare>,
+    calls: Vec<Call>,
+    takes: Takes,
+    kind: &'static str,
+    /// All calls are of one caller and class, so they start in the order of their arrival.
+    single: bool,
+    read_every: u64,
+}
+
+fn window(max: u32, length: u64, guard: u64) -> Limit {
+    Limit::Window {
+        max,
+        length: Duration::from_nanos(length),
+        guard: Duration::from_nanos(guard),
+        shape: WindowShape::Sliding,
+        stamp: WindowStamp::Sent,
+    }
+}
+
+impl World {
+    fn new(random: &mut Random) -> Self {
+        let service = random.between(5, 400) * MS;
+        let takes = match random.below(4) {
+            0 => Takes::Always(service),
+            1 | 2 => Takes::About(service),
+            _ => Takes::Varies(service),
+        };
+        let slots = random.between(1, 20) as u32;
+        let length = random.between(1, 10) * SECOND;
+        // Calls in a window, at 0.3 to 1.3 times what the slots can do.
+        let by_slots = u64::from(slots) * length / service;
+        let total = (by_slots * random.between(30, 130) / 100).clamp(1, 400) as u32;
+        let mut limits = Vec::new();
+        let which = random.below(4);
+        if which != 0 {
+            limits.push(LimitRule::new("slots", Limit::Outstanding { max: slots }));
+        }
+        if which != 1 {
+            let guard = random.below(2) * 20 * MS;
+            limits.push(LimitRule::new("total", window(total, length, guard)));
+        }
+        let has_function = random.one_in(3);
+        if has_function {
+            let max = (total / 4).max(1);
+            let limit = window(max, length, 0);
+            limits.push(LimitRule::new("list", limit).scope(Scope::Function("list".into())));
+        }
+        let classes = match random.below(3) {
+            0 => vec![ClassShare::new("user", 4), ClassShare::new("batch", 1)],
+            _ => vec![ClassShare::new("all", 1)],
+        };
+        let single = classes.len() == 1;
+        let callers = random.pick(&[1, 1, 3, 10, 100]);
+        let per_second = match which {
+            0 => total as f64 / (length as f64 / 1e9),
+            1 => f64::from(slots) * 1e9 / service as f64,
+            _ => {
+                (total as f64 / (length as f64 / 1e9)).min(f64::from(slots) * 1e9 / service as f64)
+            }
+        };
+        let most = (per_second * 120.0).clamp(20.0, 1_500.0) as u64;
+        let count = random.between(most / 4 + 1, most);
+        let (kind, span) = match random.below(3) {
+            0 => ("storm", 1),
+            1 => ("waves", 0),
+            _ => (
+                "stream",
+                (count as f64 * 1e9 / per_second / random.real(1.1, 3.0)) as u64 + 1,
+            ),
+        };
+        let mut calls: Vec<Call> = (0..count)
+            .map(|number| {
+                let at = match kind {
+                    "waves" => number * 5 / count * (count as f64 * 1e8 / per_second) as u64,
+                    _ => random.below(span),
+                };
+                let function = match has_function && random.one_in(3) {
+                    true => "list",
+                    false => "info",
+                };
+                let caller = random.below(callers);
+                Call::new(function, Timestamp::from_nanos(SECOND + at))
+                    .class(Class(random.below(classes.len() as u64) as u32))
+                    .weight(Weight::new(1 + (caller % 5 == 4) as u32).expect("above zero"))
+                    .caller(Caller(caller + 1))
+            })
+            .collect();
+        // What the backend takes is known from calls before.
+        let earlier = |number| Timestamp::from_nanos(number * SECOND / 20);
+        calls.extend((0..8).map(|number| Call::new("info", earlier(number)).caller(Caller(1))));
+        calls.sort_by_key(|call| call.arrived);
+        Self {
+            limits,
+            classes,
+            calls,
+            takes,
+            kind,
+            single: single && callers == 1,
+            read_every: (2e10 / per_second) as u64,
+        }
+    }
+
+    /// Runs all calls. Returns those that waited with a prediction.
+    fn run(self, random: &mut Random) -> (Vec<Waited>, Vec<f64>, usize) {
+        let policy = Policy::new(
+            self.limits,
+            100_000,
+            WhenFull::Refuse,
+            Postpone::InTurn,
+            self.classes,
+        );
+        let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
+        let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+        let mut holds: Vec<Option<Hold>> = Vec::new();
+        let mut arrivals = self.calls.into_iter().enumerate().peekable();
+        let mut foreseen: HashMap<usize, (Timestamp, Option<Timestamp>, Timestamp)> =
+            HashMap::new();
+        let mut wake: Option<Timestamp> = None;
+        let mut seen = Vec::new();
+        let mut unknown = 0;
+        let mut reads: HashMap<usize, Vec<(Timestamp, Timestamp)>> = HashMap::new();
+        let mut later = Vec::new();
+        let mut next_read = Timestamp::from_nanos(SECOND + SECOND / 10);
+        loop {
+            let arrives = arrivals.peek().map(|(_, call)| call.arrived.as_nanos());
+            let ended = ends.peek().map(|Reverse((at, _))| *at);
+            let due = wake.map(Timestamp::as_nanos);
+            let Some(at) = [arrives, ended, due].into_iter().flatten().min() else {
+                break;
+            };
+            let now = Timestamp::from_nanos(at);
+            let mut asks: Option<(usize, Ticket)> = None;
+            if ended == Some(at) {
+                let Some(Reverse((_, hold))) = ends.pop() else {
+                    break;
+                };
+                let hold = holds[hold].take().expect("it ends once");
+                scheduler.finish(now, hold, Outcome::Served, None);
+            } else if arrives == Some(at) {
+                let Some((number, call)) = arrivals.next() else {
+                    break;
+                };
+                let submitted = scheduler.submit(now, call, number);
+                asks = Some((number, submitted.expect("there is room")));
+            }
+            loop {
+                match scheduler.next(now, &mut || 0) {
+                    Step::Run { payload, hold, .. } => {
+                        scheduler.sent(now, &hold);
+                        let of = foreseen.remove(&payload);
+                        for (read, starts) in reads.remove(&payload).into_iter().flatten() {
+                            later.push(off(starts.since(read), now.since(read)));
+                        }
+                        unknown += usize::from(matches!(of, Some((_, None, _))));
+                        if let Some((asked, Some(starts), ignorant)) = of {
+                            seen.push(Waited {
+                                foreseen: starts.since(asked),
+                                ignorant: ignorant.since(asked),
+                                real: now.since(asked),
+                            });
+                        }
+                        ends.push(Reverse((at + self.takes.draw(random), holds.len())));
+                        holds.push(Some(hold));
+                    }
+                    Step::Expired { .. } => unreachable!("no call has a deadline"),
+                    Step::SleepUntil(until) => {
+                        wake = Some(until);
+                        break;
+                    }
+                    Step::Idle => {
+                        wake = None;
+                        break;
+                    }
+                }
+            }
+            if now >= next_read {
+                next_read = now + Duration::from_nanos(self.read_every);
+                let tickets: Vec<_> = scheduler.tickets().collect();
+                let some = tickets.chunks(tickets.len() / 10 + 1);
+                let some: Vec<_> = some.map(|some| (some[0].0, *some[0].1)).collect();
+                let of: Vec<_> = some.iter().map(|(ticket, _)| *ticket).collect();
+                let foreseen = scheduler.foreseen(now, &of, None);
+                for ((_, number), foreseen) in some.into_iter().zip(foreseen) {
+                    let starts = foreseen.and_then(|it| it.starts);
+                    let of = reads.entry(number).or_default();
+                    of.extend(starts.map(|starts| (now, starts)));
+                }
+            }
+            if let Some((number, ticket)) = asks
+                && scheduler.payload_mut(ticket).is_some()
+            {
+                let opens = scheduler.limits_now(now);
+                let opens = opens.iter().filter_map(|limit| match limit.opens {
+                    Verdict::NotBefore(at) => Some(at),
+                    _ => None,
+                });
+                let ignorant = opens.max().unwrap_or(now);
+                let starts = scheduler.foresee(now, ticket, None);
+                foreseen.insert(number, (now, starts, ignorant));
+            }
+        }
+        assert!(foreseen.is_empty(), "every call starts");
+        (seen, later, unknown)
+    }
+}
+
+/// Calls that would be refused early with deadlines of some of the real waits, and those of them that would have
+/// made it, by the margin: a part of the predicted wait.
+#[derive(Default)]
+struct Early([(u64, u64); MARGINS.len()]);
+
+const MARGINS: [f64; 5] = [0.0, 0.1, 0.2, 0.3, 0.5];
+
+impl Early {
+    fn add(&mut self, seen: &[Waited]) {
+        let mut real: Vec<_> = seen.iter().map(|it| it.real).collect();
+        real.sort_unstable();
+        for part in [1, 2, 3] {
+            let Some(&deadline) = real.get(real.len() * part / 4) else {
+                continue;
+            };
+            for (margin, (refused, made)) in MARGINS.iter().zip(&mut self.0) {
+                let late = |it: &&Waited| it.foreseen.mul_f64(1.0 - margin) > deadline + LEAST;
+                let late = seen.iter().filter(late);
+                *refused += late.clone().count() as u64;
+                *made += late.filter(|it| it.real <= deadline).count() as u64;
+            }
+        }
+    }
+
+    fn print(&self) {
+        for (margin, (refused, made)) in MARGINS.iter().zip(self.0) {
+            let part = made as f64 * 100.0 / refused.max(1) as f64;
+            println!("margin {margin}: {refused} refused early, {part:.2} % would have made it");
+        }
+    }
+}
+
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = (sorted.len() as f64 * part) as usize;
+    sorted
+        .get(place.min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(0.0)
+}
+
+/// The median and the value of 95 of 100.
+fn figures(mut of: Vec<f64>) -> (f64, f64) {
+    of.sort_by(f64::total_cmp);
+    (quantile(&of, 0.5), quantile(&of, 0.95))
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("TIDEGATE_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..SEEDS,
+    }
+}
+
+#[test]
+fn predicted_starts_are_near_the_real_ones() {
+    let mut all = Vec::new();
+    let mut refused = Early::default();
+    let mut unknown = 0;
+    let mut by_kind: HashMap<String, Vec<f64>> = HashMap::new();
+    for seed in seeds() {
+        let random = &mut Random::new(seed);
+        let world = World::new(random);
+        let names: Vec<_> = world.limits.iter().map(|it| it.name.to_string()).collect();
+        let (kind, takes) = (world.kind, format!("{:?}", world.takes));
+        let takes = takes.split('(').next().unwrap_or_default().to_owned();
+        let of = format!(
+            "callers {} classes {} calls {} {:?} {:?}",
+            world
+                .calls
+                .iter()
+                .map(|it| it.caller)
+                .collect::<std::collections::BTreeSet<_>>()
+                .len(),
+            world.classes.len(),
+            world.calls.len(),
+            world.takes,
+            world.limits.iter().map(|it| &it.limit).collect::<Vec<_>>(),
+        );
+        let single = world.single;
+        let (seen, later, without) = world.run(random);
+        let reads = by_kind.entry("reads".into()).or_default();
+        reads.extend(&later);
+        if single {
+            let one = by_kind.entry("one flow".into()).or_default();
+            one.extend(seen.iter().map(Waited::error));
+        }
+        unknown += without;
+        let errors: Vec<f64> = seen.iter().map(Waited::error).collect();
+        let (p50, p95) = figures(errors.clone());
+        if std::env::var("TIDEGATE_EACH").is_ok() && p95 > 0.2 {
+            println!(
+                "seed {seed} {kind} {names:?} {takes}: {} waited, p50 {p50:.3} p95 {p95:.3}; {of}",
+                seen.len()
+            );
+        }
+        for key in [kind.to_owned(), names.join("+"), takes] {
+            by_kind.entry(key).or_default().extend(&errors);
+        }
+        refused.add(&seen);
+        all.extend(seen);
+    }
+    refused.print();
+    let one_flow = by_kind.get("one flow").cloned().unwrap_or_default();
+    let mut kinds: Vec<_> = by_kind.into_iter().collect();
+    kinds.sort_by(|one, other| one.0.cmp(&other.0));
+    for (kind, errors) in kinds {
+        let calls = errors.len();
+        let (p50, p95) = figures(errors);
+        println!(
+            "{kind:>20}: {calls:>7} calls, p50 {:5.1} %, p95 {:5.1} %",
+            p50 * 100.0,
+            p95 * 100.0
+        );
+    }
+    let (p50, p95) = figures(all.iter().map(Waited::error).collect());
+    println!("{unknown} calls waited without a prediction");
+    println!(
+        "{} calls waited: p50 {:.1} %, p95 {:.1} %",
+        all.len(),
+        p50 * 100.0,
+        p95 * 100.0
+    );
+    let ignorant = all.iter().map(|it| off(it.ignorant, it.real));
+    let (control, _) = figures(ignorant.collect());
+    println!("without the calls ahead: p50 {:.1} %", control * 100.0);
+    assert!(
+        control > 0.2,
+        "a prediction that ignores the calls ahead is seen: {control}"
+    );
+    if std::env::var("TIDEGATE_SEED").is_err() {
+        let (one50, one95) = figures(one_flow);
+        assert!(
+            one50 <= 0.05,
+            "calls in the order of their arrival: p50 {one50}"
+        );
+        assert!(
+            one95 <= 0.20,
+            "calls in the order of their arrival: p95 {one95}"
+        );
+        // Calls of other callers and classes that come later take turns before, so this has no such bound.
+        assert!(p50 <= 0.10, "all calls: p50 {p50}");
+    }
+}
+
+/// How long one prediction takes when a call begins to wait: run with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "it measures time"]
+fn what_a_prediction_costs() {
+    for (waiting, callers) in [(1, 1), (10_000, 1), (10_000, 10_000)] {
+        let rules = vec![
+            LimitRule::new("slots", Limit::Outstanding { max: 10 }),
+            LimitRule::new("total", window(30, SECOND, 0)),
+            LimitRule::new("list", window(10, SECOND, 0)).scope(Scope::Function("list".into())),
+        ];
+        let classes = vec![ClassShare::new("all", 1)];
+        let policy = Policy::new(rules, 100_000, WhenFull::Refuse, Postpone::InTurn, classes);
+        let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
+        let now = Timestamp::from_nanos(SECOND);
+        let call = |number: u64| {
+            let function = if number.is_multiple_of(3) {
+                "list"
+            } else {
+                "info"
+            };
+            Call::new(function, now).caller(Caller(1 + number % callers))
+        };
+        let mut holds = Vec::new();
+        let mut submit = |scheduler: &mut Scheduler<u64>, number| {
+            let ticket = scheduler.submit(now, call(number), number);
+            while let Step::Run { hold, .. } = scheduler.next(now, &mut || 0) {
+                holds.push(hold);
+            }
+            ticket.expect("there is room")
+        };
+        for number in 0..waiting + 10 {
+            let ticket = submit(&mut scheduler, number);
+            scheduler.foresee(now, ticket, None);
+        }
+        const TIMES: u32 = 1_000;
+        let mut took = Duration::ZERO;
+        for number in 0..TIMES {
+            let ticket = submit(&mut scheduler, waiting + 10 + u64::from(number));
+            let start = std::time::Instant::now();
+            std::hint::black_box(scheduler.foresee(now, ticket, None));
+            took += start.elapsed();
+            scheduler.cancel(now, ticket);
+        }
+        println!(
+            "{waiting} waiting of {callers} callers: {} ns",
+            (took / TIMES).as_nanos()
+        );
+    }
+}
+
+#[test]
+fn a_pause_moves_a_start_to_its_end_and_a_backend_that_is_down_has_none() {
+    let now = Timestamp::from_nanos(SECOND);
+    let ends = now + Duration::from_secs(30);
+    for (supplier, reopens, expected) in [
+        (Supplier::Operator, Some(ends), Some(ends)),
+        (Supplier::Operator, None, None),
+        (Supplier::Health, Some(ends), None),
+    ] {
+        let rules = vec![
+            LimitRule::new("total", window(1, SECOND, 0)),
+            LimitRule::new("backend", Limit::Outstanding { max: 9 })
+                .scope(Scope::Backend(Call::new("", now).backend)),
+        ];
+        let classes = vec![ClassShare::new("all", 1)];
+        let policy = Policy::new(rules, 100, WhenFull::Refuse, Postpone::InTurn, classes);
+        let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
+        scheduler.supply(now, "backend", supplier, Supply::capacity(0));
+        let first = scheduler.submit(now, Call::new("info", now), 0);
+        let first = first.expect("there is room");
+        assert!(!matches!(scheduler.next(now, &mut || 0), Step::Run { .. }));
+        assert_eq!(scheduler.foresee(now, first, reopens), expected);
+        let second = scheduler.submit(now, Call::new("info", now), 1);
+        let second = second.expect("there is room");
+        let later = expected.map(|at| at + Duration::from_secs(1));
+        assert_eq!(scheduler.foresee(now, second, reopens), later);
+        let foreseen = scheduler.foreseen(now, &[first, second], reopens);
+        let starts: Vec<_> = foreseen.iter().flatten().map(|it| it.starts).collect();
+        assert_eq!(starts, [expected, later]);
+        let ahead: Vec<_> = foreseen.iter().flatten().map(|it| it.ahead).collect();
+        assert_eq!(ahead, [0, 1]);
+        assert_eq!(scheduler.all_started(now, reopens), later);
+    }
+}
