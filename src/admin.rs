@@ -50,7 +50,7 @@ pub use callers::{
     Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState, RequestRow,
     RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
 };
-pub(crate) use callers::{without_name, written};
+pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};
 pub use guard::{NamedToken, Token};
 pub use now::{

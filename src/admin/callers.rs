@@ -26,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, Span};
 
+pub(crate) use self::acts::because;
 pub use self::acts::{
     ActKind, ActState, ActsSource, BackendActing, BackendState, HOLD_SECONDS_MAX, LimitName,
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,

@@ -129,7 +129,7 @@ mod tests {
             .collect();
         assert_eq!(advice.len(), Reason::ALL.len(), "{advice:?}");
         for text in advice {
-            assert!(text.len() > 10, "{text:?}");
+            assert!(text.len() > 20, "{text:?}");
             assert!(!text.contains("as for") && !text.contains("]("), "{text}");
             assert_eq!(text.matches('`').count() % 2, 0, "{text}");
         }

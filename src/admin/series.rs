@@ -153,7 +153,7 @@ async fn stream(
     Parameters(Frames(frames)): Parameters<Frames>,
 ) -> Response {
     let Ok(place) = viewers.try_acquire_owned() else {
-        let many = "as many viewers look as there are places, at most 8; close one of them, or ask /v1/now";
+        let many = "every place for a viewer is taken; there are at most 8. Close a viewer, or ask /v1/now";
         return api::error(StatusCode::SERVICE_UNAVAILABLE, many);
     };
     let mut later = source.frames();

@@ -23,7 +23,7 @@ use self::stored::{
 use super::Shared;
 use crate::admin::{
     ActKind, ActState, ActsSource, ApiRefusal, Author, BackendActing, BackendState, LimitName,
-    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, What, unix_milliseconds,
+    OverrideAsked, OverrideState, PauseAsked, ResumeAsked, What, because, unix_milliseconds,
 };
 use crate::admit::{
     Acting, ActingNow, ByItself, Gate, NotOverridden, Pause, PauseFor, Ramp, Turned,
@@ -276,10 +276,7 @@ impl Shared {
             ActKind::LimitEnd => info!(author, what, "a limit has its own value again"),
         }
         let at_unix_ms = unix_milliseconds(self.clock.wall(at));
-        let because = match why {
-            "" => String::new(),
-            why => format!(": {why}"),
-        };
+        let because = because(why);
         let mark = match act {
             ActKind::Pause => Some((MarkKind::Pause, "paused")),
             ActKind::Resume => Some((MarkKind::Resume, "resumed")),

@@ -89,7 +89,7 @@ fn step(took: Duration) -> usize {
     doublings as usize * 4 + quarter as usize
 }
 
-/// The time below which so many of 100 are; NaN without any.   ms
+/// A percentile of the times; NaN if there is no time.   ms
 fn quantile(counts: &[u32; STEPS], percent: u64) -> f32 {
     let all: u64 = counts.iter().map(|&count| u64::from(count)).sum();
     let rank = (all * percent).div_ceil(100);

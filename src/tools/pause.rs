@@ -14,12 +14,9 @@ use super::failed;
 /// The time between two questions whether calls still run.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
-/// What `tidegate pause` is given.
+/// Why an operator acts.
 #[derive(Debug, clap::Args)]
-pub(crate) struct PauseArguments {
-    /// The pause ends by itself after this time, such as 300s; at most 24 hours
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    hold: Duration,
+struct Reason {
     /// The reason, for the log and for other operators
     #[arg(
         long,
@@ -28,6 +25,16 @@ pub(crate) struct PauseArguments {
         hide_default_value = true
     )]
     why: String,
+}
+
+/// What `tidegate pause` is given.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PauseArguments {
+    /// The pause ends by itself after this time, such as 300s; at most 24 hours
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    hold: Duration,
+    #[command(flatten)]
+    reason: Reason,
     /// Let calls wait longer by the time that they were paused
     #[arg(long)]
     extend_deadlines: bool,
@@ -44,14 +51,8 @@ pub(crate) struct ResumeArguments {
     /// How long the limits grow from a tenth to full; without it, as `backend.ramp` says
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ramp: Option<Duration>,
-    /// The reason, for the log
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    why: String,
+    #[command(flatten)]
+    reason: Reason,
     #[command(flatten)]
     admin: Admin,
 }
@@ -75,14 +76,8 @@ pub(crate) struct LimitArguments {
     /// Let it have its own value again now
     #[arg(long, conflicts_with_all = ["value", "time", "why"])]
     undo: bool,
-    /// The reason, for the log and for other operators
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    why: String,
+    #[command(flatten)]
+    reason: Reason,
     #[command(flatten)]
     admin: Admin,
 }
@@ -113,7 +108,7 @@ pub(crate) fn limit(arguments: &LimitArguments) -> ExitCode {
     let asked = json!({
         "value": arguments.value,
         "for_seconds": arguments.time.map(|time| time.as_secs_f64()),
-        "why": arguments.why,
+        "why": arguments.reason.why,
     });
     let state = arguments.admin.post(&path, &asked);
     print(&arguments.admin, state, |state| {
@@ -131,7 +126,7 @@ pub(crate) fn pause(arguments: &PauseArguments) -> ExitCode {
     let admin = &arguments.admin;
     let asked = json!({
         "hold_seconds": arguments.hold.as_secs_f64(),
-        "why": arguments.why,
+        "why": arguments.reason.why,
         "extend_deadlines": arguments.extend_deadlines,
     });
     let mut state = admin.post("/v1/backend/pause", &asked);
@@ -178,7 +173,7 @@ fn wait(time: Duration) {
 
 /// Resumes: exit code 0, or 1 if that was refused.
 pub(crate) fn resume(arguments: &ResumeArguments) -> ExitCode {
-    let mut asked = json!({"why": arguments.why});
+    let mut asked = json!({"why": arguments.reason.why});
     if let Some(ramp) = arguments.ramp {
         asked["ramp_seconds"] = ramp.as_secs_f64().into();
     }

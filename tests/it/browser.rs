@@ -8,14 +8,14 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_leases::wire::capacity_client::CapacityClient;
 use tidegate_leases::wire::{GetCapacityRequest, ResourceRequest};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::lease_server::{channel, started};
 use crate::sidecar::Sidecar;
-use crate::support::{OK, PATIENCE, Scripted, array, ask, both, listens};
+use crate::storm::{clients, slow_backend};
+use crate::support::{PATIENCE, Scripted, array, ask, both, listens};
 
 /// One Chromium at a time: two of them would be slow on a small machine.
 static BROWSERS: Semaphore = Semaphore::const_new(1);
@@ -44,15 +44,7 @@ impl Storm {
 
     /// With more lines for the queue and the admin address, and more sections.
     async fn run(queue: &str, admin: &str, sections: &str) -> Self {
-        let backend = Scripted::start(|_, mut stream| async move {
-            let mut request = [0; 4096];
-            if stream.read(&mut request).await.unwrap_or(0) > 0 {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                // The client may have left.
-                let _ = stream.write_all(OK).await;
-            }
-        })
-        .await;
+        let backend = slow_backend().await;
         let sections = format!(
             r#"
             [queue]
@@ -69,19 +61,10 @@ impl Storm {
         let backend_lines = both(backend.addr, backend.addr);
         let sidecar = Sidecar::start(&listens("", &backend_lines, &sections)).await;
         let addr = sidecar.listener("test").await;
-        let mut clients = JoinSet::new();
-        for number in 0..24 {
-            let function = ["guest_list", "image_query", "guest_get_info"][number % 3];
-            clients.spawn(async move {
-                loop {
-                    ask(addr, array(function, "X")).await;
-                }
-            });
-        }
         Self {
             sidecar,
             _backend: backend,
-            _clients: clients,
+            _clients: clients(addr),
         }
     }
 }

@@ -77,6 +77,7 @@ mod scenarios;
 mod series;
 mod sidecar;
 mod stores;
+mod storm;
 mod streaming;
 mod suggested;
 mod support;

@@ -311,9 +311,14 @@ async fn a_refused_reload_is_counted_and_shown_with_its_errors_until_one_is_take
     sidecar.reload(&text).await;
     assert_eq!(sidecar.metric(&total("refused")).await, 1.0);
     assert_eq!(sidecar.metric(&total("taken")).await, started + 1.0);
-    for path in ["/healthz?verbose", "/v1/now"] {
+    for (path, told) in [
+        ("/healthz?verbose", "refused"),
+        ("/v1/now", "\"taken\":false"),
+    ] {
         let (_, shown) = sidecar.get(path).await;
-        assert!(!shown.contains("queue.workers"), "{shown}");
+        for word in [told, "queue.workers"] {
+            assert!(!shown.contains(word), "{word} in {shown}");
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::sidecar::Sidecar;
 use crate::stores::Redis;
 use crate::support::{PATIENCE, Scripted, array, json, read_all};
 
-/// A window of so many calls in ten minutes, and a deadline that is well after it.
+/// Admits `window` calls in ten minutes. Calls may wait for an hour.
 fn config(backend: impl ToString, window: u32) -> String {
     format!(
         r#"

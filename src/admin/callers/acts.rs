@@ -124,10 +124,7 @@ impl OverrideState {
         } = self;
         let ends = self.ends.map(|ends| Utc(ends).to_string());
         let ends = ends.unwrap_or_default();
-        let why = match &*self.why {
-            "" => String::new(),
-            why => format!(": {why}"),
-        };
+        let why = because(&self.why);
         format!("limit {limit} is at most {value} until {ends} by {author}{why}")
     }
 }
@@ -174,10 +171,7 @@ impl BackendState {
     #[must_use]
     pub fn notice(&self) -> Option<String> {
         let author = self.author.as_deref().unwrap_or_default();
-        let why = match self.why.as_deref() {
-            None | Some("") => String::new(),
-            Some(why) => format!(": {why}"),
-        };
+        let why = because(self.why.as_deref().unwrap_or_default());
         let ends = self.ends.map(|ends| Utc(ends).to_string());
         let ends = ends.unwrap_or_default();
         match self.state {
@@ -231,6 +225,14 @@ pub struct ActState {
 
 fn unix_ms<S: Serializer>(at: &Option<SystemTime>, to: S) -> Result<S::Ok, S::Error> {
     at.map(unix_milliseconds).serialize(to)
+}
+
+/// A reason behind what was done: nothing if none was given.
+pub(crate) fn because(why: &str) -> String {
+    match why {
+        "" => String::new(),
+        why => format!(": {why}"),
+    }
 }
 
 /// Milliseconds since 1970.

@@ -13,9 +13,8 @@ use tokio::time::Instant;
 use super::terminal::Terminal;
 use super::{LARGE, SMALL, TALL};
 use crate::sidecar::{Said, Sidecar, TIDEGATE, run};
-use crate::support::{
-    OK, PATIENCE, Scripted, array, ask, both, closed_port, json as parsed, listens,
-};
+use crate::storm::{clients, slow_backend};
+use crate::support::{PATIENCE, Scripted, both, closed_port, json as parsed, listens};
 
 /// A sidecar whose backend takes 300 ms for a call, with more clients than its limits admit.
 struct Storm {
@@ -27,15 +26,7 @@ struct Storm {
 
 impl Storm {
     async fn start() -> Self {
-        let backend = Scripted::start(|_, mut stream| async move {
-            let mut request = [0; 4096];
-            if stream.read(&mut request).await.unwrap_or(0) > 0 {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                // The client may have left.
-                let _ = stream.write_all(OK).await;
-            }
-        })
-        .await;
+        let backend = slow_backend().await;
         let sections = format!(
             r#"
             [queue]
@@ -61,15 +52,7 @@ impl Storm {
 
     async fn call(&mut self) {
         let addr = self.sidecar.listener("test").await;
-        self.clients.abort_all();
-        for number in 0..24 {
-            let function = ["guest_list", "image_query", "guest_get_info"][number % 3];
-            self.clients.spawn(async move {
-                loop {
-                    ask(addr, array(function, "X")).await;
-                }
-            });
-        }
+        self.clients = clients(addr);
         let is_busy = |now: &Value| {
             let waiting = now["queue"]["waiting"].as_u64();
             waiting >= Some(9) && now["oldest_calls"][9].is_object()

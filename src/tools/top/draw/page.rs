@@ -36,7 +36,7 @@ impl Page<'_> {
         self.y += 1;
     }
 
-    /// A text on at most so many lines, broken at spaces.
+    /// Writes a text, broken at spaces, on at most `lines_max` lines.
     pub(super) fn wrapped(&mut self, text: &str, lines_max: usize, style: Style) {
         let width = usize::from(self.area.width);
         let mut rest = text;
