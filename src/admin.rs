@@ -45,10 +45,10 @@ pub use callers::{
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
 };
 pub use callers::{
-    ApiRefusal, Basis, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
-    CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment,
-    Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState, RequestRow,
-    RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
+    ApiRefusal, Basis, CallId, CallState, CallerState, CallerUsage, CallerUsed, CallersSource,
+    Classified, CommonCall, CostsState, Delayed, Explained, Figures, Held, HeldBy, MatchState,
+    Merge, Moment, Origin, PaceState, Profile, Question, QueueRow, RateLimitKind, RateLimitState,
+    RequestRow, RequestState, Spans, Suggested, Top, UsageTable, Used, What, milliseconds,
 };
 pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};

@@ -54,6 +54,7 @@ pub use self::settings::{
     ClassRule, Deadline, LimitMode, PacedLimit, Pool, Settings, WhenFull, Window,
 };
 use self::shadow::Over;
+pub use self::shown::WaitingNow;
 pub use self::waiting::{Asked, Place, Waiting};
 use crate::call::steps::{AskedAs, What};
 use crate::call::{Destination, Fault, Generation, Record};

@@ -46,7 +46,7 @@ enum Command {
     Limits(tools::client::Admin),
     /// Follow a running sidecar on a screen: what waits, why, and until when
     Top(tools::top::Arguments),
-    /// Show which limits held up a call that ended lately, and how long each did
+    /// Show what a call waits for and when it starts, or which limits held it up
     Explain(tools::explain::Arguments),
 
     /// Send nothing new to the backend for a while: calls wait

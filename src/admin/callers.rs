@@ -8,6 +8,7 @@
 mod acts;
 mod asked;
 mod csv;
+mod explained;
 mod extract;
 mod json;
 mod query;
@@ -32,6 +33,7 @@ pub use self::acts::{
     OverrideAsked, OverrideState, PauseAsked, ResumeAsked, unix_milliseconds,
 };
 pub use self::asked::{Merge, Question};
+pub use self::explained::{CallState, Explained, Held, HeldBy};
 pub(super) use self::extract::Parameters;
 use self::extract::{Body, Id};
 pub(super) use self::query::{Frames, QuotaKeys};
@@ -40,9 +42,9 @@ pub(crate) use self::refused::without_name;
 pub use self::refused::{ApiRefusal, What};
 pub use self::state::{
     Basis, CallId, CallerState, CallerUsage, CallerUsed, Classified, CommonCall, CostsState,
-    Delayed, Explained, Figures, Held, HeldBy, MatchState, Moment, Origin, PaceState, Profile,
-    QueueRow, RateLimitKind, RateLimitState, RequestRow, RequestState, Spans, Suggested, Top,
-    UsageTable, Used, milliseconds,
+    Delayed, Figures, MatchState, Moment, Origin, PaceState, Profile, QueueRow, RateLimitKind,
+    RateLimitState, RequestRow, RequestState, Spans, Suggested, Top, UsageTable, Used,
+    milliseconds,
 };
 use super::api;
 use super::routes::Routes;
@@ -112,7 +114,7 @@ pub trait CallersSource: ActsSource {
     fn queues(&self) -> Vec<QueueRow>;
     /// Calls under way, the oldest first; at most as many as the queue and the workers hold.
     fn requests(&self) -> Vec<RequestRow>;
-    /// The result of a call that ended recently.
+    /// What is known of a call that is under way, or ended recently.
     fn explain(&self, id: CallId) -> Result<Explained, ApiRefusal>;
 }
 

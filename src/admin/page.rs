@@ -30,8 +30,9 @@ macro_rules! file {
 
 const INDEX: File = file!("index.html", "text/html; charset=utf-8");
 /// The files of this page alone; those of every page are beside them.
-const FILES: [File; 6] = [
+const FILES: [File; 7] = [
     file!("acts.js", "text/javascript; charset=utf-8"),
+    file!("call.js", "text/javascript; charset=utf-8"),
     file!("page.js", "text/javascript; charset=utf-8"),
     file!("chart.js", "text/javascript; charset=utf-8"),
     file!("dom.js", "text/javascript; charset=utf-8"),

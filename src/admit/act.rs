@@ -216,6 +216,7 @@ impl State {
         }
         let is_new = self.acts.pause().is_none();
         self.acts.acting = Acting::Paused(pause);
+        self.tell_when_it_reopens();
         let moved = self.extend(before, now);
         if is_new {
             self.supply_backends(now, Supply::capacity(0));
@@ -230,9 +231,18 @@ impl State {
         }
         let before = self.acts.extension(now);
         self.acts.acting = Acting::Running;
+        self.tell_when_it_reopens();
         let moved = self.extend(before, now);
         self.supply_backends(now, Supply::Configured);
         moved
+    }
+
+    /// Refusals go by the end of the pause.
+    fn tell_when_it_reopens(&mut self) {
+        let ends = self.acts.pause().map(|pause| pause.ends);
+        for lane in &mut self.lanes {
+            lane.set_reopens(ends);
+        }
     }
 
     /// Waiting calls may wait as much longer as a pause takes, instead of `before`.

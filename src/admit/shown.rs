@@ -1,10 +1,11 @@
 //! What operators see of the gate.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_limits::policy::{LimitRule, Scope};
-use tidegate_limits::scheduler::{Foreseen, LimitNow, QueueNow};
+use tidegate_limits::scheduler::{Delays, Foreseen, LimitNow, QueueNow, Waited};
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
@@ -12,6 +13,19 @@ use super::metrics::GateNow;
 use super::observing::ObservedNow;
 use super::queue::{State, Waiter};
 use crate::call::Destination;
+
+/// A waiting call, at one moment.
+#[derive(Clone, Debug)]
+pub struct WaitingNow {
+    /// The moment.
+    pub at: Timestamp,
+    /// What holds it: the limit, bucket or quota.
+    pub held_by: Option<Arc<str>>,
+    /// What it has waited for since it joined the queue.
+    pub delays: Delays,
+    /// When it starts.
+    pub foreseen: Foreseen,
+}
 
 impl Gate {
     /// Whether a backend accepts connections, as far as calls have shown.
@@ -75,6 +89,26 @@ impl Gate {
                 .iter()
                 .map(|ticket| ticket.and_then(|_| foreseen.next().flatten()));
             (of.collect(), calls.all_started(now, reopens))
+        })
+    }
+
+    /// The call with this id, if it waits. Looks at every waiting call.
+    #[must_use]
+    pub fn waiting_now(&self, id: u64) -> Option<WaitingNow> {
+        self.queue.look(|state, now| {
+            let reopens = state.acts.pause().map(|pause| pause.ends);
+            state.lanes.iter().find_map(|lane| {
+                let (ticket, _) = lane.tickets().find(|(_, waiter)| waiter.id == id)?;
+                let Waited {
+                    held_by, delays, ..
+                } = lane.waited(now, ticket)?;
+                Some(WaitingNow {
+                    at: now,
+                    held_by,
+                    delays,
+                    foreseen: lane.foreseen(now, &[ticket], reopens).pop()??,
+                })
+            })
         })
     }
 

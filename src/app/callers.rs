@@ -4,6 +4,7 @@
 //! only then is it answered. One change is made at a time. A reload changes callers too, and does
 //! not wait for a save.
 
+mod explained;
 #[expect(
     clippy::disallowed_methods,
     reason = "used at start, and on threads that wait"
@@ -11,23 +12,21 @@
 mod keeper;
 mod stored;
 
-use std::cmp::Reverse;
 use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_callers::{CallerId, Group, LastCall, NewCaller, Patch, RateLimitId, Span, UsageNow};
 use tidegate_limits::Tokens;
-use tidegate_limits::scheduler::{BucketNow, Cause, PacerNow};
+use tidegate_limits::scheduler::{BucketNow, PacerNow};
 use tidegate_runtime::lock;
 
 pub(super) use self::keeper::Keeper;
-use super::lately::Ended;
 use super::{Shared, follow, with_costs};
 use crate::admin::{
     ApiRefusal, CallId, CallerState, CallerUsage, CallerUsed, CallersSource, Classified,
-    CostsState, Explained, Figures, Held, HeldBy, MatchState, Merge, Moment, Origin, PaceState,
-    Profile, Question, QueueRow, RateLimitState, RequestRow, RequestState, Suggested, UsageTable,
-    Used, What, milliseconds, without_name,
+    CostsState, Explained, Figures, MatchState, Merge, Moment, Origin, PaceState, Profile,
+    Question, QueueRow, RateLimitState, RequestRow, RequestState, Suggested, UsageTable, Used,
+    What, milliseconds, without_name,
 };
 use crate::call::claim::{Charged, drawn};
 use crate::call::costs::{Costs, SuggestedCost};
@@ -344,26 +343,7 @@ impl CallersSource for Shared {
     }
 
     fn explain(&self, id: CallId) -> Result<Explained, ApiRefusal> {
-        let ended = self.lately.find(id.0);
-        let ended = ended.ok_or_else(|| ApiRefusal::unknown(What::Call, id))?;
-        let held = held(&ended);
-        Ok(Explained {
-            id,
-            arrived: Moment(self.clock.wall(ended.arrived)),
-            listener: ended.listener.to_string(),
-            call: ended.function.to_string(),
-            userid: ended.target.map(Into::into),
-            class: ended.class.to_string(),
-            caller: ended.caller,
-            rate_limit: ended.rate_limit.map(|label| label.to_string()),
-            tokens: ended.tokens.map(|tokens| tokens.tokens()),
-            verdict: ended.verdict.label().to_owned(),
-            reason: ended.reason.map(|reason| reason.label().to_owned()),
-            total_ms: milliseconds(ended.took.total),
-            queued_ms: milliseconds(ended.took.queued()),
-            backend_ms: ended.took.backend.map(milliseconds),
-            held,
-        })
+        self.explained(id)
     }
 }
 
@@ -375,32 +355,6 @@ pub(super) fn pace_state(paced: &PacerNow) -> PaceState {
         wait_seconds: paced.pools.wait_time().as_secs_f64(),
         burst_seconds: paced.pools.burst.as_secs_f64(),
     }
-}
-
-/// What held a call, the longest first. Wait time without a limit counts as elsewhere.
-fn held(ended: &Ended) -> Vec<Held> {
-    let elsewhere = ended.took.queued().saturating_sub(ended.delays.total());
-    let elsewhere = (!elsewhere.is_zero()).then(|| {
-        let cause = if ended.shared {
-            HeldBy::SharedCall
-        } else {
-            HeldBy::Elsewhere
-        };
-        (cause, None, elsewhere)
-    });
-    let delays = ended.delays.iter().map(|delay| match &delay.cause {
-        Cause::Limit(name) => (HeldBy::Limit, Some(name.to_string()), delay.time),
-        Cause::Turn => (HeldBy::Turn, None, delay.time),
-        Cause::Others => (HeldBy::Others, None, delay.time),
-    });
-    let mut parts: Vec<_> = delays.chain(elsewhere).collect();
-    parts.sort_by_key(|&(.., time)| Reverse(time));
-    let parts = parts.into_iter().map(|(cause, limit, time)| Held {
-        cause,
-        limit,
-        ms: milliseconds(time),
-    });
-    parts.collect()
 }
 
 /// Why a change was refused, in the form of the API.

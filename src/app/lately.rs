@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
+use std::thread;
 
 use foldhash::HashMap;
 use tidegate_callers::{CallerId, RateLimitId};
@@ -16,11 +17,14 @@ use crate::telemetry::calls::Durations;
 /// The most remembered calls. Each takes about 200 bytes, and 40 for each limit that held it.
 pub(super) const ENDED_MAX: usize = 10_000;
 
+/// How often a call is looked for that is being reported.
+const TRIES: usize = 1_000;
+
 /// Calls under way and calls that ended recently.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     under_way: Mutex<HashMap<u64, Weak<Record>>>,
-    ended: Mutex<VecDeque<Ended>>,
+    ended: Mutex<VecDeque<Report>>,
 }
 
 /// A call under way.
@@ -35,9 +39,16 @@ pub(super) struct UnderWay {
     pub(super) rate_limit: Option<RateLimitId>,
 }
 
-/// The record of a call that has ended.
+/// A call that is known by its id.
+#[derive(Debug)]
+pub(super) enum Found {
+    UnderWay(Arc<Record>),
+    Ended(Report),
+}
+
+/// What is known of a call: how it ended, or how it is so far.
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(super) struct Report {
     pub(super) id: u64,
     pub(super) arrived: Timestamp,
     pub(super) listener: Arc<str>,
@@ -61,37 +72,19 @@ impl Lately {
 
     /// A call has ended.
     pub(super) fn ended(&self, facts: &Facts, took: &Durations) {
-        lock(&self.under_way).remove(&facts.id);
-        let claim = facts.claim.as_ref();
-        let charged = claim.filter(|claim| claim.rate_limit().is_some());
-        let ended = Ended {
-            id: facts.id,
-            arrived: facts.origin.arrived,
-            listener: Arc::clone(&facts.origin.identity.listener),
-            function: Arc::clone(&facts.function),
-            class: Arc::clone(&facts.class),
-            target: facts.target.clone(),
-            caller: claim.map(|claim| claim.caller),
-            rate_limit: claim.and_then(Claim::rate_limit).cloned(),
-            // A call that was never admitted has drawn nothing.
-            tokens: charged
-                .filter(|_| facts.sent.is_some())
-                .map(|claim| facts.settled.map_or(claim.cost, |settled| settled.charged)),
-            verdict: facts.verdict,
-            reason: facts.reason,
-            shared: facts.shared,
-            delays: facts.delays.clone(),
-            took: *took,
-        };
+        let report = Report::of(facts, *took);
         let mut all = lock(&self.ended);
         if all.len() >= ENDED_MAX {
             all.pop_front();
         }
-        all.push_back(ended);
+        all.push_back(report);
+        drop(all);
+        // Last, so that it is always in one of both.
+        lock(&self.under_way).remove(&facts.id);
     }
 
     /// Looks at the latest calls that have ended, the latest first, at most `most`.
-    pub(super) fn latest<T>(&self, most: usize, look: impl FnMut(&Ended) -> T) -> Vec<T> {
+    pub(super) fn latest<T>(&self, most: usize, look: impl FnMut(&Report) -> T) -> Vec<T> {
         lock(&self.ended)
             .iter()
             .rev()
@@ -109,11 +102,28 @@ impl Lately {
         }
     }
 
-    /// A call that ended recently.
-    pub(super) fn find(&self, id: u64) -> Option<Ended> {
+    /// A call under way, or one that ended recently.
+    pub(super) fn find(&self, id: u64) -> Option<Found> {
+        for _ in 0..TRIES {
+            let known = lock(&self.under_way).get(&id).map(Weak::upgrade);
+            match known {
+                Some(Some(record)) => return Some(Found::UnderWay(record)),
+                // Its last owner reports it at this moment.
+                Some(None) => thread::yield_now(),
+                None => break,
+            }
+        }
         // The latest are asked for most.
         let all = lock(&self.ended);
-        all.iter().rev().find(|ended| ended.id == id).cloned()
+        let ended = all.iter().rev().find(|report| report.id == id);
+        ended.cloned().map(Found::Ended)
+    }
+
+    /// When the call ended that is the next to be forgotten; `None` if every call is remembered.
+    pub(super) fn remembered_since(&self) -> Option<Timestamp> {
+        let all = lock(&self.ended);
+        let first = all.front().filter(|_| all.len() >= ENDED_MAX)?;
+        Some(first.arrived + first.took.total)
     }
 
     /// The calls under way, the oldest first.
@@ -127,6 +137,46 @@ impl Lately {
             .collect();
         all.sort_by_key(|call| call.arrived);
         all
+    }
+}
+
+impl Report {
+    pub(super) fn of(facts: &Facts, took: Durations) -> Self {
+        let claim = facts.claim.as_ref();
+        let charged = claim.filter(|claim| claim.rate_limit().is_some());
+        Self {
+            id: facts.id,
+            arrived: facts.origin.arrived,
+            listener: Arc::clone(&facts.origin.identity.listener),
+            function: Arc::clone(&facts.function),
+            class: Arc::clone(&facts.class),
+            target: facts.target.clone(),
+            caller: claim.map(|claim| claim.caller),
+            rate_limit: claim.and_then(Claim::rate_limit).cloned(),
+            // A call that was never admitted has drawn nothing.
+            tokens: charged
+                .filter(|_| facts.sent.is_some())
+                .map(|claim| facts.settled.map_or(claim.cost, |settled| settled.charged)),
+            verdict: facts.verdict,
+            reason: facts.reason,
+            shared: facts.shared,
+            delays: facts.delays.clone(),
+            took,
+        }
+    }
+}
+
+/// The times of the parts of a call until now.
+pub(super) fn durations(facts: &Facts, now: Timestamp) -> Durations {
+    let arrived = facts.origin.arrived;
+    Durations {
+        total: now.since(arrived),
+        waited: facts.admitted.map(|admitted| admitted.since(arrived)),
+        // A backend that never finished counts for as long as the call waited for it, so that
+        // the slowest calls are included.
+        backend: facts
+            .sent
+            .map(|sent| facts.answered.unwrap_or(now).since(sent)),
     }
 }
 

@@ -9,7 +9,7 @@ use tidegate_limits::scheduler::Cause;
 use tidegate_runtime::{Clock, lock};
 
 use super::access::{AccessLine, Started};
-use super::lately::Lately;
+use super::lately::{Lately, durations};
 use super::metrics::Metrics;
 use super::tally::Tally;
 use crate::call::{
@@ -184,16 +184,7 @@ impl Observe for Teller {
     fn ended(&self, facts: &Facts) {
         let now = self.clock.now();
         self.callers.ended(now, facts);
-        let arrived = facts.origin.arrived;
-        let took = Durations {
-            total: now.since(arrived),
-            waited: facts.admitted.map(|admitted| admitted.since(arrived)),
-            // A backend that never finished counts for as long as the call waited for it, so that
-            // the slowest calls are included.
-            backend: facts
-                .sent
-                .map(|sent| facts.answered.unwrap_or(now).since(sent)),
-        };
+        let took = durations(facts, now);
         self.lately.ended(facts, &took);
         self.tally.ended(facts, took.backend);
         self.count(facts, &took);

@@ -245,7 +245,10 @@ fn message(answer: &Value) -> String {
     match (&*text("what"), &*text("field")) {
         ("", "") => text("error"),
         ("", field) => format!("{}: {field} {}", text("error"), text("reason")),
-        (what, _) => format!("there is no {what} {}", text("id")),
+        (what, _) => match &*text("reason") {
+            "" => format!("there is no {what} {}", text("id")),
+            reason => format!("there is no {what} {}: {reason}", text("id")),
+        },
     }
 }
 

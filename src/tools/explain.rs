@@ -1,4 +1,4 @@
-//! `tidegate explain`: which limits held a call that ended recently, and how long each did.
+//! `tidegate explain`: which limits hold or held a call, how long each did, and when the call starts.
 
 use std::process::ExitCode;
 
@@ -41,24 +41,25 @@ fn shown(call: &Value) -> String {
         Some(_) => format!("{} ms", figure(&call[name])),
         None => "-".to_owned(),
     };
-    let charged = match call["rate_limit"].as_str() {
-        Some(_) => format!(
-            "{}, {} tokens",
-            word_of("rate_limit"),
-            figure(&call["tokens"])
-        ),
-        None => "no rate limit".to_owned(),
+    let charged = match (call["rate_limit"].as_str(), call["tokens"].as_f64()) {
+        (None, _) => "no rate limit".to_owned(),
+        (Some(_), None) => word_of("rate_limit"),
+        (Some(_), Some(_)) => {
+            let tokens = figure(&call["tokens"]);
+            format!("{}, {tokens} tokens", word_of("rate_limit"))
+        }
     };
-    let ended = match call["reason"].as_str() {
-        Some(_) => two("verdict", ", ", "reason"),
-        None => word_of("verdict"),
+    let (now, state) = match (call["verdict"].as_str(), call["reason"].as_str()) {
+        (None, _) => ("now", word_of("sentence")),
+        (Some(_), Some(_)) => ("ended", two("verdict", ", ", "reason")),
+        (Some(_), None) => ("ended", word_of("verdict")),
     };
     let lines = [
         ("call", two("call", " of ", "userid")),
         ("arrived", two("arrived", " on ", "listener")),
         ("caller", two("caller", ", class ", "class")),
         ("charged to", charged),
-        ("ended", ended),
+        (now, state),
         ("queue", milliseconds("queued_ms")),
         ("backend", milliseconds("backend_ms")),
         ("total", milliseconds("total_ms")),

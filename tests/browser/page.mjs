@@ -9,6 +9,13 @@ import { backend, browser, end, has_no_fault, is_live, open, require, tab_to, te
 
 const { TOKEN, PICTURES, CALLER, PATH_OF_PAGE } = process.env;
 
+/** What an operator does beside the page. */
+async function act(at, body) {
+  const headers = { 'content-type': 'application/json' };
+  const answer = await fetch(`${way.url}v1/${at}`, { method: 'POST', headers, body: JSON.stringify(body) });
+  assert.ok(answer.ok, await answer.text());
+}
+
 const tries = {
   async pause() {
     const { page, wrong } = await open();
@@ -212,13 +219,55 @@ const tries = {
     assert.deepEqual(wrong, []);
   },
 
+  // A call in a dialog, by keyboard, from its wait to its end.
+  async call() {
+    const axe = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+    for (const colorScheme of ['light', 'dark']) {
+      const { page, wrong, context } = await open({ colorScheme, bypassCSP: true });
+      await is_live(page);
+      await page.evaluate(axe);
+      // Each call waits as long as it is looked at.
+      await act('backend/pause', { hold_seconds: 60 });
+      const first = page.locator('#calls tbody button').first();
+      await first.waitFor();
+      const button = await first.elementHandle();
+      const name = await button.getAttribute('aria-label');
+      await button.focus();
+      await page.keyboard.press('Enter');
+      const box = page.getByRole('dialog', { name: name.replace('Explain call', 'Call') });
+      await box.waitFor();
+      await page.waitForFunction(() => document.querySelector('#explain-state').textContent === 'State: waiting');
+      assert.match(await text(page, '#explain-told'), /^waits for \S+: [\d.]+ s so far, (no|\d+) calls? ahead, starts in about [\d.]+ s$/);
+      assert.match(await text(page, '#explain-facts'), /in the queue.*held by/s);
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'explain-close');
+      const before = await text(page, '#explain-told');
+      await page.waitForFunction((before) => document.querySelector('#explain-told').textContent !== before, before);
+      for (const width of [360, 1280]) {
+        await page.setViewportSize({ width, height: 900 });
+        await has_no_fault(page, `a call, ${colorScheme}, ${width} px`);
+      }
+      // The focus is where it was.
+      await page.keyboard.press('Escape');
+      await box.waitFor({ state: 'hidden' });
+      assert.equal(await page.evaluate(() => document.activeElement.getAttribute('aria-label')), name);
+      await page.keyboard.press('Enter');
+      await act('backend/resume', { ramp_seconds: 0 });
+      // It is followed to its end, and its row leaves meanwhile.
+      await page.waitForFunction(() => document.querySelector('#explain-state').textContent === 'State: ended');
+      assert.match(await text(page, '#explain-told'), /^(passed|delayed): .* s at the backend$/);
+      await page.waitForFunction((button) => !button.isConnected, button);
+      const asked = way.asked.length;
+      await page.keyboard.press('Enter');
+      await box.waitFor({ state: 'hidden' });
+      await page.waitForFunction(() => document.activeElement.id === 'calls');
+      assert.ok(!way.asked.slice(asked).some((path) => path.includes('/v1/calls/')));
+      assert.deepEqual(wrong, []);
+      await context.close();
+    }
+  },
+
   async axe() {
     const axe = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
-    const act = async (at, body) => {
-      const headers = { 'content-type': 'application/json' };
-      const answer = await fetch(`${way.url}v1/${at}`, { method: 'POST', headers, body: JSON.stringify(body) });
-      assert.ok(answer.ok, await answer.text());
-    };
     await act('limits/guest_list', { value: 1, for_seconds: 600, why: 'the directory is slow' });
     for (const colorScheme of ['light', 'dark']) {
       // The test itself needs to add a script; the page is not allowed to.

@@ -138,6 +138,12 @@ async fn the_page_needs_no_mouse() {
 }
 
 #[tokio::test]
+async fn a_call_is_followed_in_a_dialog_by_keyboard() {
+    let storm = Storm::start(None).await;
+    tries("call", &storm.sidecar, &[]).await;
+}
+
+#[tokio::test]
 async fn an_operator_pauses_and_resumes_by_keyboard() {
     let storm = Storm::start(None).await;
     tries("pause", &storm.sidecar, &[]).await;

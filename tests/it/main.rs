@@ -85,3 +85,4 @@ mod tls;
 mod top;
 mod tunnel;
 mod unix;
+mod waiting_call;

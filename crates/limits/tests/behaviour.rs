@@ -423,6 +423,97 @@ fn a_full_queue_refuses_and_says_when_to_come_back() {
     assert_eq!(refusal.retry_after, Duration::from_millis(1800));
 }
 
+impl Gate {
+    /// A call waits, and its start is predicted.
+    fn wait(&mut self, call: Call, id: u64) {
+        let ticket = self.submit(call, id);
+        let step = self.next();
+        let waits = matches!(step, Step::SleepUntil(_) | Step::Idle);
+        assert!(waits, "the call waits, not {step:?}");
+        self.scheduler.foresee(self.now, ticket, None);
+    }
+
+    /// When a call of this caller that is refused now comes back.
+    fn comes_back(&mut self, function: &str, caller: u32) -> Timestamp {
+        let refusal = self.refuse(call(self.now, function).caller(Caller(caller.into())));
+        assert_eq!(refusal.reason, Reason::QueueFull);
+        self.now + refusal.retry_after
+    }
+}
+
+/// A queue with ten places, which calls of caller 1 have filled: two of them leave each second.
+fn filled_by_one_caller(postpone: Postpone) -> Gate {
+    let limits = vec![window("list", function("list"), 2)];
+    let policy = Policy::new(limits, 10, WhenFull::Refuse, postpone, classes(&[1]));
+    let mut gate = Gate::new(policy.expect("a policy"));
+    for id in 0..2 {
+        gate.submit(call(gate.now, "list"), id);
+    }
+    gate.drain(2);
+    for id in 2..12 {
+        gate.wait(call(gate.now, "list").caller(Caller(1)), id);
+    }
+    gate.now = at(200);
+    gate
+}
+
+#[test]
+fn a_caller_comes_back_to_a_full_queue_when_its_own_calls_have_started_and_a_place_is_free() {
+    let mut gate = filled_by_one_caller(Postpone::InTurn);
+    // Ten of its own leave first.
+    assert_eq!(gate.comes_back("list", 1), at(6_000));
+    // It takes turns with the other caller.
+    assert_eq!(gate.comes_back("list", 2), at(1_000));
+    // Its limits are open, and the first place is free when a call leaves.
+    assert_eq!(gate.comes_back("create", 2), at(1_000));
+}
+
+#[test]
+fn a_call_comes_back_by_its_place_behind_all_where_the_order_is_random() {
+    let (min, max) = (SECOND, 2 * SECOND);
+    let mut gate = filled_by_one_caller(Postpone::Jitter { min, max });
+    for caller in [1, 2] {
+        assert_eq!(gate.comes_back("list", caller), at(6_000));
+    }
+}
+
+#[test]
+fn a_call_that_is_refused_in_a_pause_comes_back_after_it_and_what_is_ahead() {
+    let backend = outstanding("backend", Scope::Backend(Backend(0)), 100);
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1), backend]));
+    let (by, closed) = (Supplier::Operator, Supply::capacity(0));
+    gate.scheduler.supply(gate.now, "backend", by, closed);
+    gate.scheduler.set_reopens(Some(at(30_000)));
+    for (id, caller) in [(0, 1), (1, 1), (2, 1), (3, 2)] {
+        let deadline = (id >= 2).then_some(at(500));
+        let call = call(gate.now, "f")
+            .caller(Caller(caller))
+            .deadline(deadline);
+        gate.wait(call, id);
+    }
+    gate.now = at(500);
+    // The first is behind two of its own and one of the other caller, the second behind one of two.
+    for (expected, moment) in [(2, at(33_000)), (3, at(31_000))] {
+        let (id, refusal) = gate.expire();
+        assert_eq!((id, refusal.reason), (expected, Reason::DeadlinePassed));
+        assert_eq!(gate.now + refusal.retry_after, moment);
+    }
+}
+
+#[test]
+fn a_waiting_call_says_when_it_would_come_back_as_if_it_had_left() {
+    let mut gate = Gate::new(policy(vec![window("total", Scope::Every, 1)]));
+    gate.submit(call(gate.now, "f"), 0);
+    gate.drain(1);
+    gate.wait(call(gate.now, "f"), 1);
+    let ticket = gate.submit(call(gate.now, "f"), 2);
+    gate.sleeps_until(1_000);
+    gate.scheduler.foresee(gate.now, ticket, None);
+    let refusal = gate.scheduler.refusal_now(gate.now, ticket);
+    let refusal = refusal.expect("it waits");
+    assert_eq!(gate.now + refusal.retry_after, at(2_000));
+}
+
 /// A policy of a queue in which this many wait, and this many more at its door.
 fn with_a_door(limits: Vec<LimitRule>, capacity: u32, door: u32, postpone: Postpone) -> Policy {
     let when_full = WhenFull::Wait { door };

@@ -28,6 +28,9 @@ pub enum ApiRefusal {
         what: What,
         /// Its name.
         id: String,
+        /// Why it can be unknown, if that is worth a word.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A caller has the pattern already: 409.
     PatternExists {
@@ -73,7 +76,7 @@ pub enum What {
     Profile,
     /// A group of callers.
     Group,
-    /// A call that has ended.
+    /// A call.
     Call,
     /// A limit.
     Limit,
@@ -95,6 +98,16 @@ impl ApiRefusal {
         Self::Unknown {
             what,
             id: id.to_string(),
+            reason: None,
+        }
+    }
+
+    /// There is no such call. `reason` says which calls are known.
+    pub fn unknown_call(id: impl fmt::Display, reason: String) -> Self {
+        Self::Unknown {
+            what: What::Call,
+            id: id.to_string(),
+            reason: Some(reason),
         }
     }
 

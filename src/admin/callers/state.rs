@@ -21,7 +21,7 @@ use crate::call::rate_limit::{Allowance, Handling};
 use crate::options::{Words, words};
 use crate::telemetry::access::Utc;
 
-/// A call that has ended, by the `id` of its access line.
+/// A call, by the `id` of its access line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId(pub u64);
 
@@ -597,67 +597,4 @@ pub enum RequestState {
     Waiting,
     /// Past the gate.
     Running,
-}
-
-/// The result of a call, and what held it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Explained {
-    /// The call.
-    pub id: CallId,
-    /// When it arrived.
-    pub arrived: Moment,
-    /// Name of the listener.
-    pub listener: String,
-    /// Its function.
-    pub call: String,
-    /// The userid that it is about.
-    pub userid: Option<String>,
-    /// Its class.
-    pub class: String,
-    /// The caller for which it took turns.
-    #[serde(serialize_with = "some_text")]
-    pub caller: Option<CallerId>,
-    /// The rate limit that was charged.
-    pub rate_limit: Option<String>,
-    /// Its charge, in tokens.
-    pub tokens: Option<f64>,
-    /// How it ended: `passed`, `delayed`, `refused`, `expired`, `aborted` or `failed`.
-    pub verdict: String,
-    /// Why, if it was refused or failed.
-    pub reason: Option<String>,
-    /// From arrival to the end.
-    pub total_ms: f64,
-    /// From arrival to a worker, or to the end if it never got one.
-    pub queued_ms: f64,
-    /// From the last byte sent until the backend was done; `None` if it was never sent.
-    pub backend_ms: Option<f64>,
-    /// What held it until it was admitted, the longest first. The sum is `queued_ms`.
-    pub held: Vec<Held>,
-}
-
-/// The causes of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeldBy {
-    /// A limit that was closed to it, or to calls with an earlier turn there.
-    Limit,
-    /// Other calls had an earlier turn.
-    Turn,
-    /// Further limits, beyond those that are listed.
-    Others,
-    /// An identical call whose answer it shared.
-    SharedCall,
-    /// Something outside the queue: its request arrived, or a backend accepted no connection.
-    Elsewhere,
-}
-
-/// Something that held a call.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Held {
-    /// The cause.
-    pub cause: HeldBy,
-    /// The limit's name, if it was one.
-    pub limit: Option<String>,
-    /// The time.
-    pub ms: f64,
 }

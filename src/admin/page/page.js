@@ -1,8 +1,9 @@
 // Starts the page: signs in, gets the state and the history, then follows the stream.
 
 import { acts } from './acts.js';
+import { call } from './call.js';
 import { add_point, timeline } from './chart.js';
-import { $, clock, facts, make, millis, say, seconds } from './dom.js';
+import { $, clock, make, say } from './dom.js';
 import { NoToken, follow, json, token } from './feed.js';
 import { parts } from './parts.js';
 
@@ -15,7 +16,7 @@ let now = null;
 let limit = null;
 let refresh = null;
 
-const show_now = parts(explain);
+const show_now = parts(call(sign_in));
 const show_acts = acts(sign_in);
 const charts = timeline();
 
@@ -154,32 +155,5 @@ $('leave').addEventListener('click', () => {
   token.drop();
   sign_in();
 });
-
-/** Asks why a call waits, and shows it. */
-async function explain(id) {
-  const box = $('explain');
-  const waiting = now?.oldest_calls?.find((it) => it.id === id);
-  say($('explain-head'), `Call ${id}`);
-  say($('explain-told'), 'asking …');
-  facts($('explain-facts'), []);
-  box.showModal();
-  try {
-    const of = await json(`/v1/calls/${encodeURIComponent(id)}`);
-    say($('explain-told'), of.reason ?? '');
-    const list = Object.entries(of).filter(([name, value]) => value !== null && typeof value !== 'object' && name !== 'reason');
-    const told = ([name, value]) => (name.endsWith('_ms') ? [name.slice(0, -3).replaceAll('_', ' '), millis(value)] : [name.replaceAll('_', ' '), String(value)]);
-    const held = (of.held ?? []).map((it) => ['held', `${millis(it.ms)}: ${it.cause.replaceAll('_', ' ')}${it.limit ? ` ${it.limit}` : ''}`]);
-    facts($('explain-facts'), [...list.map(told), ...held]);
-  } catch (error) {
-    if (error instanceof NoToken) {
-      box.close();
-      sign_in();
-      return;
-    }
-    say($('explain-told'), waiting ? `It waits ${seconds(waiting.waits_seconds)} for ${waiting.waits_for ?? 'its turn'}.` : error.message);
-  }
-}
-
-$('explain-close').addEventListener('click', () => $('explain').close());
 
 feed.start();

@@ -243,7 +243,12 @@ impl World<'_> {
         let now = self.now;
         self.tallies(nth, |tally| tally.arrives(now));
         match self.scheduler.submit(now, call, nth) {
-            Ok(ticket) => self.calls[nth].1 = State::Waiting(ticket),
+            Ok(ticket) => {
+                self.calls[nth].1 = State::Waiting(ticket);
+                self.let_through();
+                // As in the gate, for the retry times of refusals.
+                self.scheduler.foresee(now, ticket, None);
+            }
             Err((refusal, nth)) => self.refuse(nth, refusal),
         }
     }

@@ -9,9 +9,9 @@ use super::Served;
 const PAGE_MAX: usize = 60 * 1000;
 /// The same without compression, as a browser loads it from this machine.   bytes
 const PLAIN_MAX: usize = 70 * 1000;
-const FILES: [&str; 9] = [
-    "acts.js", "chart.js", "dom.js", "feed.js", "fresh.js", "icon.svg", "page.css", "page.js",
-    "parts.js",
+const FILES: [&str; 10] = [
+    "acts.js", "call.js", "chart.js", "dom.js", "feed.js", "fresh.js", "icon.svg", "page.css",
+    "page.js", "parts.js",
 ];
 
 /// The size of a file with gzip.   bytes

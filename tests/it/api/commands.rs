@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::{Served, monitoring};
+use super::{Served, fake, monitoring};
 use crate::sidecar::{Said, TIDEGATE, run};
 
 /// Runs a command of the real binary against a served API.
@@ -88,13 +88,31 @@ rate_limit:monitoring  1200
 waiting for its turn    300
 "
     );
+    let waits = said(&served, &["explain", &fake::WAITS.to_string()]).await;
+    assert_eq!(
+        waits.out,
+        "\
+call        guest_list of -
+arrived     2026-11-18T11:06:40.000000Z on nova-poll
+caller      c1, class polling
+charged to  monitoring
+now         waits for `total`: 1.5 s so far, 12 calls ahead, starts in about 1.4 s
+queue       1500 ms
+backend     -
+total       1500 ms
+
+HELD BY    MS
+total    1500
+"
+    );
     let tools = said(&served, &["explain", "0123456789abcdef", "--json"]).await;
     let read: Value = serde_json::from_str(&tools.out).expect("JSON");
     assert_eq!(read["verdict"], "delayed");
 
     let unknown = said(&served, &["explain", "00000000000000ff"]).await;
     assert_eq!(unknown.code, Some(1));
-    let expected = "there is no call 00000000000000ff";
+    let expected =
+        "there is no call 00000000000000ff: known are calls under way, and the last 10000";
     assert!(unknown.err.contains(expected), "{}", unknown.err);
     let wrong = said(&served, &["explain", "7"]).await;
     assert_eq!(wrong.code, Some(2));

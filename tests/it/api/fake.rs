@@ -9,11 +9,11 @@ use tidegate::admin::{
     OverrideState, PauseAsked, ResumeAsked,
 };
 use tidegate::admin::{
-    ApiRefusal, BucketState, CallId, CallerState, CallerUsage, CallerUsed, CallersSource,
-    Classified, CostsState, Explained, Figures, Held, HeldBy, LimitState, MatchState, Merge,
-    Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState, QuotasState,
-    RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Suggested, UsageTable, Used,
-    What,
+    ApiRefusal, BucketState, CallId, CallState, CallerState, CallerUsage, CallerUsed,
+    CallersSource, Classified, CostsState, Explained, Figures, Held, HeldBy, LimitState,
+    MatchState, Merge, Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState,
+    QuotasState, RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Suggested,
+    UsageTable, Used, What,
 };
 use tidegate::call::costs::{Costs, SuggestedCost};
 use tidegate::call::rate_limit::{
@@ -42,8 +42,9 @@ const AT_REST: PaceState = PaceState {
     wait_seconds: 0.0,
     burst_seconds: 0.0,
 };
-/// The call that can be explained.
+/// The calls that can be explained: one that has ended, and one that waits.
 pub(crate) const CALL: CallId = CallId(0x0123_4567_89ab_cdef);
+pub(crate) const WAITS: CallId = CallId(0x0123_4567_89ab_cdf0);
 
 /// Has a caller of the config, `c1`, and one that registered itself, `c2`.
 pub(crate) struct Fake {
@@ -675,11 +676,39 @@ impl CallersSource for Fake {
     }
 
     fn explain(&self, id: CallId) -> Result<Explained, ApiRefusal> {
+        if id == WAITS {
+            let limit = Some("total".into());
+            return Ok(Explained {
+                state: CallState::Waiting,
+                sentence: "waits for `total`: 1.5 s so far, 12 calls ahead, starts in about 1.4 s"
+                    .into(),
+                waits_for: limit.clone(),
+                ahead: Some(12),
+                starts_in_seconds: Some(1.4),
+                tokens: None,
+                verdict: None,
+                total_ms: 1500.0,
+                backend_ms: None,
+                held: vec![Held {
+                    cause: HeldBy::Limit,
+                    limit,
+                    ms: 1500.0,
+                }],
+                id,
+                ..self.explain(CALL)?
+            });
+        }
         if id != CALL {
-            return Err(ApiRefusal::unknown(What::Call, id));
+            let reason = "known are calls under way, and the last 10000 that ended";
+            return Err(ApiRefusal::unknown_call(id, reason.into()));
         }
         Ok(Explained {
             id,
+            state: CallState::Ended,
+            sentence: "delayed: 1.5 s in the queue, 0.2 s at the backend".into(),
+            waits_for: None,
+            ahead: None,
+            starts_in_seconds: None,
             arrived: Moment(wall(Timestamp::ZERO)),
             listener: "nova-poll".into(),
             call: "guest_list".into(),
@@ -688,7 +717,7 @@ impl CallersSource for Fake {
             caller: Some(CallerId(1)),
             rate_limit: Some("monitoring".into()),
             tokens: Some(1.0),
-            verdict: "delayed".into(),
+            verdict: Some("delayed".into()),
             reason: None,
             total_ms: 1750.0,
             queued_ms: 1500.0,

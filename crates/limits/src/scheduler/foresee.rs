@@ -1,6 +1,7 @@
 //! Predictions of starts, from the counts of the [`forecast`](super::forecast).
 
 mod estimate;
+mod retry;
 
 use alloc::vec::Vec;
 

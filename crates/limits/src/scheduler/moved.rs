@@ -82,7 +82,8 @@ impl<T> Scheduler<T> {
         let now = self.now.max(now);
         let reason = self.because_of_the_store(Reason::DeadlinePassed, held_by);
         let limit = held_by.and_then(|bar| self.bars.name(bar));
-        Some(self.refusal(now, reason, limit, &waiting.meets, &waiting.call))
+        let Waiting { call, meets, .. } = waiting;
+        Some(self.refusal(now, reason, limit, meets, call, waiting.counted))
     }
 
     /// Puts a waiting call into another class, at the end of its caller's flow there. False if

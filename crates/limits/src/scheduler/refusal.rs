@@ -10,8 +10,11 @@ pub struct Refusal {
     pub limit: Option<Arc<str>>,
     /// Why.
     pub reason: Reason,
-    /// When to retry, from the state of the limits: at least one millisecond. Has no meaning for
-    /// [`Reason::NeverPossible`].
+    /// When to retry: at least one millisecond. Has no meaning for [`Reason::NeverPossible`].
+    ///
+    /// If starts are predicted ([`foresee`](crate::Scheduler::foresee)), a call that the queue or its deadline
+    /// refused may come back when it would start behind the waiting calls of its own caller, and if the queue is
+    /// full not before a place is free. Otherwise, when its limits have room for it behind all calls that wait.
     pub retry_after: Duration,
 }
 

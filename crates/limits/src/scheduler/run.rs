@@ -110,7 +110,7 @@ impl<T> Scheduler<T> {
             ..
         } = self.take_out(key);
         let limit = held_by.and_then(|bar| self.bars.name(bar));
-        let refusal = self.refusal(now, reason, limit, &meets, &call);
+        let refusal = self.refusal(now, reason, limit, &meets, &call, None);
         Step::Expired {
             payload,
             refusal,

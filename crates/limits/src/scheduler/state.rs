@@ -44,6 +44,8 @@ pub struct Scheduler<T> {
     pub(super) joined: u64,
     pub(super) draining: bool,
     pub(super) asked: u64,
+    /// When limits open that an operator closes, if that is known.
+    pub(super) reopens: Option<Timestamp>,
 }
 
 impl<T> Scheduler<T> {
@@ -73,6 +75,7 @@ impl<T> Scheduler<T> {
             joined: 0,
             draining: false,
             asked: 0,
+            reopens: None,
             policy,
         }
     }
@@ -86,6 +89,12 @@ impl<T> Scheduler<T> {
     /// From now on [`submit`](Self::submit) refuses all calls. Waiting and running calls continue.
     pub const fn drain(&mut self) {
         self.draining = true;
+    }
+
+    /// When limits open that [`Supplier::Operator`] closes, for the retry times of refusals; `None` if that is not
+    /// known.
+    pub const fn set_reopens(&mut self, reopens: Option<Timestamp>) {
+        self.reopens = reopens;
     }
 
     /// Whether there is a place in the queue for one more call.

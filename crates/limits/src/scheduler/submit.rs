@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::bucket::OnExcess;
+use super::forecast::Counted;
 use super::park::LineKey;
 use super::quota::{self, Found};
 use super::refusal::{Reason, Refusal};
@@ -57,7 +58,7 @@ impl<T> Scheduler<T> {
                 None => None,
             };
             meets.quotas = quota::known(&found);
-            let refusal = self.refusal(now, reason, limit, &meets, &call);
+            let refusal = self.refusal(now, reason, limit, &meets, &call, None);
             return Err((refusal, payload));
         }
         let Ok(pinned) = self.bars.quotas.pin(now, &call, &found) else {
@@ -173,8 +174,8 @@ impl<T> Scheduler<T> {
         Ticket(key)
     }
 
-    /// A refusal with the retry time of the slowest limit that the call meets, behind all waiting
-    /// calls.
+    /// A refusal with the retry time as foreseen, or else of the slowest limit that the call meets, behind all
+    /// waiting calls. `counted` is how the call is counted, if it still waits.
     pub(super) fn refusal(
         &self,
         now: Timestamp,
@@ -182,9 +183,12 @@ impl<T> Scheduler<T> {
         limit: Option<Arc<str>>,
         meets: &Meets,
         call: &Call,
+        counted: Option<Counted>,
     ) -> Refusal {
         let retry_after = if let Reason::NeverPossible | Reason::Draining = reason {
             RETRY_UNMEASURED
+        } else if let Some(at) = self.comes_back(now, reason, call, meets, counted) {
+            at.since(now).max(RETRY_MIN)
         } else {
             let bars = self.bars.of(meets);
             let waits = bars.map(|bar| self.bars.wait(now, bar, call));

@@ -20,7 +20,7 @@ const HELP: [&str; 16] = [
     "",
     "QUEUED and BACKEND are the median time in the queue and at the backend; P95 is",
     "what 95 of 100 calls do not exceed. RUN counts calls at the backend.",
-    "`tidegate explain CALL` shows what held a call that has ended.",
+    "`tidegate explain CALL` shows what holds or held a call.",
     "",
     "In the charts: S start, C config taken, X config refused, P pause, R resume,",
     "L limit changed for a while, D backend down, U backend up.",

@@ -26,7 +26,7 @@ const MANY: u64 = 1_000;
 
 /// The kinds of waiting calls that an arrival looks at: those that meet the same limits and wait for the
 /// same. More of them than that make a prediction less exact, never slower.
-const SETS_MAX: usize = 256;
+pub(super) const SETS_MAX: usize = 256;
 
 impl<T> Scheduler<T> {
     /// When a call starts. `place` is its place in its own flow; `None`
@@ -166,7 +166,7 @@ impl<T> Scheduler<T> {
     }
 
     /// When a limit opens for a call with this ahead.
-    fn opening(
+    pub(super) fn opening(
         &self,
         from: Timestamp,
         limit: LimitId,
