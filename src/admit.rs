@@ -55,9 +55,10 @@ pub use self::settings::{
 };
 use self::shadow::Over;
 pub use self::shown::WaitingNow;
+use self::waiting::Told;
 pub use self::waiting::{Asked, Place, Waiting};
 use crate::call::steps::{AskedAs, What};
-use crate::call::{Destination, Fault, Generation, Record};
+use crate::call::{Destination, Fault, Generation, Record, Role};
 use crate::telemetry::log;
 
 /// Admits calls when their turn has come and their limits open.
@@ -134,6 +135,19 @@ impl Gate {
                 at_gate.shadowed = state.observing.asks(now, &call, &of.class, id);
             }
             asked = Some((now, of));
+            // A call that promotes others does so once it has a place.
+            let call = match ask.role == Role::Acts && guest.is_some() {
+                true => call,
+                false => match state.run_at_once(lane, now, call) {
+                    Ok(go) => {
+                        if let Some(guest) = guest.filter(|_| class == own) {
+                            at_gate.tie = Tie::Follows(guest);
+                        }
+                        return Ok(Told::Now(go));
+                    }
+                    Err(call) => call,
+                },
+            };
             let submitted = state.lanes[lane as usize].submit(now, call, Waiter::default());
             let ticket = submitted.map_err(|(refusal, _)| {
                 would = state.observing.over(now, at_gate.shadowed, Over::Refused);

@@ -328,6 +328,13 @@ impl Observing {
         }
     }
 
+    /// Whether there are decisions since the last time. Asked after each change of the gate, so it costs less
+    /// than to take none.
+    pub(super) fn has_decided(&self) -> bool {
+        let shadow = self.shadow.as_ref();
+        !self.left.is_empty() || shadow.is_some_and(|shadow| shadow.has_decided())
+    }
+
     /// The decisions since the last time.
     pub(super) fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
         let shadow = self.shadow.iter_mut();

@@ -15,7 +15,7 @@ use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
 
-use super::acting::Acts;
+use super::acting::{Acts, first};
 use super::ask::{Ask, Waits};
 use super::backends::Backends;
 use super::journal::{Given, Journal};
@@ -30,7 +30,7 @@ use crate::telemetry::log;
 /// While calls are under way, the timer wakes at least this often. Each call sets its own timers,
 /// and tokio wakes its reactor through the kernel for a timer that fires next. With this timer
 /// before them, none of them fires next. An idle proxy makes no wake-ups.
-const BEAT: Duration = Duration::from_secs(1);
+pub(super) const BEAT: Duration = Duration::from_secs(1);
 
 /// The scheduler behind its lock, and those that wait for something of it.
 pub(super) struct Queue {
@@ -363,8 +363,7 @@ impl State {
 
     /// The next moment at which the timer has something to do.
     pub(super) fn due(&self) -> Option<Timestamp> {
-        let moments = [self.wake, self.observing.due(), self.acts.wake()];
-        moments.into_iter().flatten().min()
+        first(self.wake, first(self.observing.due(), self.acts.wake()))
     }
 
     /// Whether the timer sleeps too long. If so, it is taken to be woken.
@@ -391,6 +390,9 @@ impl State {
         let Self {
             observing, journal, ..
         } = self;
+        if !observing.has_decided() {
+            return;
+        }
         for decided in observing.take_decided() {
             if let Some(journal) = journal {
                 let Decided {
@@ -405,7 +407,7 @@ impl State {
     }
 
     /// Whether [`let_through`](Self::let_through) would find nothing to do.
-    fn is_settled(&self, now: Timestamp) -> bool {
+    pub(super) fn is_settled(&self, now: Timestamp) -> bool {
         let mut lanes = self.lanes.iter();
         self.wake.is_none_or(|wake| now < wake)
             && !self.acts.is_due(now)

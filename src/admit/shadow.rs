@@ -469,6 +469,11 @@ impl Shadow {
         }
     }
 
+    /// Whether it has decided anything since the last time.
+    pub(super) fn has_decided(&self) -> bool {
+        !self.decided.is_empty()
+    }
+
     /// Its decisions since the last time.
     pub(super) fn take_decided(&mut self) -> impl Iterator<Item = Decided> {
         self.decided.drain(..)

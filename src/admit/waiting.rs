@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tidegate_limits::scheduler::Delays;
-use tidegate_limits::{Class, Ticket, Timestamp};
+use tidegate_limits::scheduler::{Delays, Waited};
+use tidegate_limits::{Call, Class, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::permit::{Acting, AtGate, Permit, Tie};
 use super::promote::{Ending, Follower, Promoted};
-use super::queue::{Lane, Queue, State, Turn, draining};
+use super::queue::{BEAT, Lane, Queue, State, Turn, draining};
 use super::settings::USER;
 use super::shadow::Over;
 use crate::call::steps::What;
@@ -302,6 +302,32 @@ impl State {
             ending: Ending::NoSuccess,
         };
         Tie::Acts { until }
+    }
+
+    /// Admits a call that need not wait, if there is nothing else to do.
+    pub(super) fn run_at_once(
+        &mut self,
+        lane: Lane,
+        now: Timestamp,
+        call: Call,
+    ) -> Result<Turn, Call> {
+        if !self.is_settled(now) {
+            return Err(call);
+        }
+        let calls = &mut self.lanes[lane as usize];
+        let hold = calls.run_at_once(now, call)?;
+        if lane == Lane::Limited {
+            self.peak = self.peak.max(calls.in_flight());
+        }
+        self.wake.get_or_insert(now + BEAT);
+        Ok(Turn::Go {
+            hold,
+            waited: Waited::default(),
+            spent: Vec::new(),
+            at: now,
+            promoted: false,
+            postponed: Vec::new(),
+        })
     }
 
     /// Admits every call that may run. The call that asks gets its answer at once; the others get

@@ -1,7 +1,8 @@
 //! The scheduler: whose turn it is, and whether that call may go.
 //!
 //! A call is submitted, waits in a line, and leaves it in [`Scheduler::next`] as a step: it runs,
-//! with a [`Hold`] for everything it has drawn, or its deadline has passed. Every hold ends in
+//! with a [`Hold`] for everything it has drawn, or its deadline has passed. If nothing waits,
+//! [`Scheduler::run_at_once`] spares it the line. Every hold ends in
 //! exactly one of [`finish`](Scheduler::finish), [`give_back`](Scheduler::give_back) and
 //! [`requeue`](Scheduler::requeue).
 //!
@@ -15,6 +16,7 @@
 //! [`Postpone::InTurn`](crate::policy::Postpone::InTurn) a call is asked only when it is first in its line and
 //! something has changed for that line.
 
+mod at_once;
 mod audit;
 mod bars;
 mod bucket;

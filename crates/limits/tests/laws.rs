@@ -13,6 +13,7 @@ mod random;
 mod laws {
     pub(crate) mod controls;
     pub(crate) mod policies;
+    pub(crate) mod twins;
     pub(crate) mod world;
 }
 
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use laws::controls::{Model, Reload, bucket_model, model};
 use laws::policies::Shape;
+use laws::twins;
 use laws::world::World;
 use oracle::Violation;
 use random::Random;
@@ -171,6 +173,26 @@ fn a_reserve_is_there_for_its_class_and_for_no_other() {
         fixed_as_sliding: false,
         one_slot_more: false,
     });
+}
+
+#[test]
+fn a_call_that_runs_at_once_leaves_everything_as_if_it_had_waited_first() {
+    let mut at_once = 0;
+    for seed in seeds() {
+        let _seed = Seed(seed);
+        match twins::live(seed, false) {
+            Ok(calls) => at_once += calls,
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    let least = seeds().count() as u64;
+    assert!(at_once >= least, "only {at_once} calls ran at once");
+}
+
+#[test]
+fn twins_that_get_different_calls_differ() {
+    let differ = count_violations(0..400, |seed| twins::live(seed, true).map(drop));
+    assert!(differ >= 20, "{differ} of 400 runs differed");
 }
 
 #[test]

@@ -145,6 +145,29 @@ fn leading_overall_rc(reply: &[u8]) -> Option<i64> {
     std::str::from_utf8(&value[..end]).ok()?.parse().ok()
 }
 
+/// The bytes that change a balance outside of strings. A look-up for each byte is the quickest way, because few
+/// bytes lie between two of these.
+const COUNTS: [bool; 256] = {
+    let mut counts = [false; 256];
+    let bytes = b"\"{[}]";
+    let mut place = 0;
+    while place < bytes.len() {
+        counts[bytes[place] as usize] = true;
+        place += 1;
+    }
+    counts
+};
+
+/// Where a string ends, or has an escape. Most strings of a reply are so short that a search for two bytes costs
+/// more to begin than a look at each byte.
+fn end_in_string(bytes: &[u8]) -> Option<usize> {
+    const NEAR: usize = 16;
+    let (near, far) = bytes.split_at(bytes.len().min(NEAR));
+    let is_it = |&byte: &u8| matches!(byte, b'"' | b'\\');
+    let at = near.iter().position(is_it);
+    at.or_else(|| memchr2(b'"', b'\\', far).map(|at| near.len() + at))
+}
+
 /// Counts brackets outside of strings, over any split of the bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Balance {
@@ -162,7 +185,7 @@ impl Balance {
         }
         loop {
             if self.in_string {
-                let Some(at) = memchr2(b'"', b'\\', bytes) else {
+                let Some(at) = end_in_string(bytes) else {
                     return;
                 };
                 if bytes[at] == b'"' {
@@ -176,10 +199,8 @@ impl Balance {
                 }
                 continue;
             }
-            let Some(at) = bytes
-                .iter()
-                .position(|byte| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']'))
-            else {
+            let mut all = bytes.iter();
+            let Some(at) = all.position(|&byte| COUNTS[usize::from(byte)]) else {
                 return;
             };
             match bytes[at] {

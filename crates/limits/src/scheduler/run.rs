@@ -8,9 +8,10 @@ use super::park::Asked;
 use super::refusal::Reason;
 use super::state::Scheduler;
 use crate::bucket::Tokens;
+use crate::call::Call;
 use crate::delay::Cause;
 use crate::limiter::Progress;
-use crate::policy::WindowStamp;
+use crate::policy::{SetId, WindowStamp};
 use crate::queue::fair::Service;
 use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
 use crate::slab::Key;
@@ -36,17 +37,7 @@ impl<T> Scheduler<T> {
             arrival,
             ..
         } = waiting;
-        let weight = self.policy.classes()[call.class.0 as usize].weight;
-        let service = Service::new(call.tokens, call.weight, weight);
-        let mut drawn = self.spare.pop().unwrap_or_default();
-        for &limit in self.bars.sets.limits(meets.set).iter() {
-            let limiter = &mut self.bars.limits[limit as usize];
-            drawn.push(Drawn::Limit {
-                limit,
-                is_kept: limiter.is_kept_for(now, &call),
-                stake: limiter.take(now, &call),
-            });
-        }
+        let (mut drawn, service) = self.draw_limits(now, &call, meets.set);
         if let Some(bucket) = meets.bucket {
             let taken = self.bars.buckets.all[bucket].draw(now, call.tokens);
             drawn.push(Drawn::Bucket { bucket, taken });
@@ -88,6 +79,27 @@ impl<T> Scheduler<T> {
             waited,
             spent: told,
         }
+    }
+
+    /// Draws a call's share of the limits of the policy. Also returns how far the call moves tags.
+    pub(super) fn draw_limits(
+        &mut self,
+        now: Timestamp,
+        call: &Call,
+        set: SetId,
+    ) -> (Vec<Drawn>, Service) {
+        let weight = self.policy.classes()[call.class.0 as usize].weight;
+        let service = Service::new(call.tokens, call.weight, weight);
+        let mut drawn = self.spare.pop().unwrap_or_default();
+        for &limit in self.bars.sets.limits(set).iter() {
+            let limiter = &mut self.bars.limits[limit as usize];
+            drawn.push(Drawn::Limit {
+                limit,
+                is_kept: limiter.is_kept_for(now, call),
+                stake: limiter.take(now, call),
+            });
+        }
+        (drawn, service)
     }
 
     pub(super) fn expire(

@@ -65,6 +65,12 @@ impl Order {
         self.lines == 0
     }
 
+    /// Whether it remembers who had turns.
+    #[inline]
+    pub(crate) const fn has_tags(&self) -> bool {
+        self.tags.is_some()
+    }
+
     /// An order in which lines go by arrival, or in turn.
     pub(crate) fn new(by_arrival: bool) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use super::lines::Parking;
 use crate::call::Call;
-use crate::queue::fair::{Part, Service};
+use crate::queue::fair::{Entry, Part, Service};
 use crate::queue::{Bar, LineId};
 use crate::slab::Key;
 
@@ -48,6 +48,34 @@ impl Parking {
             }
         }
         common.served
+    }
+
+    /// A call runs that never waited, while no other does. Changes what [`served`](Self::served) would have, for
+    /// a line with this call only.
+    pub(crate) fn served_alone(
+        &mut self,
+        call: &Call,
+        arrival: u64,
+        drawn_from: impl Iterator<Item = (Bar, Service)>,
+    ) -> u64 {
+        self.common.served += 1;
+        self.last_was_ready = Some(true);
+        for (bar, service) in drawn_from {
+            let common = self.common;
+            let Some(at) = self.at_mut(bar) else { continue };
+            // Tags of calls that waited before are kept until the next one waits.
+            if at.order.has_tags() {
+                let entry = Entry {
+                    class: call.class,
+                    caller: call.caller,
+                    arrival,
+                    line: LineId::MAX,
+                };
+                at.order.serve(entry, service, false, common);
+                self.tagged.push(bar);
+            }
+        }
+        self.common.served
     }
 
     /// No line is ready any more: orders without lines start from zero.

@@ -1,0 +1,63 @@
+//! A call that need not wait.
+
+use super::hold::{Held, Hold};
+use super::state::Scheduler;
+use crate::call::Call;
+use crate::limiter::{Limiter, Progress};
+use crate::queue::Meets;
+use crate::time::Timestamp;
+use crate::verdict::Verdict;
+
+impl<T> Scheduler<T> {
+    /// Runs a call at once if no other call waits and all its limits have room. The result is the same as that of
+    /// [`submit`](Self::submit) and [`next`](Self::next), without a place in the queue, for about a third of the
+    /// instructions.
+    ///
+    /// # Errors
+    ///
+    /// The call, if it may have to wait, is to be refused, or draws from a bucket or a quota. Nothing is drawn, and
+    /// `submit` decides.
+    pub fn run_at_once(&mut self, now: Timestamp, mut call: Call) -> Result<Hold, Call> {
+        let now = self.advance(now);
+        let is_simple = call.bucket.is_none() && call.quotas.is_none();
+        if !is_simple || self.draining || !self.queue.calls.is_empty() || !self.parking.is_settled()
+        {
+            return Err(call);
+        }
+        if call.deadline.is_some_and(|deadline| deadline < now) {
+            return Err(call);
+        }
+        call.class = self.clamp(call.class);
+        let meets = Meets {
+            set: self.bars.set_of(&call),
+            bucket: None,
+            quotas: None,
+        };
+        let opens = |limiter: &Limiter| {
+            !limiter.is_beyond(&call) && limiter.peek(now, &call, 0) == Verdict::Ready
+        };
+        if !self
+            .bars
+            .limits_of(&meets)
+            .all(|(_, limiter)| opens(limiter))
+        {
+            return Err(call);
+        }
+        self.asked += 1;
+        let arrival = self.count_joining();
+        let (drawn, service) = self.draw_limits(now, &call, meets.set);
+        let from = drawn.iter();
+        let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
+        let served = self.parking.served_alone(&call, arrival, from);
+        let held = Held {
+            since: now,
+            call,
+            arrival,
+            service,
+            served,
+            drawn,
+            progress: Progress::default(),
+        };
+        Ok(Hold(self.holds.insert(held)))
+    }
+}
