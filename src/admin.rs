@@ -433,6 +433,10 @@ fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersS
     let settings = Arc::new(settings);
     let places = Arc::new(Semaphore::new(REQUESTS_MAX));
     let viewers = Viewers::beside(source.connections_max());
+    let comes_with_it = page::ComesWithIt {
+        no_token: !settings.has_token(),
+        places: Arc::clone(&places),
+    };
     // An unknown path is guarded too: without the token a client does not learn which paths exist.
     let guarded = api::routes()
         .router()
@@ -449,6 +453,7 @@ fn router(settings: Settings, source: Arc<dyn Source>, callers: Arc<dyn CallersS
         );
     let open = page::routes()
         .router()
+        .layer(Extension(comes_with_it))
         .merge(errors::routes().router())
         .method_not_allowed_fallback(api::method_not_allowed)
         .layer(from_fn_with_state(

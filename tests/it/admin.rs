@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate::admin::{
     self, BucketState, CallersSource, ClassQueue, Decisions, FunctionQueue, LimitKind, LimitState,
-    Opens, PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble,
-    QuotasState, ServeError, SharedState, Source, Token,
+    NowState, Opens, PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState,
+    QuotaStoreTrouble, QuotasState, ServeError, SharedState, Source, Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,10 +25,21 @@ use crate::support::{Answer, outstanding, window};
 /// A sidecar whose state the test sets.
 struct Fake {
     ready: Mutex<Result<(), String>>,
-    /// Set while requests for the queue get no answer.
+    /// Set while requests for the queue, or for this moment, get no answer.
     hangs: AtomicBool,
-    /// How often the queue was asked for.
+    /// How often these were asked for.
     asked: AtomicUsize,
+    /// What waits and why.
+    sentence: Mutex<String>,
+}
+
+impl Fake {
+    fn asked_for(&self) {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        while self.hangs.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// One quota, of which one key is known.
@@ -147,10 +158,7 @@ impl Source for Fake {
     }
 
     fn queue(&self) -> QueueState {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        while self.hangs.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.asked_for();
         QueueState {
             depth: 290,
             capacity: 4096,
@@ -175,6 +183,14 @@ impl Source for Fake {
 
     fn config(&self) -> String {
         "[queue]\ncapacity = 4096\n".into()
+    }
+
+    fn now(&self) -> NowState {
+        self.asked_for();
+        NowState {
+            sentence: self.sentence.lock().expect("not poisoned").clone(),
+            ..NowState::default()
+        }
     }
 
     fn metrics(&self) -> String {
@@ -233,6 +249,7 @@ impl Served {
             ready: Mutex::new(Ok(())),
             hangs: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
+            sentence: Mutex::new("nothing waits".to_owned()),
         });
         let stop = CancellationToken::new();
         let callers = Arc::new(crate::api::fake::Fake::new());

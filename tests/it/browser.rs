@@ -22,7 +22,8 @@ static BROWSERS: Semaphore = Semaphore::const_new(1);
 /// The longest time for one thing.
 const LONGEST: Duration = Duration::from_secs(90);
 /// What a caller could be named to run a program in the page of an operator.
-const NAME: &str = r#"<img src=x onerror="globalThis.hacked=1">"#;
+const NAME: &str =
+    r#"</script><script>globalThis.hacked=1</script><img src=x onerror="globalThis.hacked=1">"#;
 
 /// A sidecar whose backend takes 300 ms for a call, with more clients than its limits admit.
 struct Storm {

@@ -70,35 +70,37 @@ function round_up(most) {
   return [1, 2, 3, 5, 10].map((it) => it * power).find((it) => it >= most * 0.999);
 }
 
-/** A path through the values; nulls are gaps. */
-function path(values, x, y, { step, area }) {
-  let told = '';
-  let start = null;
-  const close = (last) => {
-    if (area && start !== null) told += `L${x(last).toFixed(1)} ${y(0)}L${x(start).toFixed(1)} ${y(0)}Z`;
-    start = null;
-  };
+/**
+ * Two paths: one through the values, and one around the area below them. Nulls are gaps. `xs` are the
+ * places of points as text; `low` is the place of 0, and `scale` the size of 1. This is a plain loop,
+ * because it runs for thousands of points before the first frame.
+ */
+function paths(values, xs, low, scale, step) {
+  let line = '';
+  let area = '';
+  let segment = '';
+  let start = -1;
   let before = 0;
-  values.forEach((value, i) => {
-    if (value === null || value === undefined) {
-      if (start !== null) close(i - 1);
-      return;
-    }
-    const to = y(value).toFixed(1);
-    if (start === null) {
+  for (let i = 0; i <= values.length; i += 1) {
+    const value = values[i] ?? null;
+    if (value === null) {
+      if (start < 0) continue;
+      line += segment;
+      area += `${segment}L${xs[i - 1]} ${low}L${xs[start]} ${low}Z`;
+      start = -1;
+    } else if (start < 0) {
       start = i;
-      told += `M${x(i).toFixed(1)} ${to}`;
+      segment = `M${xs[i]} ${(low - scale * value).toFixed(1)}`;
     } else if (!step) {
-      told += `L${x(i).toFixed(1)} ${to}`;
+      segment += `L${xs[i]} ${(low - scale * value).toFixed(1)}`;
     } else if (value !== before) {
-      told += `H${x(i).toFixed(1)}V${to}`;
-    } else if (i === values.length - 1 || (values[i + 1] ?? null) === null) {
-      told += `H${x(i).toFixed(1)}`;
+      segment += `H${xs[i]}V${(low - scale * value).toFixed(1)}`;
+    } else if ((values[i + 1] ?? null) === null) {
+      segment += `H${xs[i]}`;
     }
     before = value;
-  });
-  if (start !== null) close(values.length - 1);
-  return told;
+  }
+  return { line, area };
 }
 
 /** Times for the axis: whole minutes or hours, about one for each 90 px. */
@@ -127,13 +129,13 @@ export function timeline() {
     const svg = draw('svg', { 'aria-hidden': 'true', class: 'chart' });
     const axes = draw('g', { class: 'axes' });
     const marks = draw('g', { class: 'marks' });
-    const rows = spec.rows.map((row) => {
-      const group = [draw('path', { class: `line ${row.look}` })];
-      if (row.area) group.unshift(draw('path', { class: `area ${row.look}` }));
-      return group;
-    });
+    const rows = spec.rows.map((row) => ({
+      line: draw('path', { class: `line ${row.look}` }),
+      area: row.area && draw('path', { class: `area ${row.look}` }),
+    }));
     const cursor = draw('line', { class: 'cursor', y1: TOP });
-    svg.append(axes, ...rows.flat(), marks, cursor);
+    const shapes = rows.flatMap(({ line, area }) => (area ? [area, line] : [line]));
+    svg.append(axes, ...shapes, marks, cursor);
     const box = make('figure', {}, make('figcaption', {}, head, legend), svg);
     $('charts').append(box);
     svg.addEventListener('pointermove', (event) => {
@@ -156,78 +158,96 @@ export function timeline() {
     const last = state.data.points - 1;
     state.at = at === null || at >= last ? null : Math.max(at, 0);
     read();
+    place_cursor();
   }
 
+  /** Shows the figures at the cursor as text. */
   function read() {
     const { data } = state;
     const last = data.points - 1;
     // The newest step of a longer span is not complete, and may be empty.
     const at = state.at ?? last;
     const moment = data.start_unix_ms + at * data.step_seconds * 1000;
-    for (const chart of charts) {
-      chart.spec.rows.forEach((_, i) => say(chart.values[i], chart.spec.figure(chart.shown?.[i][at])));
-      const x = chart.x?.(at) ?? 0;
-      chart.cursor.setAttribute('x1', x);
-      chart.cursor.setAttribute('x2', x);
-      chart.cursor.classList.toggle('on', state.at !== null);
+    for (const { spec, values, shown } of charts) {
+      spec.rows.forEach((_, i) => say(values[i], spec.figure(shown[i][at])));
     }
     const near = (data.marks ?? []).filter((it) => Math.abs(it.at_unix_ms - moment) <= data.step_seconds * 3000);
     const told = near.map((it) => it.text).join('; ');
     say($('cursor-time'), state.at === null ? 'now' : `${clock(moment)}${told ? ` · ${told}` : ''}`);
     if (document.activeElement !== range || state.at === null) range.value = at;
     const text = charts.map((chart) =>
-      chart.spec.rows.map((row, i) => `${row.label} ${chart.spec.figure(chart.shown?.[i][at])}`).join(', '),
+      chart.spec.rows.map((row, i) => `${row.label} ${chart.spec.figure(chart.shown[i][at])}`).join(', '),
     );
     range.setAttribute('aria-valuetext', `${state.at === null ? 'now' : clock(moment)}: ${text.join(', ')}`);
   }
 
-  function paint() {
-    const { data } = state;
-    // All sizes are read before anything is drawn, so that the browser lays out once.
-    for (const chart of charts) chart.width = chart.svg.clientWidth;
-    if (!data || charts[0].width === 0) return;
-    range.max = data.points - 1;
-    for (const chart of charts) paint_one(chart, data);
-    read();
-    list_marks(data.marks ?? []);
-    if ($('figures-box').open) figures(data, charts);
+  function place_cursor() {
+    const at = state.at ?? state.data.points - 1;
+    for (const { cursor, x } of charts) {
+      cursor.setAttribute('x1', x?.(at) ?? 0);
+      cursor.setAttribute('x2', x?.(at) ?? 0);
+      cursor.classList.toggle('on', state.at !== null);
+    }
   }
 
-  function paint_one(chart, data) {
+  function paint() {
+    const { data } = state;
+    if (!data) return;
+    // All text is set, then all sizes are read, then all is drawn: so the browser lays out the page
+    // once, and after that only the drawings.
+    for (const chart of charts) chart.shown = chart.spec.rows.map((row) => row.values(data, state));
+    range.max = data.points - 1;
+    read();
+    list_marks();
+    if ($('figures-box').open) figures(data, charts);
+    for (const chart of charts) chart.width = chart.svg.clientWidth;
+    if (charts[0].width === 0) return;
+    let known = null;
+    for (const chart of charts) {
+      const { width } = chart;
+      // The charts mostly have one width.
+      if (known?.width !== width) {
+        const x = (i) => LEFT + ((width - LEFT) * i) / Math.max(data.points - 1, 1);
+        known = { width, x, xs: Array.from({ length: data.points }, (_, i) => x(i).toFixed(1)) };
+      }
+      paint_one(chart, data, known);
+    }
+    place_cursor();
+  }
+
+  function paint_one(chart, data, { width, x, xs }) {
     const { spec, svg } = chart;
-    const { width } = chart;
-    chart.shown = spec.rows.map((row) => row.values(data, state));
-    let most = 0;
-    for (const values of chart.shown) for (const value of values) if (value > most) most = value;
-    most = round_up(most);
+    const most = round_up(Math.max(...chart.shown.map((values) => Math.max(0, ...values))));
     const height = Math.round(Math.min(Math.max(width * 0.26, 110), 260));
     const low = height - FOOT;
     svg.setAttribute('height', height);
     chart.cursor.setAttribute('y2', low);
-    const x = (i) => LEFT + ((width - LEFT) * i) / Math.max(data.points - 1, 1);
-    const y = (value) => low - ((low - TOP) * Math.max(value, 0)) / most;
+    const scale = (low - TOP) / most;
     chart.x = x;
     svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     spec.rows.forEach((row, i) => {
-      for (const shape of chart.rows[i]) {
-        const area = shape.classList.contains('area');
-        shape.setAttribute('d', path(chart.shown[i], x, y, { step: row.step, area }));
-      }
+      const { line, area } = paths(chart.shown[i], xs, low, scale, row.step);
+      chart.rows[i].line.setAttribute('d', line);
+      chart.rows[i].area?.setAttribute('d', area);
     });
-    const axes = [0, most / 2, most].flatMap((value) => {
-      const label = draw('text', { x: LEFT - 5, y: y(value) + 3.5, class: 'y' });
+    let lines = '';
+    const labels = [0, most / 2, most].map((value) => {
+      const y = low - scale * value;
+      lines += `M${LEFT} ${y}H${width}`;
+      const label = draw('text', { x: LEFT - 5, y: y + 3.5, class: 'y' });
       label.textContent = spec.figure(value);
-      return [draw('line', { x1: LEFT, x2: width, y1: y(value), y2: y(value) }), label];
+      return label;
     });
     const place = (ms) => x((ms - data.start_unix_ms) / 1000 / data.step_seconds);
     for (const at of ticks(data, width)) {
       const px = place(at);
       if (px < LEFT + 14 || px > width - 14) continue;
+      lines += `M${px} ${low}v3`;
       const label = draw('text', { x: px, y: height - 3, class: 'x' });
       label.textContent = clock(at, true);
-      axes.push(draw('line', { x1: px, x2: px, y1: low, y2: low + 3 }), label);
+      labels.push(label);
     }
-    chart.axes.replaceChildren(...axes);
+    chart.axes.replaceChildren(draw('path', { d: lines }), ...labels);
     const marks = (data.marks ?? []).filter((it) => it.at_unix_ms >= data.start_unix_ms);
     chart.marks.replaceChildren(
       ...marks.map((mark) => {
@@ -241,16 +261,18 @@ export function timeline() {
     );
   }
 
-  function list_marks(marks) {
+  function list_marks() {
+    const { marks = [] } = state.data;
+    say($('marks-head'), `Events (${marks.length})`);
     const told = JSON.stringify(marks);
     const list = $('marks');
-    if (list.dataset.told === told) return;
+    if (!$('marks-box').open || list.dataset.told === told) return;
     list.dataset.told = told;
-    say($('marks-head'), `Events (${marks.length})`);
     const latest = marks.slice(-20).reverse();
     list.replaceChildren(...latest.map((it) => make('li', {}, make('time', {}, clock(it.at_unix_ms)), ' ', it.text)));
   }
 
+  $('marks-box').addEventListener('toggle', () => state.data && list_marks());
   $('figures-box').addEventListener('toggle', () => state.data && $('figures-box').open && figures(state.data, charts));
   new ResizeObserver(() => charts[0].svg.clientWidth !== charts[0].width && paint()).observe($('charts'));
 

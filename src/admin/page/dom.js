@@ -86,7 +86,10 @@ const NONE = '–';
 /** A number with three digits that matter; thousands are grouped. */
 export function figure(value) {
   if (value === null || value === undefined) return NONE;
-  if (Math.abs(value) >= 100 || Number.isInteger(value)) return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, ',');
+  if (Math.abs(value) >= 100 || Number.isInteger(value)) {
+    const digits = String(Math.round(value));
+    return digits.length < 4 ? digits : digits.replace(/\B(?=(\d{3})+$)/g, ',');
+  }
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2).replace(/\.?0+$/, '');
 }
 

@@ -1,6 +1,8 @@
 // Asks the server: with the token in a header, never in an address. Follows the stream while the
 // page is visible, and comes back after a lost connection.
 
+import { $ } from './dom.js';
+
 /** Where this tab keeps the token. It leaves with the tab. */
 const KEPT = 'tidegate.token';
 /** A line is due each second. A connection that is silent for longer is given up. */
@@ -30,10 +32,19 @@ function request(path, of = {}) {
   return fetch(path, { cache: 'no-store', credentials: 'omit', ...of, headers });
 }
 
-/** What a page shows first is asked for at once, while its other scripts are still under way. */
+/**
+ * What a page shows first. It came with the page where no token is needed, and else it is asked for
+ * now, before the page is made.
+ */
 const first = new Map();
 if (!document.hidden) {
-  for (const path of ['/v1/now', '/v1/series?span=10m']) {
+  const told = $('first').textContent;
+  const came = told && JSON.parse(told);
+  for (const [name, path] of Object.entries({ now: '/v1/now', series: '/v1/series?span=10m' })) {
+    if (came) {
+      first.set(path, { came: came[name] });
+      continue;
+    }
     const stop = new AbortController();
     const answer = request(path, { signal: stop.signal });
     // A failure is seen where the answer is used.
@@ -42,12 +53,17 @@ if (!document.hidden) {
   }
 }
 
-/** Asks a path. */
-export async function ask(path, of = {}) {
-  const early = performance.now() < EARLY_MS ? first.get(path) : null;
+/** What came early for a path, once, unless it is old. */
+function early(path) {
+  const of = first.get(path);
   first.delete(path);
-  if (early) of.signal?.addEventListener('abort', () => early.stop.abort());
-  const answer = await (early?.answer ?? request(path, of));
+  return performance.now() < EARLY_MS ? of : undefined;
+}
+
+/** Asks a path. */
+export async function ask(path, of = {}, asked = undefined) {
+  if (asked) of.signal?.addEventListener('abort', () => asked.stop.abort());
+  const answer = await (asked?.answer ?? request(path, of));
   if (answer.status === 401) throw new NoToken();
   if (!answer.ok) {
     const body = await answer.json().catch(() => ({}));
@@ -58,7 +74,10 @@ export async function ask(path, of = {}) {
   return answer;
 }
 
-export const json = async (path, of) => (await ask(path, of)).json();
+export async function json(path, of) {
+  const known = early(path);
+  return known?.came ?? (await ask(path, of, known)).json();
+}
 
 /** Calls `take` with each line, until the server ends the answer. */
 async function lines(answer, alive, take) {

@@ -5,10 +5,12 @@ import { call } from './call.js';
 import { add_point, timeline } from './chart.js';
 import { $, clock, make, say } from './dom.js';
 import { NoToken, follow, json, token } from './feed.js';
-import { parts } from './parts.js';
+import { head, parts } from './parts.js';
 
 /** The screen reader hears a change of the state at once, and figures at most this often. */
 const SPEAK_MS = 15000;
+/** No frame takes longer, where there are frames. */
+const FRAME_MS = 500;
 
 let span = '10m';
 let data = null;
@@ -16,9 +18,9 @@ let now = null;
 let limit = null;
 let refresh = null;
 
-const show_now = parts(call(sign_in));
-const show_acts = acts(sign_in);
 const charts = timeline();
+/** Shows what the first frame does without; null until that frame is painted. */
+let show_rest = null;
 
 /** Says the sentence to a screen reader: when its reason changes, and else rarely. */
 const speak = (() => {
@@ -35,11 +37,34 @@ const speak = (() => {
   };
 })();
 
+/** Makes what the first frame does without, and shows it. */
+function make_rest() {
+  const show_parts = parts(call(sign_in));
+  const show_acts = acts(sign_in);
+  show_rest = (of) => {
+    show_parts(of);
+    show_acts(of);
+    speak(of);
+  };
+  show_rest(now);
+  $('rest').hidden = false;
+}
+
+/**
+ * Once the next frame is on the screen, if it is the first one with content; else once it is made. A
+ * hidden page has no frames.
+ */
+const painted = () =>
+  new Promise((go) => {
+    const shown = new PerformanceObserver((list) => list.getEntriesByName('first-contentful-paint').length && go());
+    requestAnimationFrame(() => shown.observe({ type: 'paint', buffered: true }));
+    setTimeout(go, FRAME_MS);
+  });
+
 function take(of) {
   now = of;
-  show_now(of);
-  show_acts(of);
-  speak(of);
+  head(of);
+  show_rest?.(of);
   document.title = of.queue.waiting ? `(${of.queue.waiting}) Tidegate` : 'Tidegate';
   pick_limits(of.limits);
 }
@@ -94,11 +119,14 @@ const feed = follow({
     const [state] = await Promise.all([json('/v1/now', { signal }), get_series(signal)]);
     $('sign-in').hidden = true;
     $('state').hidden = false;
-    $('leave').hidden = !token.get();
     take(state);
     charts.show(data);
-    // The next task after a frame: it is painted.
-    requestAnimationFrame(() => setTimeout(() => performance.mark('history')));
+    if (!show_rest) {
+      await painted();
+      if (!show_rest) make_rest();
+    }
+    // The first look at what this tab keeps takes long.
+    $('leave').hidden = !token.get();
   },
   line({ now: state, point, marks }) {
     take(state);

@@ -63,7 +63,17 @@ function rows_of(place, caption, name, empty) {
   );
 }
 
-/** Makes the parts; the result shows a state, as `/v1/now` gives it. `explain` opens one call. */
+/** Shows what stands above the timeline. */
+export function head(now) {
+  sentence($('sentence'), now.sentence);
+  const held = now.queue.waiting > 0 || now.queue.door > 0;
+  $('sentence').className = !now.ready.ok ? 'bad' : held || now.pause ? 'held' : 'good';
+  say($('about'), `${now.version}${now.revision ? ` (${now.revision.slice(0, 10)})` : ''}, up ${seconds(Math.round(now.uptime_seconds))}`);
+  notices(now);
+  tiles(now);
+}
+
+/** Makes the parts below the timeline; the result shows a state, as `/v1/now` gives it. `explain` opens one call. */
 export function parts(explain) {
   const limits = table(
     $('limits'),
@@ -137,12 +147,6 @@ export function parts(explain) {
   );
 
   return (now) => {
-    sentence($('sentence'), now.sentence);
-    const held = now.queue.waiting > 0 || now.queue.door > 0;
-    $('sentence').className = !now.ready.ok ? 'bad' : held || now.pause ? 'held' : 'good';
-    say($('about'), `${now.version}${now.revision ? ` (${now.revision.slice(0, 10)})` : ''}, up ${seconds(Math.round(now.uptime_seconds))}`);
-    notices(now);
-    tiles(now);
     limits(now.limits);
     functions(now.functions ?? []);
     callers(now.callers ?? []);

@@ -113,6 +113,9 @@ async fn requests_that_hang_hold_their_places_and_no_probe_waits_for_them() {
         served.get(path).await.is(200);
     }
     ask().await.expect("no panic").error(503);
+    // The page opens all the same, and asks for its figures later.
+    let page = served.get("/").await;
+    assert!(page.is(200).header("etag").is_some(), "{page:?}");
     tokio::time::advance(Duration::from_secs(6)).await;
     for answer in first {
         answer.await.expect("no panic").error(504);
@@ -131,4 +134,19 @@ async fn requests_that_hang_hold_their_places_and_no_probe_waits_for_them() {
         answer.error(503);
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_page_waits_half_a_second_for_the_figures_that_come_with_it() {
+    let served = Arc::new(Served::start(None).await);
+    served.source.hangs.store(true, Ordering::SeqCst);
+    let asking = Arc::clone(&served);
+    let page = tokio::spawn(async move { asking.get("/").await });
+    while served.source.asked.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::advance(Duration::from_millis(501)).await;
+    let page = page.await.expect("no panic");
+    assert!(page.is(200).header("etag").is_some(), "{page:?}");
+    served.source.hangs.store(false, Ordering::SeqCst);
 }
