@@ -12,6 +12,7 @@ mod acting;
 mod ask;
 pub(crate) mod backends;
 mod buckets;
+mod early;
 mod journal;
 pub mod metrics;
 mod observing;
@@ -41,6 +42,7 @@ pub use self::acting::{
     Acting, ActingNow, ByItself, NotOverridden, Override, Pause, PauseFor, Ramp, Turned,
 };
 pub use self::ask::{Ask, Claimed, Waits};
+use self::early::Begins;
 pub use self::journal::{Given, Journal};
 pub use self::observing::ObservedNow;
 pub use self::permit::Permit;
@@ -156,7 +158,7 @@ impl Gate {
             if let Some(guest) = guest.filter(|_| class == own) {
                 at_gate.tie = state.tie(&self.queue, ask.role, guest, now, &mut promoted);
             }
-            Ok(state.let_through_or_wait(ticket, now, &at_gate))
+            Ok(state.let_through_or_wait(ticket, now, &at_gate, Begins::Now))
         });
         drop(promoted);
         let (now, of) = asked.expect("the change has run");
@@ -197,7 +199,10 @@ impl Gate {
                 state.backends.failed(call.backend, generation, now, spread);
                 state.shut(call.backend, now);
             }
-            (now, Some(state.let_through_or_wait(ticket, now, &call)))
+            (
+                now,
+                Some(state.let_through_or_wait(ticket, now, &call, Begins::Again)),
+            )
         });
         let what = match told {
             Some(_) => What::Requeued,
@@ -272,6 +277,8 @@ impl Gate {
             state.classes.clone_from(&settings.classes);
             state.promotions.apply(settings.promote_for);
             state.when_full = settings.when_full;
+            state.early_refusal = settings.early_refusal;
+            state.early_refusal = settings.early_refusal;
             state.acts.set_usual_ramp(settings.ramp);
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);

@@ -63,6 +63,11 @@ options! {
         /// The shortest and the longest of these random times; only for "jitter". Shorter ones use the
         /// limits better, longer ones wake less often.
         postpone_jitter: (Duration, Duration) = jitter().or((SECOND, 3 * SECOND));
+
+        /// Whether a call that has to wait is refused at once (predicted_late) if its start is predicted after
+        /// its deadline, with a margin of a quarter of the wait. For clients that can go elsewhere. With
+        /// "jitter" the order is random, so it goes only with "in_turn".
+        early_refusal: bool = flag().or(false);
     }
 }
 

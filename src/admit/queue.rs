@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) classes: Vec<ClassRule>,
     pub(super) promotions: Promotions,
     pub(super) when_full: WhenFull,
+    /// A call that is predicted to start after its deadline is refused at once.
+    pub(super) early_refusal: bool,
     /// No call waits any more.
     pub(super) turned_away: bool,
     /// The most calls that have been past the gate at once, of those that meet limits.
@@ -159,6 +161,7 @@ impl Queue {
             classes: settings.classes.clone(),
             promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
+            early_refusal: settings.early_refusal,
             turned_away: false,
             peak: 0,
             wake: None,
@@ -319,6 +322,7 @@ impl Queue {
             Why::QueueFull => Reason::QueueFull,
             Why::DeadlinePassed => Reason::DeadlinePassed,
             Why::DeadlineUnreachable => Reason::DeadlineUnreachable,
+            Why::PredictedLate => Reason::PredictedLate,
             Why::NeverPossible => Reason::NeverPossible,
             Why::RateLimited => Reason::RateLimited,
             Why::StoreAway => Reason::QuotaStoreAway,
@@ -335,6 +339,7 @@ impl Queue {
             Reason::DeadlineUnreachable => {
                 format!("limit {named} opens only after the call's deadline")
             }
+            Reason::PredictedLate => format!("predicted to start too late for limit {named}"),
             Reason::NeverPossible => format!("limit {named} is smaller than what the call needs"),
             Reason::RateLimited => format!("limit {named} has no tokens to spare"),
             Reason::QuotaStoreAway => {

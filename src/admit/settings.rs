@@ -22,6 +22,8 @@ pub struct Settings {
     pub max_unlimited: u32,
     /// What a full queue does.
     pub when_full: WhenFull,
+    /// Whether a call that is predicted to start after its deadline is refused at once.
+    pub early_refusal: bool,
     /// How a call is postponed.
     pub postpone: Postpone,
     /// The limits per window; none switches windows off.

@@ -9,6 +9,7 @@ use tidegate_limits::scheduler::{Delays, Waited};
 use tidegate_limits::{Call, Class, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
+use super::early::Begins;
 use super::permit::{Acting, AtGate, Permit, Tie};
 use super::promote::{Ending, Follower, Promoted};
 use super::queue::{BEAT, Lane, Queue, State, Turn, draining};
@@ -337,8 +338,12 @@ impl State {
         ticket: Ticket,
         now: Timestamp,
         call: &AtGate,
+        begins: Begins,
     ) -> Told {
         if let Some(turn) = self.let_through(now) {
+            return Told::Now(turn);
+        }
+        if let Some(turn) = self.refuse_if_late(ticket, now, call, begins) {
             return Told::Now(turn);
         }
         let (tell, turn) = oneshot::channel();

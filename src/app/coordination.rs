@@ -176,6 +176,13 @@ impl Coordination {
         }
     }
 
+    /// The capacity server that is the master, as far as its latest answer shows.
+    pub(super) fn master(&self) -> Option<String> {
+        let running = lock(&self.running);
+        let master = running.as_ref()?.client.master()?;
+        Some(master.to_string())
+    }
+
     /// Every limit that is shared.
     pub(super) fn shares(&self) -> Vec<ShareNow> {
         let now = self.clock.now();

@@ -135,7 +135,7 @@ impl Shared {
                     trouble: store.trouble.map(|trouble| trouble.text),
                 })
                 .collect(),
-            lease_master: None,
+            lease_master: self.coordination.master(),
             reload: self.history.reload(),
             // A pause, lower limits and a refused reload have fields of their own.
             notices: Vec::from_iter(self.descriptors.get().warning().map(|it| it.text())),

@@ -24,6 +24,10 @@ impl Coordination {
 
     pub(super) async fn close(&self) {}
 
+    pub(super) fn master(&self) -> Option<String> {
+        None
+    }
+
     pub(super) fn shares(&self) -> Vec<ShareNow> {
         Vec::new()
     }

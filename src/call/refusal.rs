@@ -90,6 +90,8 @@ reasons! {
     QuotaStoreAway: "quota_store_away", 503, SERVICE_UNAVAILABLE;
     /// The client took its reply too slowly while `max_slow_readers` other clients did.
     ClientSlow: "client_slow", 500, GATEWAY_TIMEOUT;
+    /// It would start after its deadline, as far as can be predicted, so it was refused at once.
+    PredictedLate: "predicted_late", 503, SERVICE_UNAVAILABLE;
 }
 
 impl Reason {

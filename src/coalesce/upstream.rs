@@ -185,7 +185,10 @@ fn answer(seat: Seat, reply: Result<Reply, Refusal>) {
 fn is_of_a_deadline(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::DeadlinePassed | Reason::DeadlineUnreachable | Reason::BackendUnreachable
+        Reason::DeadlinePassed
+            | Reason::DeadlineUnreachable
+            | Reason::PredictedLate
+            | Reason::BackendUnreachable
     )
 }
 

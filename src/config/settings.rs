@@ -134,6 +134,7 @@ fn admit(all: &Sections) -> admit::Settings {
         workers: queue.workers.value,
         max_unlimited: queue.max_unlimited.value,
         when_full: queue.when_full.value,
+        early_refusal: queue.early_refusal.value,
         postpone: queue.how_postponed(),
         window: limits.windows(),
         paced: paced(all),

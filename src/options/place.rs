@@ -60,6 +60,14 @@ pub(super) fn join(path: &str, key: &str) -> String {
     format!("{path}{dot}{key}")
 }
 
+/// The place itself, or that of the character which it is in.
+fn at_character(text: &str, mut at: usize) -> usize {
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
 /// Where each line begins.
 fn starts(text: &str) -> Vec<usize> {
     let ends = text.match_indices('\n').map(|(at, _)| at + 1);
@@ -70,8 +78,8 @@ fn starts(text: &str) -> Vec<usize> {
 pub(crate) struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
-    /// Where the lines begin and end in the file, where the text is a repaired form of it.
-    file: Option<(Vec<usize>, usize)>,
+    /// The file and where its lines begin, where the text is a repaired form of it.
+    file: Option<(&'a str, Vec<usize>)>,
     /// Bytes of the text that a repair added, in their order.
     added: &'a [usize],
 }
@@ -88,24 +96,26 @@ impl<'a> Lines<'a> {
 
     /// The same, for a repaired form of a file, which has the same lines: places are those of
     /// the file. `added` are the bytes that the file does not have, in their order.
-    pub(crate) fn repaired(text: &'a str, file: &str, added: &'a [usize]) -> Self {
+    pub(crate) fn repaired(text: &'a str, file: &'a str, added: &'a [usize]) -> Self {
         Self {
-            file: Some((starts(file), file.len())),
+            file: Some((file, starts(file))),
             added,
             ..Self::of(text)
         }
     }
 
-    /// The byte of the file that a byte of the text stands for.
+    /// The byte of the file that a byte of the text stands for, at the boundary of a character: a repair may have
+    /// changed the rest of the line.
     fn in_file(&self, at: usize) -> usize {
-        let Some((starts, length)) = &self.file else {
+        let Some((file, starts)) = &self.file else {
             return at;
         };
         let line = self.starts.partition_point(|&start| start <= at) - 1;
-        let from = starts.get(line).copied().unwrap_or(*length);
-        let end = starts.get(line + 1).copied().unwrap_or(*length);
+        let from = starts.get(line).copied().unwrap_or(file.len());
+        let end = starts.get(line + 1).copied().unwrap_or(file.len());
         let offset = at - self.starts[line];
-        (from + offset - self.added_in(self.starts[line]..at)).min(end)
+        let in_line = (from + offset - self.added_in(self.starts[line]..at)).min(end);
+        at_character(file, in_line)
     }
 
     /// How many bytes of a range a repair added.
@@ -116,10 +126,7 @@ impl<'a> Lines<'a> {
 
     /// The place of a range of bytes, brought to character boundaries.
     pub(crate) fn place(&self, span: Range<usize>) -> Place {
-        let mut start = span.start.min(self.text.len());
-        while !self.text.is_char_boundary(start) {
-            start -= 1;
-        }
+        let start = at_character(self.text, span.start.min(self.text.len()));
         let mut end = span.end.clamp(start, self.text.len());
         while !self.text.is_char_boundary(end) {
             end += 1;
@@ -140,5 +147,22 @@ impl<'a> Lines<'a> {
         let start = self.starts[number - 1];
         let end = self.starts.get(number).copied().unwrap_or(self.text.len());
         (start, self.text[start..end].trim_end_matches(['\r', '\n']))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_repaired_line_is_at_a_character_of_the_file() {
+        let file = "[a\u{feff}\nb = 1\n";
+        let lines = Lines::repaired("[ab]\nb = 1\n", file, &[]);
+        for at in 0..lines.text.len() {
+            let Place::File { start, end, .. } = lines.place(at..at + 1) else {
+                panic!("it is a place in a file");
+            };
+            assert!(start <= end && file.get(start..end).is_some(), "{at}");
+        }
     }
 }

@@ -241,6 +241,7 @@ const tries = {
       await page.evaluate(axe);
       // Each call waits as long as it is looked at.
       await act('backend/pause', { hold_seconds: 60 });
+      await page.locator('#resume-open').waitFor();
       const first = page.locator('#calls tbody button').first();
       await first.waitFor();
       const button = await first.elementHandle();

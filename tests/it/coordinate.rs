@@ -103,6 +103,13 @@ impl RunningSidecar {
         found.unwrap_or_else(|| panic!("{name} in {all}")).clone()
     }
 
+    /// The master of the leases as operators see it.
+    async fn master(&self) -> Option<SocketAddr> {
+        let now = self.get("/v1/now").await.json();
+        let master = now["lease_master"].as_str()?;
+        Some(master.parse().expect("an address"))
+    }
+
     /// Waits until a limit may give out this amount.
     async fn in_force(&self, limit: &str, is_so: impl Fn(u64) -> bool) -> u64 {
         let look = async || {
@@ -354,6 +361,7 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
     let load = Load::start(20, move || Some(address));
 
     // No server has ever answered: the window is closed for its own length, then the safe share.
+    assert_eq!(sidecar.master().await, None);
     sidecar.in_force("total", |max| max == SAFE).await;
     let opened = started.elapsed();
     assert!(opened >= WINDOW, "opened after {opened:?}");
@@ -365,6 +373,7 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
 
     // A server: two others keep their own parts. The demand is all that is left.
     let first = server(port, "0s").await;
+    wait_for(|| sidecar.master(), |master| master == Some(unused)).await;
     let most = (TOTAL as u64) - 2 * SAFE;
     sidecar.in_force("total", |max| max == most).await;
     sidecar.in_force("outstanding", |max| max == 5).await;
@@ -393,6 +402,7 @@ async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share
     // It dies: its lease expires, and no other sidecar has to wait.
     first.kill();
     sidecar.in_force("total", |max| max == SAFE).await;
+    wait_for(|| sidecar.master(), |master| master.is_none()).await;
     let lost = Instant::now() + WINDOW;
     assert_eq!(sidecar.get("/readyz").await.status, 200);
     backend.more(8).await;

@@ -64,6 +64,7 @@ mod pause;
 mod peers;
 mod plan;
 mod pooled;
+mod predicted;
 mod predictions;
 mod process;
 mod proxied;

@@ -112,14 +112,16 @@ async fn lines_with(sidecar: &Sidecar, text: &str, count: usize) {
     }
 }
 
-/// Waits until every line with more to come has its last one.
-async fn settled(sidecar: &Sidecar) {
+/// Waits until this many calls have their line, and every line with more to come its last one.
+async fn settled(sidecar: &Sidecar, calls: usize) {
+    let call = |line: &&String| line.contains(r#""target":"access""#);
     let more = |line: &&String| line.contains(r#""would_more":true"#);
     let late = |line: &&String| line.contains(r#""event":"would""#);
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let lines = sidecar.log().lines();
-        if lines.iter().filter(more).count() == lines.iter().filter(late).count() {
+        let count = |is: &dyn Fn(&&String) -> bool| lines.iter().filter(is).count();
+        if count(&call) == calls && count(&more) == count(&late) {
             return;
         }
         assert!(Instant::now() < deadline, "{lines:?}");
@@ -141,7 +143,7 @@ async fn storm(postpone: &str, modes: &str) -> String {
     let sidecar = Sidecar::start(&config(&address, postpone, modes)).await;
     storm_at(sidecar.listener("test").await, 120).await;
     // The shadow catches up by itself.
-    settled(&sidecar).await;
+    settled(&sidecar, 120).await;
     log_of(sidecar).await
 }
 
@@ -272,7 +274,7 @@ async fn a_reload_begins_to_observe_and_ends_it_and_no_call_is_without_its_last_
     sidecar
         .reload(&narrow(&address, r#"window_mode = "enforce""#, ""))
         .await;
-    settled(&sidecar).await;
+    settled(&sidecar, 16).await;
     assert_eq!(sidecar.metric("tidegate_would_be_waiting").await, 0.0);
     // And again, with a new shadow, whose calls have no place in the old one.
     sidecar.reload(&observing).await;
@@ -390,7 +392,7 @@ async fn a_backend_that_restarts_and_clients_that_leave_stay_in_no_shadow() {
         .expect("the port is free again");
     waiting.join_all().await;
     storm_at(addr, 10).await;
-    settled(&sidecar).await;
+    settled(&sidecar, 50).await;
     let deadline = Instant::now() + Duration::from_secs(30);
     while sidecar.metric("tidegate_would_be_waiting").await > 0.0 {
         assert!(Instant::now() < deadline, "{:?}", sidecar.log().lines());

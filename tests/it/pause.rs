@@ -6,7 +6,9 @@ mod process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::admit::{Acting, Ask, Asked, Gate, NotOverridden, Pause, PauseFor, Permit, Turned};
+use tidegate::admit::{
+    Acting, Ask, Asked, Gate, NotOverridden, Pause, PauseFor, Permit, Turned, Waits,
+};
 use tidegate::call::{Destination, Dialect, Origin, Reason, Record, Refusal, Slot};
 use tidegate::callers::Callers;
 use tidegate_limits::Timestamp;
@@ -425,4 +427,54 @@ async fn a_limit_is_lower_for_a_while_keeps_it_over_a_reload_and_gets_its_own_va
     assert_eq!(in_force("function:guest_list"), Some(300));
     let again = stage.gate.end_override("guest_list");
     assert_eq!(again, Ok(("function:guest_list".into(), false)));
+}
+
+/// One call a second, which may wait for 3 s, and early refusals.
+fn early() -> Stage {
+    let limits = "smapi_rate_limit_per_window = \"total:1\"\n\
+                  smapi_request_postpone_threshold_seconds = 3";
+    let early = "workers = 1000\nearly_refusal = true";
+    Stage::of(&text(limits, "").replace("workers = 1000", early))
+}
+
+/// Why a call is refused at once; `None` if it waits.
+fn refused_at_once(asked: &Asked) -> Option<Reason> {
+    match asked {
+        Asked::Answered(Err(refusal)) => Some(refusal.reason),
+        _ => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_predicted_late_is_refused_at_once_and_holds_no_place() {
+    let stage = early();
+    let (_, first) = stage.call().await.expect("no panic");
+    first.expect("there is room").sent();
+    // Three quarters of the wait count: 0.75 s, 1.5 s, 2.25 s and 3 s are in time, 3.75 s is not.
+    let waiting: Vec<_> = (0..4).map(|_| stage.ask_as(|_| ())).collect();
+    assert!(
+        waiting
+            .iter()
+            .all(|(asked, _)| refused_at_once(asked).is_none())
+    );
+    for _ in 0..3 {
+        let (asked, _) = stage.ask_as(|_| ());
+        assert_eq!(refused_at_once(&asked), Some(Reason::PredictedLate));
+    }
+    // A call that may wait for ever waits.
+    let (patient, _) = stage.ask_as(|ask| ask.waits = Waits::NoClient);
+    assert_eq!(refused_at_once(&patient), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_pause_a_call_is_refused_early_unless_its_deadline_is_extended() {
+    let stage = early();
+    stage.pause(30 * SECOND, true);
+    let (extended, _) = stage.ask_as(|_| ());
+    assert_eq!(refused_at_once(&extended), None);
+    drop(extended);
+    let stage = early();
+    stage.pause(30 * SECOND, false);
+    let (late, _) = stage.ask_as(|_| ());
+    assert_eq!(refused_at_once(&late), Some(Reason::PredictedLate));
 }

@@ -66,6 +66,8 @@ struct State {
     clock: Clock,
     metrics: ClientMetrics,
     registry: Mutex<Registry>,
+    /// The server that answered the latest request as the master.
+    master: Mutex<Option<ServerAddress>>,
     /// For the task: there may be something to do.
     wake: Notify,
     /// For users of shares: one of them has changed.
@@ -141,6 +143,7 @@ impl Client {
                 resources: BTreeMap::new(),
                 shares: BTreeMap::new(),
             }),
+            master: Mutex::default(),
             wake: Notify::new(),
             shares_changed: Notify::new(),
             closing: CancellationToken::new(),
@@ -163,6 +166,13 @@ impl Client {
     #[must_use]
     pub fn id(&self) -> String {
         lock(&self.state.registry).leases.client_id().to_owned()
+    }
+
+    /// The server that answered the latest request as the master; `None` before the first answer, and since a request
+    /// that no server answered.
+    #[must_use]
+    pub fn master(&self) -> Option<ServerAddress> {
+        lock(&self.state.master).clone()
     }
 
     /// A handle to a resource whose capacity is operations a second. Several handles to one id
@@ -465,6 +475,8 @@ async fn run(state: Arc<State>, mut servers: Servers) {
                     outcome = servers.get_capacity(&message, sent) => outcome,
                     () = state.closing.cancelled() => break,
                 };
+                let master = outcome.is_ok().then(|| servers.target().clone());
+                *lock(&state.master) = master;
                 match outcome {
                     Ok(answered) => state.heard(request, &answered),
                     Err(failure) => state.not_heard(request, failure),

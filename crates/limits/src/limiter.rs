@@ -14,7 +14,7 @@ use core::{iter, mem};
 pub use level::{BucketLimit, PacerNow};
 pub(crate) use level::{Level, Taken};
 use state::State;
-pub(crate) use state::{Opening, Progress, Stake};
+pub(crate) use state::{Opening, Progress, Stake, Unit};
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Call, Class};
@@ -132,6 +132,15 @@ impl Limiter {
         if let (State::Paced(level), &Limit::Paced { pace }) = (&mut self.state, &self.rule.limit) {
             let supply = (max < self.configured).then_some(f64::from(max));
             level.follow(now, BucketLimit::Paced(pace), supply);
+        }
+    }
+
+    /// What its draws are in.
+    pub(crate) const fn unit(&self) -> Unit {
+        match self.state {
+            State::Outstanding(_) => Unit::Calls,
+            State::Window(_) => Unit::Cost,
+            State::Paced(_) => Unit::Tokens,
         }
     }
 

@@ -53,9 +53,12 @@ impl Takes {
 /// A call that waited.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
+    number: usize,
     /// The predicted wait, and that by a prediction that ignores the calls ahead.
     foreseen: Duration,
     ignorant: Duration,
+    /// The predicted wait if no call came later.
+    least: Duration,
     real: Duration,
 }
 
@@ -67,6 +70,19 @@ impl Waited {
 
 fn off(foreseen: Duration, real: Duration) -> f64 {
     foreseen.abs_diff(real).as_secs_f64() / real.max(LEAST).as_secs_f64()
+}
+
+/// What happened in a world.
+#[derive(Default)]
+struct Ran {
+    /// Calls that waited with a prediction.
+    seen: Vec<Waited>,
+    /// Errors of starts that were predicted again during the wait, in parts of what was left of it, while calls came.
+    read: Vec<f64>,
+    /// The same, after the last call had come.
+    read_after: Vec<f64>,
+    /// Calls that waited without a prediction.
+    unknown: usize,
 }
 
 struct World {
@@ -174,7 +190,7 @@ impl World {
     }
 
     /// Runs all calls. Returns those that waited with a prediction.
-    fn run(self, random: &mut Random) -> (Vec<Waited>, Vec<f64>, usize) {
+    fn run(self, random: &mut Random) -> Ran {
         let policy = Policy::new(
             self.limits,
             100_000,
@@ -185,14 +201,16 @@ impl World {
         let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
         let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
         let mut holds: Vec<Option<Hold>> = Vec::new();
+        let last = self
+            .calls
+            .last()
+            .map_or(Timestamp::ZERO, |call| call.arrived);
         let mut arrivals = self.calls.into_iter().enumerate().peekable();
-        let mut foreseen: HashMap<usize, (Timestamp, Option<Timestamp>, Timestamp)> =
+        let mut foreseen: HashMap<usize, (Timestamp, Option<Timestamp>, [Timestamp; 2])> =
             HashMap::new();
         let mut wake: Option<Timestamp> = None;
-        let mut seen = Vec::new();
-        let mut unknown = 0;
+        let mut ran = Ran::default();
         let mut reads: HashMap<usize, Vec<(Timestamp, Timestamp)>> = HashMap::new();
-        let mut later = Vec::new();
         let mut next_read = Timestamp::from_nanos(SECOND + SECOND / 10);
         loop {
             let arrives = arrivals.peek().map(|(_, call)| call.arrived.as_nanos());
@@ -222,13 +240,19 @@ impl World {
                         scheduler.sent(now, &hold);
                         let of = foreseen.remove(&payload);
                         for (read, starts) in reads.remove(&payload).into_iter().flatten() {
-                            later.push(off(starts.since(read), now.since(read)));
+                            let error = off(starts.since(read), now.since(read));
+                            match read > last {
+                                true => ran.read_after.push(error),
+                                false => ran.read.push(error),
+                            }
                         }
-                        unknown += usize::from(matches!(of, Some((_, None, _))));
-                        if let Some((asked, Some(starts), ignorant)) = of {
-                            seen.push(Waited {
+                        ran.unknown += usize::from(matches!(of, Some((_, None, _))));
+                        if let Some((asked, Some(starts), [ignorant, least])) = of {
+                            ran.seen.push(Waited {
+                                number: payload,
                                 foreseen: starts.since(asked),
                                 ignorant: ignorant.since(asked),
+                                least: least.since(asked),
                                 real: now.since(asked),
                             });
                         }
@@ -268,12 +292,14 @@ impl World {
                     _ => None,
                 });
                 let ignorant = opens.max().unwrap_or(now);
+                let least = scheduler.foresee_at_least(now, ticket, None);
                 let starts = scheduler.foresee(now, ticket, None);
-                foreseen.insert(number, (now, starts, ignorant));
+                let least = least.or(starts).unwrap_or(now);
+                foreseen.insert(number, (now, starts, [ignorant, least]));
             }
         }
         assert!(foreseen.is_empty(), "every call starts");
-        (seen, later, unknown)
+        ran
     }
 }
 
@@ -282,7 +308,7 @@ impl World {
 #[derive(Default)]
 struct Early([(u64, u64); MARGINS.len()]);
 
-const MARGINS: [f64; 5] = [0.0, 0.1, 0.2, 0.3, 0.5];
+const MARGINS: [f64; 4] = [0.0, 0.1, 0.25, 0.5];
 
 impl Early {
     fn add(&mut self, seen: &[Waited]) {
@@ -293,7 +319,7 @@ impl Early {
                 continue;
             };
             for (margin, (refused, made)) in MARGINS.iter().zip(&mut self.0) {
-                let late = |it: &&Waited| it.foreseen.mul_f64(1.0 - margin) > deadline + LEAST;
+                let late = |it: &&Waited| it.least.mul_f64(1.0 - margin) > deadline + LEAST;
                 let late = seen.iter().filter(late);
                 *refused += late.clone().count() as u64;
                 *made += late.filter(|it| it.real <= deadline).count() as u64;
@@ -305,6 +331,112 @@ impl Early {
         for (margin, (refused, made)) in MARGINS.iter().zip(self.0) {
             let part = made as f64 * 100.0 / refused.max(1) as f64;
             println!("margin {margin}: {refused} refused early, {part:.2} % would have made it");
+        }
+    }
+}
+
+/// What an oracle knows of the time after the moment at which it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knows {
+    /// The queue, the windows and the calls in flight, and what the backend takes in the mean.
+    Present,
+    /// The same, and for how long each call is in flight.
+    Services,
+    /// The present, and what came in this time comes again once, over as long.
+    Rates(u64),
+    /// The present and each call that comes later, but not for how long calls are in flight.
+    Arrivals,
+}
+
+/// The wait of a call of this world, by a scheduler that runs on from the moment at which the call came, with what
+/// the oracle knows of the time after.
+fn oracle(seed: u64, asked: usize, knows: Knows) -> Option<Duration> {
+    let random = &mut Random::new(seed);
+    let world = World::new(random);
+    let policy = Policy::new(
+        world.limits,
+        100_000,
+        WhenFull::Refuse,
+        Postpone::InTurn,
+        world.classes,
+    );
+    let mean = match world.takes {
+        Takes::Always(takes) | Takes::About(takes) => takes,
+        Takes::Varies(takes) => takes * 13 / 10,
+    };
+    let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
+    let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let mut holds: Vec<Option<(Hold, u64)>> = Vec::new();
+    let mut calls: std::collections::VecDeque<(usize, Call)> =
+        world.calls.into_iter().enumerate().collect();
+    let mut past: Vec<Call> = Vec::new();
+    let mut wake: Option<Timestamp> = None;
+    let mut since: Option<Timestamp> = None;
+    loop {
+        let arrives = calls.front().map(|(_, call)| call.arrived.as_nanos());
+        let ended = ends.peek().map(|Reverse((at, _))| *at);
+        let due = wake.map(Timestamp::as_nanos);
+        let at = [arrives, ended, due].into_iter().flatten().min()?;
+        let now = Timestamp::from_nanos(at);
+        if ended == Some(at) {
+            let Reverse((_, hold)) = ends.pop()?;
+            let (hold, _) = holds[hold].take().expect("it ends once");
+            scheduler.finish(now, hold, Outcome::Served, None);
+        } else if arrives == Some(at) {
+            let (number, call) = calls.pop_front()?;
+            past.push(call.clone());
+            scheduler.submit(now, call, number).expect("there is room");
+            if number == asked {
+                since = Some(now);
+            }
+        }
+        loop {
+            match scheduler.next(now, &mut || 0) {
+                Step::Run { payload, hold, .. } => {
+                    if payload == asked {
+                        return Some(now.since(since?)).filter(|wait| !wait.is_zero());
+                    }
+                    scheduler.sent(now, &hold);
+                    let takes = match since {
+                        Some(_) if knows != Knows::Services => mean,
+                        _ => world.takes.draw(random),
+                    };
+                    ends.push(Reverse((at + takes, holds.len())));
+                    holds.push(Some((hold, at)));
+                }
+                Step::Expired { .. } => unreachable!("no call has a deadline"),
+                Step::SleepUntil(until) => {
+                    wake = Some(until);
+                    break;
+                }
+                Step::Idle => {
+                    wake = None;
+                    break;
+                }
+            }
+        }
+        if since == Some(now) && past.len() == asked + 1 {
+            if knows != Knows::Services {
+                let in_flight = std::mem::take(&mut ends);
+                ends.extend(in_flight.into_iter().map(|Reverse((_, hold))| {
+                    let begun = holds[hold].as_ref().map_or(at, |(_, at)| *at);
+                    Reverse(((begun + mean).max(at + 1), hold))
+                }));
+            }
+            match knows {
+                Knows::Arrivals => {}
+                Knows::Present | Knows::Services => calls.clear(),
+                Knows::Rates(lately) => {
+                    calls.clear();
+                    let from = at.saturating_sub(lately).max(SECOND - 1);
+                    let again = past.iter().filter(|call| call.arrived.as_nanos() >= from);
+                    calls.extend(again.cloned().enumerate().map(|(number, mut call)| {
+                        let arrived = call.arrived.as_nanos() + (at - from).max(1);
+                        call.arrived = Timestamp::from_nanos(arrived);
+                        (1_000_000 + number, call)
+                    }));
+                }
+            }
         }
     }
 }
@@ -359,9 +491,15 @@ fn predicted_starts_are_near_the_real_ones() {
             world.limits.iter().map(|it| &it.limit).collect::<Vec<_>>(),
         );
         let single = world.single;
-        let (seen, later, without) = world.run(random);
-        let reads = by_kind.entry("reads".into()).or_default();
-        reads.extend(&later);
+        let Ran {
+            seen,
+            read,
+            read_after,
+            unknown: without,
+        } = world.run(random);
+        for (key, errors) in [("read again", read), ("read after the last", read_after)] {
+            by_kind.entry(key.into()).or_default().extend(errors);
+        }
         if single {
             let one = by_kind.entry("one flow".into()).or_default();
             one.extend(seen.iter().map(Waited::error));
@@ -419,8 +557,19 @@ fn predicted_starts_are_near_the_real_ones() {
             one95 <= 0.20,
             "calls in the order of their arrival: p95 {one95}"
         );
-        // Calls of other callers and classes that come later take turns before, so this has no such bound.
-        assert!(p50 <= 0.10, "all calls: p50 {p50}");
+        // Calls of other callers and classes that come later take turns before. Without knowledge of them, no
+        // prediction is much nearer at p95: see `what_an_oracle_knows`.
+        assert!(p50 <= 0.05, "all calls: p50 {p50}");
+        assert!(p95 <= 0.60, "all calls: p95 {p95}");
+        let (_, (early, made)) = MARGINS
+            .iter()
+            .zip(refused.0)
+            .find(|(margin, _)| **margin == 0.25)
+            .expect("it is there");
+        assert!(
+            made * 100 <= early,
+            "{made} of {early} refused early would have made it"
+        );
     }
 }
 
@@ -507,4 +656,157 @@ fn a_pause_moves_a_start_to_its_end_and_a_backend_that_is_down_has_none() {
         assert_eq!(ahead, [0, 1]);
         assert_eq!(scheduler.all_started(now, reopens), later);
     }
+}
+
+/// What could be known at best when a call begins to wait: run with `--release -- --ignored --nocapture`.
+#[test]
+#[ignore = "it measures"]
+fn what_an_oracle_knows() {
+    let kinds = [
+        Knows::Present,
+        Knows::Services,
+        Knows::Rates(5 * SECOND),
+        Knows::Arrivals,
+    ];
+    let mut found: Vec<(String, Vec<f64>)> = Vec::new();
+    let mut put = |key: String, error: f64| {
+        match found.iter_mut().find(|(of, _)| *of == key) {
+            Some((_, errors)) => errors.push(error),
+            None => found.push((key, vec![error])),
+        };
+    };
+    for seed in seeds() {
+        let random = &mut Random::new(seed);
+        let world = World::new(random);
+        let single = world.single;
+        let seen = world.run(random).seen;
+        for waited in seen.iter().skip(seed as usize % 100).step_by(100) {
+            put("counts, all".into(), waited.error());
+            if single {
+                put("counts, one flow".into(), waited.error());
+            }
+            for knows in kinds {
+                let Some(wait) = oracle(seed, waited.number, knows) else {
+                    continue;
+                };
+                let error = off(wait, waited.real);
+                put(format!("{knows:?}, all"), error);
+                if single {
+                    put(format!("{knows:?}, one flow"), error);
+                }
+                if knows == Knows::Present {
+                    put("counts beside Present".into(), off(waited.foreseen, wait));
+                }
+            }
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    for (key, errors) in found {
+        let calls = errors.len();
+        let (p50, p95) = figures(errors);
+        println!(
+            "{key:>28}: {calls:>6} calls, p50 {:5.1} %, p95 {:5.1} %",
+            p50 * 100.0,
+            p95 * 100.0
+        );
+    }
+}
+
+/// One call a second, and calls that wait in turn or at random.
+fn one_a_second(postpone: Postpone) -> Scheduler<u64> {
+    let rules = vec![
+        LimitRule::new("total", window(1, SECOND, 0)),
+        LimitRule::new("backend", Limit::Outstanding { max: 9 })
+            .scope(Scope::Backend(Call::new("", Timestamp::ZERO).backend)),
+    ];
+    let classes = vec![ClassShare::new("all", 1)];
+    let policy = Policy::new(rules, 100, WhenFull::Refuse, postpone, classes);
+    Scheduler::with_seed(policy.expect("it is sound"), 7)
+}
+
+/// A call with this deadline comes, and begins to wait if it cannot run.
+fn begins(
+    scheduler: &mut Scheduler<u64>,
+    now: Timestamp,
+    deadline: Option<Timestamp>,
+    reopens: Option<Timestamp>,
+) -> Option<&'static str> {
+    let call = Call::new("info", now).deadline(deadline);
+    let ticket = scheduler.submit(now, call, 0).expect("its limits open");
+    while let Step::Run { hold, .. } = scheduler.next(now, &mut || 0) {
+        scheduler.sent(now, &hold);
+    }
+    let refused = scheduler.refuse_if_late(now, ticket, reopens);
+    scheduler.foresee(now, ticket, reopens);
+    refused.map(|(refusal, _)| {
+        assert_eq!(refusal.limit.as_deref(), Some("total"));
+        assert!(refusal.retry_after >= Duration::from_secs(1));
+        refusal.reason.as_str()
+    })
+}
+
+#[test]
+fn a_call_that_is_predicted_late_is_refused_and_draws_nothing() {
+    let now = Timestamp::from_nanos(SECOND);
+    let after = |seconds| Some(now + Duration::from_millis(seconds));
+    let mut scheduler = one_a_second(Postpone::InTurn);
+    for _ in 0..9 {
+        assert_eq!(begins(&mut scheduler, now, None, None), None);
+    }
+    // Eight wait, so the next one starts after nine seconds. Three quarters of that are 6.75 s.
+    let before = scheduler.limits_now(now);
+    let late = after(6_690);
+    assert_eq!(
+        begins(&mut scheduler, now, late, None),
+        Some("predicted_late")
+    );
+    assert_eq!(scheduler.waiting(), 8);
+    assert_eq!(scheduler.limits_now(now), before);
+    assert_eq!(begins(&mut scheduler, now, after(6_710), None), None);
+    assert_eq!(begins(&mut scheduler, now, None, None), None);
+    assert_eq!(scheduler.waiting(), 10);
+}
+
+#[test]
+fn without_a_prediction_no_call_is_refused_early() {
+    let now = Timestamp::from_nanos(SECOND);
+    let soon = Some(now + Duration::from_millis(1_500));
+    let jitter = Postpone::Jitter {
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(2),
+    };
+    // The order is random.
+    let mut scheduler = one_a_second(jitter);
+    for _ in 0..9 {
+        begins(&mut scheduler, now, None, None);
+    }
+    assert_eq!(begins(&mut scheduler, now, soon, None), None);
+    for supplier in [Supplier::Health, Supplier::Operator] {
+        // When it opens is not known.
+        let mut scheduler = one_a_second(Postpone::InTurn);
+        scheduler.supply(now, "backend", supplier, Supply::capacity(0));
+        for _ in 0..9 {
+            begins(&mut scheduler, now, None, None);
+        }
+        assert_eq!(begins(&mut scheduler, now, soon, None), None);
+    }
+}
+
+#[test]
+fn in_a_pause_a_call_is_late_if_it_starts_too_long_after_the_end() {
+    let now = Timestamp::from_nanos(SECOND);
+    let ends = Some(now + Duration::from_secs(30));
+    let mut scheduler = one_a_second(Postpone::InTurn);
+    scheduler.supply(now, "backend", Supplier::Operator, Supply::capacity(0));
+    let starts = now + Duration::from_secs(30);
+    assert_eq!(begins(&mut scheduler, now, Some(starts), ends), None);
+    for _ in 0..40 {
+        begins(&mut scheduler, now, None, ends);
+    }
+    // It starts 41 s after the end.
+    let deadline = now + Duration::from_secs(40);
+    let refused = begins(&mut scheduler, now, Some(deadline), ends);
+    assert_eq!(refused, Some("predicted_late"));
+    let deadline = now + Duration::from_secs(60);
+    assert_eq!(begins(&mut scheduler, now, Some(deadline), ends), None);
 }

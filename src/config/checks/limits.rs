@@ -45,6 +45,15 @@ fn observed(all: &Sections, notes: &Notes) {
 
 fn queue(all: &Sections, notes: &Notes) {
     let jitter = &all.queue.postpone_jitter;
+    let early = &all.queue.early_refusal;
+    if early.meant() == Some(&true) && all.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
+        let cause = "with postpone = \"jitter\" the order is random, so no start can be predicted";
+        notes.error(
+            early,
+            cause,
+            "write postpone = \"in_turn\", or leave it out",
+        );
+    }
     let (Some(postpone), Some((shortest, _))) = (all.queue.postpone.meant(), jitter.meant()) else {
         return;
     };

@@ -213,6 +213,7 @@ impl Feeder<'_> {
                     is_reason = self.is_same(logged, &refusal);
                     (payload, Err(refusal))
                 }
+                Next::SleepUntil(_) | Next::Idle if self.refuse_late(now, expected) => continue,
                 Next::SleepUntil(_) | Next::Idle => break,
             };
             let logged = expected.remove(&call);
@@ -239,6 +240,28 @@ impl Feeder<'_> {
             };
         };
         Err(self.difference(now, call, logged, decided))
+    }
+
+    /// Takes a call out that was refused at this instant because it was predicted to start late. The prediction
+    /// itself is not made again.
+    fn refuse_late(&mut self, now: Timestamp, expected: &mut HashMap<u32, What>) -> bool {
+        let mut calls = expected.keys().copied();
+        let Some(call) = calls.find(|&call| self.is_predicted_late(call)) else {
+            return false;
+        };
+        let Some(State::Waiting(ticket)) = self.states.remove(&call) else {
+            return false;
+        };
+        expected.remove(&call);
+        self.scheduler.cancel(now, ticket);
+        true
+    }
+
+    fn is_predicted_late(&self, call: u32) -> bool {
+        let reason = self.process.calls[call as usize].reason;
+        let reason = reason.map(|reason| &**self.trace.names.get(reason));
+        let waits = matches!(self.states.get(&call), Some(State::Waiting(_)));
+        waits && reason == Some(Reason::PredictedLate.as_str())
     }
 
     fn difference(

@@ -214,6 +214,8 @@ struct World<'t> {
     /// The instant of the line with the first config.   ns
     begin: u64,
     scheduler: Scheduler<u32>,
+    /// The call that has just come, if such are refused that are predicted to start too late.
+    begun: Option<Ticket>,
     states: HashMap<u32, State>,
     run: Run,
     /// What comes as it came in the log, in order: lines of the gate, and calls.
@@ -248,6 +250,7 @@ pub(super) fn run<'t>(load: &'t Load<'t>, by: &By<'t>, seed: u64) -> Result<Run,
     let mut world = World {
         scheduler: Scheduler::with_seed(setup.policy(phase), seed),
         setup,
+        begun: None,
         other,
         phase,
         begin: start.at,
@@ -486,6 +489,7 @@ impl World<'_> {
         match self.scheduler.submit(now, call, number) {
             Ok(ticket) => {
                 self.states.insert(number, State::Waiting(ticket));
+                self.begun = self.setup.settings.early_refusal.then_some(ticket);
                 if matches!(last.what, What::Left | What::GivenBack | What::Evicted) {
                     self.plan(shifted(last.at), Thing::Leaves(number));
                 }
@@ -544,10 +548,25 @@ impl World<'_> {
                 Next::Expired {
                     payload, refusal, ..
                 } => self.refused(at, payload, refusal.limit.as_deref()),
+                Next::SleepUntil(_) | Next::Idle if self.refuse_late(at) => {}
                 Next::SleepUntil(wake) => return Some(tick(wake.as_nanos())),
                 Next::Idle => return None,
             }
         }
+    }
+
+    /// Refuses the call that begins to wait if it is predicted to start too late. When a pause ends is not in the log.
+    fn refuse_late(&mut self, at: u64) -> bool {
+        let Some(ticket) = self.begun.take() else {
+            return false;
+        };
+        let now = Timestamp::from_nanos(at);
+        let Some((refusal, call)) = self.scheduler.refuse_if_late(now, ticket, None) else {
+            self.scheduler.foresee(now, ticket, None);
+            return false;
+        };
+        self.refused(at, call, refusal.limit.as_deref());
+        true
     }
 
     /// A call is refused by this limit.

@@ -80,6 +80,8 @@ struct World<'s> {
     settings: &'s Settings,
     calls: Vec<(Planned, State)>,
     scheduler: Scheduler<usize>,
+    /// Calls that have just come: they run, are refused as predicted late, or are counted as waiting.
+    begun: Vec<(usize, Ticket)>,
     now: Timestamp,
     agenda: BinaryHeap<Reverse<(Timestamp, Thing)>>,
     running: BTreeSet<usize>,
@@ -101,6 +103,7 @@ pub(super) fn run(scenario: &Scenario, seed: u64) -> Run {
         settings,
         calls: Vec::new(),
         scheduler: Scheduler::new(policy(settings)),
+        begun: Vec::new(),
         now: Timestamp::ZERO,
         agenda: BinaryHeap::new(),
         running: BTreeSet::new(),
@@ -245,9 +248,8 @@ impl World<'_> {
         match self.scheduler.submit(now, call, nth) {
             Ok(ticket) => {
                 self.calls[nth].1 = State::Waiting(ticket);
+                self.begun.push((nth, ticket));
                 self.let_through();
-                // As in the gate, for the retry times of refusals.
-                self.scheduler.foresee(now, ticket, None);
             }
             Err((refusal, nth)) => self.refuse(nth, refusal),
         }
@@ -292,10 +294,28 @@ impl World<'_> {
                 Step::Expired {
                     payload, refusal, ..
                 } => self.refuse(payload, refusal),
+                Step::SleepUntil(_) | Step::Idle if self.refuse_late() => {}
                 Step::SleepUntil(at) => return Some(at),
                 Step::Idle => return None,
             }
         }
+    }
+
+    /// Calls that begin to wait are predicted, and refused if they would start too late and such calls are refused.
+    fn refuse_late(&mut self) -> bool {
+        let mut any = false;
+        for (nth, ticket) in mem::take(&mut self.begun) {
+            let now = self.now;
+            let refuses = self.settings.early_refusal;
+            let late = refuses.then(|| self.scheduler.refuse_if_late(now, ticket, None));
+            if let Some((refusal, nth)) = late.flatten() {
+                self.refuse(nth, refusal);
+                any = true;
+            } else if matches!(self.calls[nth].1, State::Waiting(_)) {
+                self.scheduler.foresee(now, ticket, None);
+            }
+        }
+        any
     }
 
     fn connects(&mut self, nth: usize, hold: Hold) {

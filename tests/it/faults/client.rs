@@ -112,6 +112,7 @@ const REASONS: &[&str] = &[
     "queue_full",
     "deadline_passed",
     "deadline_unreachable",
+    "predicted_late",
     "never_possible",
     "draining",
     "backend_unreachable",

@@ -394,6 +394,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "postpone = \"in_turn\"",
     ),
     (
+        "queue.early_refusal",
+        "postpone = \"jitter\"\npostpone_jitter = [\"50ms\", \"100ms\"]",
+        "postpone = \"in_turn\"\nearly_refusal = true",
+    ),
+    (
         "queue.postpone_jitter",
         "[\"50ms\", \"100ms\"]",
         "[\"60ms\", \"110ms\"]",

@@ -103,6 +103,11 @@ impl Servers {
         }
     }
 
+    /// The server that is asked next: after an answer, the one that gave it.
+    pub(super) fn target(&self) -> &ServerAddress {
+        self.route.target()
+    }
+
     /// Asks the master for capacity, within the deadline. `sent` is called each time that the
     /// request goes to another server.
     pub(super) async fn get_capacity(

@@ -141,6 +141,20 @@ impl State {
     }
 }
 
+/// What draws from a limit are counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Calls,
+    Cost,
+    /// Millionths of a token.
+    Tokens,
+}
+
+impl Unit {
+    /// How many units there are.
+    pub(crate) const ALL: usize = 3;
+}
+
 /// When a limit opens for a call, as far as its state shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {

@@ -28,6 +28,8 @@ pub(crate) struct LimitSets {
     /// Classes that a limit names, in order; likewise.
     classes: Vec<Class>,
     sets: Vec<Arc<[LimitId]>>,
+    /// For each limit, the first that the same calls meet.
+    peers: Vec<LimitId>,
 }
 
 impl LimitSets {
@@ -50,6 +52,9 @@ impl LimitSets {
         backends.dedup();
         classes.sort_unstable();
         classes.dedup();
+        let first = |of: &LimitRule| rules.iter().position(|rule| rule.scope == of.scope);
+        let first = |rule| first(rule).expect("it has its own scope") as LimitId;
+        let peers = rules.iter().map(first).collect();
         let mut sets = Vec::new();
         for function in others_and(&functions) {
             for backend in others_and(&backends) {
@@ -71,6 +76,7 @@ impl LimitSets {
             backends,
             classes,
             sets,
+            peers,
         }
     }
 
@@ -92,6 +98,11 @@ impl LimitSets {
     /// The limits of a set, in the policy's order.
     pub(crate) fn limits(&self, set: SetId) -> &Arc<[LimitId]> {
         &self.sets[set as usize]
+    }
+
+    /// The first limit that the same calls meet: one name for all limits of a scope.
+    pub(crate) fn first_peer(&self, limit: LimitId) -> LimitId {
+        self.peers[limit as usize]
     }
 }
 

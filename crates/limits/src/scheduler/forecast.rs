@@ -10,21 +10,26 @@
 //! - Buckets and paces open by their rates, and a quota by its ledger.
 //!
 //! The calls ahead are counted, not looked at. Each waiting call is counted at one limit: the one that holds it
-//! longest, as far as is known when it begins to wait. There the calls of its own caller are ahead of it, and of
-//! every other caller as many as its turn allows, and likewise of other classes ([`depths`]). At its other
-//! limits, a call is ahead of others only from the moment at which the first limit lets it go, so these calls
-//! are added at the rate of that limit.
+//! longest, as far as is known when it begins to wait. All limits of one scope count as one there: the same calls
+//! wait for them, in the same order, and which of them is the slowest changes. There the calls of its own caller
+//! are ahead of it, and of every other caller as many as its turn allows, and likewise of other classes
+//! ([`depths`]). At its other limits, a call is ahead of others only from the moment at which the first limit lets
+//! it go, so these calls are added at the rate of that limit.
 //!
 //! Only a call that waits is counted, and it can be left out: nothing here decides anything.
 
 mod depths;
+mod lately;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::{AddAssign, SubAssign};
 
 use self::depths::Depths;
-use crate::call::{Caller, Class};
+use crate::bucket::TokenCount;
+use crate::call::{Call, Caller, Class};
+use crate::limiter::Unit;
 use crate::policy::{LimitId, SetId};
 use crate::queue::fair::Service;
 use crate::queue::{Bar, Waiting};
@@ -44,7 +49,7 @@ pub struct Foreseen {
 /// How a waiting call is counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
-    /// What holds it longest.
+    /// What holds it longest; the first limit of a scope stands for all of that scope.
     pub(crate) at: Option<Bar>,
     /// When it began to wait.
     pub(crate) since: Timestamp,
@@ -59,32 +64,82 @@ impl Counted {
     }
 }
 
-/// The calls of a caller that one limit holds.
+/// What calls draw from limits, in the unit of each kind of limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Draw([u64; Unit::ALL]);
+
+impl Draw {
+    pub(super) fn of(call: &Call) -> Self {
+        let micros = TokenCount::of_turn(call.tokens).micros();
+        Self([1, u64::from(call.cost.get()), micros])
+    }
+
+    /// What is drawn from a bucket.   millionths of a token
+    pub(super) fn of_tokens(micros: u64) -> Self {
+        let mut draw = Self::default();
+        draw.0[Unit::Tokens as usize] = micros;
+        draw
+    }
+
+    /// The rest without another draw, of which not all need be in this one.
+    pub(super) fn without(self, other: Self) -> Self {
+        let units = core::array::from_fn(|unit| self.0[unit].saturating_sub(other.0[unit]));
+        Self(units)
+    }
+
+    pub(super) const fn in_unit(self, unit: Unit) -> u64 {
+        self.0[unit as usize]
+    }
+}
+
+impl AddAssign for Draw {
+    fn add_assign(&mut self, other: Self) {
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(sum, of)| *sum += of);
+    }
+}
+
+impl SubAssign for Draw {
+    fn sub_assign(&mut self, other: Self) {
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(sum, of)| *sum -= of);
+    }
+}
+
+/// The calls of a caller that the limits of one scope hold.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) calls: u32,
     /// How far they move the caller's turn.
     pub(super) depth: u64,
-    /// What they draw from the limit.
-    pub(super) draw: u64,
+    /// What they draw.
+    pub(super) draw: Draw,
     /// One of its calls was served while others waited.
     pub(super) had_turn: bool,
 }
+
+/// Calls that the same holds, that meet the same limits, and that are of one class.
+pub(super) type HeldSet = (Option<Bar>, SetId, Class);
 
 /// The waiting calls, counted.
 #[derive(Debug, Default)]
 pub(super) struct Forecast {
     pub(super) flows: BTreeMap<(LimitId, Class, Caller), Flow>,
     depths: BTreeMap<(LimitId, Class), Depths>,
-    /// Calls by the limits that they meet, and what holds them.
-    pub(super) sets: BTreeMap<(Option<Bar>, SetId), u64>,
+    /// What calls draw, by what holds them, the limits that they meet, and their class.
+    pub(super) sets: BTreeMap<HeldSet, Draw>,
 }
 
 impl Forecast {
-    /// A call waits, held by this. `draw` is what it draws there.
-    pub(super) fn count<T>(&mut self, waiting: &Waiting<T>, at: Option<Bar>, draw: u64) {
+    /// A call waits, held by this.
+    pub(super) fn count<T>(&mut self, waiting: &Waiting<T>, at: Option<Bar>) {
         let call = &waiting.call;
-        *self.sets.entry((at, waiting.meets.set)).or_default() += 1;
+        let set = (at, waiting.meets.set, call.class);
+        *self.sets.entry(set).or_default() += Draw::of(call);
         let Some(Bar::Limit(limit)) = at else { return };
         let flow = self.flows.entry((limit, call.class, call.caller));
         let flow = flow.or_default();
@@ -92,20 +147,32 @@ impl Forecast {
         depths.remove(flow);
         flow.calls += 1;
         flow.depth += Service::new(call.tokens, call.weight, 1).of_caller();
-        flow.draw += draw;
+        flow.draw += Draw::of(call);
         depths.insert(flow);
     }
 
+    /// A call that has just been counted came now.
+    pub(super) fn arrived<T>(&mut self, now: Timestamp, waiting: &Waiting<T>) {
+        if let Some(Counted {
+            at: Some(Bar::Limit(limit)),
+            ..
+        }) = waiting.counted
+            && let Some(depths) = self.depths.get_mut(&(limit, waiting.call.class))
+        {
+            depths.lately.add(now);
+        }
+    }
+
     /// A counted call waits no more. It was served, or left.
-    pub(super) fn discount<T>(&mut self, waiting: &Waiting<T>, draw: u64, served: bool) {
+    pub(super) fn discount<T>(&mut self, waiting: &Waiting<T>, served: bool) {
         let Some(counted) = &waiting.counted else {
             return;
         };
         let call = &waiting.call;
-        let set = (counted.at, waiting.meets.set);
-        if let Some(calls) = self.sets.get_mut(&set) {
-            *calls -= 1;
-            if *calls == 0 {
+        let set = (counted.at, waiting.meets.set, call.class);
+        if let Some(draw) = self.sets.get_mut(&set) {
+            *draw -= Draw::of(call);
+            if draw.in_unit(Unit::Calls) == 0 {
                 self.sets.remove(&set);
             }
         }
@@ -120,7 +187,7 @@ impl Forecast {
         depths.remove(flow);
         flow.calls -= 1;
         flow.depth -= Service::new(call.tokens, call.weight, 1).of_caller();
-        flow.draw -= draw;
+        flow.draw -= Draw::of(call);
         flow.had_turn |= served;
         if flow.calls == 0 {
             self.flows.remove(&key);
@@ -136,39 +203,55 @@ impl Forecast {
     /// behind in its own flow, and what all calls of its class draw before it.
     pub(super) fn ahead(
         &self,
-        limit: LimitId,
+        (limit, unit): (LimitId, Unit),
         class: Class,
         own: Own,
+        span: (Timestamp, Timestamp),
+        coming: Coming,
         weight_of: impl Fn(Class) -> u32,
     ) -> (u64, u64) {
         let depths = self.depths.get(&(limit, class));
-        let others = depths.map_or(0.0, |depths| depths.ahead(&own));
-        let in_class = others + own.draw as f64;
+        let others = depths.map_or(coming.in_class, |depths| {
+            depths.ahead(&own, unit, span, coming.in_class)
+        });
+        let in_class = others + own.draw.in_unit(unit) as f64;
         let weight = f64::from(weight_of(class));
         let first = (limit, Class(0));
+        let mut alone = true;
         let classes = self.depths.range(first..(limit + 1, Class(0)));
         let beside = classes
             .filter(|((_, other), _)| *other != class)
             .map(|((_, other), depths)| {
+                alone = false;
                 let turns = (in_class + 0.5) * f64::from(weight_of(*other)) / weight;
-                turns.min(depths.draw() as f64)
+                turns.min(depths.draw(unit) as f64 + depths.comes(span, unit) + coming.beside)
             })
             .sum::<f64>();
+        let beside = if alone { coming.beside } else { beside };
         ((in_class + beside + 0.5) as u64, (in_class + 0.5) as u64)
     }
 
-    /// All calls that a limit holds, in what they draw.
-    pub(super) fn held(&self, limit: LimitId) -> u64 {
+    /// All calls that the limits of a scope hold, in what they draw.
+    pub(super) fn held(&self, limit: LimitId, unit: Unit) -> u64 {
         let classes = self.depths.range((limit, Class(0))..(limit + 1, Class(0)));
-        classes.map(|(_, depths)| depths.draw()).sum()
+        classes.map(|(_, depths)| depths.draw(unit)).sum()
     }
+}
+
+/// What comes to a limit from others before a call starts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Coming {
+    /// Of its own class.
+    pub(super) in_class: f64,
+    /// Of the other classes.
+    pub(super) beside: f64,
 }
 
 /// The calls of its own flow before a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Own {
     pub(super) depth: u64,
-    pub(super) draw: u64,
+    pub(super) draw: Draw,
     /// The call's own service.
     pub(super) one: u64,
     /// This flow itself, which is not among the others.
@@ -181,7 +264,7 @@ pub(super) struct PlaceAt {
     /// What is before it, by what holds that.
     pub(super) ahead: Vec<(Bar, Own)>,
     /// The calls behind it and itself, as in [`Forecast::sets`].
-    pub(super) behind: Vec<((Option<Bar>, SetId), u64)>,
+    pub(super) behind: Vec<(HeldSet, Draw)>,
 }
 
 impl PlaceAt {

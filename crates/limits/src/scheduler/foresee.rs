@@ -1,14 +1,17 @@
 //! Predictions of starts, from the counts of the [`forecast`](super::forecast).
 
+mod early;
 mod estimate;
+mod memo;
 mod retry;
 
 use alloc::vec::Vec;
 
-use super::forecast::{Counted, Forecast, Foreseen, Own, PlaceAt, add};
+use self::estimate::Later;
+use super::forecast::{Counted, Draw, Forecast, Foreseen, Own, PlaceAt, add};
 use super::state::Scheduler;
 use crate::queue::fair::Service;
-use crate::queue::{Ticket, Waiting};
+use crate::queue::{Bar, Ticket, Waiting};
 use crate::slab::Key;
 use crate::time::Timestamp;
 
@@ -25,7 +28,28 @@ impl<T> Scheduler<T> {
         reopens: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let now = self.now.max(now);
-        self.count_for_forecast(now, ticket.0, reopens)?.starts()
+        let is_new = self.queue.calls.get(ticket.0)?.counted.is_none();
+        let counted = self.count_for_forecast(now, ticket.0, reopens)?;
+        if is_new {
+            self.forecast.arrived(now, &self.queue.calls[ticket.0]);
+        }
+        counted.starts()
+    }
+
+    /// When a call that has just begun to wait starts if no call comes after it; `None` as with
+    /// [`foresee`](Self::foresee), which is called after this.
+    #[must_use]
+    pub fn foresee_at_least(
+        &self,
+        now: Timestamp,
+        ticket: Ticket,
+        reopens: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let now = self.now.max(now);
+        let waiting = self.queue.calls.get(ticket.0)?;
+        let (call, meets) = (&waiting.call, &waiting.meets);
+        let estimate = self.estimate(now, call, meets, None, reopens, Later::None);
+        estimate.starts
     }
 
     fn count_for_forecast(
@@ -38,16 +62,14 @@ impl<T> Scheduler<T> {
         if waiting.counted.is_some() {
             return waiting.counted;
         }
-        let estimate = self.estimate(now, &waiting.call, &waiting.meets, None, reopens);
+        let (call, meets) = (&waiting.call, &waiting.meets);
+        let estimate = self.estimate(now, call, meets, None, reopens, Later::AsLately);
         let counted = Counted {
-            at: estimate.by,
+            at: estimate.by.map(|bar| self.first_peer(bar)),
             since: now,
             starts: estimate.starts.unwrap_or(Timestamp::MAX),
         };
-        let draw = counted
-            .at
-            .map_or(0, |bar| self.bars.draw_of(bar, &waiting.call));
-        self.forecast.count(waiting, counted.at, draw);
+        self.forecast.count(waiting, counted.at);
         self.queue.calls[key].counted = Some(counted);
         Some(counted)
     }
@@ -55,11 +77,13 @@ impl<T> Scheduler<T> {
     /// A call leaves the queue, or changes: it is not counted any more.
     #[inline]
     pub(super) fn forecast_without(&mut self, waiting: &Waiting<T>, served: bool) {
-        if let Some(counted) = waiting.counted {
-            let draw = counted
-                .at
-                .map_or(0, |bar| self.bars.draw_of(bar, &waiting.call));
-            self.forecast.discount(waiting, draw, served);
+        self.forecast.discount(waiting, served);
+    }
+
+    fn first_peer(&self, bar: Bar) -> Bar {
+        match bar {
+            Bar::Limit(limit) => Bar::Limit(self.bars.sets.first_peer(limit)),
+            Bar::Bucket(_) | Bar::Quota(_) => bar,
         }
     }
 
@@ -106,14 +130,15 @@ impl<T> Scheduler<T> {
                     continue;
                 }
                 if other.arrival >= waiting.arrival {
-                    add(&mut place.behind, (at, other.meets.set), |calls| {
-                        *calls += 1
+                    let set = (at, other.meets.set, other.call.class);
+                    add(&mut place.behind, set, |draw: &mut Draw| {
+                        *draw += Draw::of(&other.call);
                     });
                 } else if let Some(at) = at {
                     add(&mut place.ahead, at, |own: &mut Own| {
                         let service = Service::new(other.call.tokens, other.call.weight, 1);
                         own.depth += service.of_caller();
-                        own.draw += self.bars.draw_of(at, &other.call);
+                        own.draw += Draw::of(&other.call);
                     });
                 }
             }
@@ -121,7 +146,8 @@ impl<T> Scheduler<T> {
         let all = places.into_iter().map(|of| {
             let (waiting, place) = of?;
             let own = Some(&place);
-            let estimate = self.estimate(now, &waiting.call, &waiting.meets, own, reopens);
+            let (call, meets) = (&waiting.call, &waiting.meets);
+            let estimate = self.estimate(now, call, meets, own, reopens, Later::AsLately);
             Some(Foreseen {
                 starts: estimate.starts,
                 ahead: estimate.ahead,
@@ -138,7 +164,7 @@ impl<T> Scheduler<T> {
         let mut last = None;
         let mut known = true;
         let mut seen = None;
-        for &(at, set) in self.forecast.sets.keys() {
+        for &(at, set, _) in self.forecast.sets.keys() {
             let Some(at) = at else { continue };
             if seen.replace(at) == Some(at) {
                 continue;

@@ -114,11 +114,8 @@ impl<T> Scheduler<T> {
         let waiting = &mut self.queue.calls[key];
         self.bars.discount(waiting);
         let counted = waiting.counted;
-        if let Some(at) = counted.map(|counted| counted.at) {
-            let draw = at.map_or(0, |bar| self.bars.draw_of(bar, &waiting.call));
-            self.forecast.discount(waiting, draw, false);
-            waiting.counted = None;
-        }
+        self.forecast.discount(waiting, false);
+        waiting.counted = None;
         change(&self.bars, waiting);
         self.bars.count(waiting);
         let place = waiting.place;

@@ -27,6 +27,8 @@ pub enum Reason {
     DeadlinePassed,
     /// Its own limits open only after its deadline, even with no call ahead of it.
     DeadlineUnreachable,
+    /// It would start after its deadline, as far as can be predicted.
+    PredictedLate,
     /// It costs more than a limit will ever allow.
     NeverPossible,
     /// Its bucket or one of its quotas has no tokens left for it, and lets no call wait.
@@ -46,6 +48,7 @@ impl Reason {
             Self::QueueFull => "queue_full",
             Self::DeadlinePassed => "deadline_passed",
             Self::DeadlineUnreachable => "deadline_unreachable",
+            Self::PredictedLate => "predicted_late",
             Self::NeverPossible => "never_possible",
             Self::RateLimited => "rate_limited",
             Self::StoreAway => "quota_store_away",

@@ -784,6 +784,7 @@ impl World {
             }
             Reason::QueueFull
             | Reason::DeadlineUnreachable
+            | Reason::PredictedLate
             | Reason::StoreAway
             | Reason::Draining => {
                 return wrong("is no reason to stop waiting");

@@ -6,21 +6,27 @@
 
 use alloc::vec::Vec;
 
-use super::{Flow, Own};
+use super::lately::Lately;
+use super::{Draw, Flow, Own};
+use crate::limiter::Unit;
+use crate::time::Timestamp;
 
 /// The callers of a class that wait at one limit, by how far their calls move their turns.
 #[derive(Debug, Default)]
 pub(super) struct Depths {
     /// By step, ascending; none is empty. Those that have had a turn are apart.
     steps: Vec<((u8, bool), Step)>,
-    draw: u64,
+    draw: Draw,
+    depth: u64,
+    flows: u32,
+    pub(super) lately: Lately,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     flows: u32,
     depth: u64,
-    draw: u64,
+    draw: Draw,
 }
 
 /// The step of a depth: four to each power of two.
@@ -37,8 +43,8 @@ impl Depths {
     }
 
     /// What all draw together.
-    pub(super) const fn draw(&self) -> u64 {
-        self.draw
+    pub(super) const fn draw(&self, unit: Unit) -> u64 {
+        self.draw.in_unit(unit)
     }
 
     pub(super) fn insert(&mut self, flow: &Flow) {
@@ -58,6 +64,8 @@ impl Depths {
         step.depth += flow.depth;
         step.draw += flow.draw;
         self.draw += flow.draw;
+        self.depth += flow.depth;
+        self.flows += 1;
     }
 
     /// Takes a flow out that was put in as it is.
@@ -74,17 +82,36 @@ impl Depths {
         step.depth -= flow.depth;
         step.draw -= flow.draw;
         self.draw -= flow.draw;
+        self.depth -= flow.depth;
+        self.flows -= 1;
         if step.flows == 0 {
             self.steps.remove(place);
         }
     }
 
+    /// What is expected to come in this span.
+    pub(super) fn comes(&self, (now, until): (Timestamp, Timestamp), unit: Unit) -> f64 {
+        let mean = self.draw(unit) as f64 / self.draw(Unit::Calls).max(1) as f64;
+        self.lately.expected(now, until) * mean
+    }
+
     /// What other flows draw before a call that is this far behind in its own.
-    pub(super) fn ahead(&self, own: &Own) -> f64 {
+    pub(super) fn ahead(
+        &self,
+        own: &Own,
+        unit: Unit,
+        span: (Timestamp, Timestamp),
+        coming: f64,
+    ) -> f64 {
+        // What comes is spread over the flows, also over its own. Of that, only what waits elsewhere is before it.
+        let flows = f64::from((self.flows + u32::from(own.flow.calls == 0)).max(1));
+        let from_elsewhere = coming / flows;
+        let comes = self.comes(span, unit) / flows + from_elsewhere;
+        let deeper = from_elsewhere * self.depth as f64 / (self.draw(unit) as f64).max(1.0);
         // Flows in turn go before it with a call more. Of those that had a turn, it is half of them.
-        let fresh = (own.depth + own.one) as f64;
-        let turned = own.depth as f64 + own.one as f64 / 2.0;
-        let mut ahead = 0.0;
+        let fresh = (own.depth + own.one) as f64 + deeper;
+        let turned = own.depth as f64 + own.one as f64 / 2.0 + deeper;
+        let mut ahead = from_elsewhere;
         let itself = (step(own.flow.depth), own.flow.had_turn);
         for &(of, mut step) in &self.steps {
             if of == itself && own.flow.calls > 0 {
@@ -96,9 +123,13 @@ impl Depths {
                 continue;
             }
             let until = if of.1 { turned } else { fresh };
-            let mean = step.depth as f64 / f64::from(step.flows);
+            let flows = f64::from(step.flows);
+            let draw = step.draw.in_unit(unit) as f64;
+            let each = step.depth as f64 / draw.max(1.0);
+            let draw = draw + comes * flows;
+            let mean = draw * each / flows;
             let part = if mean > until { until / mean } else { 1.0 };
-            ahead += step.draw as f64 * part;
+            ahead += draw * part;
         }
         ahead
     }

@@ -1,10 +1,11 @@
 //! The moments at which limits open for a call.
 
-use super::super::forecast::{Own, PlaceAt};
+use super::super::forecast::{Coming, Own, PlaceAt};
 use super::super::state::Scheduler;
+use super::memo::Memo;
 use crate::bucket::TokenCount;
-use crate::call::Call;
-use crate::limiter::Opening;
+use crate::call::{Call, Class};
+use crate::limiter::{Opening, Unit};
 use crate::policy::{LimitId, SetId};
 use crate::queue::fair::Service;
 use crate::queue::{Bar, Meets};
@@ -18,8 +19,19 @@ pub(super) struct Estimate {
     pub(super) ahead: u64,
 }
 
+/// Which calls come later, and go before a call that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Later {
+    /// About half as many as came lately.
+    AsLately,
+    None,
+}
+
 /// How often the calls that come from other limits are counted again: each round moves the moment less.
 const ROUNDS: usize = 3;
+
+/// A round that moves the moment by less than this part of the wait is the last.
+const NEAR: u32 = 32;
 
 /// How many calls ahead show which limit is the slowest.
 const MANY: u64 = 1_000;
@@ -38,6 +50,7 @@ impl<T> Scheduler<T> {
         meets: &Meets,
         place: Option<&PlaceAt>,
         reopens: Option<Timestamp>,
+        later: Later,
     ) -> Estimate {
         let mut from = Some(now);
         for (_, limiter) in self.bars.limits_of(meets) {
@@ -63,10 +76,18 @@ impl<T> Scheduler<T> {
         // Calls that other limits hold come here until it starts, and that depends on them.
         let limits = self.bars.sets.limits(meets.set);
         let mut until = from;
+        let memo = Memo::default();
         for round in 0..=ROUNDS {
             let mut latest: Option<(Timestamp, LimitId, u64)> = None;
             for &limit in limits.iter() {
-                match self.opens(now, (from, until), limit, call, meets, place) {
+                match self.opens(
+                    now,
+                    (from, until),
+                    limit,
+                    call,
+                    (meets, place),
+                    (later, &memo),
+                ) {
                     Some((at, ahead)) if at > from || ahead > 0 => {
                         if latest.is_none_or(|(before, _, _)| at > before) {
                             latest = Some((at, limit, ahead));
@@ -79,7 +100,8 @@ impl<T> Scheduler<T> {
             let Some((at, limit, ahead)) = latest else {
                 break;
             };
-            if at <= until || round == ROUNDS {
+            let moved = at.since(until);
+            if moved <= at.since(now) / NEAR || round == ROUNDS {
                 is_later(at, Bar::Limit(limit), ahead);
                 break;
             }
@@ -91,7 +113,10 @@ impl<T> Scheduler<T> {
             // A call that is counted is among those that wait.
             let mine = TokenCount::of_turn(call.tokens).micros();
             let (ahead, calls) = match place.map(|place| place.at(Bar::Bucket(key))) {
-                Some(own) => (own.draw, own.draw / mine.max(1)),
+                Some(own) => {
+                    let draw = own.draw.in_unit(Unit::Tokens);
+                    (draw, draw / mine.max(1))
+                }
                 None => (
                     queued.draw.saturating_sub(mine),
                     queued.calls.saturating_sub(1),
@@ -140,11 +165,15 @@ impl<T> Scheduler<T> {
         (from, until): (Timestamp, Timestamp),
         limit: LimitId,
         call: &Call,
-        meets: &Meets,
-        place: Option<&PlaceAt>,
+        (meets, place): (&Meets, Option<&PlaceAt>),
+        (later, memo): (Later, &Memo),
     ) -> Option<(Timestamp, u64)> {
-        let flow = self.forecast.flows.get(&(limit, call.class, call.caller));
-        let flow = flow.copied().unwrap_or_default();
+        let first = self.bars.sets.first_peer(limit);
+        let unit = self.bars.limits[limit as usize].unit();
+        let flow = memo.flow(first, || {
+            let flow = self.forecast.flows.get(&(first, call.class, call.caller));
+            flow.copied().unwrap_or_default()
+        });
         let own = Own {
             one: Service::new(call.tokens, call.weight, 1).of_caller(),
             flow,
@@ -154,13 +183,18 @@ impl<T> Scheduler<T> {
                     draw: flow.draw,
                     ..Own::default()
                 },
-                |place| place.at(Bar::Limit(limit)),
+                |place| place.at(Bar::Limit(first)),
             )
         };
         let classes = self.policy.classes();
         let weight = |class: crate::Class| classes.get(class.0 as usize).map_or(1, |it| it.weight);
-        let (ahead, in_class) = self.forecast.ahead(limit, call.class, own, weight);
-        let all = ahead + self.coming_from_others(now, until, limit, place);
+        let coming = self.coming_from_others((now, until), limit, call.class, place, memo);
+        let span = match later {
+            Later::AsLately => (now, until),
+            Later::None => (now, now),
+        };
+        let forecast = &self.forecast;
+        let (all, in_class) = forecast.ahead((first, unit), call.class, own, span, coming, weight);
         let opens = self.opening(from, limit, call, meets, all, in_class)?;
         Some((opens, all))
     }
@@ -197,43 +231,58 @@ impl<T> Scheduler<T> {
     /// How much of what other limits hold comes to this limit until `at`.
     fn coming_from_others(
         &self,
-        now: Timestamp,
-        at: Timestamp,
+        (now, at): (Timestamp, Timestamp),
         limit: LimitId,
+        class: Class,
         place: Option<&PlaceAt>,
-    ) -> u64 {
-        let mut more = 0.0;
-        for (&(by, set), &calls) in self.forecast.sets.iter().take(SETS_MAX) {
+        memo: &Memo,
+    ) -> Coming {
+        let unit = self.bars.limits[limit as usize].unit();
+        let mut coming = Coming::default();
+        let first = Bar::Limit(self.bars.sets.first_peer(limit));
+        let sets = self.forecast.sets.iter().take(SETS_MAX);
+        for (number, (&(by, set, of), &draw)) in sets.enumerate() {
             let Some(by) = by else { continue };
-            if by == Bar::Limit(limit) || !self.bars.sets.limits(set).contains(&limit) {
+            if by == first || !self.bars.sets.limits(set).contains(&limit) {
                 continue;
             }
             let behind = place.and_then(|place| {
                 let mut behind = place.behind.iter();
-                behind.find(|(of, _)| *of == (Some(by), set))
+                behind.find(|(held, _)| *held == (Some(by), set, of))
             });
-            let calls = calls.saturating_sub(behind.map_or(0, |(_, calls)| *calls));
-            let Some(ends) = self.drains(now, by, set) else {
+            let behind = behind.map_or(0, |(_, draw)| draw.in_unit(unit));
+            let draw = draw.in_unit(unit).saturating_sub(behind) as f64;
+            let Some(ends) = memo.drains(number, || self.drains(now, by, set)) else {
                 continue;
             };
             let span = ends.since(now).as_nanos().max(1) as f64;
             let part = at.since(now).as_nanos() as f64 / span;
-            more += calls as f64 * part.min(1.0);
+            let comes = draw * part.min(1.0);
+            if of == class {
+                coming.in_class += comes;
+            } else {
+                coming.beside += comes;
+            }
         }
-        more as u64
+        coming
     }
 
     /// When all that this holds has left it, if no other limit holds it up. `set` is of one of the calls.
     fn drains(&self, now: Timestamp, by: Bar, set: SetId) -> Option<Timestamp> {
         let call = Call::new("", now);
         match by {
-            Bar::Limit(limit) => {
-                let held = self.forecast.held(limit).saturating_sub(1);
+            Bar::Limit(first) => {
                 let meets = Meets {
                     set,
                     ..Meets::default()
                 };
-                self.opening(now, limit, &call, &meets, held, held)
+                let peers = self.bars.limits_of(&meets);
+                let peers = peers.filter(|&(of, _)| self.bars.sets.first_peer(of) == first);
+                let ends = peers.filter_map(|(limit, limiter)| {
+                    let held = self.forecast.held(first, limiter.unit()).saturating_sub(1);
+                    self.opening(now, limit, &call, &meets, held, held)
+                });
+                ends.max()
             }
             Bar::Bucket(bucket) => {
                 let bucket = self.bars.buckets.all.get(bucket)?;
@@ -257,17 +306,28 @@ impl<T> Scheduler<T> {
         for &limit in self.bars.sets.limits(set).iter() {
             from = from.max(self.bars.limits[limit as usize].supplied_from(now, reopens)?);
         }
-        let Bar::Limit(limit) = by else {
+        let Bar::Limit(first) = by else {
             return self.drains(from, by, set);
         };
         let call = Call::new("", now);
-        let held = self.forecast.held(limit).saturating_sub(1);
         let meets = Meets {
             set,
             ..Meets::default()
         };
-        let first = self.opening(from, limit, &call, &meets, held, held)?;
-        let held = held + self.coming_from_others(now, first, limit, None);
-        self.opening(from, limit, &call, &meets, held, held)
+        let mut last = None;
+        let memo = Memo::default();
+        for (limit, limiter) in self.bars.limits_of(&meets) {
+            if self.bars.sets.first_peer(limit) != first {
+                continue;
+            }
+            let held = self.forecast.held(first, limiter.unit()).saturating_sub(1);
+            let Some(opens) = self.opening(from, limit, &call, &meets, held, held) else {
+                continue;
+            };
+            let coming = self.coming_from_others((now, opens), limit, Class(0), None, &memo);
+            let held = held + (coming.in_class + coming.beside) as u64;
+            last = last.max(self.opening(from, limit, &call, &meets, held, held));
+        }
+        last
     }
 }

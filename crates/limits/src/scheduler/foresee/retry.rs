@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::super::forecast::{Counted, Own, PlaceAt};
+use super::super::forecast::{Counted, Draw, Own, PlaceAt};
 use super::super::refusal::Reason;
 use super::super::state::Scheduler;
-use super::estimate::SETS_MAX;
+use super::estimate::{Later, SETS_MAX};
 use crate::call::Call;
 use crate::policy::SetId;
 use crate::queue::fair::Service;
@@ -27,7 +27,10 @@ impl<T> Scheduler<T> {
         counted: Option<Counted>,
     ) -> Option<Timestamp> {
         let waits = match reason {
-            Reason::QueueFull | Reason::DeadlinePassed | Reason::DeadlineUnreachable => true,
+            Reason::QueueFull
+            | Reason::DeadlinePassed
+            | Reason::DeadlineUnreachable
+            | Reason::PredictedLate => true,
             Reason::NeverPossible | Reason::RateLimited | Reason::StoreAway | Reason::Draining => {
                 false
             }
@@ -37,7 +40,8 @@ impl<T> Scheduler<T> {
             return None;
         }
         let place = self.behind_its_own(call, meets, counted);
-        let starts = self.estimate(now, call, meets, Some(&place), self.reopens);
+        // Behind the calls that wait: of those that come later, no call is promised a turn before it.
+        let starts = self.estimate(now, call, meets, Some(&place), self.reopens, Later::None);
         let starts = starts.starts?;
         Some(match reason {
             Reason::QueueFull => starts.max(self.next_place(now).unwrap_or(starts)),
@@ -50,24 +54,32 @@ impl<T> Scheduler<T> {
         let one = Service::new(call.tokens, call.weight, 1).of_caller();
         let ahead = self.bars.of(meets).filter_map(|bar| {
             let mut own = Own::default();
-            match bar {
+            let bar = match bar {
                 Bar::Limit(limit) => {
-                    let flow = self.forecast.flows.get(&(limit, call.class, call.caller));
+                    let first = self.bars.sets.first_peer(limit);
+                    let flow = self.forecast.flows.get(&(first, call.class, call.caller));
                     let flow = flow.copied().unwrap_or_default();
                     (own.depth, own.draw) = (flow.depth, flow.draw);
+                    Bar::Limit(first)
                 }
                 // All calls that meet it are in there, whatever holds them.
-                Bar::Bucket(bucket) => own.draw = self.bars.buckets.all[bucket].queued.draw,
+                Bar::Bucket(bucket) => {
+                    own.draw = Draw::of_tokens(self.bars.buckets.all[bucket].queued.draw);
+                    bar
+                }
                 Bar::Quota(_) => return None,
-            }
+            };
             let is_bucket = matches!(bar, Bar::Bucket(_));
             if counted.is_some_and(|counted| is_bucket || counted.at == Some(bar)) {
                 own.depth = own.depth.saturating_sub(one);
-                own.draw = own.draw.saturating_sub(self.bars.draw_of(bar, call));
+                own.draw = own.draw.without(Draw::of(call));
             }
             Some((bar, own))
         });
-        let itself = counted.map(|counted| ((counted.at, meets.set), 1));
+        let itself = counted.map(|counted| {
+            let set = (counted.at, meets.set, call.class);
+            (set, Draw::of(call))
+        });
         PlaceAt {
             ahead: ahead.collect(),
             behind: Vec::from_iter(itself),
@@ -77,7 +89,7 @@ impl<T> Scheduler<T> {
     /// When the first of the waiting calls leaves the queue, as far as that is known.
     fn next_place(&self, now: Timestamp) -> Option<Timestamp> {
         let sets = self.forecast.sets.keys().take(SETS_MAX);
-        let starts = sets.filter_map(|&(at, set)| self.first_starts(now, at, set));
+        let starts = sets.filter_map(|&(at, set, _)| self.first_starts(now, at, set));
         let expires = self.queue.first_deadline().map(|(at, _)| at);
         starts.chain(expires).min()
     }

@@ -129,9 +129,10 @@ impl World {
                 }
             }
             Reason::RateLimited => Ok(()),
-            Reason::DeadlinePassed | Reason::StoreAway | Reason::Draining => {
-                wrong("there is no such reason")
-            }
+            Reason::DeadlinePassed
+            | Reason::PredictedLate
+            | Reason::StoreAway
+            | Reason::Draining => wrong("there is no such reason"),
         }
     }
 

@@ -1,0 +1,41 @@
+//! Refuses calls at once that are predicted to wait past their deadline.
+//!
+//! Only a call that begins to wait is asked, after all that may run have got their turn. One that comes back because
+//! it could not be sent has waited already, and keeps its place.
+
+use tidegate_limits::{Ticket, Timestamp};
+
+use super::permit::AtGate;
+use super::queue::{Lane, State, Turn};
+
+/// Whether a call has waited before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begins {
+    Now,
+    Again,
+}
+
+impl State {
+    /// The refusal of a call that is predicted to start after its deadline, if such calls are refused.
+    pub(super) fn refuse_if_late(
+        &mut self,
+        ticket: Ticket,
+        now: Timestamp,
+        call: &AtGate,
+        begins: Begins,
+    ) -> Option<Turn> {
+        if !self.early_refusal || call.lane != Lane::Limited || begins == Begins::Again {
+            return None;
+        }
+        let reopens = self.acts.pause().map(|pause| pause.ends);
+        let (refusal, _) = self.calls().refuse_if_late(now, ticket, reopens)?;
+        // It may have been before others that need less.
+        self.let_through(now);
+        Some(Turn::No {
+            refusal: Some(refusal),
+            delays: Default::default(),
+            at: now,
+            postponed: Vec::new(),
+        })
+    }
+}
