@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers quota-faults faults soak faults-tools predict order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers quota-faults faults soak faults-tools predict corpus-peers order clean
 
 CARGO ?= cargo
 
@@ -132,6 +132,15 @@ soak: faults-tools
 ONLY ?=
 predict:
 	ONLY="$(ONLY)" $(CARGO) test --test it predictions::the_table -- --exact --ignored --nocapture
+
+# Every request of tests/http_corpus through Tidegate, HAProxy and nginx, all three as processes of the test; two
+# minutes. Writes docs/http-corpus.md.
+corpus-peers: faults-tools
+	@command -v nginx >/dev/null || { \
+	  echo "installing nginx"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; }
+	$(CARGO) test -p tidegate --test it http_corpus::peers::the_table -- --exact --ignored
 
 # Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
 faults-tools:

@@ -471,7 +471,8 @@ fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
 }
 
 /// Removes hop-by-hop headers from a reply, and leaves it one framing, as hyper has read it (RFC
-/// 9112, 6.3): chunks win over a length.
+/// 9112, 6.3): chunks win over a length. The version is that of the proxy (RFC 9110, 6.2): in HTTP/1.0
+/// a client could not tell a reply that is cut from a whole one.
 ///
 /// # Errors
 /// If it is something that was not asked for and so cannot be passed on: another protocol, or a
@@ -481,6 +482,7 @@ fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return cut("the backend switched to another protocol, which was not asked for");
     }
+    head.version = Version::HTTP_11;
     // Most replies have neither. A coding also belongs to one hop.
     if !head.headers.keys().any(is_hop_by_hop) {
         return Ok(());

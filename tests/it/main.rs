@@ -34,6 +34,7 @@ mod forwarding;
 mod gate_lines;
 mod generated;
 mod healthcheck;
+mod http_corpus;
 mod http_semantics;
 mod init;
 mod lab;

@@ -25,7 +25,7 @@ pub(super) const HEAD_BYTES: usize = 64 * 1024;
 const FIELDS: usize = 128;
 
 /// The preface of HTTP/2. Its clients read no answer in HTTP/1.
-const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
+const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The bytes of one connection, on their way to hyper.
 #[derive(Default)]
@@ -70,8 +70,18 @@ enum Chunk {
     Extension(u64),
     /// Data, and the two bytes of the line's end behind it.
     Data(u64),
-    /// A line behind the last chunk.
-    Trailer { is_empty: bool },
+    /// Behind the last chunk.
+    Trailer(Line),
+}
+
+/// A place in the lines behind the last chunk. Only CRLF ends a line for hyper there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Start,
+    /// Behind the CR of the empty line.
+    LastCr,
+    Within,
+    Cr,
 }
 
 /// A head that is whole.
@@ -214,6 +224,7 @@ impl Heads {
                     }
                     Ok(None) => break,
                     Err(_) if rest.starts_with(HTTP_2) => self.part = Part::Foreign,
+                    Err(_) if HTTP_2.starts_with(rest) => break,
                     Err(refused) => return (at, Some(refused)),
                 },
                 Part::Body(left) => {
@@ -295,7 +306,12 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
     for field in &*request.headers {
         let name = field.name;
         match name.len() {
-            4 if name.eq_ignore_ascii_case("host") => hosts += 1,
+            4 if name.eq_ignore_ascii_case("host") => {
+                hosts += 1;
+                if !plain::is_host(field.value.trim_ascii()) {
+                    return Err("a Host that is no host");
+                }
+            }
             14 if name.eq_ignore_ascii_case("content-length") => {
                 lengths += 1;
                 body = number(field.value).ok_or("a Content-Length that is no number")?;
@@ -303,6 +319,9 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                 codings += 1;
                 is_chunked &= field.value.eq_ignore_ascii_case(b"chunked");
+            }
+            _ if plain::is_like_framing(name.as_bytes()) => {
+                return Err("a name that can be taken for Content-Length or Transfer-Encoding");
             }
             _ => {}
         }
@@ -326,7 +345,8 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
     if let Some((_, why)) = wrongs.iter().find(|(is_so, _)| *is_so) {
         return Err(why);
     }
-    let names_host = check_target(request.path.unwrap_or_default())?;
+    let method = request.method.unwrap_or_default();
+    let names_host = check_target(method, request.path.unwrap_or_default())?;
     Ok(Head {
         length,
         body: if codings > 0 {
@@ -341,9 +361,16 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
 }
 
 /// Whether a target names its host.
-fn check_target(target: &str) -> Result<bool, &'static str> {
+fn check_target(method: &str, target: &str) -> Result<bool, &'static str> {
     if plain::is_target(target.as_bytes()) {
         return Ok(false);
+    }
+    if target == "*" && method != "OPTIONS" {
+        return Err("the request's target is *, which is only for OPTIONS");
+    }
+    // hyper would forward the target without it.
+    if target.contains('#') {
+        return Err("the request's target has a fragment");
     }
     // hyper parses the target with the same code.
     let uri = Uri::try_from(target).map_err(|_| "the request's target is no path and no URI")?;
@@ -446,9 +473,12 @@ impl Chunk {
                         left => Self::Data(left),
                     }
                 }
-                Self::Trailer { is_empty: true } if byte == b'\n' => return (at, None),
-                Self::Trailer { is_empty } => Self::Trailer {
-                    is_empty: byte == b'\n' || (is_empty && byte == b'\r'),
+                Self::Trailer(line) => match (line, byte) {
+                    (Line::LastCr, b'\n') => return (at, None),
+                    (Line::Start, b'\r') => Self::Trailer(Line::LastCr),
+                    (Line::Within, b'\r') => Self::Trailer(Line::Cr),
+                    (Line::Cr, b'\n') => Self::Trailer(Line::Start),
+                    _ => Self::Trailer(Line::Within),
                 },
             };
         }
@@ -457,7 +487,7 @@ impl Chunk {
 
     fn begun(size: u64) -> Self {
         match size {
-            0 => Self::Trailer { is_empty: true },
+            0 => Self::Trailer(Line::Start),
             size => Self::Data(size.saturating_add(2)),
         }
     }
@@ -530,6 +560,22 @@ mod tests {
         };
         let lines = refused.instead.iter().filter(|byte| **byte == b'\n');
         assert_eq!(lines.count(), 1 + 16 + 1);
+    }
+
+    #[test]
+    fn a_chunked_body_ends_where_hyper_ends_it() {
+        let start = Chunk::Size(0);
+        for (body, length) in [
+            ("0\r\n\r\nX", Some(5)),
+            ("0\r\nX: y\r\n\r\nX", Some(11)),
+            // To hyper, a line that ends in LF alone goes on.
+            ("0\r\n\nGET / HTTP/1.1\r\n", None),
+            ("0\r\n\nGET / HTTP/1.1\r\n\r\nX", Some(22)),
+            ("0\r\nX: y\n\r\nGET / HTTP/1.1\r\n\r\nX", Some(28)),
+        ] {
+            let (at, next) = start.follow(body.as_bytes());
+            assert_eq!(next.is_none().then_some(at), length, "{body:?}");
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ use super::{HEAD_BYTES, Head, Part, number};
 const NAME: u8 = 1;
 /// The byte can be part of a target that is a path.
 const TARGET: u8 = 2;
+/// The byte can be part of a host.
+const HOST: u8 = 4;
 
 /// What each byte can be part of.
 static KINDS: [u8; 256] = kinds();
@@ -18,16 +20,22 @@ const fn kinds() -> [u8; 256] {
     let mut byte = 0;
     while byte < 128 {
         if (byte as u8).is_ascii_alphanumeric() {
-            kinds[byte] = NAME | TARGET;
+            kinds[byte] = NAME | TARGET | HOST;
         }
         byte += 1;
     }
-    kinds[b'-' as usize] = NAME | TARGET;
-    kinds[b'_' as usize] = NAME | TARGET;
+    kinds[b'-' as usize] = NAME | TARGET | HOST;
+    kinds[b'_' as usize] = NAME | TARGET | HOST;
     let others = b"/.~?&=%:@!$'()*+,;";
     let mut at = 0;
     while at < others.len() {
         kinds[others[at] as usize] = TARGET;
+        at += 1;
+    }
+    let others = b".~%!$&'()*+,;=";
+    let mut at = 0;
+    while at < others.len() {
+        kinds[others[at] as usize] |= HOST;
         at += 1;
     }
     kinds
@@ -50,6 +58,46 @@ fn run(bytes: &[u8], kind: u8) -> Option<usize> {
 /// Whether a target is a path that every parser reads alike.
 pub(super) fn is_target(target: &[u8]) -> bool {
     fits(target) && run(target, TARGET).is_none()
+}
+
+/// Whether a value names a host and at most a port, as that of Host must (RFC 9110, 7.2).
+pub(super) fn is_host(value: &[u8]) -> bool {
+    let is_name = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .all(|&byte| KINDS[usize::from(byte)] & HOST != 0)
+    };
+    let (is_good, port) = match value.strip_prefix(b"[") {
+        // An address of IPv6 has colons.
+        Some(literal) => match memchr::memchr(b']', literal) {
+            Some(end) => (
+                literal[..end].split(|&it| it == b':').all(is_name),
+                &literal[end + 1..],
+            ),
+            None => return false,
+        },
+        None => {
+            let end = memchr::memchr(b':', value).unwrap_or(value.len());
+            (is_name(&value[..end]), &value[end..])
+        }
+    };
+    let digits = port.strip_prefix(b":").unwrap_or(port);
+    let is_port = port.is_empty() || digits.len() < port.len();
+    is_good && is_port && digits.iter().all(u8::is_ascii_digit)
+}
+
+/// Whether a name differs from that of a framing field only in its signs. Gateways such as CGI and
+/// WSGI write the same sign for several, so they cannot tell the two names apart.
+pub(super) fn is_like_framing(name: &[u8]) -> bool {
+    let letters = || {
+        let letters = name.iter().filter(|byte| byte.is_ascii_alphanumeric());
+        letters.map(u8::to_ascii_lowercase)
+    };
+    match name.first() {
+        Some(b'c' | b'C') => name.len() >= 13 && letters().eq(*b"contentlength"),
+        Some(b't' | b'T') => name.len() >= 16 && letters().eq(*b"transferencoding"),
+        _ => false,
+    }
 }
 
 /// Whether a target begins as a path does, and is no longer than hyper accepts.
@@ -128,7 +176,12 @@ fn fields(bytes: &[u8], fields_max: usize) -> Option<(usize, u64)> {
         fields += 1;
         match name.len() {
             0 => return None,
-            4 if name.eq_ignore_ascii_case(b"host") => hosts += 1,
+            4 if name.eq_ignore_ascii_case(b"host") => {
+                if !is_host(value.trim_ascii()) {
+                    return None;
+                }
+                hosts += 1;
+            }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 let length = number(value.strip_prefix(b" ").unwrap_or(value))?;
                 if body.replace(length).is_some() {
@@ -136,6 +189,7 @@ fn fields(bytes: &[u8], fields_max: usize) -> Option<(usize, u64)> {
                 }
             }
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => return None,
+            _ if is_like_framing(name) => return None,
             _ => {}
         }
     }
@@ -257,6 +311,51 @@ mod tests {
             }
         }
         assert!(read > 10_000, "{read}");
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_and_at_most_a_port() {
+        for good in [
+            "",
+            "t",
+            "t:80",
+            "t:",
+            "a.b-c_d~e",
+            "10.0.0.1:8080",
+            "[::1]",
+            "[::1]:80",
+            "%41",
+            "0=5",
+        ] {
+            assert!(is_host(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "t/a", "a@t", "t u", "t:a", "t:80:80", "[::1", "::1", "[::1]a", "t#", "t?", "\u{e9}",
+            "t\\",
+        ] {
+            assert!(!is_host(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_differs_in_its_signs_is_like_framing() {
+        for name in [
+            "content_length",
+            "ContentLength",
+            "Transfer_Encoding",
+            "transfer---encoding",
+        ] {
+            assert!(is_like_framing(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "content-type",
+            "content-length0",
+            "x-content-length",
+            "content-encoding",
+            "te",
+        ] {
+            assert!(!is_like_framing(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]
