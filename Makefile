@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers quota-faults faults soak faults-tools predict corpus-peers order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers bench-instructions quota-faults faults soak faults-tools predict corpus-peers order clean
 
 CARGO ?= cargo
 
@@ -103,6 +103,13 @@ bench:
 bench-viewers:
 	$(CARGO) build --release --workspace --quiet
 	python3 benches/viewers.py
+
+# Instructions, allocations and system calls of one call, by stage; needs valgrind. Replaces their part of
+# docs/benchmarks.md. AGAINST is an older binary with its symbols, to compare.
+bench-instructions:
+	$(CARGO) rustc --release --bin tidegate -- -C strip=none
+	$(CARGO) build -p tidegate-lab
+	python3 benches/instructions.py target/release/tidegate target/debug/tidegate-lab $(if $(AGAINST),--against $(AGAINST))
 
 # The paced limiter beside its peers, as tables in Markdown; two minutes on an idle machine.
 bench-limiters:

@@ -212,6 +212,12 @@ impl App {
         self.shared.admin
     }
 
+    /// The socket file of the admin address, if it has one.
+    #[must_use]
+    pub fn admin_file(&self) -> Option<Arc<Path>> {
+        self.shared.config.get().admin.socket.clone()
+    }
+
     /// The gate, for measurements of decisions.
     #[must_use]
     pub fn gate(&self) -> &Gate {

@@ -262,8 +262,8 @@ impl Ramp {
     }
 }
 
-/// The first of two moments, where there is one. Asked after each change of the gate: an iterator over them takes
-/// three times as long.
+/// The first of two moments, where there is one. Asked after each change of the gate: an iterator over them costs
+/// twice the instructions.
 pub(super) fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

@@ -69,11 +69,11 @@ fn find(arguments: &Arguments) -> Result<(Address, String), String> {
     }
     let file = runtime_file::path(&arguments.config);
     match runtime_file::read(&arguments.config) {
-        Ok(Some(admin)) => return Ok((admin.into(), file.display().to_string())),
+        Ok(Some(admin)) => return Ok((admin, file.display().to_string())),
         Ok(None) => {
             let file = file.display();
             return Err(format!(
-                "the sidecar runs without an admin address ({file}): set admin.bind"
+                "the sidecar runs without an admin address ({file}): set admin.bind or admin.socket"
             ));
         }
         // Not every sidecar can write there.

@@ -5,10 +5,11 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process;
+
+use super::client::Address;
 
 /// The variable that names the directory.
 const DIR_VARIABLE: &str = "TIDEGATE_RUNTIME_DIR";
@@ -21,7 +22,7 @@ const DEFAULT_DIR: &str = "/run/tidegate";
 const PATH_BYTES_KEPT: usize = 200;
 /// The content if there is no admin address.
 const OFF: &str = "off";
-/// More than an address needs.   bytes
+/// More than an address needs: the path of a socket file has at most 107.   bytes
 const SIZE_MAX: u64 = 128;
 
 /// A written admin address; the file is removed when this is dropped.
@@ -38,13 +39,13 @@ impl RuntimeFile {
     /// # Errors
     ///
     /// If the directory does not exist and cannot be created, or cannot be written to.
-    pub(super) fn write(config: &Path, admin: Option<SocketAddr>) -> io::Result<Self> {
+    pub(super) fn write(config: &Path, admin: Option<&Address>) -> io::Result<Self> {
         let path = path(config);
         if let Some(dir) = path.parent() {
             // It usually exists. If it cannot be created, the next step fails.
             let _ = fs::create_dir(dir);
         }
-        let text = admin.map_or(OFF.to_owned(), |address| address.to_string());
+        let text = admin.map_or(OFF.to_owned(), Address::to_string);
         // A reader sees all of it or nothing. A link in the way is never followed.
         let new = path.with_extension(process::id().to_string());
         let _ = fs::remove_file(&new);
@@ -109,7 +110,7 @@ pub(super) fn path(config: &Path) -> PathBuf {
 /// # Errors
 ///
 /// If there is no file, or it cannot be read.
-pub(super) fn read(config: &Path) -> io::Result<Option<SocketAddr>> {
+pub(super) fn read(config: &Path) -> io::Result<Option<Address>> {
     let mut text = String::new();
     fs::File::open(path(config))?
         .take(SIZE_MAX)

@@ -17,6 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 use tracing::{error, info, warn};
 
+use super::client::Address;
 use super::runtime_file::{self, RuntimeFile};
 use super::service_manager;
 use crate::app::{App, REVISION};
@@ -170,8 +171,10 @@ pub(super) fn messages(error: &LoadError) -> Vec<String> {
 
 /// Writes the admin address for `tidegate healthcheck`.
 async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
-    let (admin, config) = (app.admin(), path.to_owned());
-    let written = spawn_blocking(move || RuntimeFile::write(&config, admin)).await;
+    let file = || app.admin_file().map(|file| Address::from(&*file));
+    let admin = app.admin().map(Address::from).or_else(file);
+    let config = path.to_owned();
+    let written = spawn_blocking(move || RuntimeFile::write(&config, admin.as_ref())).await;
     match written.expect("writing a file does not panic") {
         Ok(file) => Some(file),
         Err(error) => {

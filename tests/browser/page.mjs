@@ -170,9 +170,15 @@ const tries = {
   // of seven loads, each with an empty cache. LONGEST is the most that it may be.   ms
   async paint() {
     const times = [];
+    // One window for all loads: while the browser makes a window, it also loads pages of its own. Nothing is kept from
+    // one load to the next.
+    const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+    const page = await context.newPage();
+    const tools = await context.newCDPSession(page);
+    await tools.send('Network.enable');
+    await tools.send('Network.setCacheDisabled', { cacheDisabled: true });
     for (let i = 0; i < 8; i += 1) {
-      const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
-      const page = await context.newPage();
+      await page.goto('about:blank');
       // The page asks for the stream after that frame. The driver runs nothing in the page before.
       const asks = page.waitForRequest('**/v1/stream');
       await page.goto(way.url, { waitUntil: 'commit' });
@@ -196,8 +202,8 @@ const tries = {
       // The first load also starts the program that draws.
       if (i) times.push(told.history);
       if (i === 7) console.log(told);
-      await context.close();
     }
+    await context.close();
     const sorted = times.toSorted((a, b) => a - b).map((it) => Math.round(it));
     console.log(`history is painted after ${sorted[3]} ms: ${sorted.join(', ')}`);
     assert.ok(sorted[3] <= (process.env.LONGEST ?? 2000), `${sorted[3]} ms`);

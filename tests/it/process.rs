@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::task::Context;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::admit::{Ask, Asked, Gate};
 use tidegate::call::{Destination, Origin, Record};
@@ -502,6 +502,37 @@ async fn a_healthy_process_stays_healthy_whatever_becomes_of_its_config_file() {
         .expect("it is ours")
         .collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_process_whose_only_admin_address_is_a_socket_file_is_found() {
+    let backend = Scripted::in_both_dialects().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (path, socket) = (dir.path().join("config.toml"), dir.path().join("admin"));
+    let file = format!("socket = \"unix:{}\"", socket.display());
+    let text = config(backend.addr, &file);
+    let (before, after) = text.split_once("[admin]").expect("it has the section");
+    let after = after.replacen("bind = \"127.0.0.1:0\"", "bind = false", 1);
+    let text = format!("{before}[admin]{after}");
+    std::fs::write(&path, text).expect("it is ours");
+    let mut command = Command::new(TIDEGATE);
+    command
+        .args(["serve", "--config"])
+        .arg(&path)
+        .env("TIDEGATE_RUNTIME_DIR", dir.path())
+        .kill_on_drop(true);
+    let _child = command.spawn().expect("it runs");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = healthcheck(&path, &[], dir.path()).await;
+        if said.code == Some(0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", said.err);
+    }
+    let address = format!("unix:{}", socket.display());
+    let said = healthcheck(&path, &["--admin", &address], dir.path()).await;
+    assert_eq!(said.code, Some(0), "{}", said.err);
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ use crate::verdict::Verdict;
 
 impl<T> Scheduler<T> {
     /// Runs a call at once if no other call waits and all its limits have room. The result is the same as that of
-    /// [`submit`](Self::submit) and [`next`](Self::next), without a place in the queue, for about a third of the
-    /// instructions.
+    /// [`submit`](Self::submit) and [`next`](Self::next), without a place in the queue, for about a quarter
+    /// of the instructions.
     ///
     /// # Errors
     ///

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Instructions, allocations and system calls of one call, by stage. Replaces their part of docs/benchmarks.md.
+
+usage: instructions.py BINARY LAB [--out FILE] [--against OLDER]
+
+BINARY is a release build with its symbols, and LAB is tidegate-lab (`make bench-instructions` builds both). The binary
+serves under callgrind with %d and with %d calls over one connection at a time, and the difference is divided by the
+calls between. Callgrind counts what the program itself runs, and not the kernel, so a run repeats within 1 %%.
+
+A function counts for the stage whose module it is in. The compiler puts small functions into those that use them, which
+moves their cost to the stage that uses them. --against prints the totals of another binary beside these.
+"""
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+FEW, MANY = 1000, 5000
+__doc__ %= (FEW, MANY)
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument('binary')
+parser.add_argument('lab')
+parser.add_argument('--against', help='an older binary, with its symbols')
+parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
+opts = parser.parse_args()
+LAB = os.path.abspath(opts.lab)
+WORK = tempfile.mkdtemp(prefix='tidegate-instructions-')
+BEGIN, END = '<!-- instructions -->', '<!-- end of instructions -->'
+
+# The first that matches; what none matches is the rest.
+STAGES = [
+    ('accept and protocol', r'tidegate::(listen|protocol|app::Shared::accept)|tidegate_zvm::(array|framer)|serde_json'),
+    ('classify', r'tidegate::classify|tidegate_zvm::(routes|path|functions)'),
+    ('callers', r'tidegate::callers|tidegate_callers'),
+    ('the gate: admit, scheduler', r'tidegate::admit|tidegate_limits'),
+    ('forward', r'tidegate::forward|tidegate_zvm::reply'),
+    ('pipeline and record', r'tidegate::(pipeline|call)\b'),
+    ('report: metrics, log, history', r'tidegate::(app|telemetry|series)|prometheus'),
+    ('hyper, http, httparse', r'\b(hyper|http|httparse|http_body|http_body_util|hyper_util)::'),
+    ('tokio', r'\b(tokio|tokio_util|mio)::'),
+    ('memory: allocator, moves, sums', r'_rjem|jemalloc|tcache|malloc|sdallocx|memcpy|memmove|memset|memcmp|memchr'),
+]
+ALLOCATES = re.compile(r'^(_rjem_)?(malloc|calloc|realloc|mallocx|rallocx|aligned_alloc|posix_memalign)$')
+SYSTEM_CALLS = re.compile(
+    r'^(__)?(epoll_wait|epoll_ctl|epoll_pwait|recv|recvfrom|recvmsg|send|sendto|sendmsg|read|readv|write|writev|accept|accept4'
+    r'|connect|socket|close|shutdown|setsockopt|getsockopt|getsockname|getpeername|ioctl|fcntl|futex)(64)?(@.*)?$')
+
+
+def free_port():
+    with socket.socket() as it:
+        it.bind(('127.0.0.1', 0))
+        return it.getsockname()[1]
+
+
+def wait_for(port, child):
+    for _ in range(900):
+        if child.poll() is not None:
+            sys.exit('ended with %d: see %s' % (child.returncode, WORK))
+        try:
+            socket.create_connection(('127.0.0.1', port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit('nothing listens on %d' % port)
+
+
+def read(profile):
+    """Instructions by function without those of what it calls, and how often each function was called."""
+    names, spent, times, function, called, calls = {}, {}, {}, None, None, None
+    for line in open(profile):
+        named = re.match(r'^(c?)fn=\((\d+)\)(?: (.*))?$', line.rstrip())
+        if named:
+            if named[3]:
+                # Recursion has a number of its own.
+                names[named[2]] = re.sub(r"'\d+$", '', named[3])
+            if named[1]:
+                called = names[named[2]]
+            else:
+                function = names[named[2]]
+        elif line.startswith('calls='):
+            calls = int(line[6:].split()[0])
+        elif re.match(r'^[+\-*\d]', line):
+            if calls is not None:
+                times[called] = times.get(called, 0) + calls
+                calls = None
+            elif function is not None:
+                spent[function] = spent.get(function, 0) + int(line.split()[-1])
+    return spent, times
+
+
+def run(binary, protocol, calls, backends):
+    listen, admin = free_port(), free_port()
+    config = os.path.join(WORK, 'config.toml')
+    with open(config, 'w') as out:
+        out.write('''
+[[listen]]
+name = "bench"
+bind = "127.0.0.1:%d"
+protocol = "auto"
+[backend]
+kind = "zvm"
+socket = "127.0.0.1:%d"
+http = "http://127.0.0.1:%d"
+[queue]
+postpone = "in_turn"
+[limits]
+smapi_rate_limit_per_window = "total:1000000"
+[admin]
+bind = "127.0.0.1:%d"
+[log]
+access = false
+''' % (listen, *backends, admin))
+    profile = os.path.join(WORK, 'profile')
+    child = subprocess.Popen(['valgrind', '--tool=callgrind', '--callgrind-out-file=' + profile, os.path.abspath(binary),
+                              'serve', '--config', config], stdout=subprocess.DEVNULL,
+                             stderr=open(os.path.join(WORK, 'log'), 'w'))
+    wait_for(listen, child)
+    wait_for(admin, child)
+    subprocess.run([LAB, 'bench', '--protocol', protocol, '--target', '127.0.0.1:%d' % listen, '--connections', '1',
+                    '--calls', str(calls), '--seconds', '300', '--json'], check=True, stdout=subprocess.DEVNULL)
+    child.send_signal(signal.SIGTERM)
+    if child.wait(120) != 0:
+        sys.exit('serve ended with %d: see %s' % (child.returncode, WORK))
+    return read(profile)
+
+
+def one_call(binary, protocol, backends):
+    """Instructions and calls by function, of one call."""
+    few, many = (run(binary, protocol, calls, backends) for calls in (FEW, MANY))
+
+    def difference(one, other):
+        names = set(one) | set(other)
+        return {name: (other.get(name, 0) - one.get(name, 0)) / (MANY - FEW) for name in names}
+    return difference(few[0], many[0]), difference(few[1], many[1])
+
+
+def stage_of(function):
+    # Of `<Teller as Observe>::ended` the type says whose it is.
+    function = function.split(' as ')[0]
+    for name, pattern in STAGES:
+        if re.search(pattern, function):
+            return name
+    return 'the rest: std, the C library'
+
+
+def main():
+    backends = free_port(), free_port()
+    backend = subprocess.Popen([LAB, 'backend', '--socket', '127.0.0.1:%d' % backends[0], '--http',
+                                '127.0.0.1:%d' % backends[1], '--delay', '0ms'], stdout=subprocess.DEVNULL)
+    try:
+        wait_for(backends[0], backend)
+        counted = {protocol: one_call(opts.binary, protocol, backends) for protocol in ('socket', 'http')}
+        older = {protocol: one_call(opts.against, protocol, backends) for protocol in counted} if opts.against else {}
+    finally:
+        backend.terminate()
+        backend.wait()
+    by_stage = {}
+    for protocol, (spent, _) in counted.items():
+        for function, instructions in spent.items():
+            of_stage = by_stage.setdefault(stage_of(function), {'socket': 0, 'http': 0})
+            of_stage[protocol] += instructions
+
+    def total(of):
+        return {protocol: sum(spent.values()) for protocol, (spent, _) in of.items()}
+
+    def count(pattern):
+        return {protocol: sum(n for name, n in times.items() if pattern.match(name)) for protocol, (_, times) in counted.items()}
+    order = [name for name, _ in STAGES] + ['the rest: std, the C library']
+    rows = [(name, by_stage[name], '%.0f') for name in order if name in by_stage]
+    rows.append(('**all instructions**', total(counted), '%.0f'))
+    if older:
+        rows.append(('the same of the older binary', total(older), '%.0f'))
+    rows += [('allocations', count(ALLOCATES), '%.1f'), ('system calls', count(SYSTEM_CALLS), '%.1f')]
+    table = ['| | socket | HTTP |', '|---|---|---|']
+    table += ['| %s | %s | %s |' % (name, form % of['socket'], form % of['http']) for name, of, form in rows]
+    version = subprocess.run([os.path.abspath(opts.binary), '--version'], stdout=subprocess.PIPE).stdout.decode().strip()
+    text = '''%s
+## Instructions of one call
+
+Counted by `make bench-instructions` (%s), %s, with callgrind: the difference between %d and %d calls, one connection at a
+time, no access log, one window that is not reached. HTTP keeps its connections; on the socket each call has two new ones. Only
+what the process itself runs, without the kernel.
+
+%s
+
+%s
+''' % (BEGIN, version, time.strftime('%Y-%m-%d'), FEW, MANY, '\n'.join(table), END)
+    print(text)
+    whole = open(opts.out).read()
+    if BEGIN in whole:
+        whole = whole[:whole.index(BEGIN)] + text.rstrip('\n') + whole[whole.index(END) + len(END):]
+    else:
+        whole = whole.rstrip('\n') + '\n\n' + text
+    with open(opts.out, 'w') as out:
+        out.write(whole)
+
+
+main()
