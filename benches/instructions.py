@@ -166,6 +166,10 @@ def main():
             of_stage = by_stage.setdefault(stage_of(function), {'socket': 0, 'http': 0})
             of_stage[protocol] += instructions
 
+    def version_of(binary):
+        said = subprocess.run([os.path.abspath(binary), '--version'], check=True, stdout=subprocess.PIPE, text=True)
+        return said.stdout.strip()
+
     def total(of):
         return {protocol: sum(spent.values()) for protocol, (spent, _) in of.items()}
 
@@ -175,11 +179,10 @@ def main():
     rows = [(name, by_stage[name], '%.0f') for name in order if name in by_stage]
     rows.append(('**all instructions**', total(counted), '%.0f'))
     if older:
-        rows.append(('the same of the older binary', total(older), '%.0f'))
+        rows.append(('all of ' + version_of(opts.against), total(older), '%.0f'))
     rows += [('allocations', count(ALLOCATES), '%.1f'), ('system calls', count(SYSTEM_CALLS), '%.1f')]
     table = ['| | socket | HTTP |', '|---|---|---|']
     table += ['| %s | %s | %s |' % (name, form % of['socket'], form % of['http']) for name, of, form in rows]
-    version = subprocess.run([os.path.abspath(opts.binary), '--version'], stdout=subprocess.PIPE).stdout.decode().strip()
     text = '''%s
 ## Instructions of one call
 
@@ -190,7 +193,7 @@ what the process itself runs, without the kernel.
 %s
 
 %s
-''' % (BEGIN, version, time.strftime('%Y-%m-%d'), FEW, MANY, '\n'.join(table), END)
+''' % (BEGIN, version_of(opts.binary), time.strftime('%Y-%m-%d'), FEW, MANY, '\n'.join(table), END)
     print(text)
     whole = open(opts.out).read()
     if BEGIN in whole:

@@ -124,7 +124,7 @@ impl Settings {
     }
 }
 
-/// Passes a request on if it comes from this address. What it asks for reveals nothing.
+/// Passes a request on if it comes from this address. What it asks for needs no token.
 pub(super) async fn check_origin(
     State(settings): State<Arc<Settings>>,
     request: Request,

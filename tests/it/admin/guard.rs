@@ -11,7 +11,7 @@ const READS: [&str; 4] = ["/quotas", "/metrics", "/v1/callers", "/v1/limits"];
 #[tokio::test]
 async fn a_name_that_was_rebound_to_this_address_reads_nothing() {
     let served = Served::start(None).await;
-    for path in READS {
+    for path in READS.iter().chain(&["/"]) {
         for host in [
             "evil.example",
             "evil.example:9180",
