@@ -62,6 +62,8 @@ export function call(noToken) {
 
   $('explain-close').addEventListener('click', () => box.close());
   box.addEventListener('close', () => {
+    // The event comes later than the end, and the dialog may be open again for another call.
+    if (box.open) return;
     turn += 1;
     // Its row may have left the table.
     if (!from.isConnected) $('calls').focus();
