@@ -18,7 +18,7 @@ const SILENCE: Duration = Duration::from_millis(300);
 pub(super) enum Until {
     /// Never: the server closes.
     Closed,
-    /// When it has sent all and has so many answers.
+    /// When it has sent all and has this number of answers.
     Answers(usize),
     /// When the server is silent.
     Silence,
