@@ -36,22 +36,6 @@ impl<T> Scheduler<T> {
         counted.starts()
     }
 
-    /// When a call that has just begun to wait starts if no call comes after it; `None` as with
-    /// [`foresee`](Self::foresee), which is called after this.
-    #[must_use]
-    pub fn foresee_at_least(
-        &self,
-        now: Timestamp,
-        ticket: Ticket,
-        reopens: Option<Timestamp>,
-    ) -> Option<Timestamp> {
-        let now = self.now.max(now);
-        let waiting = self.queue.calls.get(ticket.0)?;
-        let (call, meets) = (&waiting.call, &waiting.meets);
-        let estimate = self.estimate(now, call, meets, None, reopens, Later::None);
-        estimate.starts
-    }
-
     fn count_for_forecast(
         &mut self,
         now: Timestamp,

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use super::estimate::Later;
-use crate::queue::Ticket;
+use super::estimate::{Estimate, Later};
+use crate::queue::{Ticket, Waiting};
 use crate::scheduler::refusal::{Reason, Refusal};
 use crate::scheduler::{Scheduler, Step};
 use crate::time::Timestamp;
@@ -34,7 +34,7 @@ impl<T> Scheduler<T> {
         if grows || self.policy.jitter(call.class).is_some() {
             return None;
         }
-        let estimate = self.estimate(now, call, meets, None, reopens, Later::None);
+        let estimate = self.without_later(now, ticket, reopens)?;
         let wait = estimate.starts?.since(now).mul_f64(1.0 - MARGIN);
         if now + wait <= deadline + LEAST {
             return None;
@@ -46,5 +46,28 @@ impl<T> Scheduler<T> {
             return None;
         };
         Some((refusal, payload))
+    }
+
+    /// When a call that has just begun to wait starts if no call comes after it, as an early refusal goes by; `None`
+    /// as with [`foresee`](Self::foresee), which is called after this.
+    #[must_use]
+    pub fn foresee_at_least(
+        &self,
+        now: Timestamp,
+        ticket: Ticket,
+        reopens: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let now = self.now.max(now);
+        self.without_later(now, ticket, reopens)?.starts
+    }
+
+    fn without_later(
+        &self,
+        now: Timestamp,
+        ticket: Ticket,
+        reopens: Option<Timestamp>,
+    ) -> Option<Estimate> {
+        let Waiting { call, meets, .. } = self.queue.calls.get(ticket.0)?;
+        Some(self.estimate(now, call, meets, None, reopens, Later::None))
     }
 }
