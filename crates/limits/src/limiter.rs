@@ -8,8 +8,8 @@ mod level;
 mod state;
 
 use alloc::boxed::Box;
+use core::mem;
 use core::time::Duration;
-use core::{iter, mem};
 
 pub use level::{BucketLimit, PacerNow};
 pub(crate) use level::{Level, Taken};
@@ -187,13 +187,22 @@ impl Limiter {
         kept.filter(|kept| kept.reserve.class != class)
     }
 
-    /// The state of the limit, and that of the reserve if it belongs to this class: a call of the class
-    /// draws from both.
+    /// The state of the reserve, if it belongs to this class: a call of the class draws from the limit
+    /// and from it.
     #[inline]
-    fn states(&mut self, class: Class) -> impl Iterator<Item = &mut State> {
+    fn used_by(&mut self, class: Class) -> Option<&mut State> {
         let kept = self.kept.as_deref_mut();
         let kept = kept.filter(|kept| kept.reserve.class == class);
-        iter::once(&mut self.state).chain(kept.map(|kept| &mut kept.used))
+        kept.map(|kept| &mut kept.used)
+    }
+
+    /// Changes the state of the limit, and that of the reserve if it belongs to this class.
+    #[inline]
+    fn change(&mut self, class: Class, change: impl Fn(&mut State)) {
+        change(&mut self.state);
+        if let Some(used) = self.used_by(class) {
+            change(used);
+        }
     }
 
     /// The part of the limit that a call of this class can never use.
@@ -215,6 +224,7 @@ impl Limiter {
     }
 
     /// Whether the reserve of its class covers this call, so that it takes nothing from other classes.
+    #[inline]
     pub(crate) fn is_kept_for(&self, now: Timestamp, call: &Call) -> bool {
         self.kept_by(call.class).is_some_and(|kept| {
             kept.used.used(now) + self.draw_of(call) <= u64::from(kept.reserve.amount)
@@ -282,6 +292,17 @@ impl Limiter {
         }
     }
 
+    /// Whether [`peek`](Self::peek) with nothing ahead is ready.
+    #[inline]
+    pub(crate) fn has_room(&self, now: Timestamp, call: &Call) -> bool {
+        // A call that fits now is not beyond the rule.
+        match (&self.state, &self.kept) {
+            (State::Outstanding(outstanding), None) => outstanding.in_use < self.max(now),
+            (State::Window(window), None) => window.has_room(now, call.cost, self.max(now)),
+            _ => self.peek(now, call, 0) == Verdict::Ready,
+        }
+    }
+
     /// The earliest moment at which this call could be admitted, where `verdict` is the result of
     /// [`peek`](Self::peek). It is `now` if that depends on what other calls do.
     pub(crate) fn earliest(&self, now: Timestamp, call: &Call, verdict: Verdict) -> Timestamp {
@@ -303,9 +324,10 @@ impl Limiter {
     /// Draws for a call that leaves the queue.
     #[inline]
     pub(crate) fn take(&mut self, now: Timestamp, call: &Call) -> Stake {
+        let stake = self.state.take(now, call);
         // The stakes in both are the same.
-        let stakes = self.states(call.class).map(|state| state.take(now, call));
-        stakes.last().expect("the limit has a state")
+        let of_kept = self.used_by(call.class).map(|used| used.take(now, call));
+        of_kept.unwrap_or(stake)
     }
 
     /// Turns a reserved stake into a departure, if this limit counts `stamp`. True if it does.
@@ -322,7 +344,7 @@ impl Limiter {
         };
         let counts = self.stamp() == Some(stamp);
         if counts {
-            self.states(class).for_each(|state| state.depart(now, cost));
+            self.change(class, |state| state.depart(now, cost));
             *stake = Stake::Departed(cost);
         }
         counts
@@ -339,14 +361,12 @@ impl Limiter {
         stake: Stake,
         held: Option<Duration>,
     ) {
-        self.states(class)
-            .for_each(|state| state.release(now, stake, held));
+        self.change(class, |state| state.release(now, stake, held));
     }
 
     /// Takes the stake back as if it had never been drawn. A reported departure stays counted.
     pub(crate) fn undraw(&mut self, now: Timestamp, class: Class, stake: Stake) {
-        self.states(class)
-            .for_each(|state| state.undraw(now, stake));
+        self.change(class, |state| state.undraw(now, stake));
     }
 
     /// How long a call that arrives now would wait behind those that wait already, as far as the state
@@ -474,7 +494,7 @@ impl Limiter {
     /// or does not count for the class: then others have less room, never more.
     pub(crate) fn keep(&mut self, now: Timestamp, call: &Call, stake: Stake) {
         if let Stake::Slot | Stake::Reserved(_) = stake
-            && let Some(kept) = self.states(call.class).nth(1)
+            && let Some(kept) = self.used_by(call.class)
         {
             kept.take(now, call);
         }

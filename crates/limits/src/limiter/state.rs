@@ -195,7 +195,7 @@ pub(crate) enum Stake {
 }
 
 /// The weight of one hold in the running mean is 1/8, so the last dozen or two count.
-const MEAN_DIVISOR: u32 = 8;
+const MEAN_DIVISOR: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
@@ -240,12 +240,11 @@ impl Outstanding {
     fn take(&mut self, now: Timestamp) {
         self.in_use += 1;
         self.begun.push_back(now);
-        self.forget_begun();
     }
 
     /// Which of them has ended is not known. The one that began first is taken to be it.
     fn forget_begun(&mut self) {
-        while self.begun.len() > self.in_use as usize {
+        if self.begun.len() > self.in_use as usize {
             self.begun.pop_front();
         }
     }
@@ -257,7 +256,14 @@ impl Outstanding {
         self.holds.add(held);
         self.mean_hold = Some(match self.mean_hold {
             None => held,
-            Some(mean) => mean - mean / MEAN_DIVISOR + held / MEAN_DIVISOR,
+            Some(mean) => {
+                // Both are between two timestamps, so they fit.
+                let nanos = |span: Duration| {
+                    span.as_secs() * 1_000_000_000 + u64::from(span.subsec_nanos())
+                };
+                let (mean, held) = (nanos(mean), nanos(held));
+                Duration::from_nanos(mean - mean / MEAN_DIVISOR + held / MEAN_DIVISOR)
+            }
         });
     }
 

@@ -3,10 +3,8 @@
 use super::hold::{Held, Hold};
 use super::state::Scheduler;
 use crate::call::Call;
-use crate::limiter::{Limiter, Progress};
-use crate::queue::Meets;
+use crate::limiter::Progress;
 use crate::time::Timestamp;
-use crate::verdict::Verdict;
 
 impl<T> Scheduler<T> {
     /// Runs a call at once if no other call waits and all its limits have room. The result is the same as that of
@@ -28,24 +26,16 @@ impl<T> Scheduler<T> {
             return Err(call);
         }
         call.class = self.clamp(call.class);
-        let meets = Meets {
-            set: self.bars.set_of(&call),
-            bucket: None,
-            quotas: None,
-        };
-        let opens = |limiter: &Limiter| {
-            !limiter.is_beyond(&call) && limiter.peek(now, &call, 0) == Verdict::Ready
-        };
-        if !self
-            .bars
-            .limits_of(&meets)
-            .all(|(_, limiter)| opens(limiter))
-        {
-            return Err(call);
+        let set = self.bars.set_of(&call);
+        let limits = self.bars.sets.limits(set).iter();
+        for &limit in limits {
+            if !self.bars.limits[limit as usize].has_room(now, &call) {
+                return Err(call);
+            }
         }
         self.asked += 1;
         let arrival = self.count_joining();
-        let (drawn, service) = self.draw_limits(now, &call, meets.set);
+        let (drawn, service) = self.draw_limits(now, &call, set);
         let from = drawn.iter();
         let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
         let served = self.parking.served_alone(&call, arrival, from);

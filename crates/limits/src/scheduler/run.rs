@@ -195,6 +195,7 @@ impl<T> Scheduler<T> {
             Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
             Outcome::Failed => None,
         };
+        let waits = !self.queue.calls.is_empty();
         for drawn in &held.drawn {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
@@ -210,7 +211,10 @@ impl<T> Scheduler<T> {
                 }
                 Drawn::Quota { .. } => continue,
             }
-            self.parking.change(drawn.bar());
+            // Where no call waits, no change matters to any.
+            if waits {
+                self.parking.change(drawn.bar());
+            }
         }
         self.spare(held.drawn);
     }

@@ -122,6 +122,14 @@ impl Window {
         self.reserved + self.total() - self.freed(now)
     }
 
+    /// Whether [`peek`](Self::peek) is ready.
+    #[inline]
+    pub(crate) fn has_room(&self, now: Timestamp, cost: Cost, max: u32) -> bool {
+        let departed = self.reserved + self.total() - self.dropped + u64::from(cost.get());
+        // With room for all that are remembered, it does not matter which of them still count.
+        departed <= u64::from(max) || self.used(now) + u64::from(cost.get()) <= u64::from(max)
+    }
+
     pub(crate) fn peek(&self, now: Timestamp, cost: Cost, max: u32) -> Verdict {
         let freed = self.freed(now);
         let wanted = self.reserved + self.total() - freed + u64::from(cost.get());

@@ -61,21 +61,25 @@ impl Parking {
         self.common.served += 1;
         self.last_was_ready = Some(true);
         for (bar, service) in drawn_from {
-            let common = self.common;
-            let Some(at) = self.at_mut(bar) else { continue };
             // Tags of calls that waited before are kept until the next one waits.
-            if at.order.has_tags() {
-                let entry = Entry {
-                    class: call.class,
-                    caller: call.caller,
-                    arrival,
-                    line: LineId::MAX,
-                };
-                at.order.serve(entry, service, false, common);
-                self.tagged.push(bar);
+            if self.at(bar).is_some_and(|at| at.order.has_tags()) {
+                self.serve_tags(call, arrival, bar, service);
             }
         }
         self.common.served
+    }
+
+    fn serve_tags(&mut self, call: &Call, arrival: u64, bar: Bar, service: Service) {
+        let entry = Entry {
+            class: call.class,
+            caller: call.caller,
+            arrival,
+            line: LineId::MAX,
+        };
+        let common = self.common;
+        let Some(at) = self.at_mut(bar) else { return };
+        at.order.serve(entry, service, false, common);
+        self.tagged.push(bar);
     }
 
     /// No line is ready any more: orders without lines start from zero.
