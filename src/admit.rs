@@ -48,6 +48,7 @@ pub use self::observing::ObservedNow;
 pub use self::permit::Permit;
 use self::permit::{AtGate, Tie};
 use self::promote::Promoted;
+use self::promote::guest_of;
 pub use self::queue::POSTPONED_MAX;
 use self::queue::{Lane, Queue, State, Turn, Waiter, draining, tell};
 pub use self::quotas::{QuotaAnswer, QuotaAsked, QuotaAt, QuotaRules, QuotaWork};
@@ -98,12 +99,13 @@ impl Gate {
             record: Arc::clone(record),
         };
         let mut promoted = Promoted::default();
-        let mut asked = None;
-        let mut would = None;
         let submitted = self.queue.change_in(lane, |state, now| {
             let own = state.class(&ask.class);
             let deadline = state.deadline(own, &ask, now);
-            let guest = state.guest(lane, ask.role, ask.target);
+            let guest = match state.looks_at_guest(lane, ask.role) {
+                true => guest_of(ask.target.as_deref(), record),
+                false => None,
+            };
             if guest.is_some() {
                 let user = &state.classes[USER.0 as usize];
                 promoted.class = Some(Arc::clone(&user.name));
@@ -112,64 +114,78 @@ impl Gate {
             if class != own {
                 promoted.rides(record);
                 at_gate.tie = Tie::Rides;
+            } else if lane == Lane::Limited && ask.role == Role::Follows {
+                at_gate.tie = Tie::Follows(ask.target);
             }
-            let claimed = &ask.claimed;
-            let of = AskedAs {
-                destination: backend,
-                class: Arc::clone(&state.classes[class.0 as usize].name),
-                weight: claimed.weight,
-                tokens: claimed.tokens,
-                bucket: claimed.bucket,
-                quotas: claimed.quotas.clone(),
-                deadline,
-            };
+            let name = Arc::clone(&state.classes[class.0 as usize].name);
+            let Claimed {
+                caller,
+                weight,
+                tokens,
+                bucket,
+                quotas,
+                ..
+            } = ask.claimed;
             let call = Call::new(ask.function, ask.arrived)
                 .backend(Backend(backend as u8))
                 .class(class)
-                .caller(ask.claimed.caller)
-                .weight(ask.claimed.weight)
-                .tokens(ask.claimed.tokens)
-                .bucket(ask.claimed.bucket)
-                .quotas(ask.claimed.quotas)
+                .caller(caller)
+                .weight(weight)
+                .tokens(tokens)
+                .bucket(bucket)
+                .quotas(quotas.clone())
                 .deadline(deadline);
             if lane == Lane::Limited {
                 let id = || record.note(|facts| facts.id);
-                at_gate.shadowed = state.observing.asks(now, &call, &of.class, id);
+                at_gate.shadowed = state.observing.asks(now, &call, &name, id);
             }
-            asked = Some((now, of));
+            // With the answer, if that is there at once.
+            let note_asked = |is_admitted: bool| {
+                record.note(|facts| {
+                    facts.asked = Some(AskedAs {
+                        destination: backend,
+                        class: name,
+                        weight,
+                        tokens,
+                        bucket,
+                        quotas,
+                        deadline,
+                    });
+                    facts.step(now, What::Asked);
+                    if is_admitted {
+                        facts.step(now, What::Admitted);
+                        facts.admitted = Some(now);
+                    }
+                });
+            };
             // A call that promotes others does so once it has a place.
-            let call = match ask.role == Role::Acts && guest.is_some() {
-                true => call,
-                false => match state.run_at_once(lane, now, call) {
-                    Ok(go) => {
-                        if let Some(guest) = guest.filter(|_| class == own) {
-                            at_gate.tie = Tie::Follows(guest);
-                        }
-                        return Ok(Told::Now(go));
+            let acts_on = guest.filter(|_| ask.role == Role::Acts && class == own);
+            let call = match acts_on {
+                Some(_) => call,
+                None => match state.run_at_once(lane, now, call) {
+                    Ok(hold) => {
+                        note_asked(true);
+                        return Ok(Told::AtOnce(hold, now));
                     }
                     Err(call) => call,
                 },
             };
+            note_asked(false);
             let submitted = state.lanes[lane as usize].submit(now, call, Waiter::default());
             let ticket = submitted.map_err(|(refusal, _)| {
-                would = state.observing.over(now, at_gate.shadowed, Over::Refused);
+                let would = state.observing.over(now, at_gate.shadowed, Over::Refused);
+                record.note(|facts| {
+                    facts.step(now, What::Refused);
+                    facts.would = would;
+                });
                 refusal
             })?;
-            if let Some(guest) = guest.filter(|_| class == own) {
-                at_gate.tie = state.tie(&self.queue, ask.role, guest, now, &mut promoted);
+            if let Some(guest) = acts_on {
+                at_gate.tie = state.acts_on(&self.queue, guest, now, &mut promoted);
             }
             Ok(state.let_through_or_wait(ticket, now, &at_gate, Begins::Now))
         });
         drop(promoted);
-        let (now, of) = asked.expect("the change has run");
-        record.note(|facts| {
-            facts.asked = Some(of);
-            facts.step(now, What::Asked);
-            if submitted.is_err() {
-                facts.step(now, What::Refused);
-                facts.would = would;
-            }
-        });
         match submitted {
             Ok(told) => at_gate.asked(told),
             Err(refusal) => Asked::Answered(Err(self.queue.refusal(&refusal, backend))),

@@ -203,8 +203,15 @@ impl Acts {
         }
     }
 
+    #[inline]
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
-        self.wake().is_some_and(|wake| wake <= now)
+        !self.is_at_rest() && self.wake().is_some_and(|wake| wake <= now)
+    }
+
+    /// Whether the timer need not look again: no pause, no ramp, and no limit with a lower value.
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        matches!(self.acting, Acting::Running) && self.overrides.is_empty()
     }
 
     /// The pause, if there is one.
@@ -264,6 +271,7 @@ impl Ramp {
 
 /// The first of two moments, where there is one. Asked after each change of the gate: an iterator over them costs
 /// twice the instructions.
+#[inline]
 pub(super) fn first(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

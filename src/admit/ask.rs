@@ -36,7 +36,7 @@ pub struct Ask {
     pub class: Arc<str>,
     /// Its role for promotion.
     pub role: Role,
-    /// The guest that it is about.
+    /// The guest that it is about, unless its record names it.
     pub target: Option<Box<str>>,
 }
 

@@ -182,8 +182,8 @@ impl Drop for Acting {
 pub(super) enum Tie {
     /// Nothing.
     Apart,
-    /// It reads the guest, and may be promoted.
-    Follows(Box<str>),
+    /// It reads a guest, and may be promoted. The guest, if its record does not name it.
+    Follows(Option<Box<str>>),
     /// It reads the guest, and was promoted to the class of users.
     Rides,
     /// It is user work on the guest.

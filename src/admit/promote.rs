@@ -16,8 +16,8 @@ use std::time::Duration;
 use foldhash::HashMap;
 use tidegate_limits::{Ticket, Timestamp};
 
-use crate::call::Record;
 use crate::call::steps::What;
+use crate::call::{Record, Role};
 
 /// The most guests. Beyond it, the least recently used one is forgotten.
 const GUESTS_MAX: usize = 4096;
@@ -69,6 +69,16 @@ impl Promotions {
         Self {
             lasts,
             ..Self::default()
+        }
+    }
+
+    /// Whether a call of this role looks whose guest it is about. A read does so only while users act on
+    /// any guest.
+    pub(super) fn looks_at_guest(&self, role: Role) -> bool {
+        match role {
+            Role::Apart => false,
+            Role::Follows => !self.guests.is_empty(),
+            Role::Acts => self.is_on(),
         }
     }
 
@@ -163,6 +173,15 @@ impl Promotions {
             self.guests.remove(&oldest.remove());
         }
     }
+}
+
+/// The guest that a call is about, in upper case: the backend ignores case. `target` names it if the
+/// record does not.
+pub(super) fn guest_of(target: Option<&str>, record: &Record) -> Option<Box<str>> {
+    let target = target.map(Box::from);
+    let mut guest = target.or_else(|| record.note(|facts| facts.target.clone()))?;
+    guest.make_ascii_uppercase();
+    Some(guest)
 }
 
 /// The records of calls that move to another class. They are dropped outside the lock: the last

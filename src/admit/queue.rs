@@ -221,7 +221,11 @@ impl Queue {
         state.report_observed();
         let earlier = state.rearm();
         // Under the lock, so that the last write is from the last check.
-        let has_opened = self.full.swap(full, Ordering::AcqRel) && !full;
+        let was_full = self.full.load(Ordering::Relaxed);
+        if full != was_full {
+            self.full.store(full, Ordering::Release);
+        }
+        let has_opened = was_full && !full;
         let asks = state.asks_of_quotas();
         let has_turned = state.acts.has_turned();
         drop(state);
@@ -288,10 +292,11 @@ impl Queue {
         lane: Lane,
         change: impl FnOnce(&mut State, Timestamp) -> R,
     ) -> R {
-        match lane {
-            Lane::Limited => self.change(change),
-            Lane::Unlimited => self.change_beside(change),
-        }
+        self.change(|state, now| {
+            let result = change(state, now);
+            state.is_beside |= lane == Lane::Unlimited;
+            result
+        })
     }
 
     /// The same for a change that no line of a call or of the gate shows. If limited calls were asked
@@ -367,20 +372,23 @@ impl State {
     }
 
     /// The next moment at which the timer has something to do.
+    #[inline]
     pub(super) fn due(&self) -> Option<Timestamp> {
+        if !self.observing.is_on() && self.acts.is_at_rest() {
+            return self.wake;
+        }
         first(self.wake, first(self.observing.due(), self.acts.wake()))
     }
 
     /// Whether the timer sleeps too long. If so, it is taken to be woken.
+    #[inline]
     fn rearm(&mut self) -> bool {
-        let due = self.due();
-        let earlier = match (due, self.armed) {
-            (Some(due), Some(armed)) => due < armed,
-            (Some(_), None) => true,
-            (None, _) => false,
+        let Some(due) = self.due() else {
+            return false;
         };
+        let earlier = self.armed.is_none_or(|armed| due < armed);
         if earlier {
-            self.armed = due;
+            self.armed = Some(due);
         }
         earlier
     }
@@ -391,13 +399,17 @@ impl State {
     }
 
     /// Passes on what the limits that only observe would have done.
+    #[inline]
     pub(super) fn report_observed(&mut self) {
+        if self.observing.has_decided() {
+            self.report_decided();
+        }
+    }
+
+    fn report_decided(&mut self) {
         let Self {
             observing, journal, ..
         } = self;
-        if !observing.has_decided() {
-            return;
-        }
         for decided in observing.take_decided() {
             if let Some(journal) = journal {
                 let Decided {
@@ -412,11 +424,13 @@ impl State {
     }
 
     /// Whether [`let_through`](Self::let_through) would find nothing to do.
+    #[inline]
     pub(super) fn is_settled(&self, now: Timestamp) -> bool {
-        let mut lanes = self.lanes.iter();
+        let [calls, free] = &self.lanes;
         self.wake.is_none_or(|wake| now < wake)
             && !self.acts.is_due(now)
-            && lanes.all(|lane| lane.waiting() == 0 && lane.has_settled_quotas())
+            && calls.has_nothing_to_ask()
+            && free.has_nothing_to_ask()
     }
 
     /// Until when a call of this class may wait; `None` until it is served. Its rate limit decides,
@@ -437,18 +451,9 @@ impl State {
         Class(u32::try_from(index).expect("the config bounds the classes"))
     }
 
-    /// The guest that a call is about, in upper case: the backend ignores case. None where that
-    /// decides nothing.
-    pub(super) fn guest(
-        &self,
-        lane: Lane,
-        role: Role,
-        target: Option<Box<str>>,
-    ) -> Option<Box<str>> {
-        let decides = lane == Lane::Limited && role != Role::Apart && self.promotions.is_on();
-        let mut guest = target.filter(|_| decides)?;
-        guest.make_ascii_uppercase();
-        Some(guest)
+    /// Whether the guest of a call decides anything.
+    pub(super) fn looks_at_guest(&self, lane: Lane, role: Role) -> bool {
+        lane == Lane::Limited && self.promotions.looks_at_guest(role)
     }
 
     pub(super) fn class_in_which_it_rides(

@@ -447,9 +447,7 @@ impl Shadow {
 
     /// Whether the scheduler would do nothing.
     fn is_settled(&self, at: Timestamp) -> bool {
-        self.wake.is_none_or(|wake| at < wake)
-            && self.scheduler.waiting() == 0
-            && self.scheduler.has_settled_quotas()
+        self.wake.is_none_or(|wake| at < wake) && self.scheduler.has_nothing_to_ask()
     }
 
     fn runs(&mut self, at: Timestamp, key: ShadowId, hold: Hold, waited: &Waited) {

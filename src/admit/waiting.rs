@@ -5,22 +5,24 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tidegate_limits::scheduler::{Delays, Waited};
-use tidegate_limits::{Call, Class, Ticket, Timestamp};
+use tidegate_limits::scheduler::Delays;
+use tidegate_limits::{Call, Class, Hold, Ticket, Timestamp};
 use tokio::sync::oneshot;
 
 use super::early::Begins;
 use super::permit::{Acting, AtGate, Permit, Tie};
-use super::promote::{Ending, Follower, Promoted};
+use super::promote::{Ending, Follower, Promoted, guest_of};
 use super::queue::{BEAT, Lane, Queue, State, Turn, draining};
 use super::settings::USER;
 use super::shadow::Over;
 use crate::call::steps::What;
-use crate::call::{Destination, Facts, Refusal, Role, Would};
+use crate::call::{Destination, Facts, Refusal, Would};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum Told {
-    Now(Turn),
+    /// No call waits, and all its limits have room.
+    AtOnce(Hold, Timestamp),
+    Now(Box<Turn>),
     Later(Ticket, oneshot::Receiver<Turn>),
 }
 
@@ -36,7 +38,8 @@ pub enum Asked {
 impl AtGate {
     pub(super) fn asked(self, told: Told) -> Asked {
         match told {
-            Told::Now(turn) => Asked::Answered(self.outcome(turn)),
+            Told::AtOnce(hold, at) => Asked::Answered(Ok(Permit::new(self, hold, at, false))),
+            Told::Now(turn) => Asked::Answered(self.outcome(*turn)),
             Told::Later(ticket, turn) => Asked::Waits(Waiting {
                 place: Some((self, ticket)),
                 turn,
@@ -275,19 +278,15 @@ impl Place {
 }
 
 impl State {
-    /// Links a call to its guest. A user call promotes the reads that wait for the same guest. It
-    /// is submitted first, so they do not go before it.
-    pub(super) fn tie(
+    /// A user call on a guest promotes the reads that wait for the same guest. It is submitted first,
+    /// so they do not go before it.
+    pub(super) fn acts_on(
         &mut self,
         queue: &Arc<Queue>,
-        role: Role,
         guest: Box<str>,
         now: Timestamp,
         promoted: &mut Promoted,
     ) -> Tie {
-        if role != Role::Acts {
-            return Tie::Follows(guest);
-        }
         let guest: Arc<str> = guest.into();
         for follower in self.promotions.begins(&guest, now) {
             let calls = &mut self.lanes[Lane::Limited as usize];
@@ -311,7 +310,7 @@ impl State {
         lane: Lane,
         now: Timestamp,
         call: Call,
-    ) -> Result<Turn, Call> {
+    ) -> Result<Hold, Call> {
         if !self.is_settled(now) {
             return Err(call);
         }
@@ -321,14 +320,7 @@ impl State {
             self.peak = self.peak.max(calls.in_flight());
         }
         self.wake.get_or_insert(now + BEAT);
-        Ok(Turn::Go {
-            hold,
-            waited: Waited::default(),
-            spent: Vec::new(),
-            at: now,
-            promoted: false,
-            postponed: Vec::new(),
-        })
+        Ok(hold)
     }
 
     /// Admits every call that may run. The call that asks gets its answer at once; the others get
@@ -341,10 +333,10 @@ impl State {
         begins: Begins,
     ) -> Told {
         if let Some(turn) = self.let_through(now) {
-            return Told::Now(turn);
+            return Told::Now(Box::new(turn));
         }
         if let Some(turn) = self.refuse_if_late(ticket, now, call, begins) {
-            return Told::Now(turn);
+            return Told::Now(Box::new(turn));
         }
         let (tell, turn) = oneshot::channel();
         let reopens = self.acts.pause().map(|pause| pause.ends);
@@ -357,10 +349,13 @@ impl State {
         waiter.record = Weak::clone(&record);
         waiter.id = call.record.note(|facts| facts.id);
         lane.foresee(now, ticket, reopens);
-        if let Tie::Follows(guest) = &call.tie {
+        if let Tie::Follows(target) = &call.tie
+            && self.promotions.is_on()
+            && let Some(guest) = guest_of(target.as_deref(), &call.record)
+        {
             let waits = |ticket| lane.payload_mut(ticket).is_some();
             let follower = Follower { ticket, record };
-            self.promotions.waits(guest, follower, waits);
+            self.promotions.waits(&guest, follower, waits);
         }
         Told::Later(ticket, turn)
     }

@@ -159,10 +159,12 @@ impl<T> Scheduler<T> {
         !(questions.is_empty() && forgotten.is_empty() && troubles.is_empty())
     }
 
-    /// Whether [`next`](Self::next) has anything to do for quotas before the moment that it named.
+    /// Whether [`next`](Self::next) has nothing to do before the moment that it named: no call waits, also not at the
+    /// door, and no quota needs work.
+    #[inline]
     #[must_use]
-    pub fn has_settled_quotas(&self) -> bool {
-        self.bars.quotas.is_settled()
+    pub fn has_nothing_to_ask(&self) -> bool {
+        self.queue.calls.is_empty() && self.bars.quotas.is_settled()
     }
 
     /// Whether there are any quotas.
