@@ -106,6 +106,53 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// Those of a call that has just arrived. Until another verdict is set, it was aborted. Its id is
+    /// set by its record.
+    #[inline]
+    #[must_use]
+    pub fn begun(
+        origin: Origin,
+        dialect: Dialect,
+        function: Arc<str>,
+        class: Arc<str>,
+        target: Option<Box<str>>,
+    ) -> Self {
+        Self {
+            id: 0,
+            origin,
+            dialect,
+            function,
+            class,
+            target,
+            verdict: Verdict::Aborted,
+            left: false,
+            shared: false,
+            handed_over: false,
+            is_read: false,
+            is_sent_again: false,
+            retry_of: None,
+            trace: None,
+            limited: true,
+            reason: None,
+            limit: None,
+            delays: Delays::default(),
+            asked: None,
+            steps: Steps::new(),
+            admitted: None,
+            sent: None,
+            answered: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            status: None,
+            overall_rc: None,
+            claim: None,
+            settled: None,
+            quotas: Vec::new(),
+            start_error: None,
+            would: None,
+        }
+    }
+
     /// Notes a step at the gate.
     pub fn step(&mut self, at: Timestamp, what: What) {
         self.steps.push(Step { at, what });
@@ -195,43 +242,20 @@ impl Record {
         target: Option<Box<str>>,
         observer: Arc<dyn Observe>,
     ) -> Arc<Self> {
+        Self::of(
+            Facts::begun(origin, dialect, function, class, target),
+            observer,
+        )
+    }
+
+    /// The same, with all that is known already.
+    // Inlined, because the facts of a call are large, and are then moved once.
+    #[inline]
+    #[must_use]
+    pub fn of(facts: Facts, observer: Arc<dyn Observe>) -> Arc<Self> {
         let id = observer.next_id();
-        let facts = Facts {
-            id,
-            origin,
-            dialect,
-            function,
-            class,
-            target,
-            verdict: Verdict::Aborted,
-            left: false,
-            shared: false,
-            handed_over: false,
-            is_read: false,
-            is_sent_again: false,
-            retry_of: None,
-            trace: None,
-            limited: true,
-            reason: None,
-            limit: None,
-            delays: Delays::default(),
-            asked: None,
-            steps: Steps::new(),
-            admitted: None,
-            sent: None,
-            answered: None,
-            bytes_in: 0,
-            bytes_out: 0,
-            status: None,
-            overall_rc: None,
-            claim: None,
-            settled: None,
-            quotas: Vec::new(),
-            start_error: None,
-            would: None,
-        };
         let record = Arc::new(Self {
-            facts: Mutex::new(facts),
+            facts: Mutex::new(Facts { id, ..facts }),
             observer,
         });
         record.observer.begun(id, Arc::downgrade(&record));
@@ -246,22 +270,23 @@ impl Record {
             facts.is_sent_again = true;
             facts.clone()
         });
-        let second = Self::open(
-            first.origin,
-            first.dialect,
-            first.function,
-            first.class,
-            first.target,
-            Arc::clone(&self.observer),
-        );
-        second.note(|facts| {
-            facts.retry_of = Some(first.id);
-            facts.trace = first.trace;
-            facts.is_read = first.is_read;
-            facts.limited = first.limited;
-            facts.handed_over = first.handed_over;
-        });
-        second
+        let Facts {
+            origin,
+            dialect,
+            function,
+            class,
+            target,
+            ..
+        } = first;
+        let second = Facts {
+            retry_of: Some(first.id),
+            trace: first.trace,
+            is_read: first.is_read,
+            limited: first.limited,
+            handed_over: first.handed_over,
+            ..Facts::begun(origin, dialect, function, class, target)
+        };
+        Self::of(second, Arc::clone(&self.observer))
     }
 
     /// Records how a refused or failed call ended.

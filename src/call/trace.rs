@@ -5,9 +5,9 @@
 use std::fmt::{self, Display};
 use std::num::{NonZeroU64, NonZeroU128};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
-const TRACEPARENT: &str = "traceparent";
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The id of a trace. It is never all zeros, which the standard forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
