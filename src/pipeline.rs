@@ -15,8 +15,8 @@ use tidegate_runtime::{BackOff, Clock, Live};
 
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
-    Claim, Dialect, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record, Refusal,
-    Rejection, Reply, Request, RequestBody, Serve, TraceId, Tunnel,
+    Claim, Dialect, Facts, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record,
+    Refusal, Rejection, Reply, Request, RequestBody, Serve, TraceId, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -95,11 +95,11 @@ impl Serve for Pipeline {
         origin: Origin,
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
-        let operation = self.classifier.get().tunnel(&origin);
+        let mut operation = self.classifier.get().tunnel(&origin);
         let claim = self.claim(&origin.identity, &operation.function, operation.limited);
         let ask = ask(&operation, &origin, &claim, Waits::Client);
-        let observer = Arc::clone(&self.observer);
-        let record = open_record(origin, Dialect::Tcp, &operation, claim, observer);
+        let facts = facts(origin, Dialect::Tcp, &mut operation, claim);
+        let record = Record::of(facts, Arc::clone(&self.observer));
         let record = progress.begins(record);
         async move {
             let tunnel = self.run(ask, Connection, progress, record).await;
@@ -196,7 +196,7 @@ impl Party for SharedCall {
 impl Pipeline {
     /// What a request asks, its caller, and how it is answered.
     fn way<'a>(&'a self, request: Request, progress: &'a Progress) -> (Arc<Record>, Way<'a>) {
-        let operation = self.classifier.get().classify(&request);
+        let mut operation = self.classifier.get().classify(&request);
         let Request {
             origin,
             mut message,
@@ -207,21 +207,27 @@ impl Pipeline {
             Some(_) => Waits::NoClient,
             None => Waits::Client,
         };
-        let ask = ask(&operation, &origin, &claim, waits);
+        let mut ask = ask(&operation, &origin, &claim, waits);
         let (key, observer) = if self.coalescer.is_on() {
             self.read_or_write(&message, &operation)
         } else {
             (None, Arc::clone(&self.observer))
         };
-        let record = open_record(origin, message.dialect(), &operation, claim, observer);
+        if key.is_some() {
+            // The record of a shared call does not name it.
+            ask.target.clone_from(&operation.target);
+        }
+        let facts = Facts {
+            trace: match &message {
+                Message::Http(call) => TraceId::of(&call.head.headers),
+                Message::Socket(_) => None,
+            },
+            is_read: self.forwarder.retries_reads() && operation.is_read(&message),
+            ..facts(origin, message.dialect(), &mut operation, claim)
+        };
+        let record = Record::of(facts, observer);
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
-            if let Some(trace) = TraceId::of(&call.head.headers) {
-                record.note(|facts| facts.trace = Some(trace));
-            }
-        }
-        if self.forwarder.retries_reads() && operation.is_read(&message) {
-            record.note(|facts| facts.is_read = true);
         }
         let way = match (outgoing(message, &operation), key, preference) {
             (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
@@ -486,7 +492,7 @@ async fn admitted<P: Party>(asked: Asked, party: &P) -> Result<Permit, Refusal> 
     }
 }
 
-/// What a call asks of the gate.
+/// What a call asks of the gate. Its record names its guest.
 fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> Ask {
     Ask {
         function: Arc::clone(&operation.function),
@@ -497,7 +503,7 @@ fn ask(operation: &Operation, origin: &Origin, claim: &Claim, waits: Waits) -> A
         claimed: Claimed::of(claim),
         class: Arc::clone(&operation.class),
         role: operation.role,
-        target: operation.target.clone(),
+        target: None,
     }
 }
 
@@ -508,21 +514,15 @@ fn not_again(refusal: Refusal, second: &Record) -> Refusal {
     refusal
 }
 
-fn open_record(
-    origin: Origin,
-    dialect: Dialect,
-    operation: &Operation,
-    claim: Claim,
-    observer: Arc<dyn Observe>,
-) -> Arc<Record> {
+/// What is known of a call that arrives. Takes the target from the operation.
+#[inline]
+fn facts(origin: Origin, dialect: Dialect, operation: &mut Operation, claim: Claim) -> Facts {
     let (function, class) = (Arc::clone(&operation.label), Arc::clone(&operation.class));
-    let target = operation.target.clone();
-    let record = Record::open(origin, dialect, function, class, target, observer);
-    record.note(|facts| {
-        facts.claim = Some(claim);
-        facts.limited = operation.limited;
-    });
-    record
+    Facts {
+        claim: Some(claim),
+        limited: operation.limited,
+        ..Facts::begun(origin, dialect, function, class, operation.target.take())
+    }
 }
 
 /// The content to send, in the form of its backend.
