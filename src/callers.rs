@@ -107,6 +107,14 @@ impl Account {
     fn usage(&mut self) -> &mut Usage {
         self.usage.get_or_insert_default()
     }
+
+    /// This client made its latest call.
+    fn is_seen_as(&mut self, identity: &Arc<Identity>) {
+        let seen = self.seen.as_ref();
+        if !seen.is_some_and(|seen| Arc::ptr_eq(seen, identity)) {
+            self.seen = Some(Arc::clone(identity));
+        }
+    }
 }
 
 /// The callers of each group.

@@ -89,7 +89,20 @@ impl Callers {
             }),
             false => facts.settled,
         };
+        // A TCP connection lasts as long as its client likes, and an answer that failed says
+        // nothing of the next one.
+        let service = match facts.verdict {
+            Verdict::Passed | Verdict::Delayed if facts.dialect != Dialect::Tcp => facts.service(),
+            _ => None,
+        };
+        let has_result = wait.is_some() || is_refused || settled.is_some();
         let state = &mut *self.lock();
+        if let Some(service) = service {
+            state.service_times.count(now, claim.function, service);
+        }
+        if !has_result && !state.table.has_groups() {
+            return;
+        }
         let count = |usage: &mut Usage| {
             if let Some(wait) = wait {
                 usage.delayed(now, wait);
@@ -117,14 +130,6 @@ impl Callers {
                 group.tokens = group.tokens.saturating_add(cost);
             }
         });
-        // A TCP connection lasts as long as its client likes, and an answer that failed says
-        // nothing of the next one.
-        if let (Verdict::Passed | Verdict::Delayed, Some(service)) =
-            (facts.verdict, facts.service())
-            && facts.dialect != Dialect::Tcp
-        {
-            state.service_times.count(now, claim.function, service);
-        }
     }
 
     /// What a call of this identity would be charged to if it came now. Nothing is counted.
@@ -173,19 +178,16 @@ impl State {
         function: FunctionId,
         cost: TokenCount,
     ) -> Counted {
+        let mut counted = Counted::new();
         for found in self.matches.as_slice() {
             let account = self.accounts.entry(found.caller()).or_default();
             account.usage().count(now, function, cost);
+            // The most specific one.
+            if counted.is_empty() {
+                account.is_seen_as(identity);
+            }
+            counted.push(found.caller());
         }
-        if let Some(account) = self.accounts.get_mut(&self.matches.caller())
-            && !account
-                .seen
-                .as_ref()
-                .is_some_and(|seen| Arc::ptr_eq(seen, identity))
-        {
-            account.seen = Some(Arc::clone(identity));
-        }
-        let counted: Counted = self.matches.as_slice().iter().map(Match::caller).collect();
         each_group(&self.table, &counted, |group| {
             // Looked up first: most groups are known, and their names need no copy.
             if !self.groups.contains_key(group) {
@@ -255,6 +257,9 @@ fn quota_key(
 
 /// Every group that one of the callers is in, each once.
 fn each_group(table: &Table, callers: &[CallerId], mut tell: impl FnMut(&Group)) {
+    if !table.has_groups() {
+        return;
+    }
     let groups_of = |id| table.get(id).map(|row| &*row.groups).unwrap_or_default();
     for (at, id) in callers.iter().enumerate() {
         for group in groups_of(*id) {

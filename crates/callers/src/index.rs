@@ -102,8 +102,9 @@ impl<V: Copy> Index<V> {
     pub(super) fn look_up(&self, identity: &Identity<'_>, found: &mut Found<V>) {
         let Found { entries, key } = found;
         entries.clear();
+        let seen = Seen::of(identity);
         for (shape, patterns) in &self.shapes {
-            if write_key(shape, identity, key).is_some() {
+            if write_key(shape, &seen, key).is_some() {
                 entries.extend(patterns.get(&**key));
             }
         }
@@ -114,32 +115,58 @@ impl<V: Copy> Index<V> {
 fn key_of(pattern: &Pattern) -> Box<[u8]> {
     let mut key = Vec::new();
     let shape = pattern.specificity().shape();
-    write_key(&shape, &pattern.least_match(), &mut key).expect("a pattern's own literals match");
+    let seen = Seen::of(&pattern.least_match());
+    write_key(&shape, &seen, &mut key).expect("a pattern's own literals match");
     key.into()
+}
+
+/// An identity, read once for all shapes.
+struct Seen<'a> {
+    ip: Option<IpAddr>,
+    /// In the order of [`Field::ALL`]; empty for the address, and for what is absent.
+    texts: [&'a [u8]; Field::ALL.len()],
+}
+
+impl<'a> Seen<'a> {
+    fn of(identity: &Identity<'a>) -> Self {
+        Self {
+            ip: identity.ip(),
+            texts: [
+                identity.user,
+                identity.originator,
+                "",
+                identity.user_agent,
+                identity.listener,
+            ]
+            .map(str::as_bytes),
+        }
+    }
 }
 
 /// The bytes that an identity has where patterns of this shape demand some; `None` if it has too
 /// few.
-fn write_key(shape: &Shape, identity: &Identity<'_>, key: &mut Vec<u8>) -> Option<()> {
+fn write_key(shape: &Shape, seen: &Seen<'_>, key: &mut Vec<u8>) -> Option<()> {
     /// No text has this byte.
     const END: u8 = 0xff;
     key.clear();
-    for (field, demand) in Field::ALL.into_iter().zip(shape) {
+    for ((field, text), demand) in Field::ALL.into_iter().zip(seen.texts).zip(shape) {
         match (field, *demand) {
             (_, Demand::Nothing) => {}
-            (Field::Ip, Demand::Exact(_)) => write_address(identity.ip()?, key),
+            (Field::Ip, Demand::Exact(_)) => write_address(seen.ip?, key),
             (Field::Ip, Demand::Prefix(bits)) => {
-                write_address(masked(identity.ip()?, bits as u8), key);
+                write_address(masked(seen.ip?, bits as u8), key);
             }
             (_, Demand::Exact(_)) => {
-                let text = identity
-                    .text(field)
-                    .filter(|text| text.len() <= LITERAL_MAX)?;
-                key.extend_from_slice(text.as_bytes());
+                if text.is_empty() || text.len() > LITERAL_MAX {
+                    return None;
+                }
+                key.extend_from_slice(text);
                 key.push(END);
             }
             (_, Demand::Prefix(bits)) => {
-                let text = identity.text(field)?.as_bytes();
+                if text.is_empty() {
+                    return None;
+                }
                 key.extend_from_slice(text.get(..usize::from(bits / 8))?);
             }
         }

@@ -472,6 +472,12 @@ impl Table {
         self.groups.iter().map(|(group, rows)| (group, *rows))
     }
 
+    /// Whether any caller is in a group.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     fn register(
         &mut self,
         now: Timestamp,
