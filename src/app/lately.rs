@@ -21,7 +21,7 @@ pub(super) const ENDED_MAX: usize = 10_000;
 const TRIES: usize = 1_000;
 
 /// Calls under way and calls that ended recently.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lately {
     under_way: Mutex<HashMap<u64, Weak<Record>>>,
     ended: Mutex<VecDeque<Report>>,
@@ -63,6 +63,16 @@ pub(super) struct Report {
     pub(super) shared: bool,
     pub(super) delays: Delays,
     pub(super) took: Durations,
+}
+
+/// Has room for all that it remembers, which takes no memory until it is used.
+impl Default for Lately {
+    fn default() -> Self {
+        Self {
+            under_way: Mutex::default(),
+            ended: Mutex::new(VecDeque::with_capacity(ENDED_MAX)),
+        }
+    }
 }
 
 impl Lately {
