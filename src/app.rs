@@ -695,9 +695,11 @@ impl Shared {
             self.metrics.listen.accept_errors_total().inc();
             warn!(listener = %settings.get().name, %error, "cannot accept");
         };
+        let looked_up = Mutex::default();
         let handle = |stream, peer, connection| {
             let listener = settings.get();
-            let counted = self.metrics.listen.opened(&listener.name);
+            let listen = &self.metrics.listen;
+            let counted = listen.opened_at(&mut lock(&looked_up), &listener.name);
             let accepted = Accepted {
                 stream,
                 peer,

@@ -1,5 +1,7 @@
 //! Metrics of client connections.
 
+use std::sync::Arc;
+
 tidegate_runtime::metrics! {
     /// Client connections.
     pub struct ConnectionMetrics: "tidegate_" {
@@ -17,13 +19,32 @@ tidegate_runtime::metrics! {
 #[derive(Debug)]
 pub struct OpenConnection(prometheus::Gauge);
 
+/// The connections of one accept loop, looked up once for all of them.
+#[derive(Debug, Default)]
+pub struct LookedUp(Option<(Arc<str>, prometheus::Gauge)>);
+
 impl ConnectionMetrics {
     /// A client has connected.
     #[must_use]
     pub fn opened(&self, listener: &str) -> OpenConnection {
-        let open = self.connections(listener);
+        OpenConnection::counted(self.connections(listener))
+    }
+
+    /// The same, for the listener of one accept loop. It may have another name since a reload.
+    #[must_use]
+    pub fn opened_at(&self, known: &mut LookedUp, listener: &Arc<str>) -> OpenConnection {
+        let (_, open) = match &mut known.0 {
+            Some(known) if Arc::ptr_eq(&known.0, listener) => known,
+            other => other.insert((Arc::clone(listener), self.connections(listener))),
+        };
+        OpenConnection::counted(open.clone())
+    }
+}
+
+impl OpenConnection {
+    fn counted(open: prometheus::Gauge) -> Self {
         open.inc();
-        OpenConnection(open)
+        Self(open)
     }
 }
 
