@@ -85,6 +85,18 @@ impl<V> Slab<V> {
     }
 
     pub fn remove(&mut self, key: Key) -> Option<V> {
+        self.vacate(key)?.take()
+    }
+
+    /// Drops a value where it is, if it is there.
+    pub fn discard(&mut self, key: Key) {
+        if let Some(place) = self.vacate(key) {
+            *place = None;
+        }
+    }
+
+    /// The place of a value, which another one may take from now on.
+    fn vacate(&mut self, key: Key) -> Option<&mut Option<V>> {
         let place = self.places.get_mut(key.index() as usize);
         let place = place.filter(|place| place.is_of(key) && place.value.is_some())?;
         match place.generation.checked_add(1) {
@@ -94,7 +106,7 @@ impl<V> Slab<V> {
             }
             None => self.retired += 1,
         }
-        place.value.take()
+        Some(&mut place.value)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Key, &V)> {

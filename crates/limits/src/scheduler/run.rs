@@ -1,6 +1,7 @@
 //! A call runs, and ends: what it draws, and how that comes back.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use super::hold::{Drawn, Held, Hold, Outcome};
 use super::next::Step;
@@ -26,7 +27,7 @@ impl<T> Scheduler<T> {
     pub(super) fn run(&mut self, now: Timestamp, asked: Asked) -> Step<T> {
         let Asked { line, key, .. } = asked;
         let mut waiting = self.queue.remove(key).expect("the head of a line waits");
-        let before = core::mem::take(&mut waiting.stay.before);
+        let before = mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);
         self.bars.discount(&waiting);
         self.forecast_without(&waiting, true);
@@ -190,16 +191,19 @@ impl<T> Scheduler<T> {
         measured: Option<Tokens>,
     ) {
         let now = self.advance(now);
-        let held = self.end(hold);
+        let held = self.holds.get_mut(hold.0).expect(ONCE);
+        let all_drawn = mem::take(&mut held.drawn);
+        let (class, tokens) = (held.call.class, held.call.tokens);
         let took = match outcome {
             Outcome::Served | Outcome::Overloaded => Some(now.since(held.since)),
             Outcome::Failed => None,
         };
+        self.holds.discard(hold.0);
         let waits = !self.queue.calls.is_empty();
-        for drawn in &held.drawn {
+        for drawn in &all_drawn {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
-                    self.bars.limits[limit as usize].release(now, held.call.class, stake, took);
+                    self.bars.limits[limit as usize].release(now, class, stake, took);
                 }
                 Drawn::Bucket { bucket, taken } => {
                     let Some((bucket, measured)) =
@@ -207,7 +211,7 @@ impl<T> Scheduler<T> {
                     else {
                         continue;
                     };
-                    bucket.settle(now, taken, held.call.tokens, measured);
+                    bucket.settle(now, taken, tokens, measured);
                 }
                 Drawn::Quota { .. } => continue,
             }
@@ -216,7 +220,7 @@ impl<T> Scheduler<T> {
                 self.parking.change(drawn.bar());
             }
         }
-        self.spare(held.drawn);
+        self.spare(all_drawn);
     }
 
     /// The call was never sent. Everything it drew comes back as if it had never been drawn, except
