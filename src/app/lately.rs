@@ -82,12 +82,11 @@ impl Lately {
 
     /// A call has ended.
     pub(super) fn ended(&self, facts: &Facts, took: &Durations) {
-        let report = Report::of(facts, *took);
         let mut all = lock(&self.ended);
         if all.len() >= ENDED_MAX {
             all.pop_front();
         }
-        all.push_back(report);
+        all.push_back(Report::of(facts, *took));
         drop(all);
         // Last, so that it is always in one of both.
         lock(&self.under_way).remove(&facts.id);
