@@ -27,7 +27,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use crate::identity::{Field, Identity};
+use crate::identity::Identity;
 use crate::network::masked;
 use crate::pattern::{Demand, LITERAL_MAX, Pattern, Shape, Specificity};
 
@@ -102,9 +102,8 @@ impl<V: Copy> Index<V> {
     pub(super) fn look_up(&self, identity: &Identity<'_>, found: &mut Found<V>) {
         let Found { entries, key } = found;
         entries.clear();
-        let seen = Seen::of(identity);
         for (shape, patterns) in &self.shapes {
-            if write_key(shape, &seen, key).is_some() {
+            if write_key(shape, identity, key).is_some() {
                 entries.extend(patterns.get(&**key));
             }
         }
@@ -115,61 +114,41 @@ impl<V: Copy> Index<V> {
 fn key_of(pattern: &Pattern) -> Box<[u8]> {
     let mut key = Vec::new();
     let shape = pattern.specificity().shape();
-    let seen = Seen::of(&pattern.least_match());
-    write_key(&shape, &seen, &mut key).expect("a pattern's own literals match");
+    write_key(&shape, &pattern.least_match(), &mut key).expect("a pattern's own literals match");
     key.into()
 }
 
-/// An identity, read once for all shapes.
-struct Seen<'a> {
-    ip: Option<IpAddr>,
-    /// In the order of [`Field::ALL`]; empty for the address, and for what is absent.
-    texts: [&'a [u8]; Field::ALL.len()],
-}
-
-impl<'a> Seen<'a> {
-    fn of(identity: &Identity<'a>) -> Self {
-        Self {
-            ip: identity.ip(),
-            texts: [
-                identity.user,
-                identity.originator,
-                "",
-                identity.user_agent,
-                identity.listener,
-            ]
-            .map(str::as_bytes),
-        }
+/// The bytes that an identity has where patterns of this shape demand some, in the order of
+/// [`Field`](crate::Field); `None` if it has too few.
+fn write_key(shape: &Shape, identity: &Identity<'_>, key: &mut Vec<u8>) -> Option<()> {
+    key.clear();
+    let [user, originator, ip, user_agent, listener] = *shape;
+    write_text(user, identity.user, key)?;
+    write_text(originator, identity.originator, key)?;
+    match ip {
+        Demand::Nothing => {}
+        Demand::Exact(_) => write_address(identity.ip()?, key),
+        Demand::Prefix(bits) => write_address(masked(identity.ip()?, bits as u8), key),
     }
+    write_text(user_agent, identity.user_agent, key)?;
+    write_text(listener, identity.listener, key)
 }
 
-/// The bytes that an identity has where patterns of this shape demand some; `None` if it has too
-/// few.
-fn write_key(shape: &Shape, seen: &Seen<'_>, key: &mut Vec<u8>) -> Option<()> {
+#[inline]
+fn write_text(demand: Demand, text: &str, key: &mut Vec<u8>) -> Option<()> {
     /// No text has this byte.
     const END: u8 = 0xff;
-    key.clear();
-    for ((field, text), demand) in Field::ALL.into_iter().zip(seen.texts).zip(shape) {
-        match (field, *demand) {
-            (_, Demand::Nothing) => {}
-            (Field::Ip, Demand::Exact(_)) => write_address(seen.ip?, key),
-            (Field::Ip, Demand::Prefix(bits)) => {
-                write_address(masked(seen.ip?, bits as u8), key);
-            }
-            (_, Demand::Exact(_)) => {
-                if text.is_empty() || text.len() > LITERAL_MAX {
-                    return None;
-                }
-                key.extend_from_slice(text);
-                key.push(END);
-            }
-            (_, Demand::Prefix(bits)) => {
-                if text.is_empty() {
-                    return None;
-                }
-                key.extend_from_slice(text.get(..usize::from(bits / 8))?);
-            }
+    let text = text.as_bytes();
+    match demand {
+        Demand::Nothing => return Some(()),
+        // An empty text is absent.
+        _ if text.is_empty() => return None,
+        Demand::Exact(_) if text.len() > LITERAL_MAX => return None,
+        Demand::Exact(_) => {
+            key.extend_from_slice(text);
+            key.push(END);
         }
+        Demand::Prefix(bits) => key.extend_from_slice(text.get(..usize::from(bits / 8))?),
     }
     Some(())
 }
