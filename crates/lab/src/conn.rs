@@ -8,11 +8,27 @@ use std::os::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use socket2::{Domain, Socket, Type};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::{TcpListener, TcpStream};
 
 /// The most that one read takes.   bytes
 const READ_BYTES: usize = 4 * 1024;
+
+/// A listener that the runtime watches itself, so that accepted connections need no watching.
+pub(crate) type Watched = AsyncFd<std::net::TcpListener>;
+
+/// Watches a listener in this way.
+///
+/// # Errors
+/// The error of the system.
+pub(crate) fn watched(listener: TcpListener) -> io::Result<Watched> {
+    #[expect(
+        deprecated,
+        reason = "safe for what keeps its descriptor, as the standard library's does"
+    )]
+    AsyncFd::with_interest(listener.into_std()?, Interest::READABLE)
+}
 
 /// Accepts a connection that the runtime does not watch yet.
 ///

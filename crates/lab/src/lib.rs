@@ -1,9 +1,9 @@
-//! Tools to try and measure Tidegate: a backend behind it, a load in front of it, and a
-//! demonstration of both.
+//! Tools to try and measure Tidegate: a backend behind it, a load in front of it, bare proxies to
+//! compare it with, and a demonstration.
 //!
 //! None of this is the product, and none of it is linked with the product: the demonstration runs
 //! `tidegate serve` as a process. [`tidegate_zvm`] reads and writes calls; HTTP is read here, so
-//! that a mistake of the product shows.
+//! that a mistake of the product shows. Only one of the bare proxies leaves it to hyper.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -12,6 +12,7 @@ pub mod bench;
 mod conn;
 pub mod demo;
 mod framing;
+pub mod relay;
 
 use std::time::Duration;
 

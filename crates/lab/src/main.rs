@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tidegate_lab::{backend, bench, demo};
+use tidegate_lab::{backend, bench, demo, relay};
 
 /// Tools to try and measure Tidegate. `tidegate demo`, `tidegate backend` and `tidegate bench`
 /// run it.
@@ -22,6 +22,8 @@ enum Command {
     Backend(backend::Options),
     /// Put load on a proxy or a backend, and measure
     Bench(bench::Options),
+    /// Run a proxy that does nothing of its own, to compare with
+    Relay(relay::Options),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::main(options),
         Command::Backend(options) => backend::main(options),
         Command::Bench(options) => bench::main(options),
+        Command::Relay(options) => relay::main(options),
     };
     ended.unwrap_or_else(|error| {
         eprintln!("tidegate-lab: {error}");

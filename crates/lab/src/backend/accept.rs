@@ -1,21 +1,19 @@
 //! Accepts connections, and serves each in a task of its own.
 
 use std::convert::Infallible;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_runtime::command::listen;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Backend;
 use super::model::next;
-use crate::conn::{self, Conn};
+use crate::conn::{self, Conn, Watched, watched};
 
 /// Pause after a failed accept: without free descriptors, the next would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -92,15 +90,4 @@ async fn again(address: SocketAddr, backlog: u32) -> Watched {
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
-}
-
-/// A listener that the runtime watches itself, so that accepted connections need no watching.
-type Watched = AsyncFd<std::net::TcpListener>;
-
-fn watched(listener: TcpListener) -> io::Result<Watched> {
-    #[expect(
-        deprecated,
-        reason = "safe for what keeps its descriptor, as the standard library's does"
-    )]
-    AsyncFd::with_interest(listener.into_std()?, Interest::READABLE)
 }

@@ -5,3 +5,4 @@
 mod backend;
 mod bench;
 mod demo;
+mod relay;
