@@ -96,8 +96,11 @@ order:
 	$(CARGO) build -p tidegate-lab
 	python3 link/order.py target/release/tidegate target/debug/tidegate-lab
 
+# Tidegate beside HAProxy, nginx and two bare proxies; half an hour. Writes docs/benchmarks.md. ONLY=http measures a
+# part, prints its tables and writes nothing: socket, http, memory, storm, users, callers, core.
+ROUNDS ?= 7
 bench:
-	sh benches/compare.sh
+	sh benches/compare.sh --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 
 # What the history and its viewers cost; three minutes. Replaces their part of docs/benchmarks.md.
 bench-viewers:
