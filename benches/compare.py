@@ -77,6 +77,7 @@ def speed(protocol):
         return lambda port: tidegate(name + '-' + protocol, backend, port, NOT_REACHED, **options)
     candidates = [
         ('HAProxy', lambda port: haproxy('haproxy-' + mode, port, target, mode)),
+        ('HAProxy, 1 thread', lambda port: haproxy('haproxy1-' + mode, port, target, mode, threads=1)),
         ('nginx', lambda port: nginx('nginx-' + ngx, port, target, ngx)),
         ('Tidegate', ours('tidegate'))]
     if protocol == 'http':
@@ -636,7 +637,7 @@ def measured(body, parts, began):
             'Measured by `make bench` (%s), %s: %s, %d cores, Linux %s, loopback only; load average %.1f at the end. %d rounds of %.1f s a run, medians. '
             'Load, proxy and backend share the cores.\n' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), cpu, os.cpu_count(), platform.release(),
                                                      load, opts.rounds, opts.seconds),
-            'Peers: %s; %s. Both with two threads or workers, limits on and not reached, no access log. Took %.0f s.\n' % (
+            'Peers: %s; %s. With two threads or workers if nothing else is said, limits on and not reached, no access log. Took %.0f s.\n' % (
                 version('haproxy', '-v'), version('nginx', '-v'), time.time() - began),
             'Relays: `tidegate-lab relay`, on one thread as Tidegate. Of bytes: each client has a connection of its own at the backend. '
             'Of one call: what a client sends first, and the reply to its end. On hyper: hyper on both sides. '
