@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers bench-instructions quota-faults faults soak faults-tools predict corpus-peers order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers order clean
 
 CARGO ?= cargo
 
@@ -113,6 +113,14 @@ bench-instructions:
 	$(CARGO) rustc --release --bin tidegate -- -C strip=none
 	$(CARGO) build -p tidegate-lab
 	python3 benches/instructions.py target/release/tidegate target/debug/tidegate-lab $(if $(AGAINST),--against $(AGAINST))
+
+# Where the cost of a call is, in Tidegate, HAProxy and the bare proxies: time, system calls, instructions, misses of caches,
+# and one thing of Tidegate changed at a time. Prints tables in Markdown; half an hour. Needs perf and valgrind.
+# PROFILE="--only time --protocols http" measures a part. (docs/decisions/0025)
+bench-profile:
+	$(CARGO) build --release -p tidegate-lab
+	$(CARGO) rustc --release --bin tidegate -- -C strip=none
+	python3 benches/profile.py --rounds $(ROUNDS) $(PROFILE)
 
 # The paced limiter beside its peers, as tables in Markdown; two minutes on an idle machine.
 bench-limiters:

@@ -12,13 +12,14 @@ moves their cost to the stage that uses them. --against prints the totals of ano
 """
 import argparse
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+from callgrind import ALLOCATES, STAGES, SYSTEM_CALLS, read, stage_of
 
 FEW, MANY = 1000, 5000
 __doc__ %= (FEW, MANY)
@@ -32,24 +33,6 @@ opts = parser.parse_args()
 LAB = os.path.abspath(opts.lab)
 WORK = tempfile.mkdtemp(prefix='tidegate-instructions-')
 BEGIN, END = '<!-- instructions -->', '<!-- end of instructions -->'
-
-# The first that matches; what none matches is the rest.
-STAGES = [
-    ('accept and protocol', r'tidegate::(listen|protocol|app::Shared::accept)|tidegate_zvm::(array|framer)|serde_json'),
-    ('classify', r'tidegate::classify|tidegate_zvm::(routes|path|functions)'),
-    ('callers', r'tidegate::callers|tidegate_callers'),
-    ('the gate: admit, scheduler', r'tidegate::admit|tidegate_limits'),
-    ('forward', r'tidegate::forward|tidegate_zvm::reply'),
-    ('pipeline and record', r'tidegate::(pipeline|call)\b'),
-    ('report: metrics, log, history', r'tidegate::(app|telemetry|series)|prometheus'),
-    ('hyper, http, httparse', r'\b(hyper|http|httparse|http_body|http_body_util|hyper_util)::'),
-    ('tokio', r'\b(tokio|tokio_util|mio)::'),
-    ('memory: allocator, moves, sums', r'_rjem|jemalloc|tcache|malloc|sdallocx|memcpy|memmove|memset|memcmp|memchr'),
-]
-ALLOCATES = re.compile(r'^(_rjem_)?(malloc|calloc|realloc|mallocx|rallocx|aligned_alloc|posix_memalign)$')
-SYSTEM_CALLS = re.compile(
-    r'^(__)?(epoll_wait|epoll_ctl|epoll_pwait|recv|recvfrom|recvmsg|send|sendto|sendmsg|read|readv|write|writev|accept|accept4'
-    r'|connect|socket|close|shutdown|setsockopt|getsockopt|getsockname|getpeername|ioctl|fcntl|futex)(64)?(@.*)?$')
 
 
 def free_port():
@@ -68,30 +51,6 @@ def wait_for(port, child):
         except OSError:
             time.sleep(0.1)
     sys.exit('nothing listens on %d' % port)
-
-
-def read(profile):
-    """Instructions by function without those of what it calls, and how often each function was called."""
-    names, spent, times, function, called, calls = {}, {}, {}, None, None, None
-    for line in open(profile):
-        named = re.match(r'^(c?)fn=\((\d+)\)(?: (.*))?$', line.rstrip())
-        if named:
-            if named[3]:
-                # Recursion has a number of its own.
-                names[named[2]] = re.sub(r"'\d+$", '', named[3])
-            if named[1]:
-                called = names[named[2]]
-            else:
-                function = names[named[2]]
-        elif line.startswith('calls='):
-            calls = int(line[6:].split()[0])
-        elif re.match(r'^[+\-*\d]', line):
-            if calls is not None:
-                times[called] = times.get(called, 0) + calls
-                calls = None
-            elif function is not None:
-                spent[function] = spent.get(function, 0) + int(line.split()[-1])
-    return spent, times
 
 
 def run(binary, protocol, calls, backends):
@@ -138,15 +97,6 @@ def one_call(binary, protocol, backends):
         names = set(one) | set(other)
         return {name: (other.get(name, 0) - one.get(name, 0)) / (MANY - FEW) for name in names}
     return difference(few[0], many[0]), difference(few[1], many[1])
-
-
-def stage_of(function):
-    # Of `<Teller as Observe>::ended` the type says whose it is.
-    function = function.split(' as ')[0]
-    for name, pattern in STAGES:
-        if re.search(pattern, function):
-            return name
-    return 'the rest: std, the C library'
 
 
 def main():
