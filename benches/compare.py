@@ -77,12 +77,12 @@ def speed(protocol):
         return lambda port: tidegate(name + '-' + protocol, backend, port, NOT_REACHED, **options)
     candidates = [
         ('HAProxy', lambda port: haproxy('haproxy-' + mode, port, target, mode)),
-        ('HAProxy, 1 thread', lambda port: haproxy('haproxy1-' + mode, port, target, mode, threads=1)),
-        ('nginx', lambda port: nginx('nginx-' + ngx, port, target, ngx)),
         ('Tidegate', ours('tidegate'))]
     if protocol == 'http':
         candidates += [(name, ours('tidegate-engine%d' % number, lines=lines)) for number, (name, lines) in enumerate(engines(backend))]
     candidates += [
+        ('HAProxy, 1 thread', lambda port: haproxy('haproxy1-' + mode, port, target, mode, threads=1)),
+        ('nginx', lambda port: nginx('nginx-' + ngx, port, target, ngx)),
         ('Tidegate, 2 threads', ours('tidegate2', threads=2)),
         ('Tidegate, access log', ours('tidegatelog', log='access = true')),
         ('relay of bytes', lambda port: relay('bytes-' + protocol, 'bytes', port, target))]
@@ -109,10 +109,12 @@ def speed(protocol):
         entry['p99'].append(report['p99_us'])
 
     for round_number in range(opts.rounds):
+        # Alternates, so that no proxy always follows the same one. Those that are compared most are neighbours.
+        order = sorted(running, key=list(running).index, reverse=round_number % 2 == 1)
         for connections in CONNECTIONS:
-            for name in running:
+            for name in order:
                 run(connections, name, '--connections', connections, '--seconds', opts.seconds)
-        for name in running:
+        for name in order:
             run('open', name, '--connections', 64, '--rate', rate, '--seconds', opts.seconds * 1.5)
         progress('%s: round %d of %d' % (protocol, round_number + 1, opts.rounds))
     for _, child in running.values():
