@@ -18,7 +18,6 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BIN = os.path.join(ROOT, 'target', 'release', 'tidegate')
-TICKS = os.sysconf('SC_CLK_TCK')
 WORK = tempfile.mkdtemp(prefix='tidegate-bench-')
 CHILDREN = []
 
@@ -70,12 +69,17 @@ def family(pid):
 
 
 def cpu_seconds(child):
+    """Of all threads that live. From the scheduler, in nanoseconds: the ticks of `stat` are hundredths of a second, and a run is short."""
     total = 0
     for pid in family(child.pid):
-        with open('/proc/%d/stat' % pid) as it:
-            fields = it.read().rsplit(')', 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / TICKS
+        for task in os.listdir('/proc/%d/task' % pid):
+            try:
+                with open('/proc/%d/task/%s/schedstat' % (pid, task)) as it:
+                    total += int(it.read().split()[0])
+            except OSError:
+                # The thread has ended since it was listed.
+                pass
+    return total / 1e9
 
 
 def rss_mb(child):

@@ -15,12 +15,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 
 import callgrind
 import peers
-from peers import NOT_REACHED, WORK, Backend, bench, engines, family, free_port, haproxy, lab, median, progress, relay, stop, table, tidegate, version
+from peers import (NOT_REACHED, WORK, Backend, bench, cpu_seconds, engines, family, free_port, haproxy, median, progress,
+                   relay, stop, table, tidegate, version)
 
 PARTS = ['time', 'calls', 'counts', 'variants']
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -73,7 +73,8 @@ class Usage:
     """What a process has used so far, all its threads together."""
 
     def __init__(self, child):
-        self.user, self.kernel, self.faults, self.seconds, self.switches = 0, 0, 0, 0, 0
+        self.user = self.kernel = self.faults = self.switches = 0
+        self.seconds = cpu_seconds(child)
         for pid in family(child.pid):
             with open('/proc/%d/stat' % pid) as it:
                 fields = it.read().rsplit(')', 1)[1].split()
@@ -81,11 +82,9 @@ class Usage:
             self.kernel += int(fields[12])
             self.faults += int(fields[7])
             for task in os.listdir('/proc/%d/task' % pid):
-                at = '/proc/%d/task/%s/' % (pid, task)
                 try:
-                    # In nanoseconds, where the ticks of `stat` are hundredths of a second.
-                    self.seconds += int(open(at + 'schedstat').read().split()[0]) / 1e9
-                    self.switches += sum(map(int, re.findall(r'ctxt_switches:\s+(\d+)', open(at + 'status').read())))
+                    with open('/proc/%d/task/%s/status' % (pid, task)) as it:
+                        self.switches += sum(map(int, re.findall(r'ctxt_switches:\s+(\d+)', it.read())))
                 except OSError:
                     # The thread has ended since it was listed.
                     pass
