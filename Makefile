@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers order clean
 
 CARGO ?= cargo
 
@@ -10,7 +10,7 @@ run:
 	$(CARGO) build --profile quick -p tidegate -p tidegate-lab --no-default-features
 	target/quick/tidegate demo
 
-test: peers stores promtool faults-tools browser
+test: peers stores promtool faults-tools valgrind browser
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
@@ -159,6 +159,13 @@ corpus-peers: faults-tools
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; }
 	$(CARGO) test -p tidegate --test it http_corpus::peers::the_table -- --exact --ignored
+
+# Counts the instructions of a call, for tests/it/instructions.rs.
+valgrind:
+	@command -v valgrind >/dev/null || { \
+	  echo "installing valgrind"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends valgrind >/dev/null; }
 
 # Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
 faults-tools:

@@ -37,6 +37,7 @@ mod healthcheck;
 mod http_corpus;
 mod http_semantics;
 mod init;
+mod instructions;
 mod lab;
 mod lease_agent;
 mod lease_config;
