@@ -136,7 +136,8 @@ ENGINES = [('Tidegate, hyper engine', {'server': 'http_engine = "hyper"'})]
 
 
 def configure(name, behind, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192):
-    """Writes a config. `lines` are more lines of the sections `server` and `backend`. Returns its path and the admin port."""
+    """Writes a config. `lines` are more lines of a section: `server`, `listen`, `client`, or `backend`, where they replace
+    the size of the pool. Returns its path and the admin port."""
     admin = free_port()
     path = os.path.join(WORK, name + '.toml')
     with open(path, 'w') as out:
@@ -150,7 +151,9 @@ name = "bench"
 bind = "127.0.0.1:%d"
 protocol = "%s"
 %s
+%s
 [client]
+%s
 idle_timeout = "10m"
 request_timeout = "10m"
 [backend]
@@ -170,7 +173,7 @@ bind = "127.0.0.1:%d"
 [log]
 %s
 %s
-''' % (threads, lines.get('server', ''), listen, protocol, listener, behind.socket, behind.http, lines.get('backend', 'pool_max_idle = 512'),
+''' % (threads, lines.get('server', ''), listen, protocol, lines.get('listen', ''), listener, lines.get('client', ''), behind.socket, behind.http, lines.get('backend', 'pool_max_idle = 512'),
        workers, queue, limits, admin, log, more))
     return path, admin
 
@@ -194,7 +197,14 @@ def tidegate(name, behind, listen, limits, binary=None, under=(), env=None, **op
 
 def engines(behind):
     """Those of `ENGINES` that this binary has."""
-    return [(name, lines) for name, lines in ENGINES if not refuses(configure('engine', behind, free_port(), NOT_REACHED, lines=lines)[0])]
+    found = []
+    for name, lines in ENGINES:
+        mistakes = refuses(configure('engine', behind, free_port(), NOT_REACHED, lines=lines)[0])
+        if mistakes:
+            progress('without %s: %s' % (name, mistakes.decode().splitlines()[0]))
+        else:
+            found.append((name, lines))
+    return found
 
 
 NOT_REACHED = 'smapi_rate_limit_per_window = "total:1000000"\nsmapi_max_outstanding_requests = 5000\nsmapi_request_postpone_threshold_seconds = 50'

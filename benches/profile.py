@@ -242,8 +242,8 @@ def counted(protocol):
                 own[function] = [(more - less) / (MANY - FEW) for more, less in zip(many[1].get(function, none), few[1].get(function, none))]
             total = dict(zip(events, map(sum, zip(*own.values()))))
             allocations = sum(many[2].get(it, 0) - few[2].get(it, 0) for it in many[2] if callgrind.ALLOCATES.match(it)) / (MANY - FEW)
-            row.append('%.0f; %.1f; %.0f; %.0f; %.0f' % (total['Ir'], allocations, total['I1mr'], total['D1mr'] + total['D1mw'],
-                                                         total['ILmr'] + total['DLmr'] + total['DLmw']))
+            row.append('%d; %.1f; %d; %d; %d' % (round(total['Ir']), abs(allocations), round(total['I1mr']), round(total['D1mr'] + total['D1mw']),
+                                                 round(total['ILmr'] + total['DLmr'] + total['DLmw'])))
             if name == 'Tidegate':
                 for function, costs in own.items():
                     costs = dict(zip(events, costs))
@@ -255,7 +255,7 @@ def counted(protocol):
         progress('%s counts: %s' % (protocol, name))
     backend.stop()
     order = [stage for stage, _ in callgrind.STAGES] + ['the rest: std, the C library']
-    stages = [[stage] + ['%.0f; %.0f; %.0f' % tuple(by_stage[stage].get(key, (0, 0, 0))) for key in keys] for stage in order if stage in by_stage]
+    stages = [[stage] + ['%d; %d; %d' % tuple(map(round, by_stage[stage].get(key, (0, 0, 0)))) for key in keys] for stage in order if stage in by_stage]
     return ['In user space, a call: instructions; allocations; misses of the first level, instructions and data; misses of the second level.\n',
             table([''] + ['c=%d' % key for key in keys], rows),
             'Tidegate by stage: instructions; misses of data in the first level; misses of the second level.\n',
