@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order clean
 
 CARGO ?= cargo
 
@@ -166,6 +166,16 @@ valgrind:
 	  echo "installing valgrind"; \
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends valgrind >/dev/null; }
+
+# Random HTTP messages, with what hyper, httparse and http_desync_guardian say of them, on stable Rust. It goes on from
+# where the last run ended (tests/fuzz), for INPUTS=... or for MINUTES. TARGET=parser tries crates/h1; TARGET=engines tries
+# two engines of the real process. A finding fails, and prints the command that repeats it.
+TARGET ?= parser
+FUZZ_parser := -p tidegate-h1 --test differential -- the_long_run
+FUZZ_engines := -p tidegate --test it -- http_corpus::engines::the_long_run
+fuzz:
+	MINUTES=$(MINUTES) INPUTS=$(INPUTS) AGAIN=$(AGAIN) \
+	  $(CARGO) test --profile fuzzing $(FUZZ_$(TARGET)) --exact --ignored --nocapture
 
 # Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
 faults-tools:

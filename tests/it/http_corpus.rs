@@ -3,6 +3,7 @@
 
 mod cases;
 mod client;
+mod engines;
 mod mutations;
 mod peers;
 mod recording;

@@ -33,6 +33,8 @@ mod foreign_logs;
 mod forwarding;
 mod gate_lines;
 mod generated;
+#[path = "../../crates/h1/tests/inputs/mod.rs"]
+mod h1_inputs;
 mod healthcheck;
 mod http_corpus;
 mod http_semantics;

@@ -60,6 +60,7 @@ impl Recording {
 }
 
 async fn serve(number: usize, mut stream: TcpStream, state: Arc<Mutex<State>>) {
+    stream.set_nodelay(true).expect("a socket takes it");
     let mut chunk = vec![0; 16 * 1024];
     loop {
         let read = stream.read(&mut chunk).await.unwrap_or(0);

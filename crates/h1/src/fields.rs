@@ -1,0 +1,113 @@
+//! Where the fields of a head are.
+
+use smallvec::SmallVec;
+
+/// A part of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    at: u16,
+    length: u16,
+}
+
+impl Span {
+    /// The bytes from `at` on.
+    ///
+    /// # Panics
+    /// If they end behind [`HEAD_BYTES_MAX`](crate::HEAD_BYTES_MAX).
+    #[must_use]
+    pub fn new(at: usize, length: usize) -> Self {
+        let small = |number: usize| u16::try_from(number).expect("a head is no longer");
+        Self {
+            at: small(at),
+            length: small(length),
+        }
+    }
+
+    /// The part of this head.
+    #[must_use]
+    pub fn of(self, head: &[u8]) -> &[u8] {
+        let at = usize::from(self.at);
+        &head[at..at + usize::from(self.length)]
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn at(self) -> usize {
+        usize::from(self.at)
+    }
+
+    /// Where it ends.
+    #[must_use]
+    pub fn end(self) -> usize {
+        usize::from(self.at) + usize::from(self.length)
+    }
+}
+
+/// One field of a head, without the white space around its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, as it was written.
+    pub name: Span,
+    /// Its value.
+    pub value: Span,
+}
+
+/// The fields that a proxy passes on, in their order: not those that concern one hop, and not those of the
+/// framing.
+pub type Fields = SmallVec<[Field; 12]>;
+
+/// What a field means to a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// It is passed on.
+    Passes,
+    Host,
+    Connection,
+    ContentLength,
+    TransferEncoding,
+    Upgrade,
+    Http2Settings,
+    Expect,
+    /// `Close`, which `Connection: close` names.
+    Close,
+    /// `Trailer` or `TE`.
+    Trailer,
+    /// It concerns one hop, and is left out.
+    Hop,
+    /// A gateway could take it for a framing field.
+    LikeFraming,
+}
+
+impl Meaning {
+    pub(crate) fn of(name: &[u8]) -> Self {
+        let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+        match name.len() {
+            2 if is(b"te") => Self::Trailer,
+            4 if is(b"host") => Self::Host,
+            5 if is(b"close") => Self::Close,
+            6 if is(b"expect") => Self::Expect,
+            7 if is(b"trailer") => Self::Trailer,
+            7 if is(b"upgrade") => Self::Upgrade,
+            10 if is(b"connection") => Self::Connection,
+            10 if is(b"keep-alive") => Self::Hop,
+            14 if is(b"content-length") => Self::ContentLength,
+            14 if is(b"http2-settings") => Self::Http2Settings,
+            16 if is(b"proxy-connection") => Self::Hop,
+            17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            18 if is(b"proxy-authenticate") => Self::Hop,
+            19 if is(b"proxy-authorization") => Self::Hop,
+            13.. if crate::octets::is_like_framing(name) => Self::LikeFraming,
+            _ => Self::Passes,
+        }
+    }
+}
+
+/// Whether a field with this name concerns one hop (RFC 9110, 7.6.1), or is `Expect`, which a proxy answers.
+#[must_use]
+pub fn is_hop_by_hop(name: &[u8]) -> bool {
+    use Meaning::{Connection, Expect, Hop, Trailer, TransferEncoding, Upgrade};
+    matches!(
+        Meaning::of(name),
+        Connection | Expect | Hop | Trailer | TransferEncoding | Upgrade
+    )
+}

@@ -1,0 +1,401 @@
+//! The head of a response.
+//!
+//! Nothing else can read it again, so every form is read that a proxy can pass on. How the body ends follows
+//! RFC 9112, 6.3.
+
+use httparse::Status;
+use smallvec::SmallVec;
+
+use crate::fields::{Field, Fields, Meaning, Span};
+use crate::{Framing, HEAD_BYTES_MAX, octets};
+
+/// Most fields that are read without an allocation.
+const FIELDS: usize = 32;
+
+/// The longest body that hyper reads: two numbers above it stand for something else there.   bytes
+const LENGTH_MAX: u64 = u64::MAX - 2;
+
+/// A head that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Three digits.
+    pub status: u16,
+    /// The words behind it.
+    pub reason: Span,
+    /// Its fields, without `Content-Length`.
+    pub fields: Fields,
+    /// How its body ends.
+    pub framing: Framing,
+    /// The length that it announces, also if it has no body: that of an answer to HEAD.
+    pub announced: Option<u64>,
+    /// Whether the connection is of no use after it.
+    pub closes: bool,
+    /// Bytes up to the body.
+    pub length: usize,
+}
+
+/// Why a response cannot be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// A line is malformed.
+    Malformed(httparse::Error),
+    /// Its lengths differ, or are no number.
+    Length,
+    /// A transfer coding in HTTP/1.0.
+    EarlyCoding,
+    /// A transfer coding beside `chunked`, which was not asked for.
+    Coding,
+    /// It switches to another protocol, which was not asked for.
+    Switches,
+    /// It has more than [`HEAD_BYTES_MAX`].
+    Large,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Malformed(error) => write!(f, "not valid HTTP ({error})"),
+            Self::Length => f.write_str("not valid HTTP (Content-Length)"),
+            Self::EarlyCoding => f.write_str("not valid HTTP (Transfer-Encoding in HTTP/1.0)"),
+            Self::Coding => f.write_str("in a transfer coding that was not asked for"),
+            Self::Switches => f.write_str("a switch to another protocol, which was not asked for"),
+            Self::Large => write!(
+                f,
+                "too large in its head, with more than {HEAD_BYTES_MAX} bytes"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Reads the head at the front of these bytes, with at most `fields_max` fields; `None` if only part of it is
+/// here. An interim response (1xx) has no body.
+///
+/// # Errors
+/// If it cannot be passed on.
+pub fn read(bytes: &[u8], to_head: bool, fields_max: usize) -> Result<Option<Response>, Broken> {
+    let mut few = [httparse::EMPTY_HEADER; FIELDS];
+    let parsed = match parse(bytes, to_head, &mut few[..FIELDS.min(fields_max)]) {
+        Err(Broken::Malformed(httparse::Error::TooManyHeaders)) if fields_max > FIELDS => {
+            let mut many: SmallVec<[_; 0]> =
+                SmallVec::from_elem(httparse::EMPTY_HEADER, fields_max);
+            parse(bytes, to_head, &mut many)
+        }
+        parsed => parsed,
+    };
+    match parsed {
+        Ok(None) if bytes.len() > HEAD_BYTES_MAX => Err(Broken::Large),
+        parsed => parsed,
+    }
+}
+
+fn parse<'a>(
+    bytes: &'a [u8],
+    to_head: bool,
+    room: &mut [httparse::Header<'a>],
+) -> Result<Option<Response>, Broken> {
+    let mut head = httparse::Response::new(room);
+    let length = match head.parse(bytes).map_err(Broken::Malformed)? {
+        Status::Complete(length) if length > HEAD_BYTES_MAX => return Err(Broken::Large),
+        Status::Complete(length) => length,
+        Status::Partial => return Ok(None),
+    };
+    let status = head.code.unwrap_or_default();
+    // No class of responses has these.
+    if status < 100 {
+        return Err(Broken::Malformed(httparse::Error::Status));
+    }
+    let is_1_1 = head.version == Some(1);
+    let mut found = Found::default();
+    for field in &*head.headers {
+        found.add(bytes, field)?;
+    }
+    if status == 101 {
+        return Err(Broken::Switches);
+    }
+    let is_bodyless = to_head || matches!(status, 100..=199 | 204 | 304);
+    let framing = match (found.codings, found.length) {
+        (1.., _) if found.has_other_coding => return Err(Broken::Coding),
+        (2.., _) => return Err(Broken::Coding),
+        _ if is_bodyless => Framing::None,
+        (1, _) if !is_1_1 => return Err(Broken::EarlyCoding),
+        (1, _) => Framing::Chunked,
+        (_, Length::None) => Framing::Close,
+        (_, Length::Some(length)) => Framing::Length(length),
+        (_, Length::Bad) => return Err(Broken::Length),
+    };
+    if !found.named.is_empty() {
+        leave_out_named(bytes, &mut found);
+    }
+    let keeps = if is_1_1 { true } else { found.keep_alive };
+    Ok(Some(Response {
+        status,
+        reason: head
+            .reason
+            .map_or(Span::new(0, 0), |it| span(bytes, it.as_bytes())),
+        fields: found.passed,
+        framing,
+        announced: match (found.codings, found.length) {
+            (0, Length::Some(length)) => Some(length),
+            _ => None,
+        },
+        closes: found.close || !keeps || framing == Framing::Close,
+        length,
+    }))
+}
+
+/// Where this part is in the bytes of which it is a part.
+fn span(bytes: &[u8], part: &[u8]) -> Span {
+    match part {
+        [] => Span::new(0, 0),
+        part => Span::new(part.as_ptr().addr() - bytes.as_ptr().addr(), part.len()),
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+enum Length {
+    #[default]
+    None,
+    Some(u64),
+    Bad,
+}
+
+/// The fields of a head, and what they say about the message.
+#[derive(Default)]
+struct Found {
+    passed: Fields,
+    length: Length,
+    codings: usize,
+    has_other_coding: bool,
+    close: bool,
+    keep_alive: bool,
+    /// Names in Connection.
+    named: SmallVec<[Span; 2]>,
+}
+
+impl Found {
+    fn add(&mut self, bytes: &[u8], field: &httparse::Header<'_>) -> Result<(), Broken> {
+        let value = field.value;
+        match Meaning::of(field.name.as_bytes()) {
+            Meaning::ContentLength => {
+                for one in value.split(|&byte| byte == b',') {
+                    let length = octets::number(one.trim_ascii());
+                    self.length = match (self.length, length.filter(|it| *it <= LENGTH_MAX)) {
+                        (Length::None, Some(length)) => Length::Some(length),
+                        (Length::Some(before), Some(length)) if before == length => self.length,
+                        _ => Length::Bad,
+                    };
+                }
+            }
+            Meaning::TransferEncoding => {
+                self.codings += 1;
+                self.has_other_coding |= !value.eq_ignore_ascii_case(b"chunked");
+            }
+            Meaning::Connection => {
+                for one in value.split(|&byte| byte == b',') {
+                    let one = one.trim_ascii();
+                    if one.eq_ignore_ascii_case(b"keep-alive") {
+                        // Other bytes beside it are no reason to trust it.
+                        self.keep_alive |= value.is_ascii();
+                        continue;
+                    }
+                    self.close |= one.eq_ignore_ascii_case(b"close");
+                    if !one.is_empty() {
+                        self.named.push(span(bytes, one));
+                    }
+                }
+            }
+            Meaning::Upgrade | Meaning::Expect | Meaning::Trailer | Meaning::Hop => {}
+            Meaning::Passes
+            | Meaning::Host
+            | Meaning::Http2Settings
+            | Meaning::Close
+            | Meaning::LikeFraming => {
+                self.passed.push(Field {
+                    name: span(bytes, field.name.as_bytes()),
+                    value: span(bytes, value),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves out fields that Connection names. Host is none of those of one hop.
+fn leave_out_named(bytes: &[u8], found: &mut Found) {
+    let Found { passed, named, .. } = found;
+    passed.retain(|field| {
+        let name = field.name.of(bytes);
+        let is_named = named
+            .iter()
+            .any(|it| it.of(bytes).eq_ignore_ascii_case(name));
+        !is_named || name.eq_ignore_ascii_case(b"host")
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(head: &str, to_head: bool) -> Response {
+        match read(head.as_bytes(), to_head, 64) {
+            Ok(Some(response)) => response,
+            other => panic!("{head:?}: {other:?}"),
+        }
+    }
+
+    fn framing(fields: &str) -> Result<(Framing, bool), Broken> {
+        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let response = read(head.as_bytes(), false, 64)?.expect("it is whole");
+        Ok((response.framing, response.closes))
+    }
+
+    #[test]
+    fn how_a_body_ends() {
+        use Framing::{Chunked, Close, Length};
+        assert_eq!(framing(""), Ok((Close, true)));
+        assert_eq!(framing("Content-Length: 5\r\n"), Ok((Length(5), false)));
+        assert_eq!(framing("Content-Length: 5, 5\r\n"), Ok((Length(5), false)));
+        assert_eq!(
+            framing("Content-Length: 5\r\nContent-Length: 5\r\n"),
+            Ok((Length(5), false))
+        );
+        assert_eq!(
+            framing("Content-Length: 5\r\nConnection: x, Close\r\n"),
+            Ok((Length(5), true))
+        );
+        assert_eq!(
+            framing("Transfer-Encoding: chunked\r\n"),
+            Ok((Chunked, false))
+        );
+        assert_eq!(
+            framing("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+            Ok((Chunked, false))
+        );
+        for bad in [
+            "5, 6",
+            "",
+            "+5",
+            "five",
+            "5 5",
+            "18446744073709551614",
+            "99999999999999999999",
+        ] {
+            assert_eq!(
+                framing(&format!("Content-Length: {bad}\r\n")),
+                Err(Broken::Length),
+                "{bad}"
+            );
+        }
+        for bad in [
+            "cow",
+            "gzip, chunked",
+            "chunked, gzip",
+            "identity",
+            "chunked\r\nTransfer-Encoding: chunked",
+        ] {
+            assert_eq!(
+                framing(&format!("Transfer-Encoding: {bad}\r\n")),
+                Err(Broken::Coding),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_no_body() {
+        for (head, to_head, announced) in [
+            (
+                "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+                false,
+                Some(5),
+            ),
+            (
+                "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n",
+                false,
+                None,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+                true,
+                Some(5),
+            ),
+            ("HTTP/1.1 200 OK\r\n\r\n", true, None),
+            ("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", false, None),
+        ] {
+            let response = whole(head, to_head);
+            assert_eq!(response.framing, Framing::None, "{head}");
+            assert_eq!(response.announced, announced, "{head}");
+            assert!(!response.closes, "{head}");
+        }
+        let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n";
+        assert_eq!(read(switching, false, 64), Err(Broken::Switches));
+    }
+
+    #[test]
+    fn http_1_0_closes_unless_it_says_otherwise() {
+        assert!(whole("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", false).closes);
+        assert!(
+            !whole(
+                "HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: Keep-Alive\r\n\r\n",
+                false
+            )
+            .closes
+        );
+        let doubtful =
+            "HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: Keep-Alive, \u{e9}\r\n\r\n";
+        assert!(whole(doubtful, false).closes);
+        let coded = b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(read(coded, false, 64), Err(Broken::EarlyCoding));
+    }
+
+    #[test]
+    fn fields_of_one_hop_and_those_named_are_left_out() {
+        let head = "HTTP/1.1 200 Fine\r\nServer: a\r\nConnection: X-Hop, host\r\nx-hop: 1\r\nKeep-Alive: 5\r\nContent-Length: 0\r\nDate: b\r\nHost: h\r\n\r\n";
+        let response = whole(head, false);
+        let names: Vec<_> = response
+            .fields
+            .iter()
+            .map(|it| it.name.of(head.as_bytes()))
+            .collect();
+        assert_eq!(names, [&b"Server"[..], b"Date", b"Host"]);
+        assert_eq!(response.reason.of(head.as_bytes()), b"Fine");
+    }
+
+    #[test]
+    fn a_field_that_is_called_close_is_left_out_if_it_is_named() {
+        for (connection, left) in [("close", 0), ("x", 1)] {
+            let head = format!("HTTP/1.1 204 x\r\nClose: 1\r\nConnection: {connection}\r\n\r\n");
+            assert_eq!(whole(&head, false).fields.len(), left, "{connection}");
+        }
+    }
+
+    #[test]
+    fn a_status_has_a_class() {
+        for status in ["000", "099"] {
+            let head = format!("HTTP/1.1 {status} OK\r\nContent-Length: 0\r\n\r\n");
+            assert_eq!(
+                read(head.as_bytes(), false, 64),
+                Err(Broken::Malformed(httparse::Error::Status)),
+                "{status}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_head_has_bounds() {
+        let head = |fields: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(fields));
+        assert_eq!(whole(&head(64), false).fields.len(), 64);
+        for max in [64, 16] {
+            let many = read(head(max + 1).as_bytes(), false, max);
+            assert_eq!(
+                many,
+                Err(Broken::Malformed(httparse::Error::TooManyHeaders)),
+                "{max}"
+            );
+        }
+        let long = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
+        assert_eq!(read(long.as_bytes(), false, 64), Err(Broken::Large));
+    }
+}

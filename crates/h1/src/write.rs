@@ -1,0 +1,117 @@
+//! First lines, fields and framings, as they are sent.
+
+use crate::fields::Field;
+
+/// A field with this name and value.
+pub fn field(name: &[u8], value: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(name);
+    into.extend_from_slice(b": ");
+    into.extend_from_slice(value);
+    into.extend_from_slice(b"\r\n");
+}
+
+/// These fields of a head.
+pub fn fields<'a>(head: &[u8], fields: impl IntoIterator<Item = &'a Field>, into: &mut Vec<u8>) {
+    for each in fields {
+        field(each.name.of(head), each.value.of(head), into);
+    }
+}
+
+/// The first line of a request.
+pub fn request_line(method: &str, target: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(method.as_bytes());
+    into.push(b' ');
+    into.extend_from_slice(target);
+    into.extend_from_slice(b" HTTP/1.1\r\n");
+}
+
+/// The first line of a response; `status` has three digits.
+pub fn status_line(status: u16, reason: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(b"HTTP/1.1 ");
+    number(u64::from(status), into);
+    into.push(b' ');
+    into.extend_from_slice(reason);
+    into.extend_from_slice(b"\r\n");
+}
+
+/// The length of a body.
+pub fn content_length(length: u64, into: &mut Vec<u8>) {
+    into.extend_from_slice(b"content-length: ");
+    number(length, into);
+    into.extend_from_slice(b"\r\n");
+}
+
+/// The other framing.
+pub fn chunked(into: &mut Vec<u8>) {
+    into.extend_from_slice(b"transfer-encoding: chunked\r\n");
+}
+
+/// The line before the data of a chunk; CRLF follows them.
+pub fn chunk_size(size: usize, into: &mut Vec<u8>) {
+    let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
+    for at in (0..digits).rev() {
+        let digit = size >> (4 * at) & 15;
+        into.push(b"0123456789abcdef"[digit]);
+    }
+    into.extend_from_slice(b"\r\n");
+}
+
+/// The end of a chunked body.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// A number in decimal digits.
+pub fn number(number: u64, into: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    let mut left = number;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    into.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn numbers_are_written_as_everywhere() {
+        for number in [0, 1, 9, 10, 15, 16, 255, 256, 99_999, u64::MAX] {
+            assert_eq!(
+                written(|into| super::number(number, into)),
+                number.to_string()
+            );
+            let size = usize::try_from(number).expect("64 bits");
+            assert_eq!(
+                written(|into| chunk_size(size, into)),
+                format!("{size:x}\r\n")
+            );
+        }
+    }
+
+    #[test]
+    fn lines_are_written_as_the_standard_says() {
+        let lines = written(|into| {
+            request_line("GET", b"/a", into);
+            status_line(200, b"OK", into);
+            status_line(599, b"", into);
+            content_length(12, into);
+            chunked(into);
+            field(b"X", b"", into);
+        });
+        let expected = "GET /a HTTP/1.1\r\nHTTP/1.1 200 OK\r\nHTTP/1.1 599 \r\n\
+            content-length: 12\r\ntransfer-encoding: chunked\r\nX: \r\n";
+        assert_eq!(lines, expected);
+    }
+}
