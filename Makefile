@@ -10,8 +10,12 @@ run:
 	$(CARGO) build --profile quick -p tidegate -p tidegate-lab --no-default-features
 	target/quick/tidegate demo
 
+# The tests of HTTP run with each engine; these once more, with the one that is not the default.
+OF_HTTP := async_calls:: bad_input:: coalesce:: connecting:: dialect:: forwarding:: http_semantics:: leaving:: lifecycle:: messages:: pooled:: \
+  proxied:: streaming:: tls:: waiting_call:: faults::after_any_fault
 test: peers stores promtool faults-tools valgrind browser
 	$(CARGO) test --workspace --no-fail-fast
+	TIDEGATE_CLIENT__HTTP_ENGINE=fast $(CARGO) test -p tidegate --test it -- $(OF_HTTP)
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
 
@@ -160,13 +164,6 @@ corpus-peers: faults-tools
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; }
 	$(CARGO) test -p tidegate --test it http_corpus::peers::the_table -- --exact --ignored
 
-# Counts the instructions of a call, for tests/it/instructions.rs.
-valgrind:
-	@command -v valgrind >/dev/null || { \
-	  echo "installing valgrind"; \
-	  SUDO=$$(command -v sudo || true); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends valgrind >/dev/null; }
-
 # Random HTTP messages, with what hyper, httparse and http_desync_guardian say of them, on stable Rust. It goes on from
 # where the last run ended (tests/fuzz), for INPUTS=... or for MINUTES. TARGET=parser tries crates/h1; TARGET=engines tries
 # two engines of the real process. A finding fails, and prints the command that repeats it.
@@ -176,6 +173,13 @@ FUZZ_engines := -p tidegate --test it -- http_corpus::engines::the_long_run
 fuzz:
 	MINUTES=$(MINUTES) INPUTS=$(INPUTS) AGAIN=$(AGAIN) \
 	  $(CARGO) test --profile fuzzing $(FUZZ_$(TARGET)) --exact --ignored --nocapture
+
+# Counts the instructions of a call, for tests/it/instructions.rs.
+valgrind:
+	@command -v valgrind >/dev/null || { \
+	  echo "installing valgrind"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends valgrind >/dev/null; }
 
 # Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
 faults-tools:

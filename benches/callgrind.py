@@ -10,6 +10,7 @@ STAGES = [
     ('forward', r'tidegate::forward|tidegate_zvm::reply'),
     ('pipeline and record', r'tidegate::(pipeline|call)\b'),
     ('report: metrics, log, history', r'tidegate::(app|telemetry|series)|prometheus'),
+    ('h1: heads and chunks', r'tidegate_h1'),
     ('hyper, http, httparse', r'\b(hyper|http|httparse|http_body|http_body_util|hyper_util)::'),
     ('tokio', r'\b(tokio|tokio_util|mio)::'),
     ('memory: allocator, moves, sums', r'_rjem|jemalloc|tcache|malloc|sdallocx|memcpy|memmove|memset|memcmp|memchr'),

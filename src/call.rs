@@ -32,6 +32,7 @@ macro_rules! labels {
 
 pub mod claim;
 pub mod costs;
+mod head;
 pub mod identity;
 pub mod listener;
 pub mod pace;
@@ -53,7 +54,10 @@ use socket2::TcpKeepalive;
 use tidegate_callers::CallerId;
 use tidegate_limits::scheduler::Outcome;
 
+use crate::options::words;
+
 pub use self::claim::Claim;
+pub use self::head::{Head, Headers, ReplyHead, Twice};
 pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Record, Verdict};
@@ -62,8 +66,7 @@ pub(crate) use self::reply::Gathered;
 pub use self::reply::{
     Answer, BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
 };
-pub(crate) use self::request::compact_head;
-pub use self::request::{HttpCall, Message, Origin, Request, RequestBody, compact_headers};
+pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
 pub use self::trace::TraceId;
 pub use self::would::{Would, WouldEnd};
@@ -120,6 +123,21 @@ pub trait Serve: Clone + Send + Sync + 'static {
 
     /// Records a connection that was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
+
+    /// Counts a connection that was left to hyper, by the reason.
+    fn left_to_hyper(&self, _reason: &'static str) {}
+}
+
+words! {
+    /// What reads and writes HTTP.
+    #[derive(Default)]
+    pub enum HttpEngine {
+        /// hyper, for all messages.
+        #[default]
+        Hyper = "hyper",
+        /// Tidegate's own code for the usual form of a message, and hyper for the rest.
+        Fast = "fast",
+    }
 }
 
 /// The progress of a call, for the protocol that watches its client.

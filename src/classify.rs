@@ -289,7 +289,7 @@ impl Classifier {
 
     fn classify_http(&self, call: &HttpCall) -> Operation {
         // The limits of a path are those of the path that a backend reads.
-        let path = self.kind.path_as_read(call.head.uri.path());
+        let path = self.kind.path_as_read(call.head.path());
         let is_odd = matches!(path, Cow::Owned(_));
         let (routed, is_own) = match self.routed(&call.head.method, &path) {
             (Routed::Unlimited, _) if is_odd || hides_a_slash(&path) => (Routed::Other, false),

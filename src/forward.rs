@@ -12,12 +12,15 @@ mod connect;
 mod deadline;
 mod doorbell;
 mod exchange;
+mod fast;
 mod http;
+mod hyper_upstream;
 pub mod metrics;
 pub(crate) mod options;
 mod pool;
 mod stream;
 mod streamed;
+mod upstream;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +32,8 @@ use self::carry::Carry;
 pub use self::connect::{ConnectError, Resolve, Resolving};
 pub use self::options::{Address, Bounds};
 use crate::call::{
-    Destination, Generation, HttpCall, Message, Record, Refusal, Reply, RequestBody, Slot, Tunnel,
+    Destination, Generation, HttpCall, HttpEngine, Message, Record, Refusal, Reply, RequestBody,
+    Slot, Tunnel,
 };
 
 /// The settings of this stage.
@@ -127,6 +131,13 @@ impl Forward for Message {
                 }
                 Err(cause) => Err(Unsent::new(Self::Socket(call), slot, cause)),
             },
+            // A body that is still at its client is left to hyper.
+            Self::Http(call)
+                if backend.bounds.engine == HttpEngine::Fast
+                    && matches!(call.body, RequestBody::Whole(_)) =>
+            {
+                fast::send(backend, call, slot, record).await
+            }
             Self::Http(call) => http::send(backend, call, slot, record).await,
         }
     }

@@ -119,6 +119,10 @@ impl Serve for Pipeline {
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
         self.observer.rejected(identity, rejection);
     }
+
+    fn left_to_hyper(&self, reason: &'static str) {
+        self.observer.left_to_hyper(reason);
+    }
 }
 
 /// A client's part in a call that may be shared.

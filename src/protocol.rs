@@ -32,8 +32,10 @@ use tokio_util::sync::CancellationToken;
 pub use self::http::{answer, json};
 use self::io::Client;
 use self::trusted::TrustedProxies;
-use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};
-use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, duration, integer, size};
+use crate::call::{
+    BackendKind, Dialect, HttpEngine, Identity, Listener, Origin, Peer, Protocol, Serve,
+};
+use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, choice, duration, integer, size};
 use crate::options::options;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
@@ -85,6 +87,11 @@ options! {
         /// it bounds the bodies in a full queue. A call with a larger body asks for a slot when this
         /// much of it is here; the rest is streamed.
         buffer_bytes: usize = size(KIB..=16 * MIB).or(64 << 10);
+
+        /// What reads and writes HTTP: "hyper", or "fast", Tidegate's own code, which leaves every unusual
+        /// request to hyper. "fast" takes two thirds of the CPU, and becomes the default when it has been
+        /// tried for as long as docs/decisions/0026 asks.
+        http_engine: HttpEngine = choice().or(HttpEngine::Hyper);
 
         /// Most header fields of an HTTP request. A request with more is refused with 431. Each field
         /// takes 64 bytes while a head is read.

@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
-use tidegate::call::BackendKind;
 use tidegate::call::listener::ProxyProtocol;
+use tidegate::call::{BackendKind, HttpEngine};
 use tidegate::call::{
     Bind, Dialect, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal,
     Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
@@ -38,7 +38,7 @@ struct Stub;
 impl Serve for Stub {
     async fn serve<'a>(&'a self, request: Request, _: &'a Progress) -> Result<Reply, Refusal> {
         if let Message::Http(call) = request.message
-            && call.head.uri.path().len() % 2 == 0
+            && call.head.path().len() % 2 == 0
             && let RequestBody::Streamed { rest, .. } = call.body
         {
             // How a body ends is the client's business.
@@ -115,6 +115,8 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
             body_min_rate: 0,
             max_request_bytes: 4096,
             buffer_bytes: 1024,
+            // Odd requests reach hyper too.
+            http_engine: HttpEngine::Fast,
             max_request_fields: 128,
             trusted_proxies: TrustedProxies {
                 networks: [Network::single(address.ip())].into(),

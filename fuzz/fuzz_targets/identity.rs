@@ -6,8 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use http::header::{FORWARDED, HeaderMap, HeaderValue};
+use http::header::{FORWARDED, HeaderValue};
 use libfuzzer_sys::fuzz_target;
+use tidegate::call::Headers;
 use tidegate::protocol::certificate::common_name;
 use tidegate::protocol::forwarded;
 use tidegate::protocol::proxy_header::{V1_BYTES_MAX, V2_BYTES_MAX, parse};
@@ -57,7 +58,8 @@ fn forged(bytes: &[u8]) {
         let Ok(value) = HeaderValue::from_bytes(&line) else {
             return;
         };
-        let headers = HeaderMap::from_iter([(name, value)]);
+        let mut headers = Headers::default();
+        headers.append(&name, &value);
         assert_eq!(forwarded::read(&headers, &trusted).address, Some(CLIENT));
     }
 }

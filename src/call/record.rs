@@ -222,6 +222,9 @@ pub trait Observe: Send + Sync {
 
     /// A connection was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
+
+    /// A connection was left to hyper, for this reason.
+    fn left_to_hyper(&self, _reason: &'static str) {}
 }
 
 /// The facts of one call while it is under way. They are reported when it is dropped.

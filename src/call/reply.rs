@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::net::TcpStream;
 
-use super::Record;
+use super::{Record, ReplyHead};
 
 /// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
 /// one on HTTP gets the head too, or one that is made for it.
 pub struct Reply {
     /// The head of an HTTP backend's response; none from the socket backend.
-    pub head: Option<http::response::Parts>,
+    pub head: Option<Box<ReplyHead>>,
     /// The body. From the socket backend, one JSON object.
     pub body: ReplyBody,
 }
@@ -31,12 +31,12 @@ impl Reply {
     #[must_use]
     pub fn http(response: http::Response<ReplyBody>) -> Self {
         let (head, body) = response.into_parts();
-        Self::with_head(head, body)
+        Self::with_head(Box::new(head.into()), body)
     }
 
     /// The same in two parts.
     #[must_use]
-    pub fn with_head(head: http::response::Parts, body: ReplyBody) -> Self {
+    pub fn with_head(head: Box<ReplyHead>, body: ReplyBody) -> Self {
         let head = Some(head);
         Self { head, body }
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for Reply {
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The head of an HTTP response; none of the socket backend's object.
-    pub head: Option<http::response::Parts>,
+    pub head: Option<Box<ReplyHead>>,
     /// The body.
     pub body: Bytes,
 }
@@ -68,9 +68,8 @@ impl Answer {
     /// Its size.   bytes
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let headers = self.head.iter().flat_map(|head| &head.headers);
-        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
-        headers.sum::<usize>() + self.body.len()
+        let headers = self.head.as_ref().map_or(0, |head| head.headers.size());
+        headers + self.body.len()
     }
 
     /// The reply for one more client.

@@ -9,7 +9,7 @@ use tidegate_limits::Timestamp;
 
 use super::reply::{BodyError, ByteStream, PolledFrame, data_bytes};
 use super::sdk::ArrayCall;
-use super::{Dialect, Identity, Record};
+use super::{Dialect, Head, Identity, Record};
 
 /// The origin of a call.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Message {
 #[derive(Debug)]
 pub struct HttpCall {
     /// Method, target, headers.
-    pub head: http::request::Parts,
+    pub head: Head,
     /// The body.
     pub body: RequestBody,
     /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.
@@ -75,54 +75,18 @@ impl HttpCall {
     /// The size of its request: target, headers, and the present part of the body.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let headers = self.head.headers.iter();
-        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
-        let target = self.head.uri.path_and_query();
-        let target = target.map_or(0, |it| it.as_str().len());
         let (RequestBody::Whole(body) | RequestBody::Streamed { read: body, .. }) = &self.body;
-        target + headers.sum::<usize>() + body.len()
+        self.head.size() + body.len()
     }
 
-    /// Copies the parts that are still in the read buffer, so that a waiting call does not keep the
-    /// whole buffer.
+    /// Copies a body that is still in a read buffer, so that a waiting call does not keep the whole buffer.
     pub fn compact(&mut self) {
-        self.head.headers = compact_headers(&self.head.headers);
-        if let Ok(uri) = http::Uri::try_from(self.head.uri.to_string()) {
-            self.head.uri = uri;
-        }
-        self.head.extensions.clear();
         if let RequestBody::Whole(bytes) = &mut self.body
             && !bytes.is_unique()
         {
             *bytes = Bytes::copy_from_slice(bytes);
         }
     }
-}
-
-/// A copy of headers that shares no read buffer.
-#[must_use]
-pub fn compact_headers(headers: &http::HeaderMap) -> http::HeaderMap {
-    let mut compact = http::HeaderMap::with_capacity(headers.len());
-    for (name, value) in headers {
-        let name = http::HeaderName::from_bytes(name.as_str().as_bytes());
-        let mut copy = http::HeaderValue::from_bytes(value.as_bytes());
-        if let Ok(copy) = &mut copy {
-            copy.set_sensitive(value.is_sensitive());
-        }
-        // Both are valid, as parsed before.
-        if let (Ok(name), Ok(copy)) = (name, copy) {
-            compact.append(name, copy);
-        }
-    }
-    compact
-}
-
-/// A copy of a head that shares no read buffer.
-pub(crate) fn compact_head(head: &http::response::Parts) -> http::response::Parts {
-    let (mut compact, ()) = http::Response::new(()).into_parts();
-    compact.status = head.status;
-    compact.headers = compact_headers(&head.headers);
-    compact
 }
 
 /// A request body: held whole while the call waits, or streamed after admission.

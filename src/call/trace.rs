@@ -5,9 +5,9 @@
 use std::fmt::{self, Display};
 use std::num::{NonZeroU64, NonZeroU128};
 
-use http::{HeaderMap, HeaderName};
+use super::Headers;
 
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACEPARENT: &str = "traceparent";
 
 /// The id of a trace. It is never all zeros, which the standard forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,8 @@ impl TraceId {
     /// The trace id of a request with these headers. `None` if it has no `traceparent`, more than
     /// one, or one that is not well formed.
     #[must_use]
-    pub fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut all = headers.get_all(TRACEPARENT).iter();
-        match (all.next(), all.next()) {
-            (Some(only), None) => Self::parse(only.as_bytes()),
-            _ => None,
-        }
+    pub fn of(headers: &Headers) -> Option<Self> {
+        Self::parse(headers.only(TRACEPARENT).ok()??)
     }
 
     /// Reads the value of a `traceparent`: `00-<trace id>-<parent id>-<flags>`, in lower case. A

@@ -17,11 +17,11 @@
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt};
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 
 pub use super::options::{FromListener, HEADER};
 use crate::call::sdk::{Effort, Kind};
-use crate::call::{BackendKind, Role};
+use crate::call::{BackendKind, Headers, Role};
 
 /// The built-in class of calls that a user waits for.
 pub const USER: &str = "user";
@@ -62,7 +62,7 @@ pub(super) struct Clues<'a> {
     /// Its listener.
     pub(super) listener: &'a str,
     /// Its headers, on HTTP.
-    pub(super) headers: Option<&'a HeaderMap>,
+    pub(super) headers: Option<&'a Headers>,
     /// Whether its HTTP method changes something, for unknown functions.
     pub(super) is_write: bool,
 }
@@ -155,10 +155,9 @@ impl Classes {
 
     /// The class in the header. An unknown class, or two at once, are ignored: that is no reason to
     /// refuse a call.
-    fn said(&self, headers: &HeaderMap) -> Option<&Known> {
-        let mut values = headers.get_all(&self.header).iter();
-        let name = values.next()?.to_str().ok()?;
-        values.next().is_none().then(|| self.get(name.trim()))?
+    fn said(&self, headers: &Headers) -> Option<&Known> {
+        let name = headers.only(self.header.as_str()).ok()??;
+        self.get(str::from_utf8(name).ok()?.trim())
     }
 
     fn get(&self, name: &str) -> Option<&Known> {
@@ -223,13 +222,13 @@ mod tests {
         }
     }
 
-    fn headers(values: &[&str]) -> HeaderMap {
-        let name = || HeaderName::from_static(HEADER);
-        let values = values.iter().map(|value| {
+    fn headers(values: &[&str]) -> Headers {
+        let mut headers = Headers::default();
+        for value in values {
             let value = value.parse().expect("a header's value");
-            (name(), value)
-        });
-        values.collect()
+            headers.append(&HeaderName::from_static(HEADER), &value);
+        }
+        headers
     }
 
     /// `listener function`, followed by a header, if there is one, or by several.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 
 use super::key::Apart;
 use crate::call::sdk::reply::overall_rc;
-use crate::call::{Answer, Dialect, Refusal, Reply, ReplyBody, compact_head};
+use crate::call::{Answer, Dialect, Headers, Refusal, Reply, ReplyBody};
 
 /// How many clients may have a reply.
 #[derive(Debug)]
@@ -24,9 +24,12 @@ impl Given {
             Ok(reply) => reply,
             Err(refusal) => return Self::Shared(Err(refusal)),
         };
-        let is_for_all = |head: &http::response::Parts| is_for_all(&head.headers, apart);
         match body {
-            ReplyBody::Whole(body) if head.as_ref().is_none_or(is_for_all) => {
+            ReplyBody::Whole(body)
+                if head
+                    .as_ref()
+                    .is_none_or(|head| is_for_all(&head.headers, apart)) =>
+            {
                 let body = body.unwrap_or_default();
                 Self::Shared(Ok(Answer { head, body }))
             }
@@ -47,10 +50,10 @@ pub(super) fn reply_aged(answer: &Answer, age: Duration, dialect: Dialect) -> Re
         reply = Reply::http(response);
     }
     if let Some(head) = &mut reply.head {
-        let before = head.headers.get(header::AGE);
-        let before = before.and_then(|age| age.to_str().ok()?.parse::<u64>().ok());
+        let before = head.headers.get_all(header::AGE.as_str()).next();
+        let before = before.and_then(|age| str::from_utf8(age).ok()?.parse::<u64>().ok());
         let age = age.as_secs().saturating_add(before.unwrap_or(0));
-        head.headers.insert(header::AGE, HeaderValue::from(age));
+        head.headers.set(&header::AGE, &HeaderValue::from(age));
     }
     reply
 }
@@ -67,23 +70,23 @@ pub(super) fn is_good(answer: &Answer, code: Option<i64>) -> bool {
 /// A copy that shares no buffer with the received reply.
 pub(super) fn compact(answer: &Answer) -> Answer {
     Answer {
-        head: answer.head.as_ref().map(compact_head),
+        head: answer.head.clone(),
         body: Bytes::copy_from_slice(&answer.body),
     }
 }
 
 /// Whether a response is valid for all clients with the same request: it sets no cookie, and
 /// depends only on what distinguishes reads (RFC 9110, 12.5.5).
-fn is_for_all(headers: &HeaderMap, apart: &Apart) -> bool {
-    let varies_only_by_compared_headers = |value: &HeaderValue| {
-        value.to_str().is_ok_and(|names| {
+fn is_for_all(headers: &Headers, apart: &Apart) -> bool {
+    let varies_only_by_compared_headers = |value: &[u8]| {
+        str::from_utf8(value).is_ok_and(|names| {
             names.split(',').all(|name| {
                 HeaderName::from_bytes(name.trim().as_bytes()).is_ok_and(|name| apart.tells(&name))
             })
         })
     };
-    let mut varies = headers.get_all(header::VARY).iter();
-    !headers.contains_key(header::SET_COOKIE) && varies.all(varies_only_by_compared_headers)
+    let mut varies = headers.get_all(header::VARY.as_str());
+    !headers.contains(header::SET_COOKIE.as_str()) && varies.all(varies_only_by_compared_headers)
 }
 
 #[cfg(test)]
@@ -163,8 +166,8 @@ mod tests {
     fn an_answer_says_its_age_on_http_beside_the_age_it_had() {
         let age = |answer: Answer, dialect| {
             let head = reply_aged(&answer, Duration::from_millis(2900), dialect).head?;
-            let age = head.headers.get(header::AGE)?;
-            Some(age.to_str().expect("digits").to_owned())
+            let age = head.headers.get_all("age").next()?;
+            Some(str::from_utf8(age).expect("digits").to_owned())
         };
         let plain = shared(answered(good(200), "x"));
         assert_eq!(age(plain, Dialect::Http).as_deref(), Some("2"));

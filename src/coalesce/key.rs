@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use http::Method;
 use http::header::{self, HeaderName};
-use http::{HeaderMap, Method};
 
-use crate::call::{Destination, HttpCall, Message, RequestBody};
+use crate::call::{Destination, Headers, HttpCall, Message, RequestBody};
 
 /// Headers that an answer may depend on, besides method, target and body: the identity, the
 /// content wanted, and the form of the body.
@@ -142,22 +142,21 @@ impl Parts {
         let RequestBody::Whole(body) = &call.body else {
             return None;
         };
-        let is_there = |name| head.headers.contains_key(name);
+        let is_there = |name: &HeaderName| head.headers.contains(name.as_str());
         if !may_be_a_read || NEVER_SHARED.iter().any(is_there) {
             return None;
         }
         self.add(head.method.as_str().as_bytes());
-        let authority = head.uri.authority().map_or("", |it| it.as_str());
-        self.add(authority.as_bytes());
-        let target = head.uri.path_and_query().map_or("", |it| it.as_str());
-        self.add(target.as_bytes());
+        self.add(head.target().as_bytes());
         match apart {
             Apart::Known => self.add_headers(&head.headers, &TOLD_APART),
             Apart::AllBut(_) => {
                 // Sorted, because their order has no meaning.
-                let headers = head.headers.keys().filter(|name| apart.tells(name));
-                let mut names: Vec<_> = headers.cloned().collect();
+                let names = head.headers.iter();
+                let names = names.filter_map(|(name, _)| HeaderName::from_bytes(name).ok());
+                let mut names: Vec<_> = names.filter(|name| apart.tells(name)).collect();
                 names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+                names.dedup();
                 for name in &names {
                     self.add(name.as_str().as_bytes());
                 }
@@ -168,13 +167,12 @@ impl Parts {
         Some(())
     }
 
-    fn add_headers(&mut self, headers: &HeaderMap, names: &[HeaderName]) {
+    fn add_headers(&mut self, headers: &Headers, names: &[HeaderName]) {
         for name in names {
-            let values = headers.get_all(name);
-            self.0
-                .extend_from_slice(&values.iter().count().to_le_bytes());
-            for value in values {
-                self.add(value.as_bytes());
+            let values = || headers.get_all(name.as_str());
+            self.0.extend_from_slice(&values().count().to_le_bytes());
+            for value in values() {
+                self.add(value);
             }
         }
     }
@@ -192,7 +190,7 @@ mod tests {
             .expect("a request")
             .into_parts();
         Message::Http(Box::new(HttpCall {
-            head,
+            head: head.into(),
             body: RequestBody::Whole(body),
             array: None,
         }))

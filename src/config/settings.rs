@@ -48,7 +48,9 @@ pub(super) fn of(mut all: Sections) -> Config {
         tasks: all.tasks.settings(),
         callers: callers(all),
         admit: admit(all),
-        forward: all.backend.settings(&all.bounds, own),
+        forward: all
+            .backend
+            .settings(&all.bounds, own, all.client.http_engine.value),
         coordinate,
         quotas: quotas(all),
         admin: all.admin.settings(),

@@ -13,7 +13,8 @@ use tokio::net::TcpStream;
 use super::connect::{ConnectError, Connector, not_ours};
 use super::pool::Pool;
 use super::streamed::Readers;
-use super::{Address, Bounds, Resolve};
+use super::upstream::Upstream;
+use super::{Address, Bounds, Resolve, hyper_upstream};
 use crate::call::Generation;
 
 /// A backend, as calls use it.
@@ -21,7 +22,10 @@ use crate::call::Generation;
 pub(super) struct Backend {
     pub(super) generation: Generation,
     pub(super) bounds: Bounds,
-    pub(super) pool: Arc<Pool>,
+    /// The connections that hyper reads.
+    pub(super) hyper_pool: Arc<Pool<Box<hyper_upstream::Upstream>>>,
+    /// Those of the fast engine.
+    pub(super) pool: Arc<Pool<Upstream>>,
     connector: Arc<Connector>,
     /// Replies with slow clients.
     slow_readers: Arc<AtomicUsize>,
@@ -105,6 +109,7 @@ impl Backends {
                 generation,
                 bounds: bounds.clone(),
                 pool: Arc::default(),
+                hyper_pool: Arc::default(),
                 connector: Arc::new(Connector {
                     address: address.clone(),
                     resolve: Arc::clone(resolve),
@@ -118,6 +123,7 @@ impl Backends {
         drop(latest);
         if let Some(before) = before {
             before.pool.close();
+            before.hyper_pool.close();
         }
         generation
     }

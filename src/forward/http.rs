@@ -12,8 +12,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::header::{self, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
@@ -26,7 +26,7 @@ use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::doorbell::quietly;
 use super::exchange::{self, Exchanged};
-use super::pool::{SentBody, Upstream};
+use super::hyper_upstream::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
 use super::{Bounds, Unsent};
 use crate::call::{
@@ -42,8 +42,11 @@ pub(super) async fn send<S: Slot>(
     record: Arc<Record>,
 ) -> Exchanged<S> {
     let now = Instant::now();
-    let upstream = match backend.pool.take(now) {
-        Some(upstream) => upstream,
+    let upstream = match backend.hyper_pool.take(now) {
+        Some((upstream, idle_for)) => {
+            upstream.rearm(idle_for);
+            upstream
+        }
         None => match Box::pin(Upstream::open(backend.connect())).await {
             Ok(upstream) => upstream,
             Err(cause) => return Err(Unsent::new(Message::Http(call), slot, cause)),
@@ -65,8 +68,15 @@ async fn exchange<S: Slot>(
 ) -> Exchanged<S> {
     let is_head = call.head.method == Method::HEAD;
     let mut deadline = Deadline::new(&backend.bounds);
-    let request = outgoing_request(*call);
-    let weight = request.body().size_hint().exact().unwrap_or(0);
+    let request = match outgoing_request(*call) {
+        Ok(request) => request,
+        // hyper and the whitelist accept fewer heads than this.
+        Err(error) => {
+            let detail = format!("the request cannot be sent ({error})");
+            return Ok(Err(Refusal::new(Reason::BadRequest, detail)));
+        }
+    };
+    let weight = request.body().whole_length().unwrap_or(0);
     record.note(|facts| facts.bytes_in = weight);
     let sending = Sending {
         slot: &mut slot,
@@ -101,7 +111,10 @@ async fn exchange<S: Slot>(
         return Ok(match reply.read_whole(length.unwrap_or(0)).await {
             Ok(body) => {
                 reply.end(Outcome::Served);
-                Ok(Reply::with_head(head, ReplyBody::whole(body)))
+                Ok(Reply::with_head(
+                    Box::new(head.into()),
+                    ReplyBody::whole(body),
+                ))
             }
             Err(refusal) => {
                 reply.slot.finish(Outcome::Failed);
@@ -112,7 +125,10 @@ async fn exchange<S: Slot>(
     reply.slot.replied();
     let readers = reply.backend.readers();
     let body = Streamed::new(reply, readers);
-    Ok(Ok(Reply::with_head(head, ReplyBody::stream(body))))
+    Ok(Ok(Reply::with_head(
+        Box::new(head.into()),
+        ReplyBody::stream(body),
+    )))
 }
 
 /// Ends a call that has no response.
@@ -133,7 +149,7 @@ fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchan
         return Ok(Err(not_sent()));
     };
     let call = HttpCall {
-        head,
+        head: head.into(),
         body,
         array: None,
     };
@@ -264,7 +280,7 @@ async fn send_once<S: Slot>(
     let mut reopened = false;
     loop {
         request.body_mut().goes_over(&upstream.signals);
-        let whole = request.body().length;
+        let whole = request.body().whole_length();
         let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
         sending.has_left = false;
         let sent = loop {
@@ -401,8 +417,9 @@ impl<S: Slot> Source for RunningReply<S> {
     fn end(self, outcome: Outcome) {
         self.record.note(|facts| facts.bytes_out = self.read);
         self.slot.finish(outcome);
-        if outcome == Outcome::Served {
-            self.backend.pool.put(self.upstream, &self.backend.bounds);
+        let mut upstream = self.upstream;
+        if outcome == Outcome::Served && upstream.is_ready() {
+            self.backend.hyper_pool.put(upstream, &self.backend.bounds);
         }
     }
 
@@ -419,32 +436,12 @@ impl<S: Slot> Source for RunningReply<S> {
     }
 }
 
-/// The request as it is sent: one framing, no hop-by-hop header, the target in origin form.
-fn outgoing_request(call: HttpCall) -> Request<SentBody> {
-    let HttpCall { mut head, body, .. } = call;
-    strip_hop_by_hop(&mut head.headers);
-    // A streamed body uses the declared length. Without one it is chunked, which hyper writes. A
-    // request without a body has no framing header, unless the client sent one: some backends want
-    // the zero on a POST.
-    if let RequestBody::Whole(bytes) = &body {
-        let told = head.headers.get(header::CONTENT_LENGTH);
-        let length = HeaderValue::from(bytes.len());
-        if told.map_or(!bytes.is_empty(), |told| *told != length) {
-            head.headers.insert(header::CONTENT_LENGTH, length);
-        }
-    }
-    if let Some(authority) = head.uri.authority().cloned() {
-        // An absolute target overrides Host (RFC 9112, 3.2.2).
-        if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
-            head.headers.insert(header::HOST, host);
-        }
-        if let Some(path) = head.uri.path_and_query().cloned() {
-            head.uri = path.into();
-        }
-    }
-    head.version = Version::HTTP_11;
-    head.extensions.clear();
-    Request::from_parts(head, SentBody::new(body))
+/// The request as it is sent, with one framing. A streamed body uses the declared length; without one hyper
+/// writes chunks.
+fn outgoing_request(call: HttpCall) -> Result<Request<SentBody>, http::Error> {
+    let body = SentBody::new(call.body);
+    let length = body.size_hint().exact();
+    call.head.to_request(length, body)
 }
 
 /// Makes a request with a whole body of this length from the bytes that hyper wrote for it. hyper
@@ -470,9 +467,7 @@ fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
     Some(request)
 }
 
-/// Removes hop-by-hop headers from a reply, and leaves it one framing, as hyper has read it (RFC
-/// 9112, 6.3): chunks win over a length. The version is that of the proxy (RFC 9110, 6.2): in HTTP/1.0
-/// a client could not tell a reply that is cut from a whole one.
+/// Leaves a reply one framing, as hyper has read it (RFC 9112, 6.3): chunks win over a length.
 ///
 /// # Errors
 /// If it is something that was not asked for and so cannot be passed on: another protocol, or a
@@ -482,11 +477,6 @@ fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return cut("the backend switched to another protocol, which was not asked for");
     }
-    head.version = Version::HTTP_11;
-    // Most replies have neither. A coding also belongs to one hop.
-    if !head.headers.keys().any(is_hop_by_hop) {
-        return Ok(());
-    }
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
         if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
@@ -494,46 +484,7 @@ fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
         }
         head.headers.remove(header::CONTENT_LENGTH);
     }
-    strip_hop_by_hop(&mut head.headers);
     Ok(())
-}
-
-/// Hop-by-hop headers (RFC 9110, 7.6.1), and `Expect`, which is answered here.
-fn is_hop_by_hop(name: &HeaderName) -> bool {
-    matches!(
-        name.as_str(),
-        "connection"
-            | "expect"
-            | "keep-alive"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-    )
-}
-
-/// Removes hop-by-hop headers, also those that `Connection` names.
-fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // One look at each name is cheaper than a look-up for each possible one.
-    if !headers.keys().any(is_hop_by_hop) {
-        return;
-    }
-    let mut doomed: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        // The list of one hop never decides about framing and routing.
-        .filter(|name| *name != header::CONTENT_LENGTH && *name != header::HOST)
-        .collect();
-    doomed.extend(headers.keys().filter(|name| is_hop_by_hop(name)).cloned());
-    for name in doomed {
-        headers.remove(name);
-    }
 }
 
 fn cut_upload() -> Refusal {

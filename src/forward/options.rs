@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Settings;
+use crate::call::HttpEngine;
 use crate::call::listener::socket_path;
 use crate::options::kind::{
     DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, duration, flag, integer, is_plain, size, text,
@@ -67,6 +68,8 @@ options! {
     pub struct BoundsSection => Bounds + {
         /// Where this sidecar listens itself: such an address is no backend.
         own: Arc<[SocketAddr]>,
+        /// What reads and writes HTTP.
+        engine: HttpEngine,
         /// Idle HTTP connections kept.
         pool_max_idle: usize,
         /// Replies that may hold a slot for a slow client.
@@ -112,7 +115,12 @@ impl BackendSection {
     }
 
     /// The settings of the stage. `own` is where the sidecar listens itself.
-    pub(crate) fn settings(&self, bounds: &BoundsSection, own: Arc<[SocketAddr]>) -> Settings {
+    pub(crate) fn settings(
+        &self,
+        bounds: &BoundsSection,
+        own: Arc<[SocketAddr]>,
+        engine: HttpEngine,
+    ) -> Settings {
         let count = |setting: Option<u32>| setting.unwrap_or_default() as usize;
         Settings {
             socket: self.socket.value.clone(),
@@ -121,6 +129,7 @@ impl BackendSection {
             retry_reads: self.retry_reads.value,
             bounds: bounds.settings(
                 own,
+                engine,
                 count(self.pool_max_idle.value),
                 count(self.max_slow_readers.value),
             ),

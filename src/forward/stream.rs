@@ -20,6 +20,15 @@ pub(super) fn keep_alive(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_tcp_keepalive(&KEEPALIVE);
 }
 
+/// Sets a connection up for more than one call.
+pub(super) fn for_many(stream: TcpStream) -> TcpStream {
+    // Without this option a small body would wait for the ACK of the head. A socket that cannot be
+    // told so is only slower.
+    let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
+    stream
+}
+
 /// Closes without TIME_WAIT, which would hold one of our ports.
 pub(super) fn reset_when_closed(stream: &TcpStream) {
     // If the socket refuses, it is closed in the ordinary way.

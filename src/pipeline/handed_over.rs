@@ -314,7 +314,7 @@ enum Asked {
 
 /// The request about tasks, if it is one.
 fn asked(call: &HttpCall) -> Option<Asked> {
-    let rest = call.head.uri.path().strip_prefix(PATH)?;
+    let rest = call.head.path().strip_prefix(PATH)?;
     let method = &call.head.method;
     let is_get = *method == Method::GET || *method == Method::HEAD;
     Some(match rest {

@@ -6,10 +6,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::HeaderMap;
 use http::header::{FORWARDED, HeaderName};
 
 use super::trusted::TrustedProxies;
+use crate::call::Headers;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -25,18 +25,17 @@ pub struct Forwarded {
 /// Reads them. `Forwarded` wins where both say something; one that is malformed as far as
 /// it has to be read counts as absent.
 #[must_use]
-pub fn read(headers: &HeaderMap, trusted: &TrustedProxies) -> Forwarded {
+pub fn read(headers: &Headers, trusted: &TrustedProxies) -> Forwarded {
     let (mut address, mut malformed) = (None, false);
     for (name, read) in [
-        (FORWARDED, forwarded_for as fn(&[u8]) -> Option<IpAddr>),
-        (X_FORWARDED_FOR, address_of),
+        (&FORWARDED, forwarded_for as fn(&[u8]) -> Option<IpAddr>),
+        (&X_FORWARDED_FOR, address_of),
     ] {
         let mut found = None;
         let elements = headers
-            .get_all(name)
-            .iter()
+            .get_all(name.as_str())
             .rev()
-            .flat_map(|line| parts(line.as_bytes(), b','));
+            .flat_map(|line| parts(line, b','));
         for element in elements {
             found = read(element).map(|address| address.to_canonical());
             malformed |= found.is_none();
@@ -130,9 +129,9 @@ mod tests {
 
     #[track_caller]
     fn check(headers: &[(HeaderName, &[u8])], address: Option<&str>, malformed: bool) {
-        let mut map = HeaderMap::new();
+        let mut map = Headers::default();
         for (name, value) in headers {
-            map.append(name, HeaderValue::from_bytes(value).expect("a value"));
+            map.append(name, &HeaderValue::from_bytes(value).expect("a value"));
         }
         let expected = Forwarded {
             address: address.map(|address| address.parse().expect("an address")),

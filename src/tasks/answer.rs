@@ -1,11 +1,11 @@
 //! An answer that is kept until its client fetches it.
 
 use bytes::{Bytes, BytesMut};
-use http::{Response, header};
+use http::Response;
 use http_body_util::BodyExt;
 
 use super::{NotKept, Room};
-use crate::call::{Answer, BodyError, ByteStream, ReplyBody, compact_head};
+use crate::call::{Answer, BodyError, ByteStream, ReplyBody, ReplyHead};
 
 /// Why an answer cannot be kept.
 #[derive(Debug)]
@@ -27,11 +27,10 @@ pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Answer, 
         ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
         ReplyBody::Stream(body) => read_stream(body, room).await?,
     };
-    let mut head = compact_head(&head);
-    // Both are set anew for each fetch. The answer to a HEAD has a length and no body.
-    head.headers.remove(header::CONNECTION);
-    head.headers.remove(header::CONTENT_LENGTH);
-    let head = Some(head);
+    let mut head = ReplyHead::from(head);
+    // It is set anew for each fetch. The answer to a HEAD has a length and no body.
+    head.length = None;
+    let head = Some(Box::new(head));
     Ok(Answer { head, body })
 }
 

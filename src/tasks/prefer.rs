@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 
-const PREFER: HeaderName = HeaderName::from_static("prefer");
+use crate::call::Headers;
+
+static PREFER: HeaderName = HeaderName::from_static("prefer");
 
 /// The request of a client to hand a call over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +21,15 @@ impl Preference {
     ///
     /// A `wait` that is not a number of seconds is ignored.
     #[must_use]
-    pub fn take(headers: &mut HeaderMap) -> Option<Self> {
-        if !headers.contains_key(PREFER) {
+    pub fn take(headers: &mut Headers) -> Option<Self> {
+        if !headers.contains(PREFER.as_str()) {
             return None;
         }
         let mut is_async = false;
         let mut wait = None;
         let mut others = Vec::new();
-        for value in headers.get_all(PREFER) {
-            for preference in items(value.as_bytes()) {
+        for value in headers.get_all(PREFER.as_str()) {
+            for preference in items(value) {
                 let (name, value) = name_and_value(preference);
                 if name.eq_ignore_ascii_case(b"respond-async") {
                     is_async = true;
@@ -43,11 +45,11 @@ impl Preference {
             return None;
         }
         let others = HeaderValue::from_bytes(&others.join(&b", "[..]));
-        headers.remove(PREFER);
+        headers.remove(PREFER.as_str());
         if let Ok(others) = others
             && !others.is_empty()
         {
-            headers.insert(PREFER, others);
+            headers.append(&PREFER, &others);
         }
         Some(Self {
             wait: wait.flatten().unwrap_or_default(),
@@ -95,14 +97,18 @@ mod tests {
 
     /// The preference, in seconds to wait, and the header that the backend gets.
     fn check(values: &[&str], wait: Option<u64>, left: &[&str]) {
-        let mut headers = HeaderMap::new();
+        let mut headers = Headers::default();
         for value in values {
-            headers.append(PREFER, value.parse().expect("a value"));
+            headers.append(&PREFER, &value.parse().expect("a value"));
         }
         let wanted = Preference::take(&mut headers).map(|it| it.wait.as_secs());
         assert_eq!(wanted, wait, "{values:?}");
-        let cause: Vec<_> = headers.get_all(PREFER).iter().collect();
-        assert_eq!(cause, left, "{values:?}");
+        let cause: Vec<_> = headers.get_all(PREFER.as_str()).collect();
+        assert_eq!(
+            cause,
+            left.iter().map(|it| it.as_bytes()).collect::<Vec<_>>(),
+            "{values:?}"
+        );
     }
 
     #[test]

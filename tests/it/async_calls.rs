@@ -637,7 +637,7 @@ impl Paused {
         let request = call::Request {
             origin: self.origin(),
             message: Message::Http(Box::new(HttpCall {
-                head,
+                head: head.into(),
                 body: RequestBody::Whole(Bytes::new()),
                 array: None,
             })),
@@ -857,7 +857,7 @@ impl Serve for Sabotaged {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
         if let Message::Http(call) = &mut request.message
-            && call.head.uri.path() == "/panics"
+            && call.head.path() == "/panics"
         {
             call.body = RequestBody::Streamed {
                 read: bytes::Bytes::new(),

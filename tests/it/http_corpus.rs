@@ -32,10 +32,16 @@ struct Engine {
     config: &'static str,
 }
 
-const ENGINES: [Engine; 1] = [Engine {
-    name: "hyper",
-    config: "",
-}];
+const ENGINES: [Engine; 2] = [
+    Engine {
+        name: "hyper",
+        config: "client.http_engine = \"hyper\"",
+    },
+    Engine {
+        name: "fast",
+        config: "client.http_engine = \"fast\"",
+    },
+];
 
 /// Sidecars that work side by side. Each runs one case at a time, so what its backend sees belongs
 /// to that case.

@@ -526,3 +526,61 @@ async fn no_backend_for_a_call_is_said_with_501() {
         "{answer}"
     );
 }
+
+/// What each client sends with a GET and a POST, as recorded.
+const USUAL: [&str; 8] = [
+    // zvmconnector of nova, and python-requests.
+    "GET /guests HTTP/1.1\r\nHost: t\r\nUser-Agent: python-requests/2.31.0\r\nAccept-Encoding: gzip, deflate\r\nAccept: */*\r\nConnection: keep-alive\r\nX-Auth-Token: abc\r\nContent-Type: application/json\r\n\r\n",
+    "POST /guests HTTP/1.1\r\nHost: t\r\nUser-Agent: python-requests/2.31.0\r\nAccept-Encoding: gzip, deflate\r\nAccept: */*\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}",
+    // curl.
+    "GET /guests?a=b HTTP/1.1\r\nHost: t:80\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n",
+    "PUT /guests/A/action HTTP/1.1\r\nHost: t\r\nAuthorization: Basic bm92YTp4\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\nContent-Length: 2\r\nContent-Type: application/x-www-form-urlencoded\r\n\r\n{}",
+    // Go.
+    "GET /guests HTTP/1.1\r\nHost: t\r\nUser-Agent: Go-http-client/1.1\r\nAccept-Encoding: gzip\r\n\r\n",
+    "POST /guests HTTP/1.1\r\nHost: t\r\nUser-Agent: Go-http-client/1.1\r\nTransfer-Encoding: chunked\r\nAccept-Encoding: gzip\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    // Java: the first request of a connection offers HTTP/2.
+    "GET /guests HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nHost: t\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\nUpgrade: h2c\r\nUser-Agent: Java-http-client/17.0.8\r\n\r\n",
+    "POST /guests HTTP/1.1\r\nContent-Length: 2\r\nHost: t\r\nUser-Agent: Java-http-client/17.0.8\r\n\r\n{}",
+];
+
+/// Sends requests on one connection, each after the answer to the one before.
+async fn one_by_one(stack: &Stack, requests: &[&str]) {
+    let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+    for request in requests {
+        client
+            .write_all(request.as_bytes())
+            .await
+            .expect("it reads");
+        let answer = read_until(&mut client, "{\"overallRC\": 0}").await;
+        // An interim answer may come first.
+        assert!(answer.contains("HTTP/1.1 200"), "{request}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn requests_of_the_usual_clients_are_never_left_to_hyper() {
+    let backend = Recording::start().await;
+    let stack = backend.stack_with("http_engine = \"fast\"");
+    one_by_one(&stack, &USUAL).await;
+    for request in USUAL {
+        one_by_one(&stack, &[request]).await;
+    }
+    assert!(stack.seen.odd.lock().expect("not poisoned").is_empty());
+    assert!(!backend.text().contains("h2c"), "{}", backend.text());
+}
+
+#[tokio::test]
+async fn an_odd_request_and_all_behind_it_are_left_to_hyper_with_every_byte() {
+    let odd =
+        "POST /guests HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}";
+    let extended = "POST /guests HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n";
+    for (odd, reason) in [(odd, "expect"), (extended, "chunks")] {
+        let backend = Recording::start().await;
+        let stack = backend.stack_with("http_engine = \"fast\"");
+        one_by_one(&stack, &[USUAL[0], odd, USUAL[1]]).await;
+        let reasons = stack.seen.odd.lock().expect("not poisoned").clone();
+        assert_eq!(reasons, [reason]);
+        assert_eq!(backend.text().matches(" /guests ").count(), 3);
+        assert!(!backend.text().contains("a=b"), "{}", backend.text());
+    }
+}

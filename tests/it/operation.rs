@@ -47,7 +47,11 @@ fn http_message(method: &str, path: &str, body: &'static str) -> Message {
         .then(|| array::parse(body.trim().as_bytes(), 4096).ok())
         .flatten();
     let body = RequestBody::Whole(Bytes::from_static(body.as_bytes()));
-    Message::Http(Box::new(HttpCall { head, body, array }))
+    Message::Http(Box::new(HttpCall {
+        head: head.into(),
+        body,
+        array,
+    }))
 }
 
 fn array_message(function: &str, target: Option<&str>) -> Message {

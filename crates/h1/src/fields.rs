@@ -5,18 +5,18 @@ use smallvec::SmallVec;
 /// A part of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    at: u16,
-    length: u16,
+    at: u32,
+    length: u32,
 }
 
 impl Span {
     /// The bytes from `at` on.
     ///
     /// # Panics
-    /// If they end behind [`HEAD_BYTES_MAX`](crate::HEAD_BYTES_MAX).
+    /// If a number is larger than 32 bits. A head is smaller.
     #[must_use]
     pub fn new(at: usize, length: usize) -> Self {
-        let small = |number: usize| u16::try_from(number).expect("a head is no longer");
+        let small = |number: usize| u32::try_from(number).expect("a head is no longer");
         Self {
             at: small(at),
             length: small(length),
@@ -26,20 +26,19 @@ impl Span {
     /// The part of this head.
     #[must_use]
     pub fn of(self, head: &[u8]) -> &[u8] {
-        let at = usize::from(self.at);
-        &head[at..at + usize::from(self.length)]
+        &head[self.at()..self.end()]
     }
 
     /// Where it begins.
     #[must_use]
     pub fn at(self) -> usize {
-        usize::from(self.at)
+        self.at as usize
     }
 
     /// Where it ends.
     #[must_use]
     pub fn end(self) -> usize {
-        usize::from(self.at) + usize::from(self.length)
+        self.at as usize + self.length as usize
     }
 }
 
@@ -54,7 +53,7 @@ pub struct Field {
 
 /// The fields that a proxy passes on, in their order: not those that concern one hop, and not those of the
 /// framing.
-pub type Fields = SmallVec<[Field; 12]>;
+pub type Fields = SmallVec<[Field; 8]>;
 
 /// What a field means to a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

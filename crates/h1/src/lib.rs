@@ -18,8 +18,8 @@ pub mod write;
 
 pub use fields::{Field, Fields, Span, is_hop_by_hop};
 
-/// Most bytes of a head, so that a [`Span`] is small.   bytes
-pub const HEAD_BYTES_MAX: usize = u16::MAX as usize;
+/// Most bytes of a head.   bytes
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ pub struct Response {
     pub fields: Fields,
     /// How its body ends.
     pub framing: Framing,
-    /// The length that it announces, also if it has no body: that of an answer to HEAD.
+    /// The length that it announces, also of an answer to HEAD and of 304, which have no body.
     pub announced: Option<u64>,
     /// Whether the connection is of no use after it.
     pub closes: bool,
@@ -136,8 +136,9 @@ fn parse<'a>(
             .map_or(Span::new(0, 0), |it| span(bytes, it.as_bytes())),
         fields: found.passed,
         framing,
-        announced: match (found.codings, found.length) {
-            (0, Length::Some(length)) => Some(length),
+        announced: match (found.codings, found.length, status) {
+            (_, _, 100..=199 | 204) => None,
+            (0, Length::Some(length), _) => Some(length),
             _ => None,
         },
         closes: found.close || !keeps || framing == Framing::Close,
@@ -309,7 +310,7 @@ mod tests {
             (
                 "HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
                 false,
-                Some(5),
+                None,
             ),
             (
                 "HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n",

@@ -14,6 +14,7 @@ use tidegate_callers::{
     AutoRegister, Charge, Field, FieldSet, Identity, Label, Matches, NewCaller, Notes, Pattern,
     PatternText, Table, TableSettings,
 };
+use tidegate_h1::{request, response, write};
 use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
@@ -29,6 +30,13 @@ const CALL_MAX: usize = 64 * 1024;
 /// The answer of the stand-in backend.
 const REPLY: &[u8] =
     b"{\"overallRC\": 0, \"modID\": null, \"rc\": 0, \"rs\": 0, \"errmsg\": \"\", \"output\": \"ok\"}";
+/// A request as nova's client sends it, and an answer of Apache.
+const REQUEST: &[u8] = b"GET /guests/HRX00001/info HTTP/1.1\r\nHost: 10.0.0.1:8080\r\n\
+    User-Agent: python-requests/2.31.0\r\nAccept-Encoding: gzip, deflate\r\nAccept: */*\r\n\
+    Connection: keep-alive\r\nX-Auth-Token: 0123456789abcdef0123456789abcdef\r\n\r\n";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Thu, 26 Nov 2026 18:00:00 GMT\r\n\
+    Server: Apache/2.4.57\r\nContent-Length: 88\r\nKeep-Alive: timeout=5\r\n\
+    Connection: Keep-Alive\r\nContent-Type: application/json\r\n\r\n";
 /// Callers that are registered beside the one that calls.
 const CALLERS: u32 = 100;
 
@@ -41,6 +49,8 @@ fn main() {
     let mut now = Timestamp::ZERO;
     for _ in 0..turns {
         framer();
+        http_request();
+        http_response();
         call_array();
         route();
         body();
@@ -58,6 +68,30 @@ fn main() {
 fn framer() {
     let framed = Framer::new(CALL_MAX).push(black_box(CALL));
     assert!(matches!(black_box(framed), Framed::End(_)));
+}
+
+#[inline(never)]
+fn http_request() {
+    let bounds = request::Bounds {
+        fields: 128,
+        bytes: 64 * 1024,
+    };
+    let read = request::read(black_box(REQUEST), bounds);
+    let head = read.expect("it is usual").expect("it is whole");
+    let mut written = Vec::with_capacity(512);
+    write::request_line(head.method.name(), head.target.of(REQUEST), &mut written);
+    write::fields(REQUEST, &head.fields, &mut written);
+    black_box(written);
+}
+
+#[inline(never)]
+fn http_response() {
+    let read = response::read(black_box(RESPONSE), false, 256);
+    let head = read.expect("it is good").expect("it is whole");
+    let mut written = Vec::with_capacity(512);
+    write::status_line(head.status, head.reason.of(RESPONSE), &mut written);
+    write::fields(RESPONSE, &head.fields, &mut written);
+    black_box(written);
 }
 
 #[inline(never)]

@@ -7,13 +7,12 @@
 //! request handler refuses that request; the answer follows those to earlier requests. Bytes
 //! behind a bad head are discarded.
 
-mod plain;
-
 use std::mem::{self, MaybeUninit};
 
 use http::Uri;
 use httparse::{Error, Request, Status};
 use smallvec::SmallVec;
+use tidegate_h1::{Framing, octets, request};
 use tokio::io::ReadBuf;
 
 use crate::call::{Reason, Refusal};
@@ -44,7 +43,6 @@ pub(super) struct Heads {
     refused: Option<(u64, Refusal)>,
     /// A request of HTTP/1.0 that names no host has come.
     lacks_host: bool,
-    known: plain::Known,
 }
 
 /// What the next byte belongs to.
@@ -247,13 +245,11 @@ impl Heads {
     }
 
     /// The head at the front of these bytes, if it is whole.
-    fn head(&mut self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
-        // A connection with one request has no use for what is known.
-        let known = (self.passed > 0).then_some(&mut self.known);
-        if let Some(head) = plain::head(bytes, self.fields_max, known) {
-            return Ok(Some(head));
+    fn head(&self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
+        match usual_head(bytes, self.fields_max) {
+            Some(head) => Ok(Some(head)),
+            None => self.any_head(bytes),
         }
-        self.any_head(bytes)
     }
 
     /// The same for a head of any form.
@@ -296,6 +292,25 @@ fn too_large() -> Refusal {
     )
 }
 
+/// The head at the front of these bytes, if it is whole and of the usual form. The complete check returns the
+/// same for it, and takes longer.
+fn usual_head(bytes: &[u8], fields_max: usize) -> Option<Head> {
+    let bounds = request::Bounds {
+        fields: fields_max,
+        bytes: HEAD_BYTES,
+    };
+    let request = request::read(bytes, bounds).ok()??;
+    Some(Head {
+        length: request.length,
+        body: match request.framing {
+            Framing::Chunked => Part::Chunked(Chunk::Size(0)),
+            Framing::Length(body @ 1..) => Part::Body(body),
+            Framing::Length(0) | Framing::None | Framing::Close => Part::Head,
+        },
+        lacks_host: false,
+    })
+}
+
 /// Refuses a head of which a backend could think that the request ends elsewhere, or goes
 /// elsewhere, than hyper thinks (RFC 9112, 3.2, 6.3 and 11.2).
 fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str> {
@@ -308,19 +323,19 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => {
                 hosts += 1;
-                if !plain::is_host(field.value.trim_ascii()) {
+                if !octets::is_host(field.value.trim_ascii()) {
                     return Err("a Host that is no host");
                 }
             }
             14 if name.eq_ignore_ascii_case("content-length") => {
                 lengths += 1;
-                body = number(field.value).ok_or("a Content-Length that is no number")?;
+                body = octets::number(field.value).ok_or("a Content-Length that is no number")?;
             }
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                 codings += 1;
                 is_chunked &= field.value.eq_ignore_ascii_case(b"chunked");
             }
-            _ if plain::is_like_framing(name.as_bytes()) => {
+            _ if octets::is_like_framing(name.as_bytes()) => {
                 return Err("a name that can be taken for Content-Length or Transfer-Encoding");
             }
             _ => {}
@@ -362,7 +377,7 @@ fn check(request: &Request<'_, '_>, length: usize) -> Result<Head, &'static str>
 
 /// Whether a target names its host.
 fn check_target(method: &str, target: &str) -> Result<bool, &'static str> {
-    if plain::is_target(target.as_bytes()) {
+    if octets::is_target(target.as_bytes()) {
         return Ok(false);
     }
     if target == "*" && method != "OPTIONS" {
@@ -384,17 +399,6 @@ fn check_target(method: &str, target: &str) -> Result<bool, &'static str> {
         return Err("the request's target names a user, which is not passed on");
     }
     Ok(true)
-}
-
-/// A number as hyper reads it: digits and nothing else.
-fn number(value: &[u8]) -> Option<u64> {
-    if value.is_empty() {
-        return None;
-    }
-    value.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
 }
 
 impl BadHead {
@@ -496,6 +500,61 @@ impl Chunk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SAMPLES: [&str; 6] = [
+        "GET /guests/LINUX1/info HTTP/1.1\r\nHost: 127.0.0.1:80\r\nUser-Agent: x y/1\r\nAccept: */*\r\n\r\n",
+        "POST /a?b=%20c HTTP/1.1\r\nX-Auth_Token:abc\r\nContent-Length: 12\r\nHOST:a\r\nX: \r\n\r\n{}",
+        "PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\nContent-Type: a; b=\"\u{e9}\"\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+        "CONNECT / HTTP/1.1\r\nHost: a\r\n\r\n",
+    ];
+
+    /// Whether it is read here, as the complete check reads it.
+    fn is_read(head: &[u8], fields_max: usize) -> bool {
+        let Some(read) = usual_head(head, fields_max) else {
+            return false;
+        };
+        let complete = Heads::new(fields_max).any_head(head);
+        let Ok(Some(complete)) = complete else {
+            panic!(
+                "the complete check refuses {:?}",
+                String::from_utf8_lossy(head)
+            );
+        };
+        assert_eq!(read, complete, "{:?}", String::from_utf8_lossy(head));
+        true
+    }
+
+    #[test]
+    fn a_head_of_the_usual_form_is_read_in_one_pass() {
+        let read = SAMPLES.map(|head| is_read(head.as_bytes(), 4));
+        assert_eq!(read, [true, true, true, true, false, false]);
+        assert!(!is_read(SAMPLES[1].as_bytes(), 3));
+        for length in [HEAD_BYTES, HEAD_BYTES + 1] {
+            let fixed = "GET / HTTP/1.1\r\nHost: a\r\nX: \r\n\r\n";
+            let long = "x".repeat(length - fixed.len());
+            let head = fixed.replace("X: ", &format!("X: {long}"));
+            assert_eq!(is_read(head.as_bytes(), 4), length == HEAD_BYTES);
+        }
+    }
+
+    #[test]
+    fn whatever_byte_is_changed_added_or_lost_the_complete_check_agrees() {
+        let mut read = 0;
+        for sample in SAMPLES {
+            for at in 0..sample.len() {
+                let (before, behind) = sample.as_bytes().split_at(at);
+                is_read(before, 4);
+                is_read(&[before, &behind[1..]].concat(), 4);
+                for byte in 0..=u8::MAX {
+                    read += u32::from(is_read(&[before, &[byte], behind].concat(), 4));
+                    read += u32::from(is_read(&[before, &[byte], &behind[1..]].concat(), 4));
+                }
+            }
+        }
+        assert!(read > 10_000, "{read}");
+    }
 
     /// What hyper gets of bytes that come in pieces of one length, and what is refused.
     fn passed(bytes: &[u8], piece: usize) -> (Vec<u8>, Option<(u64, Refusal)>) {

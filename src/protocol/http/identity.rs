@@ -7,17 +7,16 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use http::header::{AUTHORIZATION, HeaderName, USER_AGENT};
-use http::{HeaderMap, HeaderValue};
+use http::header::{AUTHORIZATION, USER_AGENT};
 use tidegate_runtime::lock;
 
 use super::super::Settings;
 use super::super::forwarded;
 use super::super::trusted::TrustedProxies;
 use crate::call::identity::{self, Field, Fields, TEXT_BYTES_MAX, Unusable};
-use crate::call::{Identity, Listener, UserFrom};
+use crate::call::{Headers, Identity, Listener, Twice, UserFrom};
 
-const ORIGINATOR: HeaderName = HeaderName::from_static("originator");
+const ORIGINATOR: &str = "originator";
 
 /// Base64 (RFC 4648, section 4) without its padding, which is removed first. Extra bits after the
 /// last byte are ignored.
@@ -54,7 +53,7 @@ impl Identities {
     }
 
     /// The identity of a request.
-    pub(super) fn of(&self, headers: &HeaderMap) -> Arc<Identity> {
+    pub(super) fn of(&self, headers: &Headers) -> Arc<Identity> {
         let mut unusable = self.connection.unusable;
         let mut name;
         let user = match self.user_from {
@@ -66,9 +65,9 @@ impl Identities {
                 self.connection.user.as_deref().map(Cow::Borrowed)
             }
         };
-        let user_agent = header_text(headers, &USER_AGENT);
+        let user_agent = header_text(headers, USER_AGENT.as_str());
         let user_agent = usable(user_agent, Field::UserAgent, &mut unusable);
-        let originator = header_text(headers, &ORIGINATOR);
+        let originator = header_text(headers, ORIGINATOR);
         let originator = usable(originator, Field::Originator, &mut unusable);
         let said = Said {
             address: self.address(headers, &mut unusable),
@@ -84,7 +83,7 @@ impl Identities {
         Arc::clone(&last)
     }
 
-    fn address(&self, headers: &HeaderMap, unusable: &mut Fields) -> Option<IpAddr> {
+    fn address(&self, headers: &Headers, unusable: &mut Fields) -> Option<IpAddr> {
         let Some(proxies) = &self.proxies else {
             return self.connection.address;
         };
@@ -135,20 +134,13 @@ fn usable<T>(said: Result<Option<T>, Unusable>, field: Field, unusable: &mut Fie
 }
 
 /// The only value of a header. Of two it is unknown which is meant.
-fn only<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
-) -> Result<Option<&'a HeaderValue>, Unusable> {
-    let mut values = headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (value, None) => Ok(value),
-        (_, Some(_)) => Err(Unusable),
-    }
+fn only<'a>(headers: &'a Headers, name: &'a str) -> Result<Option<&'a [u8]>, Unusable> {
+    headers.only(name).map_err(|Twice| Unusable)
 }
 
-fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Unusable> {
+fn header_text<'a>(headers: &'a Headers, name: &'a str) -> Result<Option<&'a str>, Unusable> {
     match only(headers, name)? {
-        Some(value) => identity::text(value.as_bytes()),
+        Some(value) => identity::text(value),
         None => Ok(None),
     }
 }
@@ -156,13 +148,13 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&
 /// The user in `Authorization: Basic …` (RFC 7617), written into `name` if it fits. The password
 /// after the colon is not kept. Any other scheme names no user.
 fn basic_user<'a>(
-    headers: &HeaderMap,
+    headers: &Headers,
     name: &'a mut [u8; TEXT_BYTES_MAX],
 ) -> Result<Option<Cow<'a, str>>, Unusable> {
-    let Some(value) = only(headers, &AUTHORIZATION)? else {
+    let Some(value) = only(headers, AUTHORIZATION.as_str())? else {
         return Ok(None);
     };
-    let Some((scheme, credentials)) = value.as_bytes().split_at_checked("Basic ".len()) else {
+    let Some((scheme, credentials)) = value.split_at_checked("Basic ".len()) else {
         return Ok(None);
     };
     if !scheme.eq_ignore_ascii_case(b"Basic ") {
@@ -208,9 +200,9 @@ mod tests {
     #[test]
     fn the_user_of_basic_authentication_is_read_up_to_the_first_colon() {
         let check = |values: &[&str], user: Result<Option<&str>, Unusable>| {
-            let mut headers = HeaderMap::new();
+            let mut headers = Headers::default();
             for value in values {
-                headers.append(AUTHORIZATION, value.parse().expect("a value"));
+                headers.append(&AUTHORIZATION, &value.parse().expect("a value"));
             }
             let mut name = [0; TEXT_BYTES_MAX];
             let read = basic_user(&headers, &mut name);

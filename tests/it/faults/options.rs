@@ -252,6 +252,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "client_auth = \"required\"\nrequired = true",
     ),
     (
+        "client.http_engine",
+        "[client]\n",
+        "[client]\nhttp_engine = \"fast\"\n",
+    ),
+    (
         "client.max_request_fields",
         "[client]\n",
         "[client]\nmax_request_fields = 200\n",

@@ -116,7 +116,8 @@ fn request(seen: &Seen) -> Option<String> {
         .skip(1)
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim()))
-        .filter(|(name, _)| name != "connection")
+        // A request of HTTP/1.0 gets the address of its listener.
+        .filter(|(name, value)| name != "connection" && !value.starts_with("127.0.0.1:"))
         .collect();
     let is_alike = fields.iter().any(|it| guardian::is_alike(it.0.as_bytes()));
     if let Some(why) = ambiguous(seen).filter(|_| !is_alike) {

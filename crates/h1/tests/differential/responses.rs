@@ -189,7 +189,11 @@ fn hyper<'a>(
         reason: peer.reason.unwrap_or_default().as_bytes(),
         length,
         passed,
-        announced: coding.is_none().then(one_length).flatten(),
+        // A proxy passes none on with these (RFC 9110, 8.6).
+        announced: match status {
+            100..=199 | 204 => None,
+            _ => coding.is_none().then(one_length).flatten(),
+        },
     })
 }
 

@@ -1,0 +1,72 @@
+//! A connection to the HTTP backend, between two calls.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+use tidegate_runtime::Timer;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::pool::LOOK_AFTER;
+use super::stream::for_many;
+
+/// It carries one request at a time.
+pub(super) struct Upstream {
+    pub(super) stream: TcpStream,
+    /// Bounds the exchange under way. It is kept from one exchange to the next: to set a timer
+    /// costs more than one that occasionally fires early.
+    pub(super) timer: Timer,
+}
+
+impl Upstream {
+    /// On a new connection.
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream: for_many(stream),
+            timer: Timer::default(),
+        }
+    }
+
+    /// Whether nothing has come while it was idle: neither an end nor a reply that was not asked for.
+    pub(super) fn is_quiet(&self, idle_for: Duration) -> bool {
+        let look = || {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let (length, _) = rustix::net::recv(&self.stream, &mut [0; 1], flags)?;
+            Ok(length)
+        };
+        let looked = match idle_for >= LOOK_AFTER {
+            true => look(),
+            // Without news this makes no system call.
+            false => self.stream.try_io(Interest::READABLE, look),
+        };
+        matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use tokio::io::AsyncWrite;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_on_which_something_came_is_not_quiet() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let stream = TcpStream::connect(address).await.expect("it listens");
+        let (mut other, _) = listener.accept().await.expect("it connected");
+        let upstream = Upstream::new(stream);
+        assert!(upstream.is_quiet(Duration::ZERO));
+        assert!(upstream.is_quiet(LOOK_AFTER));
+        let written = std::future::poll_fn(|cx| Pin::new(&mut other).poll_write(cx, b"x")).await;
+        written.expect("it takes a byte");
+        upstream.stream.readable().await.expect("a byte came");
+        assert!(!upstream.is_quiet(Duration::ZERO));
+        assert!(!upstream.is_quiet(LOOK_AFTER));
+    }
+}

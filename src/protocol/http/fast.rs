@@ -1,0 +1,847 @@
+//! A connection whose requests have the usual form, without a library between its bytes and the pipeline.
+//!
+//! A request is read whole, head and body, before anything is done with it. So until then it can be left
+//! to hyper with every byte that came: if its head is odd, its body is larger than `buffer_bytes`, or a chunk has
+//! more than a size and data. hyper then keeps the connection.
+//!
+//! One timer serves all phases. It is set only for a wait. If it fires too early, because a later phase has
+//! begun, it is set again.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use http_body::Body as _;
+use tidegate_h1::chunks::{Chunks, Extras};
+use tidegate_h1::request::{self, Bounds, Odd};
+use tidegate_h1::{Framing, HeadEnd, write};
+use tidegate_limits::Timestamp;
+use tidegate_runtime::Timer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use super::super::io::{LINGER, Unread};
+use super::super::stream::Stream;
+use super::super::wire::OnEof;
+use super::super::{Conversation, Settings, Whence, dialect};
+use super::answer::{self, refused, status_of, tell_quota};
+use super::date;
+use super::identity::Identities;
+use super::received::{Received, cut_body, read_array, slow_body};
+use crate::call::{
+    self, ByteStream, Dialect, Head, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply,
+    ReplyBody, ReplyHead, RequestBody, Serve,
+};
+
+/// Most bytes of one read. Most requests are smaller.
+const READ_BYTES: usize = 8 * 1024;
+
+/// A body up to this size is written from the same buffer as its head: to copy it costs less than a list of
+/// two buffers.
+const ONE_BUFFER: usize = 2 * 1024;
+
+/// The end of a chunk.
+const BEHIND_CHUNK: &[u8] = b"\r\n";
+
+/// Serves the calls of a connection. Returns it if hyper has to go on.
+pub(super) async fn serve<S: Serve>(
+    received: Received,
+    whence: &Whence,
+    conversation: &Arc<Conversation<S>>,
+) -> Option<Received> {
+    let settings = &conversation.settings;
+    let mut stop = pin!(conversation.stop.cancelled());
+    let Received {
+        stream,
+        bytes,
+        came,
+    } = received;
+    let mut client = Client {
+        stream,
+        held: bytes,
+        end: None,
+        part: None,
+        came,
+        since: conversation.clock.instant(came),
+        timer: Timer::default(),
+        on_eof: OnEof::new(whence.listener.cancel_on_eof),
+        has_ended: false,
+        watches_stop: false,
+        looks: false,
+        settings,
+    };
+    let mut is_first = true;
+    let identities = Identities::new(
+        Arc::clone(&whence.origin.identity),
+        &whence.listener,
+        settings,
+    );
+    loop {
+        let got = poll_fn(|cx| client.poll_request(cx, conversation, stop.as_mut())).await;
+        let (mut call, closes) = match got {
+            Got::Request { call, closes } => (call, closes),
+            Got::Odd(reason) => {
+                conversation.serve.left_to_hyper(reason);
+                return Some(client.into_received());
+            }
+            Got::Refused(refusal) => {
+                let head = client.part.take().map(|part| part.head(&client.held));
+                let identity = match head {
+                    Some(head) => identities.of(&head.headers),
+                    None => Arc::clone(&whence.origin.identity),
+                };
+                let arrived = client.came;
+                let origin = Origin { arrived, identity };
+                client.held = Vec::new();
+                Box::pin(client.refuse(&conversation.serve, origin, refusal)).await;
+                return None;
+            }
+            Got::End => {
+                Box::pin(client.close()).await;
+                return None;
+            }
+            Got::Late => return None,
+        };
+        let origin = Origin {
+            arrived: client.came,
+            identity: identities.of(&call.head.headers),
+        };
+        if client.has_left_before(is_first) {
+            // Recorded as aborted, and never sent.
+            let progress = Progress::default();
+            let message = Message::Http(call);
+            let request = call::Request { origin, message };
+            drop(conversation.serve.serve(request, &progress));
+            return None;
+        }
+        is_first = false;
+        if let Err(refusal) = read_array(settings, &mut call) {
+            Box::pin(client.refuse(&conversation.serve, origin, refusal)).await;
+            return None;
+        }
+        // Boxed, so that an idle connection has no room for a call.
+        match Box::pin(client.call(call, closes, origin, conversation)).await {
+            Ok(After::Open) => {}
+            Ok(After::Closes) => {
+                Box::pin(client.close()).await;
+                return None;
+            }
+            // How a connection ends is the client's business; every call in it has its own record.
+            Err(Gone) => return None,
+        }
+    }
+}
+
+/// A client's connection.
+struct Client<'a> {
+    stream: Stream,
+    /// What came and was not read: pipelined requests, or part of one.
+    held: Vec<u8>,
+    /// Finds the end of a head at their front, once they were looked at.
+    end: Option<HeadEnd>,
+    /// The request at the front of `held`, whose body is not whole.
+    part: Option<Box<Part>>,
+    /// When the latest bytes came.
+    came: Timestamp,
+    /// When the phase began: idle, a head, a body.
+    since: Instant,
+    timer: Timer,
+    on_eof: OnEof,
+    /// The client sends no more.
+    has_ended: bool,
+    watches_stop: bool,
+    /// The kernel was asked for a last request.
+    looks: bool,
+    settings: &'a Settings,
+}
+
+/// A request whose head is here, and its body in part.
+struct Part {
+    request: request::Request,
+    /// When it began.
+    since: Option<Instant>,
+    needs: Needs,
+}
+
+/// What its body needs.
+#[derive(Clone, Copy)]
+enum Needs {
+    /// So many bytes of head and body.
+    Length(usize),
+    Chunks {
+        chunks: Chunks,
+        /// Read up to here.
+        at: usize,
+        /// Bytes of data so far.
+        data: usize,
+    },
+}
+
+/// What came of reading.
+enum Got {
+    Request {
+        call: Box<HttpCall>,
+        closes: bool,
+    },
+    /// hyper must go on, for this reason.
+    Odd(&'static str),
+    /// The request ends here, with an answer.
+    Refused(Refusal),
+    /// The client has ended, or the sidecar stops.
+    End,
+    /// The time is over.
+    Late,
+}
+
+/// What came of bytes.
+enum Taken {
+    Got(Got, usize),
+    Partial,
+}
+
+/// What becomes of a connection after a call.
+enum After {
+    Open,
+    Closes,
+}
+
+/// The client has left.
+struct Gone;
+
+impl Part {
+    fn head(self, held: &[u8]) -> Head {
+        let bytes = Bytes::copy_from_slice(&held[..self.request.length]);
+        Head::read(bytes, self.request)
+    }
+}
+
+impl Client<'_> {
+    fn into_received(self) -> Received {
+        Received {
+            stream: self.stream,
+            bytes: self.held,
+            came: self.came,
+        }
+    }
+
+    /// The next request, whole.
+    fn poll_request<S>(
+        &mut self,
+        cx: &mut Context<'_>,
+        conversation: &Conversation<S>,
+        mut stop: Pin<&mut WaitForCancellationFuture<'_>>,
+    ) -> Poll<Got> {
+        if !self.held.is_empty()
+            && self.part.is_none()
+            && let Some(got) = self.take_held()
+        {
+            return Poll::Ready(got);
+        }
+        loop {
+            if self.has_ended {
+                return Poll::Ready(self.ended());
+            }
+            let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
+            let mut chunk = ReadBuf::uninit(&mut chunk);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
+                Poll::Ready(Ok(())) if chunk.filled().is_empty() => {
+                    self.has_ended = true;
+                    continue;
+                }
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Got::Late),
+                Poll::Pending => match self.poll_over(cx, &conversation.stop, stop.as_mut()) {
+                    Poll::Ready(None) => return Poll::Ready(self.late()),
+                    // The kernel may have what the runtime does not know of yet.
+                    Poll::Ready(Some(Looks)) => {
+                        self.looks = true;
+                        self.stream.look();
+                        continue;
+                    }
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+            self.came = conversation.clock.now();
+            let bytes = chunk.filled();
+            if self.held.is_empty() {
+                match self.take(bytes) {
+                    Taken::Got(got, taken) => {
+                        self.held = bytes[taken..].to_vec();
+                        return Poll::Ready(got);
+                    }
+                    Taken::Partial => {
+                        self.hold(bytes);
+                        self.end.get_or_insert_default().is_in(bytes);
+                        self.begins();
+                    }
+                }
+            } else {
+                self.hold(bytes);
+                if let Some(got) = self.take_held() {
+                    return Poll::Ready(got);
+                }
+            }
+        }
+    }
+
+    /// A part of a request is here: its time begins.
+    fn begins(&mut self) {
+        self.since = Instant::now();
+        self.looks = false;
+    }
+
+    /// Keeps bytes of a request that is not whole.
+    fn hold(&mut self, bytes: &[u8]) {
+        if let Some(part) = &self.part
+            && let Needs::Length(length) = part.needs
+        {
+            let more = length.saturating_sub(self.held.len());
+            self.held.reserve_exact(more.max(bytes.len()));
+        }
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Reads the request at the front of what is held.
+    fn take_held(&mut self) -> Option<Got> {
+        let held = std::mem::take(&mut self.held);
+        if let Some(part) = self
+            .part
+            .take_if(|part| matches!(part.needs, Needs::Length(length) if length == held.len()))
+        {
+            self.end = None;
+            let head = Bytes::copy_from_slice(&held[..part.request.length]);
+            // It is exactly as large as its memory, so it is not copied.
+            let mut body = Bytes::from(held);
+            body.advance(part.request.length);
+            return Some(Got::request(part.request, head, body));
+        }
+        let taken = match self.part.is_some() || self.is_worth_a_look(&held) {
+            true => self.take(&held),
+            false => Taken::Partial,
+        };
+        match taken {
+            Taken::Got(got, taken) => {
+                self.end = None;
+                self.held = held;
+                if taken == self.held.len() {
+                    self.held = Vec::new();
+                } else {
+                    self.held.drain(..taken);
+                }
+                Some(got)
+            }
+            Taken::Partial => {
+                self.held = held;
+                None
+            }
+        }
+    }
+
+    /// Whether a head is whole, or was not looked at before: most odd ones show at once. Looks at each byte once,
+    /// so that a client that sends byte by byte does not cost a parse for each.
+    fn is_worth_a_look(&mut self, held: &[u8]) -> bool {
+        let is_first = self.end.is_none();
+        let is_whole = self.end.get_or_insert_default().is_in(held);
+        is_first || is_whole || held.len() > super::heads::HEAD_BYTES
+    }
+
+    /// Reads the request at the front of these bytes. Of one that is taken, it says how many bytes it has.
+    fn take(&mut self, bytes: &[u8]) -> Taken {
+        let part = match self.part.take() {
+            Some(part) => *part,
+            None => match self.begin(bytes) {
+                Ok(Some(part)) => part,
+                Ok(None) => return Taken::Partial,
+                Err(odd) => return Taken::Got(Got::Odd(odd), 0),
+            },
+        };
+        self.go_on(part, bytes)
+    }
+
+    /// Reads a head, and what its body needs.
+    fn begin(&self, bytes: &[u8]) -> Result<Option<Part>, &'static str> {
+        let bounds = Bounds {
+            fields: self.settings.max_request_fields,
+            bytes: super::heads::HEAD_BYTES,
+        };
+        let Some(request) = request::read(bytes, bounds).map_err(Odd::label)? else {
+            return Ok(None);
+        };
+        let needs = match request.framing {
+            Framing::Length(length) => match usize::try_from(length) {
+                Ok(length) if length <= self.settings.buffer_bytes => {
+                    Needs::Length(request.length + length)
+                }
+                _ => return Err(LARGE_BODY),
+            },
+            Framing::Chunked => Needs::Chunks {
+                chunks: Chunks::new(Extras::Refused),
+                at: request.length,
+                data: 0,
+            },
+            Framing::None | Framing::Close => Needs::Length(request.length),
+        };
+        Ok(Some(Part {
+            request,
+            since: None,
+            needs,
+        }))
+    }
+
+    /// Reads a body.
+    fn go_on(&mut self, mut part: Part, bytes: &[u8]) -> Taken {
+        match &mut part.needs {
+            Needs::Length(length) if bytes.len() >= *length => {
+                let length = *length;
+                let (head, body) = bytes[..length].split_at(part.request.length);
+                let head = Bytes::copy_from_slice(head);
+                let body = Bytes::copy_from_slice(body);
+                return Taken::Got(Got::request(part.request, head, body), length);
+            }
+            Needs::Length(_) => {}
+            Needs::Chunks { chunks, at, data } => {
+                while *at < bytes.len() && !chunks.has_ended() {
+                    let Ok(step) = chunks.step(&bytes[*at..]) else {
+                        return Taken::Got(Got::Odd(CHUNKS), 0);
+                    };
+                    *at += step.framing + step.data;
+                    *data += step.data;
+                }
+                if chunks.has_ended() {
+                    let length = *at;
+                    let body = data_of(&bytes[part.request.length..length], *data);
+                    let head = Bytes::copy_from_slice(&bytes[..part.request.length]);
+                    return Taken::Got(Got::request(part.request, head, body), length);
+                }
+                // A chunk of one byte has five bytes of framing.
+                let max = self.settings.buffer_bytes.saturating_mul(6);
+                if *data > self.settings.buffer_bytes || bytes.len() - part.request.length > max {
+                    return Taken::Got(Got::Odd(LARGE_BODY), 0);
+                }
+            }
+        }
+        part.since.get_or_insert_with(Instant::now);
+        self.part = Some(Box::new(part));
+        Taken::Partial
+    }
+
+    /// The client sends no more.
+    fn ended(&mut self) -> Got {
+        match self.part {
+            Some(_) => Got::Refused(cut_body()),
+            None => Got::End,
+        }
+    }
+
+    /// The time for the next bytes is over.
+    fn late(&mut self) -> Got {
+        match self.part {
+            Some(_) => Got::Refused(slow_body(self.settings.request_timeout)),
+            None if self.looks && self.held.is_empty() => Got::End,
+            None => Got::Late,
+        }
+    }
+
+    /// Ready when nothing more is waited for, or with a last look.
+    fn poll_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        token: &CancellationToken,
+        stop: Pin<&mut WaitForCancellationFuture<'_>>,
+    ) -> Poll<Option<Looks>> {
+        let due = match (&self.part, self.held.is_empty()) {
+            (Some(part), _) => {
+                let since = part.since.unwrap_or(self.since);
+                since + self.settings.request_timeout
+            }
+            (None, false) => self.since + self.settings.request_timeout,
+            (None, true) => self.since + self.settings.idle_timeout,
+        };
+        if self.held.is_empty() {
+            // Asked once, a token wakes this task by itself; after that its flag says enough.
+            let is_stopped = if self.watches_stop {
+                token.is_cancelled()
+            } else {
+                self.watches_stop = true;
+                stop.poll(cx).is_ready()
+            };
+            if is_stopped {
+                // An idle connection is closed only if the kernel has no request either.
+                return Poll::Ready((!self.looks).then_some(Looks));
+            }
+        }
+        ready!(self.timer.poll_until(due, cx));
+        Poll::Ready((!self.looks).then_some(Looks))
+    }
+
+    /// Whether the client's end was already here when the request was read. The first request of a connection is
+    /// always served, because a client may send it together with its end.
+    fn has_left_before(&self, is_first: bool) -> bool {
+        !is_first && self.on_eof == OnEof::Left && self.stream.has_ended()
+    }
+
+    /// One call: its request, its wait, its answer.
+    async fn call<S: Serve>(
+        &mut self,
+        call: Box<HttpCall>,
+        closes: bool,
+        origin: Origin,
+        conversation: &Conversation<S>,
+    ) -> Result<After, Gone> {
+        let to_head = call.head.method == http::Method::HEAD;
+        let progress = Progress::default();
+        let request = call::Request {
+            origin,
+            message: Message::Http(call),
+        };
+        let reply = {
+            let mut serving = pin!(conversation.serve.serve(request, &progress));
+            poll_fn(|cx| {
+                if let Poll::Ready(reply) = serving.as_mut().poll(cx) {
+                    return Poll::Ready(Some(reply));
+                }
+                // Dropping the call cancels it, if nothing was sent.
+                self.stream.poll_left(cx, self.on_eof).map(|()| None)
+            })
+            .await
+        };
+        let Some(reply) = reply else {
+            return Err(Gone);
+        };
+        let is_last = conversation.stop.is_cancelled() && self.held.is_empty();
+        let mut answer = Answer::of(reply, to_head);
+        answer.closes |= closes || is_last;
+        if let Some(quota) = progress.quota() {
+            let mut more = http::HeaderMap::new();
+            tell_quota(quota, &mut more);
+            answer.more(&more);
+        }
+        let record = progress.into_record();
+        let waited = record
+            .as_ref()
+            .and_then(|record| record.note(|facts| facts.waited().then_some(facts.id)));
+        if let Some(id) = waited {
+            answer.tell_call(id);
+        }
+        let closes = answer.closes;
+        let sent = self.send(answer).await;
+        // Now it is reported.
+        drop(record);
+        sent?;
+        self.since = Instant::now();
+        self.looks = false;
+        Ok(match closes {
+            true => After::Closes,
+            false => After::Open,
+        })
+    }
+
+    /// Answers a request that is no call, and closes: where its request ends is not known, or not worth
+    /// reading to.
+    async fn refuse<S: Serve>(&mut self, serve: &S, origin: Origin, mut refusal: Refusal) {
+        refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
+        let mut answer = Answer::of(Err(refusal), false);
+        answer.closes = true;
+        if self.send(answer).await.is_ok() {
+            self.close().await;
+        }
+    }
+
+    async fn send(&mut self, answer: Answer) -> Result<(), Gone> {
+        let (first, body) = answer.begin();
+        match body {
+            Rest::None => self.write(&first, &[]).await,
+            Rest::Whole(bytes) => self.write(&first, &bytes).await,
+            Rest::Counted(body) => self.stream_body(first, body, false).await,
+            Rest::Chunked(body) => self.stream_body(first, body, true).await,
+        }
+    }
+
+    /// Writes a body as it arrives. If it breaks off, so does the answer.
+    async fn stream_body(
+        &mut self,
+        first: Vec<u8>,
+        mut body: ByteStream,
+        chunked: bool,
+    ) -> Result<(), Gone> {
+        let mut first = first;
+        loop {
+            let frame = poll_fn(|cx| {
+                if let ready @ Poll::Ready(_) = Pin::new(&mut body).poll_frame(cx) {
+                    return ready;
+                }
+                // What is here goes out before the wait.
+                if !first.is_empty() {
+                    return Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::new()))));
+                }
+                self.stream
+                    .poll_reset(cx)
+                    .map(|()| Some(Err("the client has left".into())))
+            })
+            .await;
+            let Some(frame) = frame else { break };
+            let Ok(data) = frame.map_err(|_| Gone)?.into_data() else {
+                continue;
+            };
+            if chunked && !data.is_empty() {
+                write::chunk_size(data.len(), &mut first);
+                self.write(&first, &data).await?;
+                first.clear();
+                first.extend_from_slice(BEHIND_CHUNK);
+                if !body.is_end_stream() {
+                    continue;
+                }
+                break;
+            }
+            self.write(&first, &data).await?;
+            first.clear();
+        }
+        if chunked {
+            first.extend_from_slice(write::LAST_CHUNK);
+        }
+        self.write(&first, &[]).await
+    }
+
+    async fn write(&mut self, first: &[u8], second: &[u8]) -> Result<(), Gone> {
+        let mut written = 0;
+        let mut stalled_since = None;
+        poll_fn(|cx| {
+            while written < first.len() + second.len() {
+                match self.poll_write(first, second, written, cx) {
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Gone)),
+                    Poll::Ready(Ok(more)) => {
+                        written += more;
+                        stalled_since = None;
+                    }
+                    Poll::Pending => return self.poll_stalled(&mut stalled_since, cx),
+                }
+            }
+            if let Stream::Tls(_) = self.stream {
+                // Written bytes may still wait to be encrypted and sent.
+                return match Pin::new(&mut self.stream).poll_flush(cx) {
+                    Poll::Ready(flushed) => Poll::Ready(flushed.map_err(|_| Gone)),
+                    Poll::Pending => self.poll_stalled(&mut stalled_since, cx),
+                };
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    fn poll_write(
+        &mut self,
+        first: &[u8],
+        second: &[u8],
+        written: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.stream);
+        match first.get(written..) {
+            Some(first) if second.is_empty() => stream.poll_write(cx, first),
+            Some(first) if !first.is_empty() => {
+                stream.poll_write_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)])
+            }
+            _ => stream.poll_write(cx, &second[written - first.len()..]),
+        }
+    }
+
+    /// Ready when a write has made no progress for too long.
+    fn poll_stalled(
+        &mut self,
+        since: &mut Option<Instant>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Gone>> {
+        let since = *since.get_or_insert_with(Instant::now);
+        ready!(
+            self.timer
+                .poll_until(since + self.settings.write_timeout, cx)
+        );
+        Poll::Ready(Err(Gone))
+    }
+
+    /// Sends the end, then reads what the client still sends, within bounds. An immediate close
+    /// would reset the connection and destroy an answer on its way.
+    async fn close(&mut self) {
+        let until = Instant::now() + LINGER;
+        let mut unread = Unread::default();
+        let mut is_shut = false;
+        poll_fn(|cx| {
+            if !is_shut {
+                let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+                if shut.is_pending() {
+                    return self.timer.poll_until(until, cx);
+                }
+                is_shut = true;
+            }
+            match unread.poll_discard(cx, &mut self.stream) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => self.timer.poll_until(until, cx),
+            }
+        })
+        .await;
+    }
+}
+
+/// The kernel is asked once more.
+struct Looks;
+
+/// The body is larger than is held.
+pub(super) const LARGE_BODY: &str = "body";
+/// A chunk has an extension, or something is malformed.
+pub(super) const CHUNKS: &str = "chunks";
+
+impl Got {
+    fn request(request: request::Request, head: Bytes, body: Bytes) -> Self {
+        let closes = request.closes;
+        let call = Box::new(HttpCall {
+            head: Head::read(head, request),
+            body: RequestBody::Whole(body),
+            array: None,
+        });
+        Self::Request { call, closes }
+    }
+}
+
+/// The data of a chunked body that was read before.
+fn data_of(mut bytes: &[u8], length: usize) -> Bytes {
+    let mut data = Vec::with_capacity(length);
+    let mut chunks = Chunks::new(Extras::Refused);
+    while !bytes.is_empty() {
+        let Ok(step) = chunks.step(bytes) else { break };
+        data.extend_from_slice(&bytes[step.framing..step.framing + step.data]);
+        bytes = &bytes[step.framing + step.data..];
+    }
+    data.into()
+}
+
+/// An answer, up to its last byte.
+struct Answer {
+    head: Box<ReplyHead>,
+    body: ReplyBody,
+    /// Fields of our own, as lines.
+    more: Vec<u8>,
+    to_head: bool,
+    closes: bool,
+}
+
+/// A response of our own, in its parts.
+fn own(response: http::Response<ReplyBody>) -> (Box<ReplyHead>, ReplyBody) {
+    let (parts, body) = response.into_parts();
+    (Box::new(parts.into()), body)
+}
+
+/// What follows the first bytes of an answer.
+enum Rest {
+    None,
+    Whole(Bytes),
+    /// As many bytes as the head says.
+    Counted(ByteStream),
+    Chunked(ByteStream),
+}
+
+impl Answer {
+    fn of(reply: Result<Reply, Refusal>, to_head: bool) -> Self {
+        let mut closes = false;
+        let (head, body) = match reply {
+            Ok(Reply {
+                head: Some(head),
+                body,
+            }) => (head, body),
+            Ok(Reply { head: None, body }) => own(answer::json(status_of(&body), body)),
+            Err(refusal) => {
+                // The rest of the request was not read.
+                closes =
+                    refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow;
+                own(refused(&refusal))
+            }
+        };
+        Self {
+            head,
+            body,
+            more: Vec::new(),
+            to_head,
+            closes,
+        }
+    }
+
+    fn more(&mut self, headers: &http::HeaderMap) {
+        for (name, value) in headers {
+            self.head.headers.remove(name.as_str());
+            write::field(name.as_str().as_bytes(), value.as_bytes(), &mut self.more);
+        }
+    }
+
+    /// Adds the call's id, instead of one that the backend may have sent.
+    fn tell_call(&mut self, id: u64) {
+        let id = dialect::call_id(id);
+        self.head.headers.remove(answer::CALL.as_str());
+        write::field(
+            answer::CALL.as_str().as_bytes(),
+            id.as_bytes(),
+            &mut self.more,
+        );
+    }
+
+    /// The head with one framing, and a small body behind it.
+    fn begin(self) -> (Vec<u8>, Rest) {
+        let Self {
+            head,
+            body,
+            more,
+            to_head,
+            closes,
+        } = self;
+        let status = head.status.as_u16();
+        let has_no_body = matches!(status, 100..=199 | 204 | 304);
+        let mut first = Vec::with_capacity(head.headers.size() + more.len() + ONE_BUFFER / 4);
+        head.write(&mut first);
+        if !head.headers.contains("date") {
+            write::field(b"date", &date::now(), &mut first);
+        }
+        first.extend_from_slice(&more);
+        if closes {
+            write::field(b"connection", b"close", &mut first);
+        }
+        let rest = match body {
+            body if to_head || has_no_body => {
+                let whole = match &body {
+                    ReplyBody::Whole(Some(bytes)) if to_head => Some(bytes.len() as u64),
+                    ReplyBody::Whole(_) | ReplyBody::Stream(_) => None,
+                };
+                let length = head.length.filter(|_| to_head);
+                if let Some(length) = length.or(whole) {
+                    write::content_length(length, &mut first);
+                }
+                Rest::None
+            }
+            ReplyBody::Whole(bytes) => {
+                let bytes = bytes.unwrap_or_default();
+                write::content_length(bytes.len() as u64, &mut first);
+                Rest::Whole(bytes)
+            }
+            ReplyBody::Stream(body) => match body.size_hint().exact() {
+                Some(length) => {
+                    write::content_length(length, &mut first);
+                    Rest::Counted(body)
+                }
+                None => {
+                    write::chunked(&mut first);
+                    Rest::Chunked(body)
+                }
+            },
+        };
+        first.extend_from_slice(b"\r\n");
+        match rest {
+            Rest::Whole(bytes) if bytes.len() <= ONE_BUFFER => {
+                first.extend_from_slice(&bytes);
+                (first, Rest::None)
+            }
+            rest => (first, rest),
+        }
+    }
+}
