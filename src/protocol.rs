@@ -89,7 +89,7 @@ options! {
         buffer_bytes: usize = size(KIB..=16 * MIB).or(64 << 10);
 
         /// What reads and writes HTTP: "hyper", or "fast", Tidegate's own code, which leaves every unusual
-        /// request to hyper. "fast" takes two thirds of the CPU, and becomes the default when it has been
+        /// request to hyper. "fast" takes three quarters of the CPU, and becomes the default when it has been
         /// tried for as long as docs/decisions/0026 asks.
         http_engine: HttpEngine = choice().or(HttpEngine::Hyper);
 

@@ -602,7 +602,7 @@ struct RunningReply<S: Slot> {
 enum Left {
     /// Nothing.
     None,
-    /// So many bytes.
+    /// This number of bytes.
     Length(u64),
     Chunks(Chunks),
     /// All that comes.

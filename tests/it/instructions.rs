@@ -126,7 +126,7 @@ fn call(runtime: &Runtime, backend: &Running, protocol: Protocol) -> f64 {
     (counts[1] - counts[0]) as f64 / (CALLS[1] - CALLS[0]) as f64
 }
 
-/// Instructions of a process that serves so many calls, from its start to its end.
+/// Instructions of a process that serves this number of calls, from its start to its end.
 fn calls_of(runtime: &Runtime, backend: &Running, protocol: Protocol, calls: u64) -> u64 {
     let config = format!(
         r#"

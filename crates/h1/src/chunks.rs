@@ -45,9 +45,9 @@ enum State {
 /// What the front of some bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// So many bytes are framing,
+    /// The number of bytes of framing at the front.
     pub framing: usize,
-    /// so many behind them are data. 0 at the end, or if more bytes are needed.
+    /// The number of bytes of data behind them; 0 at the end, or if more bytes are needed.
     pub data: usize,
 }
 

@@ -171,7 +171,7 @@ struct Part {
 /// What its body needs.
 #[derive(Clone, Copy)]
 enum Needs {
-    /// So many bytes of head and body.
+    /// This number of bytes of head and body.
     Length(usize),
     Chunks {
         chunks: Chunks,
