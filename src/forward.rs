@@ -22,18 +22,21 @@ mod stream;
 mod streamed;
 mod upstream;
 
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_limits::scheduler::Outcome;
 
 use self::backend::{Backend, Backends};
-use self::carry::Carry;
+use self::carry::{Carry, Flagged};
 pub use self::connect::{ConnectError, Resolve, Resolving};
+use self::exchange::Exchanged;
 pub use self::options::{Address, Bounds};
 use crate::call::{
-    Destination, Generation, HttpCall, HttpEngine, Message, Record, Refusal, Reply, RequestBody,
-    Slot, Tunnel,
+    ArrayCall, Destination, Generation, HttpCall, HttpEngine, Message, Record, Refusal, Reply,
+    RequestBody, Slot, Tunnel,
 };
 
 /// The settings of this stage.
@@ -110,36 +113,65 @@ impl Forward for Message {
         }
     }
 
-    async fn send<S: Slot>(
+    fn send<S: Slot>(
         self,
         forwarder: &Forwarder,
         mut slot: S,
         record: Arc<Record>,
-    ) -> Result<Result<Reply, Refusal>, Unsent<Self, S>> {
-        let backend = match forwarder.pick(self.destination(), &mut slot) {
-            Ok(backend) => backend,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        match self {
-            Self::Socket(call) => match backend.connect_and_write(&call.bytes).await {
-                Ok((stream, written)) => {
-                    Carry::new(Arc::clone(&record), |committed| {
-                        committed.set(written > 0);
-                        exchange::array(stream, written, call, slot, record, backend, committed)
-                    })
-                    .await
+    ) -> impl Future<Output = Result<Result<Reply, Refusal>, Unsent<Self, S>>> + Send {
+        let sending = match forwarder.pick(self.destination(), &mut slot) {
+            Err(refusal) => Sending::boxed(ready(Ok(Err(refusal)))),
+            Ok(backend) => match self {
+                Self::Socket(call) => Sending::boxed(send_array(backend, call, slot, record)),
+                // A body that is still at its client is left to hyper.
+                Self::Http(call)
+                    if backend.bounds.engine == HttpEngine::Fast
+                        && matches!(call.body, RequestBody::Whole(_)) =>
+                {
+                    fast::send(backend, call, slot, record)
                 }
-                Err(cause) => Err(Unsent::new(Self::Socket(call), slot, cause)),
+                Self::Http(call) => Sending::boxed(http::send(backend, call, slot, record)),
             },
-            // A body that is still at its client is left to hyper.
-            Self::Http(call)
-                if backend.bounds.engine == HttpEngine::Fast
-                    && matches!(call.body, RequestBody::Whole(_)) =>
-            {
-                fast::send(backend, call, slot, record).await
+        };
+        // The future holds only a pointer to what is under way.
+        async move {
+            match sending {
+                Sending::Fast(exchange) => exchange.await,
+                Sending::Boxed(exchange) => exchange.await,
             }
-            Self::Http(call) => http::send(backend, call, slot, record).await,
         }
+    }
+}
+
+/// A message that is being sent.
+enum Sending<S: Slot> {
+    /// By the fast engine, on a connection that was idle.
+    Fast(Carry<Box<fast::Exchange<S>>>),
+    /// By any other.
+    Boxed(Pin<Box<dyn Future<Output = Exchanged<S>> + Send>>),
+}
+
+impl<S: Slot> Sending<S> {
+    fn boxed(exchange: impl Future<Output = Exchanged<S>> + Send + 'static) -> Self {
+        Self::Boxed(Box::pin(exchange))
+    }
+}
+
+async fn send_array<S: Slot>(
+    backend: Arc<Backend>,
+    call: ArrayCall,
+    slot: S,
+    record: Arc<Record>,
+) -> Exchanged<S> {
+    match backend.connect_and_write(&call.bytes).await {
+        Ok((stream, written)) => {
+            let exchange = Flagged::new(Arc::clone(&record), |committed| {
+                committed.set(written > 0);
+                exchange::array(stream, written, call, slot, record, backend, committed)
+            });
+            Carry::new(exchange).await
+        }
+        Err(cause) => Err(Unsent::new(Message::Socket(call), slot, cause)),
     }
 }
 
@@ -154,29 +186,33 @@ impl Forward for Connection {
         Destination::Tcp
     }
 
-    async fn send<S: Slot>(
+    fn send<S: Slot>(
         self,
         forwarder: &Forwarder,
         mut slot: S,
         record: Arc<Record>,
-    ) -> Result<Result<Tunnel, Refusal>, Unsent<Self, S>> {
-        let backend = match forwarder.pick(self.destination(), &mut slot) {
-            Ok(backend) => backend,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        match backend.connect().await {
-            Ok(stream) => {
-                stream::keep_alive(&stream);
-                slot.sent();
-                let slot = Box::new(Held(Some(slot)));
-                Ok(Ok(Tunnel {
-                    stream,
-                    slot,
-                    record,
-                }))
+    ) -> impl Future<Output = Result<Result<Tunnel, Refusal>, Unsent<Self, S>>> + Send {
+        let picked = forwarder.pick(self.destination(), &mut slot);
+        // Boxed, so that a waiting call does not pay for what connecting needs.
+        Box::pin(async move {
+            let backend = match picked {
+                Ok(backend) => backend,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            match backend.connect().await {
+                Ok(stream) => {
+                    stream::keep_alive(&stream);
+                    slot.sent();
+                    let slot = Box::new(Held(Some(slot)));
+                    Ok(Ok(Tunnel {
+                        stream,
+                        slot,
+                        record,
+                    }))
+                }
+                Err(cause) => Err(Unsent::new(self, slot, cause)),
             }
-            Err(cause) => Err(Unsent::new(self, slot, cause)),
-        }
+        })
     }
 }
 

@@ -390,8 +390,15 @@ impl Pipeline {
                 }
             };
             let reply = match admitted {
-                // Boxed, so that a waiting call does not pay for what a running one needs.
-                Ok(permit) => Box::pin(self.send(outgoing, permit, party, record)).await,
+                Ok(permit) => {
+                    party.admit();
+                    let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
+                    match sending.await {
+                        Ok(reply) => reply,
+                        // Rare. Boxed, so that no other call pays for it.
+                        Err(unsent) => Box::pin(self.try_again(unsent, party, record)).await,
+                    }
+                }
                 Err(refusal) => Err(refusal),
             };
             match (again, reply) {
@@ -452,28 +459,21 @@ impl Pipeline {
         }
     }
 
-    async fn send<P: Party, O: Forward>(
+    /// Waits for another turn, until the call is sent. No byte was written, so it may. No other call is ever sent
+    /// twice.
+    async fn try_again<P: Party, O: Forward>(
         &self,
-        mut outgoing: O,
-        mut permit: Permit,
+        mut unsent: Unsent<O, Permit>,
         party: &P,
         record: &Arc<Record>,
     ) -> Result<O::Answer, Refusal> {
         let mut back_off = OWN_FAULT_PAUSE;
         loop {
-            party.admit();
-            let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
-            let unsent = match sending.await {
-                Ok(reply) => return reply,
-                Err(unsent) => unsent,
-            };
-            // No byte was written, so the call may wait for another turn. No other call is ever
-            // sent twice.
             tracing::debug!(
                 error = &unsent.cause as &dyn std::error::Error,
                 "not sent, waits again"
             );
-            outgoing = unsent.outgoing;
+            let outgoing = unsent.outgoing;
             party.wait();
             let fault = unsent.cause.fault();
             if fault == Fault::Own {
@@ -483,7 +483,13 @@ impl Pipeline {
                 tokio::time::sleep(back_off.pause()).await;
             }
             let asked = self.gate.ask_again(unsent.slot, fault);
-            permit = admitted(asked, party).await?;
+            let permit = admitted(asked, party).await?;
+            party.admit();
+            let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
+            match sending.await {
+                Ok(reply) => return reply,
+                Err(again) => unsent = again,
+            }
         }
     }
 }

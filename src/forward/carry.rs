@@ -26,35 +26,75 @@ impl Flag {
 /// Set by an exchange at its first byte. From then on it must not be cancelled.
 pub(super) type Committed = Arc<Flag>;
 
-/// Runs an exchange in the caller's own task. Dropping it before the first byte cancels the
-/// exchange. Dropping it later moves the exchange to a task that brings it to its end.
-pub(super) struct Carry<T: Send + 'static> {
-    exchange: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+/// An exchange that can go on without its client.
+pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
+    /// Whether a byte has left.
+    fn is_committed(&self) -> bool;
+    /// What is known of its call.
+    fn record(&self) -> &Record;
+}
+
+/// An exchange that is an async function, and sets a flag.
+pub(super) struct Flagged<T> {
+    exchange: Pin<Box<dyn Future<Output = T> + Send>>,
     committed: Committed,
     record: Arc<Record>,
 }
 
-impl<T: Send + 'static> Carry<T> {
+impl<T> Flagged<T> {
     pub(super) fn new<F>(record: Arc<Record>, exchange: impl FnOnce(Committed) -> F) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
         let committed = Committed::default();
         Self {
-            exchange: Some(Box::pin(exchange(Arc::clone(&committed)))),
+            exchange: Box::pin(exchange(Arc::clone(&committed))),
             committed,
             record,
         }
     }
 }
 
-impl<T: Send + 'static> Future for Carry<T> {
+impl<T> Future for Flagged<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        self.exchange.as_mut().poll(cx)
+    }
+}
+
+impl<T: Send + 'static> Carried for Flagged<T> {
+    fn is_committed(&self) -> bool {
+        self.committed.get()
+    }
+
+    fn record(&self) -> &Record {
+        &self.record
+    }
+}
+
+/// Runs an exchange in the caller's own task. Dropping it before the first byte cancels the
+/// exchange. Dropping it later moves the exchange to a task that brings it to its end.
+pub(super) struct Carry<E: Carried> {
+    /// Until the end.
+    exchange: Option<E>,
+}
+
+impl<E: Carried> Carry<E> {
+    pub(super) fn new(exchange: E) -> Self {
+        Self {
+            exchange: Some(exchange),
+        }
+    }
+}
+
+impl<E: Carried> Future for Carry<E> {
+    type Output = E::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<E::Output> {
         let exchange = self.exchange.as_mut();
         let exchange = exchange.expect("an exchange is not polled after its end");
-        let done = exchange.as_mut().poll(cx);
+        let done = Pin::new(exchange).poll(cx);
         if done.is_ready() {
             self.exchange = None;
         }
@@ -62,12 +102,12 @@ impl<T: Send + 'static> Future for Carry<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Carry<T> {
+impl<E: Carried> Drop for Carry<E> {
     fn drop(&mut self) {
         if let Some(exchange) = self.exchange.take()
-            && self.committed.get()
+            && exchange.is_committed()
         {
-            self.record.note(|facts| facts.left = true);
+            exchange.record().note(|facts| facts.left = true);
             carry_on(async move {
                 drop(exchange.await);
             });

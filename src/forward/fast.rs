@@ -17,19 +17,20 @@ use tidegate_h1::chunks::{Chunks, Extras};
 use tidegate_h1::response::{self, Broken, Response};
 use tidegate_h1::{Framing, HeadEnd};
 use tidegate_limits::scheduler::Outcome;
+use tidegate_runtime::with_scratch;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
-use super::Unsent;
 use super::backend::Backend;
-use super::carry::{Carry, Committed};
+use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::exchange::{self, Exchanged};
 use super::streamed::{Source, Streamed};
 use super::upstream::Upstream;
+use super::{Sending, Unsent};
 use crate::call::{
     BodyError, HttpCall, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
     ReplyHead, RequestBody, Slot,
@@ -49,46 +50,37 @@ const BODY_BYTES: usize = 16 * 1024;
 const ONE_BUFFER: usize = 2 * 1024;
 
 /// Sends one request over an idle connection, or a new one.
-pub(super) async fn send<S: Slot>(
+pub(super) fn send<S: Slot>(
     backend: Arc<Backend>,
     call: Box<HttpCall>,
     slot: S,
     record: Arc<Record>,
-) -> Exchanged<S> {
+) -> Sending<S> {
     let pooled = backend.pool.take(Instant::now());
     let pooled = pooled.and_then(|(upstream, idle_for)| {
         // It is never replaced by another idle one, which may have ended too.
         upstream.is_quiet(idle_for).then_some(upstream)
     });
-    let (upstream, is_new) = match pooled {
-        Some(upstream) => (upstream, false),
-        None => match Box::pin(backend.connect()).await {
-            Ok(stream) => (Upstream::new(stream), true),
-            Err(cause) => return Err(Unsent::new(Message::Http(call), slot, cause)),
-        },
-    };
-    let sent = Arc::clone(&record);
-    Carry::new(sent, |committed| Exchange {
-        outgoing: Outgoing::new(&call),
-        to_head: call.head.method == http::Method::HEAD,
-        upstream: Some(upstream),
-        is_new,
-        opening: None,
-        deadline: Deadline::new(&backend.bounds),
-        held: Vec::new(),
-        end: HeadEnd::default(),
-        has_begun: false,
-        body: None,
-        held_back: Some(HeldBack { call, slot }),
-        record,
-        backend,
-        committed,
-    })
-    .await
+    match pooled {
+        Some(upstream) => {
+            let exchange = Exchange::new(upstream, false, backend, call, slot, record);
+            Sending::Fast(Carry::new(exchange))
+        }
+        None => Sending::boxed(async move {
+            match backend.connect().await {
+                Ok(stream) => {
+                    let upstream = Upstream::new(stream);
+                    let exchange = Exchange::new(upstream, true, backend, call, slot, record);
+                    Carry::new(exchange).await
+                }
+                Err(cause) => Err(Unsent::new(Message::Http(call), slot, cause)),
+            }
+        }),
+    }
 }
 
-/// One exchange. It is polled where it was made, because it is large.
-struct Exchange<S: Slot> {
+/// One exchange.
+pub(super) struct Exchange<S: Slot> {
     /// `None` while a new one is opened, and at the end.
     upstream: Option<Upstream>,
     /// The connection was opened for this call.
@@ -108,7 +100,6 @@ struct Exchange<S: Slot> {
     held_back: Option<HeldBack<S>>,
     record: Arc<Record>,
     backend: Arc<Backend>,
-    committed: Committed,
 }
 
 /// A connect under way.
@@ -130,8 +121,9 @@ struct WholeBody {
 
 /// A request on its way.
 struct Outgoing {
-    /// The head, and a small body.
+    /// The head, and a small body. Written when it is first sent, and kept if not all of it left at once.
     first: Vec<u8>,
+    first_length: usize,
     /// A larger body.
     second: Bytes,
     body_length: u64,
@@ -168,16 +160,13 @@ impl Outgoing {
         let RequestBody::Whole(body) = &call.body else {
             unreachable!("a body that is not here is left to hyper")
         };
-        let mut first = Vec::with_capacity(call.bytes() + 128);
-        call.head.write(body, &mut first);
-        let mut second = Bytes::new();
-        if body.len() <= ONE_BUFFER {
-            first.extend_from_slice(body);
-        } else {
-            second = body.clone();
-        }
+        let second = match body.len() {
+            0..=ONE_BUFFER => Bytes::new(),
+            _ => body.clone(),
+        };
         Self {
-            first,
+            first: Vec::new(),
+            first_length: 0,
             second,
             body_length: body.len() as u64,
             written: 0,
@@ -187,13 +176,42 @@ impl Outgoing {
 
     /// Whether all of it has left.
     fn is_sent(&self) -> bool {
-        self.written == self.first.len() + self.second.len()
+        self.first_length > 0 && self.written == self.first_length + self.second.len()
+    }
+
+    /// Writes the call's head, with the body if that is small, and sends it.
+    fn poll_begin(
+        &mut self,
+        call: &HttpCall,
+        stream: &mut TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first_length > 0 {
+            return self.poll_write(stream, cx);
+        }
+        with_scratch(|first| {
+            let RequestBody::Whole(body) = &call.body else {
+                unreachable!("a body that is not here is left to hyper")
+            };
+            call.head.write(body, first);
+            if self.second.is_empty() {
+                first.extend_from_slice(body);
+            }
+            self.first_length = first.len();
+            std::mem::swap(first, &mut self.first);
+            let written = self.poll_write(stream, cx);
+            std::mem::swap(first, &mut self.first);
+            if self.written < self.first_length {
+                self.first = first.clone();
+            }
+            written
+        })
     }
 
     fn poll_write(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_sent() {
             let stream = Pin::new(&mut *stream);
-            let behind = self.written.saturating_sub(self.first.len());
+            let behind = self.written.saturating_sub(self.first_length);
             let rest = &self.second[behind..];
             let written = match self.first.get(self.written..) {
                 Some(first) if rest.is_empty() => stream.poll_write(cx, first),
@@ -254,7 +272,42 @@ impl<S: Slot> Future for Exchange<S> {
     }
 }
 
+impl<S: Slot> Carried for Box<Exchange<S>> {
+    fn is_committed(&self) -> bool {
+        self.outgoing.written > 0
+    }
+
+    fn record(&self) -> &Record {
+        &self.record
+    }
+}
+
 impl<S: Slot> Exchange<S> {
+    fn new(
+        upstream: Upstream,
+        is_new: bool,
+        backend: Arc<Backend>,
+        call: Box<HttpCall>,
+        slot: S,
+        record: Arc<Record>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            outgoing: Outgoing::new(&call),
+            to_head: call.head.method == http::Method::HEAD,
+            upstream: Some(upstream),
+            is_new,
+            opening: None,
+            deadline: Deadline::new(&backend.bounds),
+            held: Vec::new(),
+            end: HeadEnd::default(),
+            has_begun: false,
+            body: None,
+            held_back: Some(HeldBack { call, slot }),
+            record,
+            backend,
+        })
+    }
+
     fn unsent(&mut self, cause: ConnectError) -> Unsent<Message, S> {
         let HeldBack { call, slot } = self.end();
         Unsent::new(Message::Http(call), slot, cause)
@@ -320,11 +373,9 @@ impl<S: Slot> Exchange<S> {
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Begun, Failure>> {
         if !self.outgoing.is_sent() && !self.outgoing.is_cut {
             let upstream = self.upstream.as_mut().expect("it is open");
-            let written = self.outgoing.poll_write(&mut upstream.stream, cx);
-            if self.outgoing.written > 0 {
-                self.committed.set(true);
-            }
-            match written {
+            let held_back = self.held_back.as_ref();
+            let call = &held_back.expect("it has not ended").call;
+            match self.outgoing.poll_begin(call, &mut upstream.stream, cx) {
                 Poll::Ready(Ok(())) => self.has_left(),
                 Poll::Ready(Err(error)) if self.outgoing.written == 0 => {
                     return Poll::Ready(Err(Failure::Nothing(error)));

@@ -21,7 +21,7 @@ use tidegate_limits::scheduler::Outcome;
 use tokio::time::Instant;
 
 use super::backend::Backend;
-use super::carry::{Carry, Committed};
+use super::carry::{Carry, Committed, Flagged};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::doorbell::quietly;
@@ -52,9 +52,9 @@ pub(super) async fn send<S: Slot>(
             Err(cause) => return Err(Unsent::new(Message::Http(call), slot, cause)),
         },
     };
-    Carry::new(Arc::clone(&record), |committed| {
+    Carry::new(Flagged::new(Arc::clone(&record), |committed| {
         exchange(backend, upstream, call, slot, record, committed)
-    })
+    }))
     .await
 }
 

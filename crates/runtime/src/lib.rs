@@ -32,6 +32,7 @@ pub mod metric;
 pub mod origin;
 #[cfg(feature = "page")]
 pub mod page;
+mod scratch;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
@@ -39,3 +40,4 @@ pub use back_off::BackOff;
 pub use clock::{Clock, Timer};
 pub use live::Live;
 pub use lock::lock;
+pub use scratch::with_scratch;

@@ -20,7 +20,7 @@ use tidegate_h1::chunks::{Chunks, Extras};
 use tidegate_h1::request::{self, Bounds, Odd};
 use tidegate_h1::{Framing, HeadEnd, write};
 use tidegate_limits::Timestamp;
-use tidegate_runtime::Timer;
+use tidegate_runtime::{Timer, with_scratch};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
@@ -553,12 +553,38 @@ impl Client<'_> {
     }
 
     async fn send(&mut self, answer: Answer) -> Result<(), Gone> {
-        let (first, body) = answer.begin();
+        let mut answer = Some(answer);
+        let (first, body) = poll_fn(|cx| {
+            let answer = answer.take().expect("it is sent once");
+            Poll::Ready(with_scratch(|first| {
+                let rest = answer.begin(first);
+                let written = match rest {
+                    Rest::None => self.write_at_once(first, cx),
+                    _ => 0,
+                };
+                (first[written..].to_vec(), rest)
+            }))
+        })
+        .await;
         match body {
-            Rest::None => self.write(&first, &[]).await,
-            Rest::Whole(bytes) => self.write(&first, &bytes).await,
-            Rest::Counted(body) => self.stream_body(first, body, false).await,
-            Rest::Chunked(body) => self.stream_body(first, body, true).await,
+            Rest::None if first.is_empty() => Ok(()),
+            // Boxed, so that no other call pays for it.
+            Rest::None => Box::pin(self.write(&first, &[])).await,
+            Rest::Whole(bytes) => Box::pin(self.write(&first, &bytes)).await,
+            Rest::Counted(body) => Box::pin(self.stream_body(first, body, false)).await,
+            Rest::Chunked(body) => Box::pin(self.stream_body(first, body, true)).await,
+        }
+    }
+
+    /// Writes what leaves without a wait. Any error shows again at the next write.
+    fn write_at_once(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> usize {
+        // Written bytes may still wait to be encrypted and sent.
+        if let Stream::Tls(_) = self.stream {
+            return 0;
+        }
+        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+            Poll::Ready(Ok(written)) => written,
+            Poll::Ready(Err(_)) | Poll::Pending => 0,
         }
     }
 
@@ -787,8 +813,8 @@ impl Answer {
         );
     }
 
-    /// The head with one framing, and a small body behind it.
-    fn begin(self) -> (Vec<u8>, Rest) {
+    /// Writes the head with one framing, and a small body behind it.
+    fn begin(self, first: &mut Vec<u8>) -> Rest {
         let Self {
             head,
             body,
@@ -798,14 +824,13 @@ impl Answer {
         } = self;
         let status = head.status.as_u16();
         let has_no_body = matches!(status, 100..=199 | 204 | 304);
-        let mut first = Vec::with_capacity(head.headers.size() + more.len() + ONE_BUFFER / 4);
-        head.write(&mut first);
+        head.write(first);
         if !head.headers.contains("date") {
-            write::field(b"date", &date::now(), &mut first);
+            write::field(b"date", &date::now(), first);
         }
         first.extend_from_slice(&more);
         if closes {
-            write::field(b"connection", b"close", &mut first);
+            write::field(b"connection", b"close", first);
         }
         let rest = match body {
             body if to_head || has_no_body => {
@@ -815,22 +840,22 @@ impl Answer {
                 };
                 let length = head.length.filter(|_| to_head);
                 if let Some(length) = length.or(whole) {
-                    write::content_length(length, &mut first);
+                    write::content_length(length, first);
                 }
                 Rest::None
             }
             ReplyBody::Whole(bytes) => {
                 let bytes = bytes.unwrap_or_default();
-                write::content_length(bytes.len() as u64, &mut first);
+                write::content_length(bytes.len() as u64, first);
                 Rest::Whole(bytes)
             }
             ReplyBody::Stream(body) => match body.size_hint().exact() {
                 Some(length) => {
-                    write::content_length(length, &mut first);
+                    write::content_length(length, first);
                     Rest::Counted(body)
                 }
                 None => {
-                    write::chunked(&mut first);
+                    write::chunked(first);
                     Rest::Chunked(body)
                 }
             },
@@ -839,9 +864,9 @@ impl Answer {
         match rest {
             Rest::Whole(bytes) if bytes.len() <= ONE_BUFFER => {
                 first.extend_from_slice(&bytes);
-                (first, Rest::None)
+                Rest::None
             }
-            rest => (first, rest),
+            rest => rest,
         }
     }
 }
