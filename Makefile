@@ -15,7 +15,7 @@ OF_HTTP := async_calls:: bad_input:: coalesce:: connecting:: dialect:: forwardin
   proxied:: streaming:: tls:: waiting_call:: faults::after_any_fault
 test: peers stores promtool faults-tools valgrind browser
 	$(CARGO) test --workspace --no-fail-fast
-	TIDEGATE_CLIENT__HTTP_ENGINE=fast $(CARGO) test -p tidegate --test it -- $(OF_HTTP)
+	TIDEGATE_CLIENT__HTTP_ENGINE=hyper $(CARGO) test -p tidegate --test it -- $(OF_HTTP)
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
 

@@ -54,7 +54,7 @@ def wait_for(port, child):
 
 
 # What is counted: the socket protocol, and HTTP with each engine.
-COLUMNS = ['socket', 'http', 'fast']
+COLUMNS = ['socket', 'http', 'hyper']
 
 
 def run(binary, protocol, calls, backends):
@@ -79,7 +79,7 @@ bind = "127.0.0.1:%d"
 [log]
 access = false
 %s
-''' % (listen, *backends, admin, '[client]\nhttp_engine = "fast"' if protocol == 'fast' else ''))
+''' % (listen, *backends, admin, '[client]\nhttp_engine = "hyper"' if protocol == 'hyper' else ''))
     profile = os.path.join(WORK, 'profile')
     child = subprocess.Popen(['valgrind', '--tool=callgrind', '--callgrind-out-file=' + profile, os.path.abspath(binary),
                               'serve', '--config', config], stdout=subprocess.DEVNULL,
@@ -136,14 +136,15 @@ def main():
     if older:
         rows.append(('all of ' + version_of(opts.against), total(older), '%.0f'))
     rows += [('allocations', count(ALLOCATES), '%.1f'), ('system calls', count(SYSTEM_CALLS), '%.1f')]
-    table = ['| | socket | HTTP | HTTP, http_engine = "fast" |', '|---|---|---|---|']
+    table = ['| | socket | HTTP | HTTP, http_engine = "hyper" |', '|---|---|---|---|']
     table += ['| %s | %s |' % (name, ' | '.join(form % of[it] if it in of else '' for it in COLUMNS)) for name, of, form in rows]
     text = '''%s
 ## Instructions of one call
 
 Counted by `make bench-instructions` (%s), %s, with callgrind: the difference between %d and %d calls, one connection at a
-time, no access log, one window that is not reached. HTTP keeps its connections; on the socket each call has two new ones. Only
-what the process itself runs, without the kernel.
+time, no access log, one window that is not reached. HTTP keeps its connections; on the socket each call has two new ones. The
+load asks for the same two things again and again, so the heads of its requests are known after the first calls. Only what the
+process itself runs, without the kernel.
 
 %s
 

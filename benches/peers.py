@@ -132,7 +132,7 @@ def relay(name, kind, listen, target, under=()):
 
 # Tidegate with another engine of HTTP, as a row beside the default: its name, and its line in a section of the config.
 # A binary that does not know the option has no such row.
-ENGINES = [('Tidegate, fast engine', {'client': 'http_engine = "fast"'})]
+ENGINES = [('Tidegate, hyper engine', {'client': 'http_engine = "hyper"'})]
 
 
 def configure(name, behind, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192):

@@ -132,11 +132,11 @@ words! {
     /// What reads and writes HTTP.
     #[derive(Default)]
     pub enum HttpEngine {
-        /// hyper, for all messages.
-        #[default]
-        Hyper = "hyper",
         /// Tidegate's own code for the usual form of a message, and hyper for the rest.
+        #[default]
         Fast = "fast",
+        /// hyper, for all messages.
+        Hyper = "hyper",
     }
 }
 

@@ -5,6 +5,7 @@
 //! meets the limits that every call meets.
 
 pub mod class;
+mod known;
 pub(crate) mod options;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};
+use self::known::Known;
 pub use self::options::Route;
 use crate::call::sdk::{Asks, Function, Kind, Path, Routed, hides_a_slash};
 use crate::call::{
@@ -183,6 +185,7 @@ pub struct Classifier {
     http: Destination,
     exempt: HashSet<Arc<str>>,
     classes: Classes,
+    known: Known,
 }
 
 /// A [`Route`] prepared for matching.
@@ -232,6 +235,7 @@ impl Classifier {
             http: if_there(settings.has_http, Destination::Http),
             exempt: settings.exempt.iter().cloned().collect(),
             classes: Classes::new(settings.kind, &settings.classes),
+            known: Known::default(),
         }
     }
 
@@ -247,7 +251,16 @@ impl Classifier {
                 self.in_class(operation, &request.origin, None)
             }
             Message::Http(call) => {
-                self.in_class(self.classify_http(call), &request.origin, Some(call))
+                let listener = &request.origin.identity.listener;
+                if let Some(operation) = self.known.find(&call.head, listener) {
+                    return operation;
+                }
+                let (operation, is_of_head) = self.classify_http(call);
+                let operation = self.in_class(operation, &request.origin, Some(call));
+                if is_of_head {
+                    self.known.keep(&call.head, listener, &operation);
+                }
+                operation
             }
         }
     }
@@ -287,7 +300,8 @@ impl Classifier {
         operation
     }
 
-    fn classify_http(&self, call: &HttpCall) -> Operation {
+    /// The operation, without its class, and whether it depends on the head alone.
+    fn classify_http(&self, call: &HttpCall) -> (Operation, bool) {
         // The limits of a path are those of the path that a backend reads.
         let path = self.kind.path_as_read(call.head.path());
         let is_odd = matches!(path, Cow::Owned(_));
@@ -297,6 +311,7 @@ impl Classifier {
         };
         let mut destination = self.http;
         let mut is_unread = false;
+        let is_of_head = call.array.is_none() && !matches!(routed, Routed::ReadBody(..));
         let (name, target) = match routed {
             Routed::Function(name, target) => (Some(Cow::Borrowed(name)), target),
             Routed::ReadBody(rule, target) => match (&call.array, &call.body) {
@@ -318,14 +333,15 @@ impl Classifier {
             Routed::Unlimited | Routed::Other => (None, None),
         };
         let operation = self.operation(name.as_deref(), destination);
-        Operation {
+        let operation = Operation {
             target: target.map(Box::from),
             limited: is_odd || operation.limited && routed != Routed::Unlimited,
             is_unread,
             is_odd: is_odd && self.odd_paths == OddPaths::Refuse,
             of_table: operation.of_table && !is_own,
             ..operation
-        }
+        };
+        (operation, is_of_head)
     }
 
     /// What a request's head asks for, and whether a route of the operator names the function.

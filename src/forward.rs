@@ -26,6 +26,7 @@ use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use tidegate_limits::scheduler::Outcome;
 
@@ -55,9 +56,13 @@ pub struct Settings {
 }
 
 /// What can be sent to a backend, and what the backend returns.
-pub trait Forward: Sized + Send {
+pub trait Forward: Sized + Send + Unpin + 'static {
     /// What its backend answers.
     type Answer: Send;
+    /// It, being sent.
+    type Sending<S: Slot>: Future<Output = Result<Result<Self::Answer, Refusal>, Unsent<Self, S>>>
+        + Send
+        + Unpin;
 
     /// Where it goes.
     fn destination(&self) -> Destination;
@@ -74,17 +79,14 @@ pub trait Forward: Sized + Send {
     ///
     /// # Errors
     /// [`Unsent`] if the backend could not be reached.
-    fn send<S: Slot>(
-        self,
-        forwarder: &Forwarder,
-        slot: S,
-        record: Arc<Record>,
-    ) -> impl Future<Output = Result<Result<Self::Answer, Refusal>, Unsent<Self, S>>> + Send;
+    fn send<S: Slot>(self, forwarder: &Forwarder, slot: S, record: Arc<Record>)
+    -> Self::Sending<S>;
 }
 
 /// A request is answered with one reply.
 impl Forward for Message {
     type Answer = Reply;
+    type Sending<S: Slot> = Sending<S>;
 
     fn destination(&self) -> Destination {
         match self {
@@ -98,7 +100,7 @@ impl Forward for Message {
             Self::Socket(call) => Some(Self::Socket(call.clone())),
             Self::Http(call) => match &call.body {
                 RequestBody::Whole(bytes) => Some(Self::Http(Box::new(HttpCall {
-                    head: call.head.clone(),
+                    head: Arc::clone(&call.head),
                     body: RequestBody::Whole(bytes.clone()),
                     array: call.array.clone(),
                 }))),
@@ -113,13 +115,8 @@ impl Forward for Message {
         }
     }
 
-    fn send<S: Slot>(
-        self,
-        forwarder: &Forwarder,
-        mut slot: S,
-        record: Arc<Record>,
-    ) -> impl Future<Output = Result<Result<Reply, Refusal>, Unsent<Self, S>>> + Send {
-        let sending = match forwarder.pick(self.destination(), &mut slot) {
+    fn send<S: Slot>(self, forwarder: &Forwarder, mut slot: S, record: Arc<Record>) -> Sending<S> {
+        match forwarder.pick(self.destination(), &mut slot) {
             Err(refusal) => Sending::boxed(ready(Ok(Err(refusal)))),
             Ok(backend) => match self {
                 Self::Socket(call) => Sending::boxed(send_array(backend, call, slot, record)),
@@ -132,19 +129,14 @@ impl Forward for Message {
                 }
                 Self::Http(call) => Sending::boxed(http::send(backend, call, slot, record)),
             },
-        };
-        // The future holds only a pointer to what is under way.
-        async move {
-            match sending {
-                Sending::Fast(exchange) => exchange.await,
-                Sending::Boxed(exchange) => exchange.await,
-            }
         }
     }
 }
 
-/// A message that is being sent.
-enum Sending<S: Slot> {
+/// A message that is being sent. It is only a pointer to what is under way.
+pub struct Sending<S: Slot>(Under<S>);
+
+enum Under<S: Slot> {
     /// By the fast engine, on a connection that was idle.
     Fast(Carry<Box<fast::Exchange<S>>>),
     /// By any other.
@@ -152,8 +144,23 @@ enum Sending<S: Slot> {
 }
 
 impl<S: Slot> Sending<S> {
+    fn fast(exchange: Box<fast::Exchange<S>>) -> Self {
+        Self(Under::Fast(Carry::new(exchange)))
+    }
+
     fn boxed(exchange: impl Future<Output = Exchanged<S>> + Send + 'static) -> Self {
-        Self::Boxed(Box::pin(exchange))
+        Self(Under::Boxed(Box::pin(exchange)))
+    }
+}
+
+impl<S: Slot> Future for Sending<S> {
+    type Output = Exchanged<S>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
+        match &mut self.0 {
+            Under::Fast(exchange) => Pin::new(exchange).poll(cx),
+            Under::Boxed(exchange) => exchange.as_mut().poll(cx),
+        }
     }
 }
 
@@ -181,6 +188,8 @@ pub struct Connection;
 
 impl Forward for Connection {
     type Answer = Tunnel;
+    type Sending<S: Slot> =
+        Pin<Box<dyn Future<Output = Result<Result<Tunnel, Refusal>, Unsent<Self, S>>> + Send>>;
 
     fn destination(&self) -> Destination {
         Destination::Tcp
@@ -191,7 +200,7 @@ impl Forward for Connection {
         forwarder: &Forwarder,
         mut slot: S,
         record: Arc<Record>,
-    ) -> impl Future<Output = Result<Result<Tunnel, Refusal>, Unsent<Self, S>>> + Send {
+    ) -> Self::Sending<S> {
         let picked = forwarder.pick(self.destination(), &mut slot);
         // Boxed, so that a waiting call does not pay for what connecting needs.
         Box::pin(async move {

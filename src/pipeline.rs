@@ -5,12 +5,14 @@
 //! task of their own.
 
 mod handed_over;
+mod run;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use self::run::{Party, Run};
 use tidegate_runtime::{BackOff, Clock, Live};
 
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
@@ -52,13 +54,59 @@ pub struct Pipeline {
 
 /// How a request is answered.
 enum Way<'a> {
-    /// By its own call.
+    /// By its own call, which has not asked yet.
     Alone(Ask, Message),
+    /// By its own call.
+    Runs(Run<'a, Progress, Message>),
     /// Rare: by a shared call, by handing it over, or about a task. Boxed, so that others do not
     /// pay for it.
     Boxed(Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>>),
     /// Without an answer.
     Refused(Refusal),
+    /// It was.
+    Ended,
+}
+
+/// A request, until it is answered. Written by hand, because an async function has room for the call and for all
+/// that it was made of, and 10,000 calls may wait.
+struct Served<'a> {
+    pipeline: &'a Pipeline,
+    way: Way<'a>,
+    progress: &'a Progress,
+    record: &'a Arc<Record>,
+}
+
+impl Future for Served<'_> {
+    type Output = Result<Reply, Refusal>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let reply = loop {
+            match &mut this.way {
+                Way::Runs(call) => break ready!(Pin::new(call).poll(cx)),
+                Way::Boxed(answer) => break ready!(answer.as_mut().poll(cx)),
+                Way::Alone(..) | Way::Refused(_) | Way::Ended => {}
+            }
+            match std::mem::replace(&mut this.way, Way::Ended) {
+                Way::Alone(ask, outgoing) => {
+                    let run = this.pipeline.run(ask, outgoing, this.progress, this.record);
+                    this.way = Way::Runs(run);
+                }
+                Way::Refused(refusal) => break Err(refusal),
+                _ => unreachable!("a request is not polled after its end"),
+            }
+        };
+        this.way = Way::Ended;
+        let record = this.record;
+        let reply = reply.map_err(|mut refusal| {
+            record.refuse(&refusal);
+            // That of this client, also if it shared the call of another one.
+            refusal.call = Some(record.id());
+            refusal
+        });
+        this.pipeline.tell_quota(this.progress, record);
+        Poll::Ready(reply)
+    }
 }
 
 impl Serve for Pipeline {
@@ -72,21 +120,11 @@ impl Serve for Pipeline {
             None => self.way(request, progress),
         };
         let record = progress.begins(record);
-        // The future holds only what a waiting call needs.
-        async move {
-            let reply = match way {
-                Way::Alone(ask, outgoing) => self.run(ask, outgoing, progress, record).await,
-                Way::Boxed(answer) => answer.await,
-                Way::Refused(refusal) => Err(refusal),
-            };
-            let reply = reply.map_err(|mut refusal| {
-                record.refuse(&refusal);
-                // That of this client, also if it shared the call of another one.
-                refusal.call = Some(record.id());
-                refusal
-            });
-            self.tell_quota(progress, record);
-            reply
+        Served {
+            pipeline: self,
+            way,
+            progress,
+            record,
         }
     }
 
@@ -137,30 +175,9 @@ enum Part {
     Alone(Ask, Message),
 }
 
-/// The clients of a call: one, or all that share it.
-trait Party: Sync {
-    /// The call is past the gate.
-    fn admit(&self);
-    /// The call is back in the queue.
-    fn wait(&self);
-    /// Waits for the call's turn.
-    fn turn(&self, waiting: Waiting) -> impl Future<Output = Result<Permit, Refusal>> + Send {
-        waiting
-    }
-}
-
-/// The client itself watches its connection.
-impl Party for Progress {
-    fn admit(&self) {
-        Self::admit(self);
-    }
-
-    fn wait(&self) {
-        Self::wait(self);
-    }
-}
-
 impl Party for SharedCall {
+    type Turn<'a> = Pin<Box<dyn Future<Output = Result<Permit, Refusal>> + Send + 'a>>;
+
     fn admit(&self) {
         Self::admit(self);
     }
@@ -169,28 +186,32 @@ impl Party for SharedCall {
         Self::wait(self);
     }
 
-    /// It waits until the last deadline, in the most urgent class, of its clients. Each of them is
-    /// refused at its own deadline.
-    async fn turn(&self, mut waiting: Waiting) -> Result<Permit, Refusal> {
-        loop {
-            let changed = self.changed();
-            // Without clients, the task that runs this drops it, unless one joins first.
-            let wanted = self.wanted();
-            if let Some(wanted) = wanted {
-                waiting.wait_as(wanted.last_deadline, wanted.class);
-            }
-            // The scheduler handles the last deadline, and asks once more at it.
-            let due = wanted
-                .filter(|wanted| wanted.first_deadline != wanted.last_deadline)
-                .and_then(|wanted| wanted.first_deadline);
-            tokio::select! {
-                biased;
-                told = &mut waiting => return told,
-                () = changed => {}
-                () = self.sleep_until(due) => {
-                    if let Some(refusal) = waiting.refusal_now() {
-                        self.refuse_overdue(&refusal);
-                    }
+    fn turn(&self, waiting: Waiting) -> Self::Turn<'_> {
+        Box::pin(turn_of_all(self, waiting))
+    }
+}
+
+/// It waits until the last deadline, in the most urgent class, of its clients. Each of them is
+/// refused at its own deadline.
+async fn turn_of_all(call: &SharedCall, mut waiting: Waiting) -> Result<Permit, Refusal> {
+    loop {
+        let changed = call.changed();
+        // Without clients, the task that runs this drops it, unless one joins first.
+        let wanted = call.wanted();
+        if let Some(wanted) = wanted {
+            waiting.wait_as(wanted.last_deadline, wanted.class);
+        }
+        // The scheduler handles the last deadline, and asks once more at it.
+        let due = wanted
+            .filter(|wanted| wanted.first_deadline != wanted.last_deadline)
+            .and_then(|wanted| wanted.first_deadline);
+        tokio::select! {
+            biased;
+            told = &mut waiting => return told,
+            () = changed => {}
+            () = call.sleep_until(due) => {
+                if let Some(refusal) = waiting.refusal_now() {
+                    call.refuse_overdue(&refusal);
                 }
             }
         }
@@ -370,44 +391,17 @@ impl Pipeline {
         call.end(reply);
     }
 
-    fn run<'a, P: Party, O: Forward + 'a>(
+    /// Asks the gate now. The rest happens as the future is polled.
+    fn run<'a, P: Party, O: Forward>(
         &'a self,
         ask: Ask,
-        mut outgoing: O,
+        outgoing: O,
         party: &'a P,
         record: &'a Arc<Record>,
-    ) -> impl Future<Output = Result<O::Answer, Refusal>> + Send + 'a {
+    ) -> Run<'a, P, O> {
         let again = self.again(&ask, &outgoing, record);
-        // Asked before the future is made. So the future holds either a waiting call or a running
-        // one, and never the request to the gate.
         let asked = self.gate.ask(ask, record);
-        async move {
-            let admitted = match asked {
-                Asked::Answered(admitted) => admitted,
-                Asked::Waits(turn) => {
-                    outgoing.compact();
-                    party.turn(turn).await
-                }
-            };
-            let reply = match admitted {
-                Ok(permit) => {
-                    party.admit();
-                    let sending = outgoing.send(&self.forwarder, permit, Arc::clone(record));
-                    match sending.await {
-                        Ok(reply) => reply,
-                        // Rare. Boxed, so that no other call pays for it.
-                        Err(unsent) => Box::pin(self.try_again(unsent, party, record)).await,
-                    }
-                }
-                Err(refusal) => Err(refusal),
-            };
-            match (again, reply) {
-                (Some(again), Err(refusal)) if refusal.reason == Reason::BackendClosed => {
-                    Box::pin(self.send_again(*again, refusal, party, record)).await
-                }
-                (_, reply) => reply,
-            }
-        }
+        Run::new(self, asked, outgoing, again, party, record)
     }
 
     /// What is sent once more if the backend closes without a reply: a read, if that is switched

@@ -88,10 +88,10 @@ options! {
         /// much of it is here; the rest is streamed.
         buffer_bytes: usize = size(KIB..=16 * MIB).or(64 << 10);
 
-        /// What reads and writes HTTP: "hyper", or "fast", Tidegate's own code, which leaves every unusual
-        /// request to hyper. "fast" takes three quarters of the CPU, and becomes the default when it has been
-        /// tried for as long as docs/decisions/0026 asks.
-        http_engine: HttpEngine = choice().or(HttpEngine::Hyper);
+        /// What reads and writes HTTP: "fast", Tidegate's own code, which leaves every unusual request to hyper,
+        /// or "hyper" for all of them. "fast" takes two thirds of the CPU. Set "hyper" if you suspect that "fast"
+        /// treats a message wrongly, and report it.
+        http_engine: HttpEngine = choice().or(HttpEngine::Fast);
 
         /// Most header fields of an HTTP request. A request with more is refused with 431. Each field
         /// takes 64 bytes while a head is read.

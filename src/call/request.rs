@@ -64,7 +64,7 @@ impl Message {
 #[derive(Debug)]
 pub struct HttpCall {
     /// Method, target, headers.
-    pub head: Head,
+    pub head: Arc<Head>,
     /// The body.
     pub body: RequestBody,
     /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.

@@ -190,7 +190,7 @@ mod tests {
             .expect("a request")
             .into_parts();
         Message::Http(Box::new(HttpCall {
-            head: head.into(),
+            head: Arc::new(head.into()),
             body: RequestBody::Whole(body),
             array: None,
         }))

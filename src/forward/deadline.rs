@@ -134,7 +134,7 @@ mod tests {
     fn bounds() -> Bounds {
         Bounds {
             own: [].into(),
-            engine: crate::call::HttpEngine::Hyper,
+            engine: crate::call::HttpEngine::default(),
             connect_timeout: SECOND,
             response_timeout: 60 * SECOND,
             max_reply_bytes: 0,

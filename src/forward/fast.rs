@@ -64,7 +64,7 @@ pub(super) fn send<S: Slot>(
     match pooled {
         Some(upstream) => {
             let exchange = Exchange::new(upstream, false, backend, call, slot, record);
-            Sending::Fast(Carry::new(exchange))
+            Sending::fast(exchange)
         }
         None => Sending::boxed(async move {
             match backend.connect().await {

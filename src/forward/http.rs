@@ -149,7 +149,7 @@ fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchan
         return Ok(Err(not_sent()));
     };
     let call = HttpCall {
-        head: head.into(),
+        head: Arc::new(head.into()),
         body,
         array: None,
     };

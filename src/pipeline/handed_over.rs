@@ -12,7 +12,7 @@ use tidegate_callers::CallerId;
 use tidegate_runtime::lock;
 
 use super::{Party, Pipeline, Way};
-use crate::admit::{Ask, Permit, Place, Waiting};
+use crate::admit::{Ask, Place, Waiting};
 use crate::call::{
     Answer, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody,
     Request, Verdict,
@@ -43,6 +43,8 @@ struct Absent {
 }
 
 impl Party for Absent {
+    type Turn<'a> = Waiting;
+
     fn admit(&self) {
         self.progress.admit();
     }
@@ -51,7 +53,7 @@ impl Party for Absent {
         self.progress.wait();
     }
 
-    fn turn(&self, waiting: Waiting) -> impl Future<Output = Result<Permit, Refusal>> + Send {
+    fn turn(&self, waiting: Waiting) -> Waiting {
         *lock(&self.place) = waiting.place();
         waiting
     }
@@ -89,7 +91,9 @@ impl Pipeline {
     /// The preference of a call to be handed over, if any. It is removed from the headers.
     pub(super) fn preference(&self, message: &mut Message) -> Option<Preference> {
         match message {
-            Message::Http(call) if self.tasks.is_on() => Preference::take(&mut call.head.headers),
+            Message::Http(call) if self.tasks.is_on() => {
+                Preference::take(&mut Arc::make_mut(&mut call.head).headers)
+            }
             Message::Http(_) | Message::Socket(_) => None,
         }
     }

@@ -15,6 +15,7 @@ mod date;
 mod fast;
 mod heads;
 mod identity;
+mod known;
 mod received;
 
 use std::sync::Arc;
@@ -25,28 +26,31 @@ use super::{Conversation, Whence};
 use crate::call::{HttpEngine, Serve};
 
 /// Serves the calls of one connection that has sent its first bytes.
-pub(super) async fn serve<S: Serve>(
+pub(super) fn serve<S: Serve>(
     client: super::io::Client,
     whence: Whence,
     conversation: Arc<Conversation<S>>,
     first: Vec<u8>,
-) {
-    let Ok(stream) = client.into_watched() else {
-        return;
-    };
-    // Without this the reply to a pipelined request would wait for the last one's ACK. A
-    // socket that cannot be told so is only slower.
-    let _ = stream.tcp().set_nodelay(true);
-    let received = Received {
-        stream,
-        bytes: first,
-        came: whence.origin.arrived,
-    };
-    let left = match conversation.settings.http_engine {
-        HttpEngine::Fast => Box::pin(fast::serve(received, &whence, &conversation)).await,
-        HttpEngine::Hyper => Some(received),
-    };
-    if let Some(received) = left {
-        Box::pin(by_hyper::serve(received, whence, conversation)).await;
+) -> impl Future<Output = ()> + Send {
+    let received = client.into_watched().ok().map(|stream| {
+        // Without this the reply to a pipelined request would wait for the last one's ACK. A
+        // socket that cannot be told so is only slower.
+        let _ = stream.tcp().set_nodelay(true);
+        // Boxed, because the future has room for what it begins with until its end.
+        Box::new(Received {
+            stream,
+            bytes: first,
+            came: whence.origin.arrived,
+        })
+    });
+    async move {
+        let Some(received) = received else { return };
+        let left = match conversation.settings.http_engine {
+            HttpEngine::Fast => fast::serve(*received, &whence, &conversation).await,
+            HttpEngine::Hyper => Some(*received),
+        };
+        if let Some(received) = left {
+            Box::pin(by_hyper::serve(received, whence, conversation)).await;
+        }
     }
 }

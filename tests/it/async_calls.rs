@@ -637,7 +637,7 @@ impl Paused {
         let request = call::Request {
             origin: self.origin(),
             message: Message::Http(Box::new(HttpCall {
-                head: head.into(),
+                head: Arc::new(head.into()),
                 body: RequestBody::Whole(Bytes::new()),
                 array: None,
             })),

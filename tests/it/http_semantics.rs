@@ -11,6 +11,7 @@ use tidegate_lab::backend::{Backend, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::sidecar::{Sidecar, field};
 use crate::support::{Scripted, Stack, json, read_all, read_until, sending};
 
 /// A backend that records every byte and answers each request it thinks is whole.
@@ -583,4 +584,62 @@ async fn an_odd_request_and_all_behind_it_are_left_to_hyper_with_every_byte() {
         assert_eq!(backend.text().matches(" /guests ").count(), 3);
         assert!(!backend.text().contains("a=b"), "{}", backend.text());
     }
+}
+
+/// A request that comes again is not read again. A reload reaches it all the same.
+#[tokio::test]
+async fn a_request_that_comes_again_meets_the_routes_and_the_bounds_of_a_reload() {
+    let backend = Recording::start().await;
+    let config = |function: &str, fields: u32| {
+        format!(
+            r#"
+            [[listen]]
+            name = "test"
+            bind = "127.0.0.1:0"
+            protocol = "http"
+            [client]
+            max_request_fields = {fields}
+            [backend]
+            kind = "http"
+            http = "http://{}"
+            [[route]]
+            method = "GET"
+            path = "/report"
+            function = "{function}"
+            [limits]
+            smapi_rate_limit_per_window = "total:1000"
+            [admin]
+            bind = "127.0.0.1:0"
+            "#,
+            backend.backend.addr
+        )
+    };
+    let fields = "X-Field: 1\r\n".repeat(20);
+    let request = format!("GET /report HTTP/1.1\r\nHost: t\r\n{fields}\r\n");
+    let sidecar = Sidecar::start(&config("first", 100)).await;
+    let addr = sidecar.listener("test").await;
+    let mut client = TcpStream::connect(addr).await.expect("it listens");
+    let mut asks = async |times: usize| {
+        for _ in 0..times {
+            let sent = client.write_all(request.as_bytes()).await;
+            sent.expect("it reads");
+            let answer = read_until(&mut client, "{\"overallRC\": 0}").await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+    };
+    asks(4).await;
+    sidecar.reload(&config("second", 100)).await;
+    asks(2).await;
+    sidecar.reload(&config("second", 16)).await;
+    let refused = crate::support::ask(addr, request).await;
+    assert!(refused.starts_with("HTTP/1.1 431"), "{refused}");
+    sidecar.signal("TERM");
+    let (status, lines) = sidecar.ended().await;
+    assert!(status.success());
+    let lines = lines.iter().filter(|line| line.contains("\"access\""));
+    let functions: Vec<_> = lines.map(|line| field(line, "function")).collect();
+    let expected = [
+        "first", "first", "first", "first", "second", "second", "none",
+    ];
+    assert_eq!(functions, expected);
 }

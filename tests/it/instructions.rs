@@ -134,8 +134,6 @@ fn calls_of(runtime: &Runtime, backend: &Running, protocol: Protocol, calls: u64
         name = "test"
         bind = "127.0.0.1:0"
         protocol = "auto"
-        [client]
-        http_engine = "fast"
         [backend]
         kind = "zvm"
         socket = "{}"

@@ -48,7 +48,7 @@ fn http_message(method: &str, path: &str, body: &'static str) -> Message {
         .flatten();
     let body = RequestBody::Whole(Bytes::from_static(body.as_bytes()));
     Message::Http(Box::new(HttpCall {
-        head: head.into(),
+        head: Arc::new(head.into()),
         body,
         array,
     }))

@@ -307,7 +307,7 @@ async fn served(stack: &Stack, method: &str, path: &str, body: RequestBody) -> (
             arrived: stack.clock.now(),
         },
         message: Message::Http(Box::new(HttpCall {
-            head: head.into(),
+            head: Arc::new(head.into()),
             body,
             array: None,
         })),

@@ -8,7 +8,7 @@ use crate::fields::{Field, Fields, Meaning, Span};
 use crate::{Framing, HEAD_BYTES_MAX, octets};
 
 /// What a head may have at most.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Fields.
     pub fields: usize,

@@ -10,11 +10,35 @@ pub fn field(name: &[u8], value: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// These fields of a head.
+/// These fields of a head. Lines that stand side by side in it, exactly as they are written here, are copied
+/// together.
 pub fn fields<'a>(head: &[u8], fields: impl IntoIterator<Item = &'a Field>, into: &mut Vec<u8>) {
+    let mut together = 0..0;
     for each in fields {
-        field(each.name.of(head), each.value.of(head), into);
+        let begin = each.name.at();
+        if let Some(end) = end_if_plain(head, each) {
+            if together.end == begin {
+                together.end = end;
+            } else {
+                into.extend_from_slice(&head[together]);
+                together = begin..end;
+            }
+        } else {
+            into.extend_from_slice(&head[together]);
+            together = 0..0;
+            field(each.name.of(head), each.value.of(head), into);
+        }
     }
+    into.extend_from_slice(&head[together]);
+}
+
+/// Where the line of a field ends, if the head has it exactly as it would be written.
+fn end_if_plain(head: &[u8], field: &Field) -> Option<usize> {
+    let (colon, end) = (field.name.end(), field.value.end());
+    let is_plain = field.value.at() == colon + 2
+        && head.get(colon..colon + 2) == Some(b": ")
+        && head.get(end..end + 2) == Some(b"\r\n");
+    is_plain.then_some(end + 2)
 }
 
 /// The first line of a request.
@@ -97,6 +121,49 @@ mod tests {
                 written(|into| chunk_size(size, into)),
                 format!("{size:x}\r\n")
             );
+        }
+    }
+
+    #[test]
+    fn fields_are_written_one_by_one_or_together_with_the_same_bytes() {
+        let head = b"GET / HTTP/1.1\r\na: 1\r\nb:2\r\nc: 3\r\nd: 4\r\ne:\t5\r\nf: 6 \r\ng: \r\nh: 8\ni: 9\r\n\r\n";
+        let at = |line: &str| {
+            let mut lines = head.windows(line.len());
+            lines
+                .position(|it| it == line.as_bytes())
+                .expect("it is there")
+        };
+        let field = |line: &str, value: usize, length: usize| Field {
+            name: crate::Span::new(at(line), 1),
+            value: crate::Span::new(at(line) + value, length),
+        };
+        let all = [
+            field("a: 1", 3, 1),
+            field("b:2", 2, 1),
+            field("c: 3", 3, 1),
+            field("d: 4", 3, 1),
+            field("e:\t5", 3, 1),
+            field("f: 6", 3, 1),
+            field("g: ", 3, 0),
+            field("h: 8", 3, 1),
+            field("i: 9", 3, 1),
+        ];
+        // Any of them may be left out, and they may change places.
+        for chosen in 0..1 << all.len() {
+            let mut some: Vec<Field> = (0..all.len())
+                .filter(|at| chosen >> at & 1 == 1)
+                .map(|at| all[at])
+                .collect();
+            for _ in 0..2 {
+                let together = written(|into| fields(head, &some, into));
+                let alone = written(|into| {
+                    for each in &some {
+                        super::field(each.name.of(head), each.value.of(head), into);
+                    }
+                });
+                assert_eq!(together, alone);
+                some.reverse();
+            }
         }
     }
 

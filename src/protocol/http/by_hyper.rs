@@ -138,7 +138,7 @@ impl<S: Serve> Client<S> {
             self.complete_host(&mut head);
         }
         let mut call = Box::new(HttpCall {
-            head: Head::from(*head),
+            head: Arc::new(Head::from(*head)),
             body: RequestBody::Whole(Bytes::new()),
             array: None,
         });
@@ -150,7 +150,7 @@ impl<S: Serve> Client<S> {
         }
         let origin = Origin {
             arrived,
-            identity: self.identities.of(&call.head.headers),
+            identity: self.identities.of(&call.head),
         };
         let mut record = None;
         let response = match read.and_then(|()| read_array(&self.conversation.settings, &mut call))

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use http_body::Body as _;
 use tidegate_h1::chunks::{Chunks, Extras};
-use tidegate_h1::request::{self, Bounds, Odd};
+use tidegate_h1::request::{Bounds, Odd};
 use tidegate_h1::{Framing, HeadEnd, write};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::{Timer, with_scratch};
@@ -32,9 +32,10 @@ use super::super::{Conversation, Settings, Whence, dialect};
 use super::answer::{self, refused, status_of, tell_quota};
 use super::date;
 use super::identity::Identities;
+use super::known::{self, Read};
 use super::received::{Received, cut_body, read_array, slow_body};
 use crate::call::{
-    self, ByteStream, Dialect, Head, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply,
+    self, ByteStream, Dialect, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply,
     ReplyBody, ReplyHead, RequestBody, Serve,
 };
 
@@ -49,13 +50,12 @@ const ONE_BUFFER: usize = 2 * 1024;
 const BEHIND_CHUNK: &[u8] = b"\r\n";
 
 /// Serves the calls of a connection. Returns it if hyper has to go on.
-pub(super) async fn serve<S: Serve>(
+pub(super) fn serve<'a, S: Serve>(
     received: Received,
-    whence: &Whence,
-    conversation: &Arc<Conversation<S>>,
-) -> Option<Received> {
+    whence: &'a Whence,
+    conversation: &'a Arc<Conversation<S>>,
+) -> impl Future<Output = Option<Received>> + Send + 'a {
     let settings = &conversation.settings;
-    let mut stop = pin!(conversation.stop.cancelled());
     let Received {
         stream,
         bytes,
@@ -75,64 +75,67 @@ pub(super) async fn serve<S: Serve>(
         looks: false,
         settings,
     };
-    let mut is_first = true;
     let identities = Identities::new(
         Arc::clone(&whence.origin.identity),
         &whence.listener,
         settings,
     );
-    loop {
-        let got = poll_fn(|cx| client.poll_request(cx, conversation, stop.as_mut())).await;
-        let (mut call, closes) = match got {
-            Got::Request { call, closes } => (call, closes),
-            Got::Odd(reason) => {
-                conversation.serve.left_to_hyper(reason);
-                return Some(client.into_received());
+    // Made before, so that the future has room for the client and not also for its parts: 10,000 of them may be idle.
+    async move {
+        let mut is_first = true;
+        let mut stop = pin!(conversation.stop.cancelled());
+        loop {
+            let got = poll_fn(|cx| client.poll_request(cx, conversation, stop.as_mut())).await;
+            let (mut call, closes) = match got {
+                Got::Request { call, closes } => (call, closes),
+                Got::Odd(reason) => {
+                    conversation.serve.left_to_hyper(reason);
+                    return Some(client.into_received());
+                }
+                Got::Refused(refusal) => {
+                    let identity = match client.part.take() {
+                        Some(part) => identities.of(&part.read.head),
+                        None => Arc::clone(&whence.origin.identity),
+                    };
+                    let arrived = client.came;
+                    let origin = Origin { arrived, identity };
+                    client.held = Vec::new();
+                    Box::pin(client.refuse(&conversation.serve, origin, *refusal)).await;
+                    return None;
+                }
+                Got::End => {
+                    Box::pin(client.close()).await;
+                    return None;
+                }
+                Got::Late => return None,
+            };
+            let origin = Origin {
+                arrived: client.came,
+                identity: identities.of(&call.head),
+            };
+            if client.has_left_before(is_first) {
+                // Recorded as aborted, and never sent.
+                let progress = Progress::default();
+                let message = Message::Http(call);
+                let request = call::Request { origin, message };
+                drop(conversation.serve.serve(request, &progress));
+                return None;
             }
-            Got::Refused(refusal) => {
-                let head = client.part.take().map(|part| part.head(&client.held));
-                let identity = match head {
-                    Some(head) => identities.of(&head.headers),
-                    None => Arc::clone(&whence.origin.identity),
-                };
-                let arrived = client.came;
-                let origin = Origin { arrived, identity };
-                client.held = Vec::new();
+            is_first = false;
+            if let Err(refusal) = read_array(settings, &mut call) {
                 Box::pin(client.refuse(&conversation.serve, origin, refusal)).await;
                 return None;
             }
-            Got::End => {
-                Box::pin(client.close()).await;
-                return None;
+            // Boxed, so that an idle connection has no room for a call.
+            match Box::pin(client.call(call, closes, origin, conversation)).await {
+                Ok(After::Open) => {}
+                Ok(After::Closes) => {
+                    Box::pin(client.close()).await;
+                    return None;
+                }
+                // How a connection ends is the client's business; every call in it has its own record.
+                Err(Gone) => return None,
             }
-            Got::Late => return None,
-        };
-        let origin = Origin {
-            arrived: client.came,
-            identity: identities.of(&call.head.headers),
-        };
-        if client.has_left_before(is_first) {
-            // Recorded as aborted, and never sent.
-            let progress = Progress::default();
-            let message = Message::Http(call);
-            let request = call::Request { origin, message };
-            drop(conversation.serve.serve(request, &progress));
-            return None;
-        }
-        is_first = false;
-        if let Err(refusal) = read_array(settings, &mut call) {
-            Box::pin(client.refuse(&conversation.serve, origin, refusal)).await;
-            return None;
-        }
-        // Boxed, so that an idle connection has no room for a call.
-        match Box::pin(client.call(call, closes, origin, conversation)).await {
-            Ok(After::Open) => {}
-            Ok(After::Closes) => {
-                Box::pin(client.close()).await;
-                return None;
-            }
-            // How a connection ends is the client's business; every call in it has its own record.
-            Err(Gone) => return None,
         }
     }
 }
@@ -162,7 +165,7 @@ struct Client<'a> {
 
 /// A request whose head is here, and its body in part.
 struct Part {
-    request: request::Request,
+    read: Read,
     /// When it began.
     since: Option<Instant>,
     needs: Needs,
@@ -191,7 +194,7 @@ enum Got {
     /// hyper must go on, for this reason.
     Odd(&'static str),
     /// The request ends here, with an answer.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// The client has ended, or the sidecar stops.
     End,
     /// The time is over.
@@ -212,13 +215,6 @@ enum After {
 
 /// The client has left.
 struct Gone;
-
-impl Part {
-    fn head(self, held: &[u8]) -> Head {
-        let bytes = Bytes::copy_from_slice(&held[..self.request.length]);
-        Head::read(bytes, self.request)
-    }
-}
 
 impl Client<'_> {
     fn into_received(self) -> Received {
@@ -314,11 +310,10 @@ impl Client<'_> {
             .take_if(|part| matches!(part.needs, Needs::Length(length) if length == held.len()))
         {
             self.end = None;
-            let head = Bytes::copy_from_slice(&held[..part.request.length]);
             // It is exactly as large as its memory, so it is not copied.
             let mut body = Bytes::from(held);
-            body.advance(part.request.length);
-            return Some(Got::request(part.request, head, body));
+            body.advance(part.read.length);
+            return Some(Got::request(part.read, body));
         }
         let taken = match self.part.is_some() || self.is_worth_a_look(&held) {
             true => self.take(&held),
@@ -369,25 +364,25 @@ impl Client<'_> {
             fields: self.settings.max_request_fields,
             bytes: super::heads::HEAD_BYTES,
         };
-        let Some(request) = request::read(bytes, bounds).map_err(Odd::label)? else {
+        let Some(read) = known::read(bytes, bounds).map_err(Odd::label)? else {
             return Ok(None);
         };
-        let needs = match request.framing {
+        let needs = match read.framing {
             Framing::Length(length) => match usize::try_from(length) {
                 Ok(length) if length <= self.settings.buffer_bytes => {
-                    Needs::Length(request.length + length)
+                    Needs::Length(read.length + length)
                 }
                 _ => return Err(LARGE_BODY),
             },
             Framing::Chunked => Needs::Chunks {
                 chunks: Chunks::new(Extras::Refused),
-                at: request.length,
+                at: read.length,
                 data: 0,
             },
-            Framing::None | Framing::Close => Needs::Length(request.length),
+            Framing::None | Framing::Close => Needs::Length(read.length),
         };
         Ok(Some(Part {
-            request,
+            read,
             since: None,
             needs,
         }))
@@ -398,10 +393,8 @@ impl Client<'_> {
         match &mut part.needs {
             Needs::Length(length) if bytes.len() >= *length => {
                 let length = *length;
-                let (head, body) = bytes[..length].split_at(part.request.length);
-                let head = Bytes::copy_from_slice(head);
-                let body = Bytes::copy_from_slice(body);
-                return Taken::Got(Got::request(part.request, head, body), length);
+                let body = Bytes::copy_from_slice(&bytes[part.read.length..length]);
+                return Taken::Got(Got::request(part.read, body), length);
             }
             Needs::Length(_) => {}
             Needs::Chunks { chunks, at, data } => {
@@ -414,13 +407,12 @@ impl Client<'_> {
                 }
                 if chunks.has_ended() {
                     let length = *at;
-                    let body = data_of(&bytes[part.request.length..length], *data);
-                    let head = Bytes::copy_from_slice(&bytes[..part.request.length]);
-                    return Taken::Got(Got::request(part.request, head, body), length);
+                    let body = data_of(&bytes[part.read.length..length], *data);
+                    return Taken::Got(Got::request(part.read, body), length);
                 }
                 // A chunk of one byte has five bytes of framing.
                 let max = self.settings.buffer_bytes.saturating_mul(6);
-                if *data > self.settings.buffer_bytes || bytes.len() - part.request.length > max {
+                if *data > self.settings.buffer_bytes || bytes.len() - part.read.length > max {
                     return Taken::Got(Got::Odd(LARGE_BODY), 0);
                 }
             }
@@ -433,7 +425,7 @@ impl Client<'_> {
     /// The client sends no more.
     fn ended(&mut self) -> Got {
         match self.part {
-            Some(_) => Got::Refused(cut_body()),
+            Some(_) => Got::Refused(Box::new(cut_body())),
             None => Got::End,
         }
     }
@@ -441,7 +433,7 @@ impl Client<'_> {
     /// The time for the next bytes is over.
     fn late(&mut self) -> Got {
         match self.part {
-            Some(_) => Got::Refused(slow_body(self.settings.request_timeout)),
+            Some(_) => Got::Refused(Box::new(slow_body(self.settings.request_timeout))),
             None if self.looks && self.held.is_empty() => Got::End,
             None => Got::Late,
         }
@@ -722,10 +714,10 @@ pub(super) const LARGE_BODY: &str = "body";
 pub(super) const CHUNKS: &str = "chunks";
 
 impl Got {
-    fn request(request: request::Request, head: Bytes, body: Bytes) -> Self {
-        let closes = request.closes;
+    fn request(read: Read, body: Bytes) -> Self {
+        let closes = read.closes;
         let call = Box::new(HttpCall {
-            head: Head::read(head, request),
+            head: read.head,
             body: RequestBody::Whole(body),
             array: None,
         });

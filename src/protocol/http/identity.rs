@@ -14,7 +14,7 @@ use super::super::Settings;
 use super::super::forwarded;
 use super::super::trusted::TrustedProxies;
 use crate::call::identity::{self, Field, Fields, TEXT_BYTES_MAX, Unusable};
-use crate::call::{Headers, Identity, Listener, Twice, UserFrom};
+use crate::call::{Head, Headers, Identity, Listener, Twice, UserFrom};
 
 const ORIGINATOR: &str = "originator";
 
@@ -33,7 +33,14 @@ pub(super) struct Identities {
     user_from: UserFrom,
     /// Set if the connection comes from a trusted proxy.
     proxies: Option<TrustedProxies>,
-    last: Mutex<Arc<Identity>>,
+    last: Mutex<Last>,
+}
+
+/// The latest request.
+struct Last {
+    /// Set if it may come again.
+    head: Option<Arc<Head>>,
+    identity: Arc<Identity>,
 }
 
 impl Identities {
@@ -45,15 +52,29 @@ impl Identities {
             None => trusted.trusts(connection.peer),
         };
         Self {
-            last: Mutex::new(Arc::clone(&connection)),
+            last: Mutex::new(Last {
+                head: None,
+                identity: Arc::clone(&connection),
+            }),
             connection,
             user_from: listener.user_from,
             proxies: is_proxy.then(|| trusted.clone()),
         }
     }
 
-    /// The identity of a request.
-    pub(super) fn of(&self, headers: &Headers) -> Arc<Identity> {
+    /// The identity of a request. The same head gives the same one.
+    pub(super) fn of(&self, head: &Arc<Head>) -> Arc<Identity> {
+        let mut last = lock(&self.last);
+        let is_same = last.head.as_ref().is_some_and(|it| Arc::ptr_eq(it, head));
+        if !is_same {
+            self.look_up(&head.headers, &mut last.identity);
+            // One that no other call has cannot come again.
+            last.head = (Arc::strong_count(head) > 1).then(|| Arc::clone(head));
+        }
+        Arc::clone(&last.identity)
+    }
+
+    fn look_up(&self, headers: &Headers, last: &mut Arc<Identity>) {
         let mut unusable = self.connection.unusable;
         let mut name;
         let user = match self.user_from {
@@ -76,11 +97,9 @@ impl Identities {
             originator,
             unusable,
         };
-        let mut last = lock(&self.last);
-        if !said.is(&last) {
+        if !said.is(last) {
             *last = Arc::new(said.of(&self.connection));
         }
-        Arc::clone(&last)
     }
 
     fn address(&self, headers: &Headers, unusable: &mut Fields) -> Option<IpAddr> {

@@ -254,7 +254,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
     (
         "client.http_engine",
         "[client]\n",
-        "[client]\nhttp_engine = \"fast\"\n",
+        "[client]\nhttp_engine = \"hyper\"\n",
     ),
     (
         "client.max_request_fields",

@@ -1,0 +1,251 @@
+//! Heads that came before.
+//!
+//! A client that repeats itself sends the same head again, byte for byte: a poll of one guest, a scrape. So each
+//! thread keeps some heads with what was read in them, and compares the bytes before it reads them. A head is kept when it
+//! comes for the second time, so that one of a kind costs hardly more, and displaces none.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tidegate_h1::Framing;
+use tidegate_h1::request::{self, Bounds, Odd};
+
+use crate::call::Head;
+
+/// Heads that a thread keeps.
+const KEPT: usize = 64;
+
+/// A longer head is not kept.
+const KEPT_BYTES: usize = 1024;
+
+/// A head is found by its first line, up to this length. Some heads with the same one can be kept.
+const LINE: usize = 256;
+
+/// Places for heads with the same first line.
+const WAYS: usize = 4;
+
+thread_local! {
+    static HEADS: RefCell<Heads> = const { RefCell::new(Heads { places: Vec::new() }) };
+}
+
+/// A head that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) head: Arc<Head>,
+    pub(super) framing: Framing,
+    /// Whether the client wants no more answers on this connection.
+    pub(super) closes: bool,
+    /// Bytes up to the body.
+    pub(super) length: usize,
+}
+
+/// Those of a thread.
+struct Heads {
+    /// [`KEPT`] of them, once one has come.
+    places: Vec<Place>,
+}
+
+#[derive(Default)]
+struct Place {
+    /// The latest head that would come here, as its hash.
+    seen: u64,
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    bytes: Box<[u8]>,
+    /// The bounds that it was read with.
+    bounds: Bounds,
+    read: Read,
+}
+
+/// Reads the head at the front of these bytes; `None` if only part of it is here.
+///
+/// # Errors
+/// [`Odd`] if it, or the part that is here, is not of the usual form.
+pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
+    let hash = hash(bytes);
+    HEADS.with_borrow_mut(|heads| {
+        if heads.places.is_empty() {
+            heads.places.resize_with(KEPT, Place::default);
+        }
+        // The upper bits depend on all bytes.
+        let first = (hash >> 32) as usize % (KEPT / WAYS) * WAYS;
+        let places = &mut heads.places[first..first + WAYS];
+        let kept = places.iter().filter_map(|place| place.kept.as_ref());
+        let mut kept = kept.filter(|kept| bytes.starts_with(&kept.bytes) && kept.bounds == bounds);
+        if let Some(kept) = kept.next() {
+            return Ok(Some(kept.read.clone()));
+        }
+        let Some(request) = request::read(bytes, bounds)? else {
+            return Ok(None);
+        };
+        let head = &bytes[..request.length];
+        let read = Read {
+            framing: request.framing,
+            closes: request.closes,
+            length: request.length,
+            head: Arc::new(Head::read(Bytes::copy_from_slice(head), request)),
+        };
+        if read.length <= KEPT_BYTES {
+            let whole = hash_of(head);
+            match places.iter_mut().find(|place| place.seen == whole) {
+                Some(place) => {
+                    place.kept = Some(Kept {
+                        bytes: head.into(),
+                        bounds,
+                        read: read.clone(),
+                    });
+                }
+                // Any place is as good, and this one is always the same for these bytes.
+                None => places[whole as usize % WAYS].seen = whole,
+            }
+        }
+        Ok(Some(read))
+    })
+}
+
+/// A hash of the first line. It is not meant to withstand a client that looks for collisions: they cost what a new
+/// head costs.
+fn hash(bytes: &[u8]) -> u64 {
+    let line = &bytes[..bytes.len().min(LINE)];
+    let (words, _) = line.as_chunks::<8>();
+    // Behind the path are nine bytes that are always the same, so it does not matter where exactly the line ends.
+    let words = words.iter().take_while(|word| !has_return(**word));
+    words.fold(0, |hash, word| mixed(hash, *word))
+}
+
+/// A hash of all these bytes.
+fn hash_of(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = words.iter().chain([&last]);
+    // The lower bits of a product do not depend on all bits.
+    words.fold(0, |hash, word| mixed(hash, *word)) >> 32
+}
+
+fn mixed(hash: u64, word: [u8; 8]) -> u64 {
+    (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95)
+}
+
+/// Whether one of them is the end of a line, found without looking at each.
+fn has_return(word: [u8; 8]) -> bool {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let zero = u64::from_le_bytes(word) ^ (ONES * b'\r' as u64);
+    zero.wrapping_sub(ONES) & !zero & (ONES << 7) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        fields: 100,
+        bytes: 65_536,
+    };
+
+    fn read_now(bytes: &[u8]) -> Read {
+        read(bytes, BOUNDS)
+            .expect("it is usual")
+            .expect("it is whole")
+    }
+
+    fn of(path: &str, length: usize) -> Vec<u8> {
+        format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n").into_bytes()
+    }
+
+    #[test]
+    fn a_head_that_comes_again_is_read_once() {
+        let bytes = of("/guests/A/info", 3);
+        let first = read_now(&bytes);
+        let second = read_now(&bytes);
+        assert!(
+            !Arc::ptr_eq(&first.head, &second.head),
+            "the first is not kept"
+        );
+        let third = read_now(&[&bytes[..], b"abc"].concat());
+        assert!(Arc::ptr_eq(&second.head, &third.head));
+        assert_eq!(
+            (third.length, third.framing),
+            (bytes.len(), Framing::Length(3))
+        );
+    }
+
+    #[test]
+    fn heads_that_begin_alike_are_not_taken_for_each_other() {
+        let long = format!("/{}", "x".repeat(LINE));
+        for length in [1, 2, 1, 1, 2, 2, 1] {
+            let read = read_now(&of(&long, length));
+            assert_eq!(read.framing, Framing::Length(length as u64));
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_known_head_is_a_part() {
+        let bytes = of("/part", 0);
+        for _ in 0..3 {
+            read_now(&bytes);
+        }
+        for cut in 1..bytes.len() {
+            let part = read(&bytes[..cut], BOUNDS).expect("it is usual so far");
+            assert!(part.is_none(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn other_bounds_are_heeded() {
+        let bytes = of("/bounds", 0);
+        for _ in 0..3 {
+            read_now(&bytes);
+        }
+        let fewer = Bounds {
+            fields: 1,
+            ..BOUNDS
+        };
+        assert_eq!(read(&bytes, fewer).expect_err("it has two"), Odd::Large);
+    }
+
+    #[test]
+    fn a_head_of_many_that_come_once_stays() {
+        let bytes = of("/stays", 0);
+        read_now(&bytes);
+        let kept = read_now(&bytes);
+        for other in 0..10_000 {
+            read_now(&of(&format!("/other/{other}"), 0));
+        }
+        assert!(Arc::ptr_eq(&kept.head, &read_now(&bytes).head));
+        let places = HEADS.with_borrow(|heads| heads.places.len());
+        assert_eq!(places, KEPT);
+    }
+
+    #[test]
+    fn some_heads_with_the_same_first_line_are_kept() {
+        let heads = [of("/same", 1), of("/same", 22)];
+        for bytes in heads.iter().cycle().take(6) {
+            read_now(bytes);
+        }
+        for bytes in &heads {
+            assert!(Arc::ptr_eq(&read_now(bytes).head, &read_now(bytes).head));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_line_is_found_in_any_place() {
+        assert!(!has_return(*b"abcdefgh") && !has_return([0x8d; 8]) && !has_return([0x0c; 8]));
+        for at in 0..8 {
+            let mut word = *b"abcdefgh";
+            word[at] = b'\r';
+            assert!(has_return(word));
+        }
+    }
+
+    #[test]
+    fn a_long_head_is_not_kept() {
+        let bytes = of(&format!("/{}", "x".repeat(KEPT_BYTES)), 0);
+        let first = read_now(&bytes);
+        read_now(&bytes);
+        assert!(!Arc::ptr_eq(&first.head, &read_now(&bytes).head));
+    }
+}
