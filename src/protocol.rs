@@ -89,7 +89,7 @@ options! {
         buffer_bytes: usize = size(KIB..=16 * MIB).or(64 << 10);
 
         /// What reads and writes HTTP: "fast", Tidegate's own code, which leaves every unusual request to hyper,
-        /// or "hyper" for all of them. "fast" takes two thirds of the CPU. Set "hyper" if you suspect that "fast"
+        /// or "hyper" for all of them. "fast" takes 55 to 85 % of the CPU. Set "hyper" if you suspect that "fast"
         /// treats a message wrongly, and report it.
         http_engine: HttpEngine = choice().or(HttpEngine::Fast);
 
