@@ -17,6 +17,7 @@ mod heads;
 mod identity;
 mod known;
 mod received;
+mod written;
 
 use std::sync::Arc;
 

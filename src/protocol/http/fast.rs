@@ -28,23 +28,18 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use super::super::io::{LINGER, Unread};
 use super::super::stream::Stream;
 use super::super::wire::OnEof;
-use super::super::{Conversation, Settings, Whence, dialect};
-use super::answer::{self, refused, status_of, tell_quota};
-use super::date;
+use super::super::{Conversation, Settings, Whence};
+use super::answer::tell_quota;
 use super::identity::Identities;
 use super::known::{self, Read};
 use super::received::{Received, cut_body, read_array, slow_body};
+use super::written::{Answer, Rest};
 use crate::call::{
-    self, ByteStream, Dialect, HttpCall, Message, Origin, Progress, Reason, Refusal, Reply,
-    ReplyBody, ReplyHead, RequestBody, Serve,
+    self, ByteStream, Dialect, HttpCall, Message, Origin, Progress, Refusal, RequestBody, Serve,
 };
 
 /// Most bytes of one read. Most requests are smaller.
 const READ_BYTES: usize = 8 * 1024;
-
-/// A body up to this size is written from the same buffer as its head: to copy it costs less than a list of
-/// two buffers.
-const ONE_BUFFER: usize = 2 * 1024;
 
 /// The end of a chunk.
 const BEHIND_CHUNK: &[u8] = b"\r\n";
@@ -735,130 +730,4 @@ fn data_of(mut bytes: &[u8], length: usize) -> Bytes {
         bytes = &bytes[step.framing + step.data..];
     }
     data.into()
-}
-
-/// An answer, up to its last byte.
-struct Answer {
-    head: Box<ReplyHead>,
-    body: ReplyBody,
-    /// Fields of our own, as lines.
-    more: Vec<u8>,
-    to_head: bool,
-    closes: bool,
-}
-
-/// A response of our own, in its parts.
-fn own(response: http::Response<ReplyBody>) -> (Box<ReplyHead>, ReplyBody) {
-    let (parts, body) = response.into_parts();
-    (Box::new(parts.into()), body)
-}
-
-/// What follows the first bytes of an answer.
-enum Rest {
-    None,
-    Whole(Bytes),
-    /// As many bytes as the head says.
-    Counted(ByteStream),
-    Chunked(ByteStream),
-}
-
-impl Answer {
-    fn of(reply: Result<Reply, Refusal>, to_head: bool) -> Self {
-        let mut closes = false;
-        let (head, body) = match reply {
-            Ok(Reply {
-                head: Some(head),
-                body,
-            }) => (head, body),
-            Ok(Reply { head: None, body }) => own(answer::json(status_of(&body), body)),
-            Err(refusal) => {
-                // The rest of the request was not read.
-                closes =
-                    refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow;
-                own(refused(&refusal))
-            }
-        };
-        Self {
-            head,
-            body,
-            more: Vec::new(),
-            to_head,
-            closes,
-        }
-    }
-
-    fn more(&mut self, headers: &http::HeaderMap) {
-        for (name, value) in headers {
-            self.head.headers.remove(name.as_str());
-            write::field(name.as_str().as_bytes(), value.as_bytes(), &mut self.more);
-        }
-    }
-
-    /// Adds the call's id, instead of one that the backend may have sent.
-    fn tell_call(&mut self, id: u64) {
-        let id = dialect::call_id(id);
-        self.head.headers.remove(answer::CALL.as_str());
-        write::field(
-            answer::CALL.as_str().as_bytes(),
-            id.as_bytes(),
-            &mut self.more,
-        );
-    }
-
-    /// Writes the head with one framing, and a small body behind it.
-    fn begin(self, first: &mut Vec<u8>) -> Rest {
-        let Self {
-            head,
-            body,
-            more,
-            to_head,
-            closes,
-        } = self;
-        let status = head.status.as_u16();
-        let has_no_body = matches!(status, 100..=199 | 204 | 304);
-        head.write(first);
-        if !head.headers.contains("date") {
-            write::field(b"date", &date::now(), first);
-        }
-        first.extend_from_slice(&more);
-        if closes {
-            write::field(b"connection", b"close", first);
-        }
-        let rest = match body {
-            body if to_head || has_no_body => {
-                let whole = match &body {
-                    ReplyBody::Whole(Some(bytes)) if to_head => Some(bytes.len() as u64),
-                    ReplyBody::Whole(_) | ReplyBody::Stream(_) => None,
-                };
-                let length = head.length.filter(|_| to_head);
-                if let Some(length) = length.or(whole) {
-                    write::content_length(length, first);
-                }
-                Rest::None
-            }
-            ReplyBody::Whole(bytes) => {
-                let bytes = bytes.unwrap_or_default();
-                write::content_length(bytes.len() as u64, first);
-                Rest::Whole(bytes)
-            }
-            ReplyBody::Stream(body) => match body.size_hint().exact() {
-                Some(length) => {
-                    write::content_length(length, first);
-                    Rest::Counted(body)
-                }
-                None => {
-                    write::chunked(first);
-                    Rest::Chunked(body)
-                }
-            },
-        };
-        first.extend_from_slice(b"\r\n");
-        match rest {
-            Rest::Whole(bytes) if bytes.len() <= ONE_BUFFER => {
-                first.extend_from_slice(&bytes);
-                Rest::None
-            }
-            rest => rest,
-        }
-    }
 }
