@@ -134,9 +134,10 @@ impl Forward for Message {
 }
 
 /// A message that is being sent. It is only a pointer to what is under way.
-pub struct Sending<S: Slot>(Under<S>);
+pub struct Sending<S: Slot>(Way<S>);
 
-enum Under<S: Slot> {
+/// How it is sent.
+enum Way<S: Slot> {
     /// By the fast engine, on a connection that was idle.
     Fast(Carry<Box<fast::Exchange<S>>>),
     /// By any other.
@@ -145,11 +146,11 @@ enum Under<S: Slot> {
 
 impl<S: Slot> Sending<S> {
     fn fast(exchange: Box<fast::Exchange<S>>) -> Self {
-        Self(Under::Fast(Carry::new(exchange)))
+        Self(Way::Fast(Carry::new(exchange)))
     }
 
     fn boxed(exchange: impl Future<Output = Exchanged<S>> + Send + 'static) -> Self {
-        Self(Under::Boxed(Box::pin(exchange)))
+        Self(Way::Boxed(Box::pin(exchange)))
     }
 }
 
@@ -158,8 +159,8 @@ impl<S: Slot> Future for Sending<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
         match &mut self.0 {
-            Under::Fast(exchange) => Pin::new(exchange).poll(cx),
-            Under::Boxed(exchange) => exchange.as_mut().poll(cx),
+            Way::Fast(exchange) => Pin::new(exchange).poll(cx),
+            Way::Boxed(exchange) => exchange.as_mut().poll(cx),
         }
     }
 }

@@ -63,7 +63,7 @@ enum Way<'a> {
     Boxed(Pin<Box<dyn Future<Output = Result<Reply, Refusal>> + Send + 'a>>),
     /// Without an answer.
     Refused(Refusal),
-    /// It was.
+    /// It has been answered.
     Ended,
 }
 

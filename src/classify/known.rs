@@ -4,7 +4,10 @@
 //! up once, unless a body says it.
 
 use std::fmt;
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, TryLockError};
+
+use foldhash::fast::FixedState;
 
 use super::Operation;
 use crate::call::Head;
@@ -53,10 +56,8 @@ impl Known {
     }
 
     fn place(&self, head: &Arc<Head>) -> &Mutex<Option<Kept>> {
-        let address = Arc::as_ptr(head).addr() as u64;
-        // The lower bits of an address are alike; the upper ones of this depend on all.
-        let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.places[(hash >> 32) as usize % KEPT]
+        let hash = FixedState::default().hash_one(Arc::as_ptr(head));
+        &self.places[hash as usize % KEPT]
     }
 }
 

@@ -205,6 +205,31 @@ pub(super) fn failed(reason: Reason, how: impl Display) -> Refusal {
     Refusal::new(reason, detail)
 }
 
+/// No byte of the call has left, and it is not sent any more.
+pub(super) fn not_sent(why: &str) -> Refusal {
+    Refusal {
+        retry_after: Some(Duration::from_secs(1)),
+        ..Refusal::new(
+            Reason::BackendUnreachable,
+            format!("{why}; the call was not done"),
+        )
+    }
+}
+
+pub(super) fn switched() -> Refusal {
+    Refusal::new(
+        Reason::BackendCut,
+        "the backend switched to another protocol, which was not asked for",
+    )
+}
+
+pub(super) fn wrong_coding() -> Refusal {
+    Refusal::new(
+        Reason::BackendCut,
+        "the backend's answer has a transfer coding that was not asked for",
+    )
+}
+
 pub(super) fn closed() -> Refusal {
     let how = "the backend closed the connection without an answer";
     failed(Reason::BackendClosed, how)

@@ -9,12 +9,12 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use tidegate_h1::chunks::{Chunks, Extras};
 use tidegate_h1::response::{self, Broken, Response};
+use tidegate_h1::write::ONE_BUFFER;
 use tidegate_h1::{Framing, HeadEnd};
 use tidegate_limits::scheduler::Outcome;
 use tidegate_runtime::with_scratch;
@@ -44,10 +44,6 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// Most bytes of one read of a long body.
 const BODY_BYTES: usize = 16 * 1024;
-
-/// A body up to this size is written from the same buffer as its head: to copy it costs less than a list of
-/// two buffers.
-const ONE_BUFFER: usize = 2 * 1024;
 
 /// Sends one request over an idle connection, or a new one.
 pub(super) fn send<S: Slot>(
@@ -345,17 +341,13 @@ impl<S: Slot> Exchange<S> {
     fn explain(&self, failure: &Failure) -> Refusal {
         let bounds = &self.backend.bounds;
         match failure {
-            Failure::Late if self.outgoing.written == 0 => not_sent(),
+            Failure::Late if self.outgoing.written == 0 => {
+                exchange::not_sent("the backend took no byte of the call in time")
+            }
             Failure::Late if self.outgoing.is_sent() || self.has_begun => exchange::slow(bounds),
             Failure::Late => exchange::slow_to_take(),
-            Failure::Broken(Broken::Switches) => Refusal::new(
-                Reason::BackendCut,
-                "the backend switched to another protocol, which was not asked for",
-            ),
-            Failure::Broken(Broken::Coding) => Refusal::new(
-                Reason::BackendCut,
-                "the backend's answer has a transfer coding that was not asked for",
-            ),
+            Failure::Broken(Broken::Switches) => exchange::switched(),
+            Failure::Broken(Broken::Coding) => exchange::wrong_coding(),
             Failure::Broken(broken) => {
                 let how = format!("the backend's answer is {broken}");
                 exchange::failed(Reason::BackendCut, how)
@@ -801,16 +793,5 @@ impl<S: Slot> Source for RunningReply<S> {
             Left::Length(left) => SizeHint::with_exact(left),
             Left::Chunks(_) | Left::Close => SizeHint::default(),
         }
-    }
-}
-
-/// The deadline has passed before a byte was written.
-fn not_sent() -> Refusal {
-    Refusal {
-        retry_after: Some(Duration::from_secs(1)),
-        ..Refusal::new(
-            Reason::BackendUnreachable,
-            "the backend took no byte of the call in time; the call was not done",
-        )
     }
 }

@@ -9,7 +9,6 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -33,6 +32,10 @@ use crate::call::{
     BodyError, ClientLeft, Gathered, HttpCall, Message, PolledFrame, Reason, Record, Refusal,
     Reply, ReplyBody, RequestBody, Slot, data_bytes,
 };
+
+/// The connection ended after hyper had taken the request and before a byte was written. The request cannot be
+/// recovered.
+const UNSENT: &str = "the backend closed the connection before the call was sent";
 
 /// Sends one request over an idle connection, or a new one.
 pub(super) async fn send<S: Slot>(
@@ -146,7 +149,7 @@ fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchan
     let (head, body) = request.into_parts();
     // hyper returns only what it has not begun to take.
     let Some(body) = body.into_request_body() else {
-        return Ok(Err(not_sent()));
+        return Ok(Err(exchange::not_sent(UNSENT)));
     };
     let call = HttpCall {
         head: Arc::new(head.into()),
@@ -238,7 +241,7 @@ impl<S> Sending<'_, S> {
     /// The deadline has passed without a response.
     fn late(&self, upstream: &Upstream) -> Refusal {
         match (upstream.signals.wrote(), self.has_left) {
-            (false, _) => not_sent(),
+            (false, _) => exchange::not_sent(UNSENT),
             (true, true) => exchange::slow(self.bounds),
             (true, false) => exchange::slow_to_take(),
         }
@@ -251,7 +254,7 @@ impl<S> Sending<'_, S> {
             return cut_upload();
         }
         if !upstream.signals.wrote() {
-            return not_sent();
+            return exchange::not_sent(UNSENT);
         }
         if error.is_parse() {
             let how = format!("the backend's answer is not valid HTTP ({error})");
@@ -297,7 +300,7 @@ async fn send_once<S: Slot>(
                 let request = whole.and_then(|length| read_back(bytes, length));
                 return Err(match request.map(Box::new) {
                     Some(request) => NoResponse::Unsent { request, cause },
-                    None => NoResponse::Refused(not_sent()),
+                    None => NoResponse::Refused(exchange::not_sent(UNSENT)),
                 });
             }
         };
@@ -473,14 +476,13 @@ fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
 /// If it is something that was not asked for and so cannot be passed on: another protocol, or a
 /// transfer coding beside `chunked`.
 fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
-    let cut = |what: &'static str| Err(Refusal::new(Reason::BackendCut, what));
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return cut("the backend switched to another protocol, which was not asked for");
+        return Err(exchange::switched());
     }
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
         if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return cut("the backend's answer has a transfer coding that was not asked for");
+            return Err(exchange::wrong_coding());
         }
         head.headers.remove(header::CONTENT_LENGTH);
     }
@@ -497,16 +499,4 @@ fn cut_upload() -> Refusal {
 /// The connection ended with the request in it. hyper reports that as a mistake of its user.
 fn is_dispatch_gone(error: &hyper::Error) -> bool {
     error.to_string().starts_with("dispatch task is gone")
-}
-
-/// The connection ended after hyper had taken the request and before a byte was written. The
-/// request cannot be recovered.
-fn not_sent() -> Refusal {
-    Refusal {
-        retry_after: Some(Duration::from_secs(1)),
-        ..Refusal::new(
-            Reason::BackendUnreachable,
-            "the backend closed the connection before the call was sent; the call was not done",
-        )
-    }
 }

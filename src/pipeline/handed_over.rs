@@ -91,7 +91,8 @@ impl Pipeline {
     /// The preference of a call to be handed over, if any. It is removed from the headers.
     pub(super) fn preference(&self, message: &mut Message) -> Option<Preference> {
         match message {
-            Message::Http(call) if self.tasks.is_on() => {
+            // Calls may share a head, so it is copied before it is changed.
+            Message::Http(call) if self.tasks.is_on() && Preference::is_in(&call.head.headers) => {
                 Preference::take(&mut Arc::make_mut(&mut call.head).headers)
             }
             Message::Http(_) | Message::Socket(_) => None,

@@ -16,15 +16,18 @@ pub struct Preference {
 }
 
 impl Preference {
+    /// Whether a request states any preference.
+    #[must_use]
+    pub fn is_in(headers: &Headers) -> bool {
+        headers.contains(PREFER.as_str())
+    }
+
     /// Removes `respond-async` and `wait` from a request's headers. The backend gets the other
     /// preferences. `None`, and nothing removed, without `respond-async`.
     ///
     /// A `wait` that is not a number of seconds is ignored.
     #[must_use]
     pub fn take(headers: &mut Headers) -> Option<Self> {
-        if !headers.contains(PREFER.as_str()) {
-            return None;
-        }
         let mut is_async = false;
         let mut wait = None;
         let mut others = Vec::new();

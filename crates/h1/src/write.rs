@@ -2,6 +2,10 @@
 
 use crate::fields::Field;
 
+/// A body up to this size is best written from the same buffer as its head: to copy it costs less than a list of two
+/// buffers.   bytes
+pub const ONE_BUFFER: usize = 2 * 1024;
+
 /// A field with this name and value.
 pub fn field(name: &[u8], value: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(name);

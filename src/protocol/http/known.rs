@@ -5,9 +5,11 @@
 //! comes for the second time, so that one of a kind costs hardly more, and displaces none.
 
 use std::cell::RefCell;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use tidegate_h1::Framing;
 use tidegate_h1::request::{self, Bounds, Odd};
 
@@ -26,7 +28,8 @@ const LINE: usize = 256;
 const WAYS: usize = 4;
 
 thread_local! {
-    static HEADS: RefCell<Heads> = const { RefCell::new(Heads { places: Vec::new() }) };
+    /// [`KEPT`] places, once a head has come.
+    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A head that was read.
@@ -38,12 +41,6 @@ pub(super) struct Read {
     pub(super) closes: bool,
     /// Bytes up to the body.
     pub(super) length: usize,
-}
-
-/// Those of a thread.
-struct Heads {
-    /// [`KEPT`] of them, once one has come.
-    places: Vec<Place>,
 }
 
 #[derive(Default)]
@@ -65,14 +62,12 @@ struct Kept {
 /// # Errors
 /// [`Odd`] if it, or the part that is here, is not of the usual form.
 pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
-    let hash = hash(bytes);
-    HEADS.with_borrow_mut(|heads| {
-        if heads.places.is_empty() {
-            heads.places.resize_with(KEPT, Place::default);
+    PLACES.with_borrow_mut(|places| {
+        if places.is_empty() {
+            places.resize_with(KEPT, Place::default);
         }
-        // The upper bits depend on all bytes.
-        let first = (hash >> 32) as usize % (KEPT / WAYS) * WAYS;
-        let places = &mut heads.places[first..first + WAYS];
+        let first = hash_of_line(bytes) as usize % (KEPT / WAYS) * WAYS;
+        let places = &mut places[first..first + WAYS];
         let kept = places.iter().filter_map(|place| place.kept.as_ref());
         let mut kept = kept.filter(|kept| bytes.starts_with(&kept.bytes) && kept.bounds == bounds);
         if let Some(kept) = kept.next() {
@@ -89,7 +84,7 @@ pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
             head: Arc::new(Head::read(Bytes::copy_from_slice(head), request)),
         };
         if read.length <= KEPT_BYTES {
-            let whole = hash_of(head);
+            let whole = hash(head);
             match places.iter_mut().find(|place| place.seen == whole) {
                 Some(place) => {
                     place.kept = Some(Kept {
@@ -106,35 +101,16 @@ pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
     })
 }
 
-/// A hash of the first line. It is not meant to withstand a client that looks for collisions: they cost what a new
-/// head costs.
-fn hash(bytes: &[u8]) -> u64 {
+/// The hash of the first line.
+fn hash_of_line(bytes: &[u8]) -> u64 {
     let line = &bytes[..bytes.len().min(LINE)];
-    let (words, _) = line.as_chunks::<8>();
-    // Behind the path are nine bytes that are always the same, so it does not matter where exactly the line ends.
-    let words = words.iter().take_while(|word| !has_return(**word));
-    words.fold(0, |hash, word| mixed(hash, *word))
+    let end = memchr::memchr(b'\r', line).unwrap_or(line.len());
+    hash(&line[..end])
 }
 
-/// A hash of all these bytes.
-fn hash_of(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let words = words.iter().chain([&last]);
-    // The lower bits of a product do not depend on all bits.
-    words.fold(0, |hash, word| mixed(hash, *word)) >> 32
-}
-
-fn mixed(hash: u64, word: [u8; 8]) -> u64 {
-    (hash.rotate_left(5) ^ u64::from_le_bytes(word)).wrapping_mul(0x517c_c1b7_2722_0a95)
-}
-
-/// Whether one of them is the end of a line, found without looking at each.
-fn has_return(word: [u8; 8]) -> bool {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let zero = u64::from_le_bytes(word) ^ (ONES * b'\r' as u64);
-    zero.wrapping_sub(ONES) & !zero & (ONES << 7) != 0
+/// Always the same for the same bytes. A client that looks for collisions gains nothing: they cost what a new head costs.
+fn hash(bytes: &[u8]) -> u64 {
+    FixedState::default().hash_one(bytes)
 }
 
 #[cfg(test)]
@@ -216,7 +192,7 @@ mod tests {
             read_now(&of(&format!("/other/{other}"), 0));
         }
         assert!(Arc::ptr_eq(&kept.head, &read_now(&bytes).head));
-        let places = HEADS.with_borrow(|heads| heads.places.len());
+        let places = PLACES.with_borrow(Vec::len);
         assert_eq!(places, KEPT);
     }
 
@@ -228,16 +204,6 @@ mod tests {
         }
         for bytes in &heads {
             assert!(Arc::ptr_eq(&read_now(bytes).head, &read_now(bytes).head));
-        }
-    }
-
-    #[test]
-    fn the_end_of_a_line_is_found_in_any_place() {
-        assert!(!has_return(*b"abcdefgh") && !has_return([0x8d; 8]) && !has_return([0x0c; 8]));
-        for at in 0..8 {
-            let mut word = *b"abcdefgh";
-            word[at] = b'\r';
-            assert!(has_return(word));
         }
     }
 

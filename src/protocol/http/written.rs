@@ -2,16 +2,12 @@
 
 use bytes::Bytes;
 use http_body::Body as _;
-use tidegate_h1::write;
+use tidegate_h1::write::{self, ONE_BUFFER};
 
 use super::super::dialect;
 use super::answer::{self, refused, status_of};
 use super::date;
 use crate::call::{ByteStream, Reason, Refusal, Reply, ReplyBody, ReplyHead};
-
-/// A body up to this size is written from the same buffer as its head: to copy it costs less than a list of
-/// two buffers.
-const ONE_BUFFER: usize = 2 * 1024;
 
 /// An answer, up to its last byte.
 pub(super) struct Answer {
@@ -40,6 +36,7 @@ pub(super) enum Rest {
 }
 
 impl Answer {
+    /// The answer to a call; `to_head` if that was a HEAD, which gets no body.
     pub(super) fn of(reply: Result<Reply, Refusal>, to_head: bool) -> Self {
         let mut closes = false;
         let (head, body) = match reply {
@@ -64,6 +61,7 @@ impl Answer {
         }
     }
 
+    /// Adds fields, instead of those with the same names.
     pub(super) fn more(&mut self, headers: &http::HeaderMap) {
         for (name, value) in headers {
             self.head.headers.remove(name.as_str());
