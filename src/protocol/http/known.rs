@@ -28,8 +28,7 @@ const LINE: usize = 256;
 const WAYS: usize = 4;
 
 thread_local! {
-    /// [`KEPT`] places, once a head has come.
-    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    static HEADS: RefCell<Heads> = const { RefCell::new(Heads { places: Vec::new(), next: 0 }) };
 }
 
 /// A head that was read.
@@ -41,6 +40,15 @@ pub(super) struct Read {
     pub(super) closes: bool,
     /// Bytes up to the body.
     pub(super) length: usize,
+}
+
+/// Those of a thread.
+struct Heads {
+    /// [`KEPT`] of them, once a head has come.
+    places: Vec<Place>,
+    /// Which of its places the next new head gets. They take turns, so that heads which take turns do not displace
+    /// each other.
+    next: usize,
 }
 
 #[derive(Default)]
@@ -62,7 +70,7 @@ struct Kept {
 /// # Errors
 /// [`Odd`] if it, or the part that is here, is not of the usual form.
 pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
-    PLACES.with_borrow_mut(|places| {
+    HEADS.with_borrow_mut(|Heads { places, next }| {
         if places.is_empty() {
             places.resize_with(KEPT, Place::default);
         }
@@ -93,8 +101,10 @@ pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
                         read: read.clone(),
                     });
                 }
-                // Any place is as good, and this one is always the same for these bytes.
-                None => places[whole as usize % WAYS].seen = whole,
+                None => {
+                    places[*next % WAYS].seen = whole;
+                    *next = next.wrapping_add(1);
+                }
             }
         }
         Ok(Some(read))
@@ -159,6 +169,26 @@ mod tests {
     }
 
     #[test]
+    fn any_two_heads_that_take_turns_are_both_kept() {
+        for pair in 0..2000 {
+            let heads = [0, 1].map(|it| of(&format!("/{pair}/{it}"), 0));
+            for _ in 0..2 {
+                for bytes in &heads {
+                    read_now(bytes);
+                }
+            }
+            let kept = heads.each_ref().map(|bytes| read_now(bytes).head);
+            let again = heads.each_ref().map(|bytes| read_now(bytes).head);
+            assert!(
+                kept.iter()
+                    .zip(&again)
+                    .all(|(one, other)| Arc::ptr_eq(one, other)),
+                "{pair}"
+            );
+        }
+    }
+
+    #[test]
     fn a_part_of_a_known_head_is_a_part() {
         let bytes = of("/part", 0);
         for _ in 0..3 {
@@ -192,7 +222,7 @@ mod tests {
             read_now(&of(&format!("/other/{other}"), 0));
         }
         assert!(Arc::ptr_eq(&kept.head, &read_now(&bytes).head));
-        let places = PLACES.with_borrow(Vec::len);
+        let places = HEADS.with_borrow(|heads| heads.places.len());
         assert_eq!(places, KEPT);
     }
 
