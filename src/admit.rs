@@ -176,7 +176,7 @@ impl Gate {
                 let would = state.observing.over(now, at_gate.shadowed, Over::Refused);
                 record.note(|facts| {
                     facts.step(now, What::Refused);
-                    facts.would = would;
+                    facts.set_would(would);
                 });
                 refusal
             })?;
@@ -198,7 +198,7 @@ impl Gate {
     pub fn ask_again(&self, permit: Permit, fault: Fault) -> Asked {
         let generation = permit.generation;
         let (call, hold) = permit.into_held();
-        call.record.note(|facts| facts.quotas.clear());
+        call.record.note(|facts| facts.draws_no_quota());
         let mut would = None;
         let mut extended = None;
         let (now, told) = self.queue.change_in(call.lane, |state, now| {
@@ -227,10 +227,10 @@ impl Gate {
         call.record.note(|facts| {
             facts.step(now, what);
             if extended.is_some() {
-                facts.step(now, What::Deadline(extended));
+                facts.step(now, What::deadline(extended));
             }
             if told.is_none() {
-                facts.would = would;
+                facts.set_would(would);
             }
         });
         match told {

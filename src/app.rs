@@ -706,12 +706,9 @@ impl Shared {
                 listener,
                 at: self.clock.now(),
             };
-            let conversing = protocol::converse(accepted, self.conversation.get());
-            // Boxed where it is made: spawning moves a future about half a dozen times.
-            self.conversations.spawn(Box::pin(async move {
-                conversing.await;
-                drop((connection, counted));
-            }));
+            let held = (connection, counted);
+            let conversing = protocol::converse(accepted, self.conversation.get(), held);
+            self.conversations.spawn(conversing);
         };
         let connections = Arc::clone(&self.connections);
         let accepting = listen::accept(socket, connections, stop, gate, failed, handle);

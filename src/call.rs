@@ -60,7 +60,7 @@ pub use self::claim::Claim;
 pub use self::head::{Head, Headers, ReplyHead, Twice};
 pub use self::identity::{Identity, Peer};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
-pub use self::record::{Facts, Observe, Record, Verdict};
+pub use self::record::{Facts, Observe, Rare, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::reply::Gathered;
 pub use self::reply::{
@@ -182,6 +182,13 @@ impl Progress {
     /// has been written.
     pub fn begins(&self, record: Arc<Record>) -> &Arc<Record> {
         self.record.get_or_init(|| record)
+    }
+
+    /// The call's id, if it has waited.
+    #[must_use]
+    pub fn waited(&self) -> Option<u64> {
+        let record = self.record.get()?;
+        record.note(|facts| facts.waited().then_some(facts.id))
     }
 
     /// The record of the call, if it has begun.

@@ -167,7 +167,7 @@ impl<S: Slot> Future for Sending<S> {
 
 async fn send_array<S: Slot>(
     backend: Arc<Backend>,
-    call: ArrayCall,
+    call: Box<ArrayCall>,
     slot: S,
     record: Arc<Record>,
 ) -> Exchanged<S> {

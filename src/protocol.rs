@@ -20,13 +20,17 @@ pub mod trusted;
 mod tunnel;
 mod wire;
 
+use std::future::poll_fn;
+use std::mem;
 use std::net::TcpStream;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_runtime::Clock;
-use tokio::time::{sleep, timeout};
+use tidegate_runtime::{Clock, Timer};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub use self::http::{answer, json};
@@ -118,19 +122,26 @@ struct Whence {
     listener: Arc<Listener>,
 }
 
-impl Whence {
-    /// Where a request comes from. Made only once there is one: silent connections are many.
-    fn new(
-        known: Option<Arc<Identity>>,
-        listener: Arc<Listener>,
-        peer: Peer,
-        arrived: Timestamp,
-    ) -> Self {
-        let identity = known.unwrap_or_else(|| Arc::new(Identity::of_connection(&listener, peer)));
-        Self {
+/// A connection before its first request.
+struct Silent {
+    client: Client,
+    peer: Peer,
+    /// Set if something came before the request.
+    identity: Option<Arc<Identity>>,
+    listener: Arc<Listener>,
+    at: Timestamp,
+}
+
+impl Silent {
+    /// Where its requests come from. Made only once there is one: silent connections are many.
+    fn speaks(self, arrived: Timestamp) -> (Client, Whence) {
+        let of_connection = || Arc::new(Identity::of_connection(&self.listener, self.peer));
+        let identity = self.identity.unwrap_or_else(of_connection);
+        let whence = Whence {
             origin: Origin { identity, arrived },
-            listener,
-        }
+            listener: self.listener,
+        };
+        (self.client, whence)
     }
 }
 
@@ -149,78 +160,95 @@ pub struct Conversation<S> {
     pub cut: CancellationToken,
 }
 
-/// Serves one connection to its end.
-// Not an `async fn`, so that its being `Send` is settled here, for any `Serve`.
-#[expect(clippy::manual_async_fn, reason = "the bound is the point")]
-pub fn converse<S: Serve>(
+/// Serves one connection to its end, and then drops what is held for it.
+pub fn converse<S: Serve, H: Send + Unpin>(
     accepted: Accepted,
     conversation: Arc<Conversation<S>>,
+    held: H,
 ) -> impl Future<Output = ()> + Send {
-    async move { converse_to_the_end(accepted, conversation).await }
+    Conversing {
+        step: Step::Accepted(accepted, conversation),
+        _held: held,
+    }
 }
 
-async fn converse_to_the_end<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) {
-    // Taken apart where it stands: what is copied is kept twice by each silent connection.
-    let mut client = Client::new(accepted.stream);
-    let mut known = None;
-    if accepted.listener.has_preamble() {
-        let reading = past_preamble(client, &accepted.listener, accepted.peer, &conversation);
-        match Box::pin(reading).await {
-            Some((past, identity)) => (client, known) = (past, Some(identity)),
-            None => return,
+/// A connection. It has room for its present part only, because 10,000 of them may be silent, idle or waiting.
+struct Conversing<S, H> {
+    step: Step<S>,
+    _held: H,
+}
+
+enum Step<S> {
+    Accepted(Accepted, Arc<Conversation<S>>),
+    Then(Then),
+}
+
+/// What a connection does next.
+enum Then {
+    /// This, until something else begins.
+    Goes(Pin<Box<dyn Future<Output = Self> + Send>>),
+    /// This, and nothing more.
+    Last(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// Nothing.
+    End,
+}
+
+impl<S: Serve, H: Unpin> Future for Conversing<S, H> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let then = match &mut self.step {
+                Step::Then(Then::Goes(part)) => ready!(part.as_mut().poll(cx)),
+                Step::Then(Then::Last(part)) => {
+                    ready!(part.as_mut().poll(cx));
+                    Then::End
+                }
+                Step::Then(Then::End) => return Poll::Ready(()),
+                Step::Accepted(..) => match mem::replace(&mut self.step, Step::Then(Then::End)) {
+                    Step::Accepted(accepted, conversation) => begin(accepted, conversation),
+                    Step::Then(then) => then,
+                },
+            };
+            self.step = Step::Then(then);
         }
     }
-    if accepted.listener.protocol == Protocol::Tcp {
-        let whence = Whence::new(known, accepted.listener, accepted.peer, accepted.at);
-        return Box::pin(tcp::serve(client, whence, &conversation)).await;
-    }
-    let mut first = Vec::new();
-    let mut came = accepted.at;
-    let read = match client.read_at_once(&mut first) {
-        Some(read) => read,
-        // Boxed, as is what follows: each phase of a connection pays for itself only.
-        None => {
-            let read = Box::pin(first_bytes(&mut client, &mut first, &conversation)).await;
-            // What a client does before its request is here is its own time.
-            came = conversation.clock.now();
-            read
-        }
+}
+
+fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> Then {
+    let silent = Silent {
+        client: Client::new(accepted.stream),
+        peer: accepted.peer,
+        identity: None,
+        listener: accepted.listener,
+        at: accepted.at,
     };
-    match read {
-        Ok(1..) => {}
-        // Silent for too long, closed or reset before the first byte: nothing to answer.
-        Ok(0) | Err(_) => return,
+    if silent.listener.has_preamble() {
+        return Then::Goes(Box::pin(past_preamble(silent, conversation)));
     }
-    let whence = Whence::new(known, accepted.listener, accepted.peer, came);
-    match whence.listener.protocol.dialect(first[0]) {
-        Dialect::Http => Box::pin(http::serve(client, whence, conversation, first)).await,
-        Dialect::Socket => Box::pin(socket::serve(client, whence, &conversation, first)).await,
-        // Served above, without waiting for a byte.
-        Dialect::Tcp => {}
-    }
+    hear(silent, conversation)
 }
 
-/// Reads what comes before the first request, where something does.
-async fn past_preamble<S: Serve>(
-    client: Client,
-    listener: &Listener,
-    peer: Peer,
-    conversation: &Conversation<S>,
-) -> Option<(Client, Arc<Identity>)> {
-    let mut identity = Identity::of_connection(listener, peer);
-    let reading = preamble::read(client, listener, &mut identity, &conversation.settings);
+/// Reads what comes before the first request.
+async fn past_preamble<S: Serve>(silent: Silent, conversation: Arc<Conversation<S>>) -> Then {
+    let mut identity = Identity::of_connection(&silent.listener, silent.peer);
+    let settings = &conversation.settings;
+    let reading = preamble::read(silent.client, &silent.listener, &mut identity, settings);
     let ended = tokio::select! {
         biased;
         past = reading => match past {
-            Ok(client) => return Some((client, Arc::new(identity))),
+            Ok(client) => {
+                let identity = Some(Arc::new(identity));
+                return hear(Silent { client, identity, ..silent }, conversation);
+            }
             Err(ended) => ended,
         },
-        () = stopped(&conversation.stop) => return None,
+        () = stopped(&conversation.stop) => return Then::End,
     };
     if let Some(rejection) = ended {
         conversation.serve.rejected(&identity, rejection);
     }
-    None
+    Then::End
 }
 
 /// Ends when the proxy goes down, and what may have been on its way has had its time.
@@ -229,16 +257,69 @@ async fn stopped(stop: &CancellationToken) {
     sleep(LAST_REQUEST).await;
 }
 
+/// Reads the first bytes of a connection, or waits for them.
+fn hear<S: Serve>(mut silent: Silent, conversation: Arc<Conversation<S>>) -> Then {
+    let at = silent.at;
+    if silent.listener.protocol == Protocol::Tcp {
+        let (client, whence) = silent.speaks(at);
+        return Then::Last(Box::pin(tcp::serve(client, whence, conversation)));
+    }
+    let mut first = Vec::new();
+    match silent.client.read_at_once(&mut first) {
+        Some(Ok(1..)) => speak(silent, at, first, conversation),
+        // Closed or reset before the first byte: nothing to answer.
+        Some(_) => Then::End,
+        None => Then::Goes(Box::pin(wait_for_first(silent, conversation))),
+    }
+}
+
 /// Waits for a client to begin.
-async fn first_bytes<S>(
-    client: &mut Client,
-    first: &mut Vec<u8>,
-    conversation: &Conversation<S>,
-) -> std::io::Result<usize> {
-    let patience = conversation.settings.request_timeout;
-    tokio::select! {
-        biased;
-        read = timeout(patience, client.read_some(first)) => read?,
-        () = stopped(&conversation.stop) => Ok(0),
+fn wait_for_first<S: Serve>(
+    mut silent: Silent,
+    conversation: Arc<Conversation<S>>,
+) -> impl Future<Output = Then> + Send {
+    let mut due = silent.at + conversation.settings.request_timeout;
+    let mut timer = Timer::default();
+    let mut is_stopping = false;
+    async move {
+        let mut stop = pin!(conversation.stop.cancelled());
+        let first = poll_fn(|cx| {
+            let mut first = Vec::new();
+            if let Poll::Ready(read) = silent.client.poll_some(cx, &mut first) {
+                return Poll::Ready(read.map(|_| first));
+            }
+            if !is_stopping && stop.as_mut().poll(cx).is_ready() {
+                is_stopping = true;
+                due = due.min(conversation.clock.now() + LAST_REQUEST);
+            }
+            let due = conversation.clock.instant(due);
+            timer.poll_until(due, cx).map(|()| Ok(first))
+        })
+        .await;
+        match first {
+            Ok(first) if !first.is_empty() => {
+                // What a client does before its request is here is its own time.
+                let came = conversation.clock.now();
+                speak(silent, came, first, Arc::clone(&conversation))
+            }
+            // Silent for too long, closed or reset.
+            _ => Then::End,
+        }
+    }
+}
+
+/// Serves what begins with these bytes.
+fn speak<S: Serve>(
+    silent: Silent,
+    came: Timestamp,
+    first: Vec<u8>,
+    conversation: Arc<Conversation<S>>,
+) -> Then {
+    let (client, whence) = silent.speaks(came);
+    match whence.listener.protocol.dialect(first[0]) {
+        Dialect::Http => http::serve(client, whence, conversation, first),
+        Dialect::Socket => Then::Last(Box::pin(socket::serve(client, whence, conversation, first))),
+        // Served without waiting for a byte.
+        Dialect::Tcp => Then::End,
     }
 }

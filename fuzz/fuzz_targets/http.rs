@@ -151,7 +151,7 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         // A reset ends it as well.
         let _ = read.read_to_end(&mut answer).await;
     };
-    tokio::join!(converse(accepted, conversation), sending, reading);
+    tokio::join!(converse(accepted, conversation, ()), sending, reading);
     answer
 }
 

@@ -260,7 +260,7 @@ impl State {
             lane.move_deadlines(|waiter: &mut Waiter, deadline| {
                 let new = moved(deadline);
                 if let Some(record) = waiter.record.upgrade() {
-                    record.note(|facts| facts.step(now, What::Deadline(Some(new))));
+                    record.note(|facts| facts.step(now, What::Deadline(new)));
                     records.push(record);
                 }
                 new

@@ -43,7 +43,7 @@ impl Gate {
                 let caller = call.caller;
                 let to = *known.entry(caller).or_insert_with(|| reroute(caller));
                 if let Some(record) = waiter.record.upgrade() {
-                    record.note(|facts| facts.step(now, What::Bucket(to)));
+                    record.note(|facts| facts.step(now, What::bucket(to)));
                     records.push(record);
                 }
                 Some(to)
@@ -77,7 +77,7 @@ impl Gate {
                         && claim.charged != *charged
                     {
                         claim.charged = charged.clone();
-                        facts.step(now, What::Bucket(bucket));
+                        facts.step(now, What::bucket(bucket));
                     }
                     bucket
                 });

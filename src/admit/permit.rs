@@ -82,9 +82,11 @@ impl Permit {
         });
         let measured = settled.map(|settled| claim::drawn(settled.charged));
         let succeeded = call.record.note(|facts| {
-            facts.step(now, What::Ended(outcome, measured));
-            facts.settled = settled;
-            facts.would = would;
+            facts.step(now, What::ended(outcome, measured));
+            if settled.is_some() {
+                facts.rare_mut().settled = settled;
+            }
+            facts.set_would(would);
             facts.answered = Some(now);
             facts.verdict = match outcome {
                 _ if facts.left => Verdict::Aborted,
@@ -155,8 +157,8 @@ impl Drop for Permit {
             });
             call.record.note(|facts| {
                 facts.step(now, What::GivenBack);
-                facts.would = would;
-                facts.quotas.clear();
+                facts.set_would(would);
+                facts.draws_no_quota();
             });
         }
     }

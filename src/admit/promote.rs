@@ -202,7 +202,7 @@ impl Promoted {
         };
         record.note(|facts| {
             facts.class = Arc::clone(class);
-            facts.step(now, What::Class(Arc::clone(class)));
+            facts.step(now, What::Class(Box::new(Arc::clone(class))));
         });
         self.records.push(record);
     }

@@ -95,7 +95,7 @@ pub const POSTPONED_MAX: usize = 256;
 #[derive(Default)]
 pub(super) struct Waiter {
     /// `None` for the call that asks at this moment, under the lock.
-    pub(super) tell: Option<oneshot::Sender<Turn>>,
+    pub(super) tell: Option<oneshot::Sender<Box<Turn>>>,
     /// It was put into the class of users, and stays there for any client.
     pub(super) promoted: bool,
     /// The id of its access line.
@@ -605,7 +605,7 @@ pub(super) fn tell(waiter: Waiter, turn: Turn, answer: &mut Option<Turn>) -> Opt
         *answer = Some(turn);
         return None;
     };
-    match tell.send(turn) {
+    match tell.send(Box::new(turn)).map_err(|turn| *turn) {
         Err(Turn::Go { hold, .. }) => Some(hold),
         Err(Turn::No { .. }) | Ok(()) => None,
     }

@@ -23,7 +23,7 @@ pub(super) enum Told {
     /// No call waits, and all its limits have room.
     AtOnce(Hold, Timestamp),
     Now(Box<Turn>),
-    Later(Ticket, oneshot::Receiver<Turn>),
+    Later(Ticket, oneshot::Receiver<Box<Turn>>),
 }
 
 /// The answer to a call that asks for its turn.
@@ -73,7 +73,9 @@ impl AtGate {
                         let off = starts.as_nanos().abs_diff(at.as_nanos());
                         Duration::from_nanos(off).as_secs_f64() / wait.as_secs_f64()
                     });
-                    facts.quotas = spent;
+                    if !spent.is_empty() {
+                        facts.rare_mut().quotas = spent;
+                    }
                     facts.delays.extend(waited.delays);
                     // It was held, even if it was released at the same moment.
                     facts.limit = facts.delays.longest().cloned().or(waited.held_by);
@@ -110,7 +112,7 @@ impl AtGate {
             note_postponed(facts, postponed);
             facts.step(at, what);
             facts.delays.extend(delays);
-            facts.would = would;
+            facts.set_would(would);
         });
     }
 }
@@ -120,7 +122,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(50);
 
 fn note_postponed(facts: &mut Facts, postponed: Vec<(Timestamp, Duration)>) {
     for (at, aside) in postponed {
-        facts.step(at, What::Postponed(aside));
+        facts.step(at, What::Postponed(at + aside));
     }
 }
 
@@ -136,7 +138,7 @@ fn ended_by(refusal: Option<&tidegate_limits::scheduler::Refusal>) -> What {
 pub struct Waiting {
     /// `None` once its turn has come, or it was refused.
     place: Option<(AtGate, Ticket)>,
-    turn: oneshot::Receiver<Turn>,
+    turn: oneshot::Receiver<Box<Turn>>,
 }
 
 impl Waiting {
@@ -168,9 +170,9 @@ impl Waiting {
         });
         if let Some((now, class)) = changed {
             call.record.note(|facts| {
-                facts.step(now, What::Deadline(deadline));
+                facts.step(now, What::deadline(deadline));
                 if let Some(class) = class {
-                    facts.step(now, What::Class(class));
+                    facts.step(now, What::Class(Box::new(class)));
                 }
             });
         }
@@ -202,7 +204,7 @@ impl Future for Waiting {
         let told = ready!(Pin::new(&mut self.turn).poll(cx));
         let turn = told.expect("a waiting call is always told, or taken out by itself");
         let (call, _) = self.place.take().expect("a call gets its turn once");
-        Poll::Ready(call.outcome(turn))
+        Poll::Ready(call.outcome(*turn))
     }
 }
 
@@ -213,7 +215,7 @@ impl Drop for Waiting {
         };
         let mut would = None;
         let (at, what, postponed, delays) = call.queue.change_in(call.lane, |state, now| {
-            let turn = self.turn.try_recv();
+            let turn = self.turn.try_recv().map(|turn| *turn);
             let over = match turn {
                 Ok(Turn::No {
                     refusal: Some(_), ..

@@ -122,11 +122,11 @@ fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     number(out, br#","sent_us":"#, sent.map(micros));
     put(out, br#","started_us":"#, line.started.0.as_bytes());
     flag(out, br#","limited":"#, facts.limited);
-    quota(out, &facts.quotas)?;
+    quota(out, &facts.rare().quotas)?;
     flag(out, br#","shared":"#, facts.shared);
     flag(out, br#","handed_over":"#, facts.handed_over);
-    would(out, facts.would.as_ref())?;
-    match facts.retry_of {
+    would(out, facts.rare().would.as_ref())?;
+    match facts.rare().retry_of {
         None => out.extend_from_slice(b",\"retry_of\":null"),
         Some(first) => {
             put(out, br#","retry_of":""#, &hexadecimal(first).0);
@@ -185,11 +185,11 @@ fn at_gate(out: &mut Vec<u8>, facts: &Facts) -> io::Result<()> {
         match what {
             What::Asked => word(out, b",", asked.map(|it| &*it.class))?,
             What::Class(class) => word(out, b",", Some(class))?,
-            What::Postponed(aside) => number(out, b",", Some(nanos(*aside))),
-            What::Deadline(deadline) => number(out, b",", deadline.map(Timestamp::as_nanos)),
-            What::Bucket(bucket) => number(out, b",", bucket.map(|bucket| bucket.0)),
-            What::Ended(_, Some(measured)) => write!(out, ",{}", measured.get())?,
-            What::Ended(_, None) => out.extend_from_slice(b",null"),
+            What::Postponed(until) => number(out, b",", Some(nanos(until.since(*at)))),
+            What::Deadline(deadline) => number(out, b",", Some(deadline.as_nanos())),
+            What::Bucket(bucket) => number(out, b",", Some(bucket.0)),
+            What::EndedAt(_, measured) => write!(out, ",{}", measured.get())?,
+            What::NoDeadline | What::NoBucket | What::Ended(_) => out.extend_from_slice(b",null"),
             _ => {}
         }
         out.push(b']');
@@ -340,7 +340,7 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     if_any(out, " rc=", facts.overall_rc)?;
     if_any(out, " ", facts.reason.map(Reason::label))?;
     if_any(out, " limit=", facts.limit.as_deref())?;
-    if let Some(would) = facts.would.as_ref().filter(|it| it.limit.is_some()) {
+    if let Some(would) = facts.rare().would.as_ref().filter(|it| it.limit.is_some()) {
         let more = if would.ending == WouldEnd::Waits {
             "+"
         } else {
@@ -356,7 +356,7 @@ fn text(out: &mut Vec<u8>, line: &AccessLine<'_>, colour: bool) -> io::Result<()
     if facts.handed_over {
         out.extend_from_slice(b" handed_over");
     }
-    if let Some(first) = facts.retry_of {
+    if let Some(first) = facts.rare().retry_of {
         out.extend_from_slice(b" retry_of=");
         out.extend_from_slice(&hexadecimal(first).0);
     }

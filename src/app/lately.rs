@@ -163,9 +163,12 @@ impl Report {
             caller: claim.map(|claim| claim.caller),
             rate_limit: claim.and_then(Claim::rate_limit).cloned(),
             // A call that was never admitted has drawn nothing.
-            tokens: charged
-                .filter(|_| facts.sent.is_some())
-                .map(|claim| facts.settled.map_or(claim.cost, |settled| settled.charged)),
+            tokens: charged.filter(|_| facts.sent.is_some()).map(|claim| {
+                facts
+                    .rare()
+                    .settled
+                    .map_or(claim.cost, |settled| settled.charged)
+            }),
             verdict: facts.verdict,
             reason: facts.reason,
             shared: facts.shared,

@@ -124,7 +124,7 @@ impl Teller {
 
     /// Counts what a call's rate limit did to it.
     fn charged(&self, facts: &Facts, claim: &Claim) {
-        if facts.settled.is_some() {
+        if facts.rare().settled.is_some() {
             self.metrics.callers.cost_settled(&facts.function);
         }
         let Some(label) = claim.rate_limit() else {

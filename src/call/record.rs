@@ -63,8 +63,6 @@ pub struct Facts {
     pub is_read: bool,
     /// Whether it was sent once more after it had failed; the second send is reported separately.
     pub is_sent_again: bool,
-    /// The call whose second send this is, by its id.
-    pub retry_of: Option<u64>,
     /// The trace id of its `traceparent`, if that is well formed.
     pub trace: Option<TraceId>,
     /// Whether it meets limits and takes a worker.
@@ -97,6 +95,15 @@ pub struct Facts {
     pub overall_rc: Option<i64>,
     /// The caller and the charge; `None` if it was not a request.
     pub claim: Option<Claim>,
+    /// What few calls have. 10,000 calls may wait, and most have no room for it.
+    pub rare: Option<Box<Rare>>,
+}
+
+/// What is known of few calls.
+#[derive(Clone, Debug, Default)]
+pub struct Rare {
+    /// The call whose second send this is, by its id.
+    pub retry_of: Option<u64>,
     /// Its final charge, if it was settled.
     pub settled: Option<Settled>,
     /// What it drew from its quotas, unless that was given back.
@@ -104,6 +111,14 @@ pub struct Facts {
     /// What the limits that only observe would have done to it; `None` if none does.
     pub would: Option<Would>,
 }
+
+/// That of most calls.
+static NOTHING: Rare = Rare {
+    retry_of: None,
+    settled: None,
+    quotas: Vec::new(),
+    would: None,
+};
 
 impl Facts {
     /// Those of a call that has just arrived. Until another verdict is set, it was aborted. Its id is
@@ -130,7 +145,6 @@ impl Facts {
             handed_over: false,
             is_read: false,
             is_sent_again: false,
-            retry_of: None,
             trace: None,
             limited: true,
             reason: None,
@@ -146,10 +160,45 @@ impl Facts {
             status: None,
             overall_rc: None,
             claim: None,
-            settled: None,
-            quotas: Vec::new(),
             start_error: None,
-            would: None,
+            rare: None,
+        }
+    }
+
+    /// What few calls have.
+    #[must_use]
+    pub fn rare(&self) -> &Rare {
+        self.rare.as_deref().unwrap_or(&NOTHING)
+    }
+
+    /// The same, to change it.
+    pub fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Sets what the limits that only observe would have done.
+    pub fn set_would(&mut self, would: Option<Would>) {
+        if would.is_some() || self.rare.is_some() {
+            self.rare_mut().would = would;
+        }
+    }
+
+    /// What it drew from its quotas was given back.
+    pub fn draws_no_quota(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.quotas.clear();
+        }
+    }
+
+    /// It drew what this call drew.
+    pub fn draws_as(&mut self, call: &Self) {
+        let Rare {
+            settled, quotas, ..
+        } = call.rare();
+        if settled.is_some() || !quotas.is_empty() || self.rare.is_some() {
+            let own = self.rare_mut();
+            own.settled = *settled;
+            own.quotas.clone_from(quotas);
         }
     }
 
@@ -180,7 +229,11 @@ impl Facts {
         if self.shared {
             return Some(TokenCount::ZERO);
         }
-        Some(self.settled.map_or(estimated, |settled| settled.charged))
+        Some(
+            self.rare()
+                .settled
+                .map_or(estimated, |settled| settled.charged),
+        )
     }
 
     /// Whether the backend reports that it did what was asked: by its code, or by the status of
@@ -282,11 +335,14 @@ impl Record {
             ..
         } = first;
         let second = Facts {
-            retry_of: Some(first.id),
             trace: first.trace,
             is_read: first.is_read,
             limited: first.limited,
             handed_over: first.handed_over,
+            rare: Some(Box::new(Rare {
+                retry_of: Some(first.id),
+                ..Rare::default()
+            })),
             ..Facts::begun(origin, dialect, function, class, target)
         };
         Self::of(second, Arc::clone(&self.observer))

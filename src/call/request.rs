@@ -35,7 +35,7 @@ pub struct Request {
 #[derive(Debug)]
 pub enum Message {
     /// One array of the socket protocol.
-    Socket(ArrayCall),
+    Socket(Box<ArrayCall>),
     /// An HTTP request.
     Http(Box<HttpCall>),
 }
@@ -68,7 +68,7 @@ pub struct HttpCall {
     /// The body.
     pub body: RequestBody,
     /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.
-    pub array: Option<ArrayCall>,
+    pub array: Option<Box<ArrayCall>>,
 }
 
 impl HttpCall {

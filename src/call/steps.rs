@@ -2,7 +2,6 @@
 //! steps, a replay of the log takes the same decisions again.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_limits::call::{BucketId, QuotaKey};
@@ -44,14 +43,18 @@ pub struct Step {
 pub enum What {
     /// It asked for its turn.
     Asked,
-    /// It was set aside for this time, which was drawn at random.
-    Postponed(Duration),
-    /// It has another class while it waits.
-    Class(Arc<str>),
+    /// It was set aside until then, for a time that was drawn at random.
+    Postponed(Timestamp),
+    /// It has another class while it waits. Boxed, because it is rare, and each step has room for it.
+    Class(Box<Arc<str>>),
     /// It has another deadline while it waits.
-    Deadline(Option<Timestamp>),
+    Deadline(Timestamp),
+    /// It waits without a bound.
+    NoDeadline,
     /// It is charged to another bucket while it waits.
-    Bucket(Option<BucketId>),
+    Bucket(BucketId),
+    /// It is no longer charged to a bucket.
+    NoBucket,
     /// Its turn came.
     Admitted,
     /// Its bytes left for the backend.
@@ -62,8 +65,10 @@ pub enum What {
     Requeued,
     /// It was admitted and never sent. What it drew came back.
     GivenBack,
-    /// It ended, with its actual cost if that was measured.
-    Ended(Outcome, Option<Tokens>),
+    /// It ended.
+    Ended(Outcome),
+    /// It ended, with this actual cost.
+    EndedAt(Outcome, Tokens),
     /// It was refused when it asked.
     Refused,
     /// It was refused while it waited.
@@ -134,6 +139,27 @@ impl Word {
 }
 
 impl What {
+    /// Another deadline; `None` without a bound.
+    #[must_use]
+    pub fn deadline(at: Option<Timestamp>) -> Self {
+        at.map_or(Self::NoDeadline, Self::Deadline)
+    }
+
+    /// Another bucket.
+    #[must_use]
+    pub fn bucket(to: Option<BucketId>) -> Self {
+        to.map_or(Self::NoBucket, Self::Bucket)
+    }
+
+    /// It ended, with its actual cost if that was measured.
+    #[must_use]
+    pub fn ended(outcome: Outcome, measured: Option<Tokens>) -> Self {
+        match measured {
+            Some(measured) => Self::EndedAt(outcome, measured),
+            None => Self::Ended(outcome),
+        }
+    }
+
     /// Its word in the access line.
     #[must_use]
     pub const fn word(&self) -> Word {
@@ -141,16 +167,18 @@ impl What {
             Self::Asked => Word::Asked,
             Self::Postponed(_) => Word::Postponed,
             Self::Class(_) => Word::Class,
-            Self::Deadline(_) => Word::Deadline,
-            Self::Bucket(_) => Word::Bucket,
+            Self::Deadline(_) | Self::NoDeadline => Word::Deadline,
+            Self::Bucket(_) | Self::NoBucket => Word::Bucket,
             Self::Admitted => Word::Admitted,
             Self::Sent => Word::Sent,
             Self::Replied => Word::Replied,
             Self::Requeued => Word::Requeued,
             Self::GivenBack => Word::GivenBack,
-            Self::Ended(Outcome::Served, _) => Word::Served,
-            Self::Ended(Outcome::Overloaded, _) => Word::Overloaded,
-            Self::Ended(Outcome::Failed, _) => Word::Failed,
+            Self::Ended(Outcome::Served) | Self::EndedAt(Outcome::Served, _) => Word::Served,
+            Self::Ended(Outcome::Overloaded) | Self::EndedAt(Outcome::Overloaded, _) => {
+                Word::Overloaded
+            }
+            Self::Ended(Outcome::Failed) | Self::EndedAt(Outcome::Failed, _) => Word::Failed,
             Self::Refused => Word::Refused,
             Self::Expired => Word::Expired,
             Self::Left => Word::Left,

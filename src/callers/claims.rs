@@ -87,7 +87,7 @@ impl Callers {
                 estimated: claim.cost,
                 charged: TokenCount::ZERO,
             }),
-            false => facts.settled,
+            false => facts.rare().settled,
         };
         // A TCP connection lasts as long as its client likes, and an answer that failed says
         // nothing of the next one.

@@ -302,11 +302,11 @@ mod tests {
     #[test]
     fn arrays_differ_by_any_byte_and_from_the_same_array_over_http() {
         let array = |text: &'static str| {
-            key(&Message::Socket(ArrayCall {
+            key(&Message::Socket(Box::new(ArrayCall {
                 bytes: Bytes::from_static(text.as_bytes()),
                 function: "guest_list".into(),
                 target: None,
-            }))
+            })))
         };
         assert_eq!(
             array(r#"["guest_list",[],{}]"#),

@@ -479,11 +479,11 @@ mod tests {
 
     /// A read about a guest; reads with other names are different.
     fn key(name: &str, guest: Option<&str>) -> Key {
-        let message = Message::Socket(ArrayCall {
+        let message = Message::Socket(Box::new(ArrayCall {
             bytes: Bytes::copy_from_slice(name.as_bytes()),
             function: "f".into(),
             target: None,
-        });
+        }));
         let apart = crate::coalesce::key::Apart::Known;
         Key::of("f", Destination::Socket, guest, &message, apart).expect("it can be shared")
     }

@@ -233,8 +233,7 @@ impl Observe for ToldIn {
 fn tell(facts: &Facts, own: &mut Facts) {
     answered(facts, own);
     own.sent = facts.sent;
-    own.settled = facts.settled;
-    own.quotas.clone_from(&facts.quotas);
+    own.draws_as(facts);
     own.bytes_in = facts.bytes_in;
     own.left |= facts.left;
     if own.left && matches!(own.verdict, Verdict::Passed | Verdict::Delayed) {

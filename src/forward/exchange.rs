@@ -41,7 +41,7 @@ pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>
 pub(super) async fn array<S: Slot>(
     stream: TcpStream,
     written: usize,
-    call: ArrayCall,
+    call: Box<ArrayCall>,
     mut slot: S,
     record: Arc<Record>,
     backend: Arc<Backend>,

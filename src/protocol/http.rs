@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 pub use self::answer::{answer, json};
 use self::received::Received;
-use super::{Conversation, Whence};
+use super::{Conversation, Then, Whence};
 use crate::call::{HttpEngine, Serve};
 
 /// Serves the calls of one connection that has sent its first bytes.
@@ -32,26 +32,20 @@ pub(super) fn serve<S: Serve>(
     whence: Whence,
     conversation: Arc<Conversation<S>>,
     first: Vec<u8>,
-) -> impl Future<Output = ()> + Send {
-    let received = client.into_watched().ok().map(|stream| {
-        // Without this the reply to a pipelined request would wait for the last one's ACK. A
-        // socket that cannot be told so is only slower.
-        let _ = stream.tcp().set_nodelay(true);
-        // Boxed, because the future has room for what it begins with until its end.
-        Box::new(Received {
-            stream,
-            bytes: first,
-            came: whence.origin.arrived,
-        })
-    });
-    async move {
-        let Some(received) = received else { return };
-        let left = match conversation.settings.http_engine {
-            HttpEngine::Fast => fast::serve(*received, &whence, &conversation).await,
-            HttpEngine::Hyper => Some(*received),
-        };
-        if let Some(received) = left {
-            Box::pin(by_hyper::serve(received, whence, conversation)).await;
-        }
+) -> Then {
+    let Ok(stream) = client.into_watched() else {
+        return Then::End;
+    };
+    // Without this the reply to a pipelined request would wait for the last one's ACK. A
+    // socket that cannot be told so is only slower.
+    let _ = stream.tcp().set_nodelay(true);
+    let received = Received {
+        stream,
+        bytes: first,
+        came: whence.origin.arrived,
+    };
+    match conversation.settings.http_engine {
+        HttpEngine::Fast => Then::Goes(Box::pin(fast::serve(received, whence, conversation))),
+        HttpEngine::Hyper => Then::Last(Box::pin(by_hyper::serve(received, whence, conversation))),
     }
 }

@@ -229,34 +229,35 @@ impl Client {
     ///
     /// # Errors
     /// As the socket has it.
-    pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+    pub(super) fn poll_some(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
         loop {
             match self.read_now(into, RecvFlags::empty()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    match self.watched()? {
-                        Stream::Plain(wire) => wire.tcp().readable().await?,
-                        // Boxed, so that a connection without TLS keeps no room for it.
-                        Stream::Tls(_) => return Box::pin(self.read_decrypted(into)).await,
-                    }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+            match self.watched()? {
+                Stream::Plain(wire) => ready!(wire.tcp().poll_read_ready(cx))?,
+                stream @ Stream::Tls(_) => {
+                    let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
+                    let mut chunk = ReadBuf::uninit(&mut chunk);
+                    ready!(Pin::new(stream).poll_read(cx, &mut chunk))?;
+                    into.extend_from_slice(chunk.filled());
+                    return Poll::Ready(Ok(chunk.filled().len()));
                 }
-                read => return read,
             }
         }
     }
 
-    async fn read_decrypted(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
-        let stream = self.watched()?;
-        poll_fn(|cx| {
-            let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
-            let mut chunk = ReadBuf::uninit(&mut chunk);
-            Pin::new(&mut *stream)
-                .poll_read(cx, &mut chunk)
-                .map_ok(|()| {
-                    into.extend_from_slice(chunk.filled());
-                    chunk.filled().len()
-                })
-        })
-        .await
+    /// The same.
+    ///
+    /// # Errors
+    /// As the socket has it.
+    pub(super) async fn read_some(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_some(cx, into)).await
     }
 
     /// Writes all, as long as each write makes progress in time.

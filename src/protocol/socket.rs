@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use crate::call::{
 pub(super) async fn serve<S: Serve>(
     mut client: Client,
     mut whence: Whence,
-    conversation: &Conversation<S>,
+    conversation: Arc<Conversation<S>>,
     first: Vec<u8>,
 ) {
     let settings = &conversation.settings;
@@ -40,7 +41,7 @@ pub(super) async fn serve<S: Serve>(
     let request = match read {
         Some(Ok(call)) => Request {
             origin: whence.origin.clone(),
-            message: Message::Socket(call),
+            message: Message::Socket(Box::new(call)),
         },
         Some(Err(mut refusal)) => {
             let serve = &conversation.serve;

@@ -1,6 +1,7 @@
 //! Any bytes: one connection is one call, forwarded in both directions after admission.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 
 use super::io::Client;
@@ -12,7 +13,7 @@ use crate::call::{Progress, Serve};
 pub(super) async fn serve<S: Serve>(
     client: Client,
     whence: Whence,
-    conversation: &Conversation<S>,
+    conversation: Arc<Conversation<S>>,
 ) {
     let Ok(mut stream) = client.into_watched() else {
         return;

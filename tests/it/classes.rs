@@ -85,11 +85,11 @@ impl Stages {
         };
         let request = Request {
             origin: origin.clone(),
-            message: Message::Socket(ArrayCall {
+            message: Message::Socket(Box::new(ArrayCall {
                 bytes: Vec::new().into(),
                 function: function.into(),
                 target: (!guest.is_empty()).then(|| guest.into()),
-            }),
+            })),
         };
         let operation = self.classifier.classify(&request);
         let ask = Ask {

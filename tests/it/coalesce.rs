@@ -166,7 +166,7 @@ async fn reads_that_get_the_answer_of_another_one_draw_nothing_in_usage_nor_in_t
         assert_eq!(facts.cost(), Some(TokenCount::ZERO), "{facts:?}");
     }
     let drawn = own[0].cost().expect("it was charged");
-    assert!(own[0].settled.is_some(), "{:?}", own[0]);
+    assert!(own[0].rare().settled.is_some(), "{:?}", own[0]);
     let now = stage.stack.clock.now();
     let callers = stage.stack.callers.all(now);
     let sum = |column: fn(&Tally) -> u64| {
@@ -853,11 +853,11 @@ impl Alone {
         let pipeline = self.pipeline.clone();
         let request = Request {
             origin: self.origin(),
-            message: Message::Socket(ArrayCall {
+            message: Message::Socket(Box::new(ArrayCall {
                 bytes: LIST.into(),
                 function: "guest_list".into(),
                 target: None,
-            }),
+            })),
         };
         tokio::spawn(async move {
             let progress = Progress::default();

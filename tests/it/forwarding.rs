@@ -471,12 +471,12 @@ async fn with_retry_reads_a_closed_read_is_sent_once_more() {
             // Each send is reported separately, and has drawn separately.
             let facts = stack.seen.ended(sends).await;
             assert_eq!(facts.len(), sends, "{request}");
-            let first = facts.iter().find(|facts| facts.retry_of.is_none());
+            let first = facts.iter().find(|facts| facts.rare().retry_of.is_none());
             let first = first.expect("it is reported");
             assert_eq!(first.verdict, Verdict::Failed);
             assert_eq!(first.reason, Some(Reason::BackendClosed));
             assert!(first.sent.is_some());
-            if let Some(second) = facts.iter().find(|facts| facts.retry_of.is_some()) {
+            if let Some(second) = facts.iter().find(|facts| facts.rare().retry_of.is_some()) {
                 assert_eq!(second.verdict, Verdict::Passed);
                 assert!(second.sent > first.sent);
             }

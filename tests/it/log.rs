@@ -109,7 +109,6 @@ fn ended() -> Ended {
         handed_over: false,
         is_read: false,
         is_sent_again: false,
-        retry_of: None,
         trace: None,
         limited: true,
         reason: None,
@@ -133,14 +132,14 @@ fn ended() -> Ended {
         // In the order in which two tasks noted them.
         steps: smallvec![
             step(1_000, What::Asked),
-            step(1_000, What::Postponed(Duration::from_micros(2_000))),
+            step(1_000, What::Postponed(micros(3_000))),
             step(12_345, What::Admitted),
-            step(2_500, What::Class("polling".into())),
+            step(2_500, What::Class(Box::new("polling".into()))),
             step(1_234_567, What::Sent),
             step(1_240_000, What::Replied),
             step(
                 1_284_667,
-                What::Ended(Outcome::Served, Tokens::new(1.5).ok())
+                What::ended(Outcome::Served, Tokens::new(1.5).ok())
             ),
         ],
         admitted: None,
@@ -151,9 +150,7 @@ fn ended() -> Ended {
         status: None,
         overall_rc: Some(0),
         claim: Some(claim),
-        settled: None,
-        quotas: Vec::new(),
-        would: None,
+        rare: None,
     };
     let took = Durations {
         total: Duration::from_micros(62_500),
@@ -244,7 +241,7 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
     });
     let told = ended_with(|it| {
         it.facts.limited = false;
-        it.facts.quotas = draws.to_vec();
+        it.facts.rare_mut().quotas = draws.to_vec();
     });
     let read: Value = serde_json::from_str(&written(Look::Json, &[told])).expect("one object");
     assert_eq!(read["limited"], json!(false));

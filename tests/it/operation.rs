@@ -50,16 +50,16 @@ fn http_message(method: &str, path: &str, body: &'static str) -> Message {
     Message::Http(Box::new(HttpCall {
         head: Arc::new(head.into()),
         body,
-        array,
+        array: array.map(Box::new),
     }))
 }
 
 fn array_message(function: &str, target: Option<&str>) -> Message {
-    Message::Socket(ArrayCall {
+    Message::Socket(Box::new(ArrayCall {
         bytes: Bytes::from_static(b"[]"),
         function: function.into(),
         target: target.map(Into::into),
-    })
+    }))
 }
 
 fn classify(settings: &Settings, message: Message) -> Operation {

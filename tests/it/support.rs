@@ -258,10 +258,7 @@ pub(crate) fn serve<S: Serve>(
             at: conversation.clock.now(),
         };
         let conversation = Arc::clone(&conversation);
-        tokio::spawn(async move {
-            protocol::converse(accepted, conversation).await;
-            drop(connection);
-        });
+        tokio::spawn(protocol::converse(accepted, conversation, connection));
     };
     tokio::spawn(listen::accept(
         socket,

@@ -175,12 +175,10 @@ impl<S: Serve> Client<S> {
                 if let Some(quota) = progress.quota() {
                     tell_quota(quota, response.headers_mut());
                 }
-                record = progress.into_record();
-                if let Some(record) = &record
-                    && let Some(id) = record.note(|facts| facts.waited().then_some(facts.id))
-                {
+                if let Some(id) = progress.waited() {
                     tell_call(id, &mut response);
                 }
+                record = progress.into_record();
                 response
             }
             Err(mut refusal) => {

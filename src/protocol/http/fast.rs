@@ -23,19 +23,21 @@ use tidegate_limits::Timestamp;
 use tidegate_runtime::{Timer, with_scratch};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::sync::WaitForCancellationFuture;
 
 use super::super::io::{LINGER, Unread};
 use super::super::stream::Stream;
 use super::super::wire::OnEof;
-use super::super::{Conversation, Settings, Whence};
+use super::super::{Conversation, Settings, Then, Whence};
 use super::answer::tell_quota;
+use super::by_hyper;
 use super::identity::Identities;
 use super::known::{self, Read};
 use super::received::{Received, cut_body, read_array, slow_body};
 use super::written::{Answer, Rest};
 use crate::call::{
-    self, ByteStream, Dialect, HttpCall, Message, Origin, Progress, Refusal, RequestBody, Serve,
+    self, ByteStream, Dialect, HttpCall, Identity, Listener, Message, Origin, Progress, Refusal,
+    Reply, RequestBody, Serve,
 };
 
 /// Most bytes of one read. Most requests are smaller.
@@ -44,99 +46,70 @@ const READ_BYTES: usize = 8 * 1024;
 /// The end of a chunk.
 const BEHIND_CHUNK: &[u8] = b"\r\n";
 
-/// Serves the calls of a connection. Returns it if hyper has to go on.
-pub(super) fn serve<'a, S: Serve>(
+/// Serves the calls of a connection, until hyper has to go on.
+pub(super) fn serve<S: Serve>(
     received: Received,
-    whence: &'a Whence,
-    conversation: &'a Arc<Conversation<S>>,
-) -> impl Future<Output = Option<Received>> + Send + 'a {
-    let settings = &conversation.settings;
+    whence: Whence,
+    conversation: Arc<Conversation<S>>,
+) -> impl Future<Output = Then> + Send {
     let Received {
         stream,
         bytes,
         came,
     } = received;
+    let identities = Identities::new(
+        whence.origin.identity,
+        &whence.listener,
+        &conversation.settings,
+    );
     let mut client = Client {
         stream,
         held: bytes,
         end: None,
         part: None,
         came,
-        since: conversation.clock.instant(came),
+        since: came,
         timer: Timer::default(),
-        on_eof: OnEof::new(whence.listener.cancel_on_eof),
         has_ended: false,
         watches_stop: false,
         looks: false,
-        settings,
+        is_first: true,
+        identities,
+        listener: whence.listener,
+        conversation: Arc::clone(&conversation),
     };
-    let identities = Identities::new(
-        Arc::clone(&whence.origin.identity),
-        &whence.listener,
-        settings,
-    );
     // Made before, so that the future has room for the client and not also for its parts: 10,000 of them may be idle.
     async move {
-        let mut is_first = true;
         let mut stop = pin!(conversation.stop.cancelled());
         loop {
-            let got = poll_fn(|cx| client.poll_request(cx, conversation, stop.as_mut())).await;
-            let (mut call, closes) = match got {
-                Got::Request { call, closes } => (call, closes),
-                Got::Odd(reason) => {
-                    conversation.serve.left_to_hyper(reason);
-                    return Some(client.into_received());
-                }
-                Got::Refused(refusal) => {
-                    let identity = match client.part.take() {
-                        Some(part) => identities.of(&part.read.head),
-                        None => Arc::clone(&whence.origin.identity),
-                    };
-                    let arrived = client.came;
-                    let origin = Origin { arrived, identity };
-                    client.held = Vec::new();
-                    Box::pin(client.refuse(&conversation.serve, origin, *refusal)).await;
-                    return None;
-                }
-                Got::End => {
-                    Box::pin(client.close()).await;
-                    return None;
-                }
-                Got::Late => return None,
+            let got = poll_fn(|cx| client.poll_request(cx, stop.as_mut())).await;
+            let doing = match client.begin(got) {
+                Next::Does(doing) => doing,
+                Next::Odd => break,
+                Next::End => return Then::End,
             };
-            let origin = Origin {
-                arrived: client.came,
-                identity: identities.of(&call.head),
-            };
-            if client.has_left_before(is_first) {
-                // Recorded as aborted, and never sent.
-                let progress = Progress::default();
-                let message = Message::Http(call);
-                let request = call::Request { origin, message };
-                drop(conversation.serve.serve(request, &progress));
-                return None;
-            }
-            is_first = false;
-            if let Err(refusal) = read_array(settings, &mut call) {
-                Box::pin(client.refuse(&conversation.serve, origin, refusal)).await;
-                return None;
-            }
-            // Boxed, so that an idle connection has no room for a call.
-            match Box::pin(client.call(call, closes, origin, conversation)).await {
-                Ok(After::Open) => {}
-                Ok(After::Closes) => {
-                    Box::pin(client.close()).await;
-                    return None;
-                }
-                // How a connection ends is the client's business; every call in it has its own record.
-                Err(Gone) => return None,
+            match doing.await {
+                After::Open => {}
+                After::End => return Then::End,
             }
         }
+        let (received, whence, conversation) = client.into_parts();
+        Then::Last(Box::pin(by_hyper::serve(received, whence, conversation)))
     }
 }
 
+/// What is done with what came.
+enum Next<'a> {
+    /// This. Boxed, so that an idle connection has no room for a call.
+    Does(Pin<Box<dyn Future<Output = After> + Send + 'a>>),
+    /// hyper goes on.
+    Odd,
+    /// The connection ends.
+    End,
+}
+
 /// A client's connection.
-struct Client<'a> {
+struct Client<S> {
     stream: Stream,
     /// What came and was not read: pipelined requests, or part of one.
     held: Vec<u8>,
@@ -147,22 +120,25 @@ struct Client<'a> {
     /// When the latest bytes came.
     came: Timestamp,
     /// When the phase began: idle, a head, a body.
-    since: Instant,
+    since: Timestamp,
     timer: Timer,
-    on_eof: OnEof,
     /// The client sends no more.
     has_ended: bool,
     watches_stop: bool,
     /// The kernel was asked for a last request.
     looks: bool,
-    settings: &'a Settings,
+    /// No request of this connection was served.
+    is_first: bool,
+    identities: Identities,
+    listener: Arc<Listener>,
+    conversation: Arc<Conversation<S>>,
 }
 
 /// A request whose head is here, and its body in part.
 struct Part {
     read: Read,
     /// When it began.
-    since: Option<Instant>,
+    since: Option<Timestamp>,
     needs: Needs,
 }
 
@@ -202,29 +178,97 @@ enum Taken {
     Partial,
 }
 
-/// What becomes of a connection after a call.
+/// What becomes of a connection.
 enum After {
     Open,
-    Closes,
+    End,
+}
+
+/// What remains of an answer.
+struct Unsent {
+    first: Vec<u8>,
+    rest: Rest,
 }
 
 /// The client has left.
 struct Gone;
 
-impl Client<'_> {
-    fn into_received(self) -> Received {
-        Received {
+impl<S: Serve> Client<S> {
+    fn into_parts(self) -> (Received, Whence, Arc<Conversation<S>>) {
+        let received = Received {
             stream: self.stream,
             bytes: self.held,
             came: self.came,
+        };
+        let whence = Whence {
+            origin: Origin {
+                identity: self.identities.into_connection(),
+                arrived: self.came,
+            },
+            listener: self.listener,
+        };
+        (received, whence, self.conversation)
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.conversation.settings
+    }
+
+    fn on_eof(&self) -> OnEof {
+        OnEof::new(self.listener.cancel_on_eof)
+    }
+
+    /// Begins with what came.
+    fn begin(&mut self, got: Got) -> Next<'_> {
+        let (mut call, closes) = match got {
+            Got::Request { call, closes } => (call, closes),
+            Got::Odd(reason) => {
+                self.conversation.serve.left_to_hyper(reason);
+                return Next::Odd;
+            }
+            Got::Refused(refusal) => {
+                let identity = match self.part.take() {
+                    Some(part) => self.identities.of(&part.read.head),
+                    None => Arc::clone(self.identities.connection()),
+                };
+                self.held = Vec::new();
+                return Next::Does(Box::pin(self.refuse(identity, *refusal)));
+            }
+            Got::End => {
+                return Next::Does(Box::pin(async move {
+                    self.close().await;
+                    After::End
+                }));
+            }
+            Got::Late => return Next::End,
+        };
+        let identity = self.identities.of(&call.head);
+        if self.has_left_before() {
+            // Recorded as aborted, and never sent.
+            let progress = Progress::default();
+            let request = self.request(identity, call);
+            drop(self.conversation.serve.serve(request, &progress));
+            return Next::End;
+        }
+        self.is_first = false;
+        match read_array(self.settings(), &mut call) {
+            Ok(()) => Next::Does(Box::pin(self.call(identity, call, closes))),
+            Err(refusal) => Next::Does(Box::pin(self.refuse(identity, refusal))),
+        }
+    }
+
+    fn request(&self, identity: Arc<Identity>, call: Box<HttpCall>) -> call::Request {
+        let arrived = self.came;
+        call::Request {
+            origin: Origin { identity, arrived },
+            message: Message::Http(call),
         }
     }
 
     /// The next request, whole.
-    fn poll_request<S>(
+    fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
-        conversation: &Conversation<S>,
         mut stop: Pin<&mut WaitForCancellationFuture<'_>>,
     ) -> Poll<Got> {
         if !self.held.is_empty()
@@ -246,7 +290,7 @@ impl Client<'_> {
                 }
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(Got::Late),
-                Poll::Pending => match self.poll_over(cx, &conversation.stop, stop.as_mut()) {
+                Poll::Pending => match self.poll_over(cx, stop.as_mut()) {
                     Poll::Ready(None) => return Poll::Ready(self.late()),
                     // The kernel may have what the runtime does not know of yet.
                     Poll::Ready(Some(Looks)) => {
@@ -257,7 +301,7 @@ impl Client<'_> {
                     Poll::Pending => return Poll::Pending,
                 },
             }
-            self.came = conversation.clock.now();
+            self.came = self.conversation.clock.now();
             let bytes = chunk.filled();
             if self.held.is_empty() {
                 match self.take(bytes) {
@@ -282,7 +326,7 @@ impl Client<'_> {
 
     /// A part of a request is here: its time begins.
     fn begins(&mut self) {
-        self.since = Instant::now();
+        self.since = self.came;
         self.looks = false;
     }
 
@@ -344,7 +388,7 @@ impl Client<'_> {
     fn take(&mut self, bytes: &[u8]) -> Taken {
         let part = match self.part.take() {
             Some(part) => *part,
-            None => match self.begin(bytes) {
+            None => match self.read_head(bytes) {
                 Ok(Some(part)) => part,
                 Ok(None) => return Taken::Partial,
                 Err(odd) => return Taken::Got(Got::Odd(odd), 0),
@@ -354,9 +398,9 @@ impl Client<'_> {
     }
 
     /// Reads a head, and what its body needs.
-    fn begin(&self, bytes: &[u8]) -> Result<Option<Part>, &'static str> {
+    fn read_head(&self, bytes: &[u8]) -> Result<Option<Part>, &'static str> {
         let bounds = Bounds {
-            fields: self.settings.max_request_fields,
+            fields: self.settings().max_request_fields,
             bytes: super::heads::HEAD_BYTES,
         };
         let Some(read) = known::read(bytes, bounds).map_err(Odd::label)? else {
@@ -364,7 +408,7 @@ impl Client<'_> {
         };
         let needs = match read.framing {
             Framing::Length(length) => match usize::try_from(length) {
-                Ok(length) if length <= self.settings.buffer_bytes => {
+                Ok(length) if length <= self.settings().buffer_bytes => {
                     Needs::Length(read.length + length)
                 }
                 _ => return Err(LARGE_BODY),
@@ -406,13 +450,13 @@ impl Client<'_> {
                     return Taken::Got(Got::request(part.read, body), length);
                 }
                 // A chunk of one byte has five bytes of framing.
-                let max = self.settings.buffer_bytes.saturating_mul(6);
-                if *data > self.settings.buffer_bytes || bytes.len() - part.read.length > max {
+                let max = self.settings().buffer_bytes.saturating_mul(6);
+                if *data > self.settings().buffer_bytes || bytes.len() - part.read.length > max {
                     return Taken::Got(Got::Odd(LARGE_BODY), 0);
                 }
             }
         }
-        part.since.get_or_insert_with(Instant::now);
+        part.since.get_or_insert(self.came);
         self.part = Some(Box::new(part));
         Taken::Partial
     }
@@ -428,7 +472,7 @@ impl Client<'_> {
     /// The time for the next bytes is over.
     fn late(&mut self) -> Got {
         match self.part {
-            Some(_) => Got::Refused(Box::new(slow_body(self.settings.request_timeout))),
+            Some(_) => Got::Refused(Box::new(slow_body(self.settings().request_timeout))),
             None if self.looks && self.held.is_empty() => Got::End,
             None => Got::Late,
         }
@@ -438,21 +482,20 @@ impl Client<'_> {
     fn poll_over(
         &mut self,
         cx: &mut Context<'_>,
-        token: &CancellationToken,
         stop: Pin<&mut WaitForCancellationFuture<'_>>,
     ) -> Poll<Option<Looks>> {
         let due = match (&self.part, self.held.is_empty()) {
             (Some(part), _) => {
                 let since = part.since.unwrap_or(self.since);
-                since + self.settings.request_timeout
+                since + self.settings().request_timeout
             }
-            (None, false) => self.since + self.settings.request_timeout,
-            (None, true) => self.since + self.settings.idle_timeout,
+            (None, false) => self.since + self.settings().request_timeout,
+            (None, true) => self.since + self.settings().idle_timeout,
         };
         if self.held.is_empty() {
             // Asked once, a token wakes this task by itself; after that its flag says enough.
             let is_stopped = if self.watches_stop {
-                token.is_cancelled()
+                self.conversation.stop.is_cancelled()
             } else {
                 self.watches_stop = true;
                 stop.poll(cx).is_ready()
@@ -462,104 +505,141 @@ impl Client<'_> {
                 return Poll::Ready((!self.looks).then_some(Looks));
             }
         }
+        let due = self.conversation.clock.instant(due);
         ready!(self.timer.poll_until(due, cx));
         Poll::Ready((!self.looks).then_some(Looks))
     }
 
     /// Whether the client's end was already here when the request was read. The first request of a connection is
     /// always served, because a client may send it together with its end.
-    fn has_left_before(&self, is_first: bool) -> bool {
-        !is_first && self.on_eof == OnEof::Left && self.stream.has_ended()
+    fn has_left_before(&self) -> bool {
+        !self.is_first && self.on_eof() == OnEof::Left && self.stream.has_ended()
     }
 
-    /// One call: its request, its wait, its answer.
-    async fn call<S: Serve>(
+    /// One call: its wait, its answer.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async function has room for its arguments twice"
+    )]
+    fn call(
         &mut self,
+        identity: Arc<Identity>,
         call: Box<HttpCall>,
         closes: bool,
-        origin: Origin,
-        conversation: &Conversation<S>,
-    ) -> Result<After, Gone> {
-        let to_head = call.head.method == http::Method::HEAD;
-        let progress = Progress::default();
-        let request = call::Request {
-            origin,
-            message: Message::Http(call),
-        };
-        let reply = {
-            let mut serving = pin!(conversation.serve.serve(request, &progress));
-            poll_fn(|cx| {
-                if let Poll::Ready(reply) = serving.as_mut().poll(cx) {
-                    return Poll::Ready(Some(reply));
-                }
-                // Dropping the call cancels it, if nothing was sent.
-                self.stream.poll_left(cx, self.on_eof).map(|()| None)
-            })
-            .await
-        };
-        let Some(reply) = reply else {
-            return Err(Gone);
-        };
-        let is_last = conversation.stop.is_cancelled() && self.held.is_empty();
+    ) -> impl Future<Output = After> + Send {
+        async move {
+            let progress = Progress::default();
+            let to_head = call.head.method == http::Method::HEAD;
+            let on_eof = self.on_eof();
+            let answer = {
+                let request = self.request(identity, call);
+                let mut serving = pin!(self.conversation.serve.serve(request, &progress));
+                let reply = poll_fn(|cx| {
+                    if let Poll::Ready(reply) = serving.as_mut().poll(cx) {
+                        return Poll::Ready(Some(reply));
+                    }
+                    // Dropping the call cancels it, if nothing was sent.
+                    self.stream.poll_left(cx, on_eof).map(|()| None)
+                });
+                let Some(reply) = reply.await else {
+                    return After::End;
+                };
+                self.answer(reply, &progress, to_head, closes)
+            };
+            let closes = answer.closes;
+            let sent = self.send(answer).await;
+            // Now it is reported.
+            drop(progress);
+            if sent.is_err() {
+                return After::End;
+            }
+            if closes {
+                Box::pin(self.close()).await;
+                return After::End;
+            }
+            self.since = self.conversation.clock.now();
+            self.looks = false;
+            After::Open
+        }
+    }
+
+    /// The answer to a call.
+    fn answer(
+        &self,
+        reply: Result<Reply, Refusal>,
+        progress: &Progress,
+        to_head: bool,
+        closes: bool,
+    ) -> Answer {
         let mut answer = Answer::of(reply, to_head);
-        answer.closes |= closes || is_last;
+        answer.closes |= closes;
+        answer.closes |= self.conversation.stop.is_cancelled() && self.held.is_empty();
         if let Some(quota) = progress.quota() {
             let mut more = http::HeaderMap::new();
             tell_quota(quota, &mut more);
             answer.more(&more);
         }
-        let record = progress.into_record();
-        let waited = record
-            .as_ref()
-            .and_then(|record| record.note(|facts| facts.waited().then_some(facts.id)));
-        if let Some(id) = waited {
+        if let Some(id) = progress.waited() {
             answer.tell_call(id);
         }
-        let closes = answer.closes;
-        let sent = self.send(answer).await;
-        // Now it is reported.
-        drop(record);
-        sent?;
-        self.since = Instant::now();
-        self.looks = false;
-        Ok(match closes {
-            true => After::Closes,
-            false => After::Open,
-        })
+        answer
     }
 
     /// Answers a request that is no call, and closes: where its request ends is not known, or not worth
     /// reading to.
-    async fn refuse<S: Serve>(&mut self, serve: &S, origin: Origin, mut refusal: Refusal) {
+    async fn refuse(&mut self, identity: Arc<Identity>, mut refusal: Refusal) -> After {
+        let arrived = self.came;
+        let origin = Origin { identity, arrived };
+        let serve = &self.conversation.serve;
         refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
         let mut answer = Answer::of(Err(refusal), false);
         answer.closes = true;
         if self.send(answer).await.is_ok() {
             self.close().await;
         }
+        After::End
     }
 
-    async fn send(&mut self, answer: Answer) -> Result<(), Gone> {
+    /// Sends an answer.
+    // Not an `async fn`, which has room for its arguments twice.
+    fn send(&mut self, answer: Answer) -> impl Future<Output = Result<(), Gone>> + Send {
         let mut answer = Some(answer);
-        let (first, body) = poll_fn(|cx| {
-            let answer = answer.take().expect("it is sent once");
-            Poll::Ready(with_scratch(|first| {
-                let rest = answer.begin(first);
-                let written = match rest {
-                    Rest::None => self.write_at_once(first, cx),
-                    _ => 0,
-                };
-                (first[written..].to_vec(), rest)
-            }))
+        async move {
+            let rest = poll_fn(|cx| {
+                let answer = answer.take().expect("it is sent once");
+                Poll::Ready(self.write_first(answer, cx))
+            });
+            match rest.await {
+                None => Ok(()),
+                // Boxed, so that no other call pays for it.
+                Some(rest) => Box::pin(self.send_rest(rest)).await,
+            }
+        }
+    }
+
+    /// Writes the first bytes of an answer. Returns what remains.
+    fn write_first(&mut self, answer: Answer, cx: &mut Context<'_>) -> Option<Box<Unsent>> {
+        with_scratch(|first| {
+            let rest = answer.begin(first);
+            let written = match rest {
+                Rest::None => self.write_at_once(first, cx),
+                _ => 0,
+            };
+            let is_sent = written == first.len() && matches!(rest, Rest::None);
+            (!is_sent).then(|| {
+                let first = first[written..].to_vec();
+                Box::new(Unsent { first, rest })
+            })
         })
-        .await;
-        match body {
-            Rest::None if first.is_empty() => Ok(()),
-            // Boxed, so that no other call pays for it.
-            Rest::None => Box::pin(self.write(&first, &[])).await,
-            Rest::Whole(bytes) => Box::pin(self.write(&first, &bytes)).await,
-            Rest::Counted(body) => Box::pin(self.stream_body(first, body, false)).await,
-            Rest::Chunked(body) => Box::pin(self.stream_body(first, body, true)).await,
+    }
+
+    async fn send_rest(&mut self, unsent: Box<Unsent>) -> Result<(), Gone> {
+        let Unsent { first, rest } = *unsent;
+        match rest {
+            Rest::None => self.write(&first, &[]).await,
+            Rest::Whole(bytes) => self.write(&first, &bytes).await,
+            Rest::Counted(body) => self.stream_body(first, body, false).await,
+            Rest::Chunked(body) => self.stream_body(first, body, true).await,
         }
     }
 
@@ -672,7 +752,7 @@ impl Client<'_> {
         let since = *since.get_or_insert_with(Instant::now);
         ready!(
             self.timer
-                .poll_until(since + self.settings.write_timeout, cx)
+                .poll_until(since + self.settings().write_timeout, cx)
         );
         Poll::Ready(Err(Gone))
     }

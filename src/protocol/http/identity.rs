@@ -62,6 +62,15 @@ impl Identities {
         }
     }
 
+    /// The identity of the connection.
+    pub(super) fn connection(&self) -> &Arc<Identity> {
+        &self.connection
+    }
+
+    pub(super) fn into_connection(self) -> Arc<Identity> {
+        self.connection
+    }
+
     /// The identity of a request. The same head gives the same one.
     pub(super) fn of(&self, head: &Arc<Head>) -> Arc<Identity> {
         let mut last = lock(&self.last);

@@ -40,10 +40,11 @@ pub(super) fn read_array(settings: &Settings, call: &mut HttpCall) -> Result<(),
     // classifier does not choose by size.
     let max = settings.max_request_bytes;
     let parsed = sdk::array::parse(bytes.trim_ascii(), max);
-    call.array = Some(parsed.map_err(|why| match why {
+    let array = parsed.map_err(|why| match why {
         Malformed::TooLarge { .. } => socket::too_large(max),
         why => Refusal::new(Reason::BadRequest, why.to_string()),
-    })?);
+    })?;
+    call.array = Some(Box::new(array));
     Ok(())
 }
 
