@@ -57,6 +57,7 @@ use crate::coalesce::Coalescer;
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
 use crate::forward::Forwarder;
+use crate::listen::threads::{Place, Threads};
 use crate::listen::{self, Bound, Connections, SocketFile, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;
 use crate::protocol::{self, Accepted, Conversation};
@@ -114,6 +115,7 @@ struct Shared {
     listeners: Mutex<Listeners>,
     /// Connections under way.
     conversations: TaskTracker,
+    threads: Threads,
     /// Set when no connection may begin another call.
     closing: CancellationToken,
     /// Set when a drain has taken too long.
@@ -135,6 +137,13 @@ struct Accepting {
     address: Bind,
     file: Option<SocketFileId>,
     stop: CancellationToken,
+}
+
+/// Threads beside the one that accepts end with it.
+impl Drop for App {
+    fn drop(&mut self) {
+        self.shared.threads.end();
+    }
 }
 
 impl App {
@@ -562,6 +571,7 @@ impl Shared {
             logs,
             listeners: Mutex::default(),
             conversations: TaskTracker::new(),
+            threads: Threads::new(config.listen.threads),
             closing,
             cutting,
             ready: AtomicBool::new(true),
@@ -706,9 +716,13 @@ impl Shared {
                 listener,
                 at: self.clock.now(),
             };
-            let held = (connection, counted);
+            let Place { executor, taken } = self.threads.place();
+            let held = (connection, counted, taken);
             let conversing = protocol::converse(accepted, self.conversation.get(), held);
-            self.conversations.spawn(conversing);
+            match executor {
+                Some(executor) => self.conversations.spawn_on(conversing, &executor),
+                None => self.conversations.spawn(conversing),
+            };
         };
         let connections = Arc::clone(&self.connections);
         let accepting = listen::accept(socket, connections, stop, gate, failed, handle);

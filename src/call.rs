@@ -52,7 +52,9 @@ use std::time::Duration;
 
 use socket2::TcpKeepalive;
 use tidegate_callers::CallerId;
+use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::Outcome;
+use tokio::time::Instant;
 
 use crate::options::words;
 
@@ -191,6 +193,12 @@ impl Progress {
         record.note(|facts| facts.waited().then_some(facts.id))
     }
 
+    /// When the backend was done with the call, if it was sent.
+    #[must_use]
+    pub fn answered(&self) -> Option<Timestamp> {
+        self.record.get()?.note(|facts| facts.answered)
+    }
+
     /// The record of the call, if it has begun.
     #[must_use]
     pub fn into_record(self) -> Option<Arc<Record>> {
@@ -224,12 +232,12 @@ pub struct Quota {
 pub trait Slot: Send + Unpin + 'static {
     /// Sets the backend of the call, among those that its destination has had.
     fn goes_to(&mut self, generation: Generation);
-    /// The call's last byte has left for the backend.
-    fn sent(&mut self);
+    /// The call's last byte has left for the backend. Returns this moment, so that the clock is read once.
+    fn sent(&mut self) -> Instant;
     /// The first byte of the reply has arrived.
     fn replied(&mut self);
-    /// The backend is done with the call.
-    fn finish(self, outcome: Outcome);
+    /// The backend is done with the call. Returns this moment.
+    fn finish(self, outcome: Outcome) -> Instant;
 }
 
 /// Numbers the backends of one destination. A reload that moves the backend makes the next one,

@@ -130,6 +130,17 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// The same with names that nothing else has. What one thread keeps then counts its uses on that thread.
+    fn with_own_names(&self) -> Self {
+        let own = |name: &Arc<str>| Arc::from(&**name);
+        Self {
+            function: own(&self.function),
+            label: own(&self.label),
+            class: own(&self.class),
+            ..self.clone()
+        }
+    }
+
     /// Whether it is known to change nothing: a function that the table marks as a read, or a
     /// `GET` or `HEAD`.
     #[must_use]

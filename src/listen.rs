@@ -6,6 +6,7 @@
 
 pub mod descriptors;
 pub mod metrics;
+pub mod threads;
 #[expect(
     clippy::disallowed_methods,
     reason = "listeners are bound at start and by a reload, and dropped on threads that wait"
@@ -48,8 +49,9 @@ options! {
         /// The listeners, at least one.
         listeners: Vec<Listener>,
     } {
-        /// Threads that serve connections. The work of a call is small, and threads that share a backend
-        /// wake one another. Raise it only where one thread is busy all the time.
+        /// The most threads that serve connections. A connection stays on one thread, and all threads share
+        /// the limits. Another one is started when each that runs has 8 connections, up to the number of
+        /// processors. Raise it where one thread is busy all the time.
         threads: usize = integer(1..=64).of("threads").or(1).restart();
 
         /// Connections open at once, over all listeners. The next one is accepted when one closes. Each

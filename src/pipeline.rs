@@ -242,14 +242,11 @@ impl Pipeline {
             // The record of a shared call does not name it.
             ask.target.clone_from(&operation.target);
         }
-        let facts = Facts {
-            trace: match &message {
-                Message::Http(call) => TraceId::of(&call.head.headers),
-                Message::Socket(_) => None,
-            },
-            is_read: self.forwarder.retries_reads() && operation.is_read(&message),
-            ..facts(origin, message.dialect(), &mut operation, claim)
-        };
+        let mut facts = facts(origin, message.dialect(), &mut operation, claim);
+        if let Message::Http(call) = &message {
+            facts.trace = TraceId::of(&call.head.headers);
+        }
+        facts.is_read = self.forwarder.retries_reads() && operation.is_read(&message);
         let record = Record::of(facts, observer);
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
@@ -522,11 +519,10 @@ fn not_again(refusal: Refusal, second: &Record) -> Refusal {
 #[inline]
 fn facts(origin: Origin, dialect: Dialect, operation: &mut Operation, claim: Claim) -> Facts {
     let (function, class) = (Arc::clone(&operation.label), Arc::clone(&operation.class));
-    Facts {
-        claim: Some(claim),
-        limited: operation.limited,
-        ..Facts::begun(origin, dialect, function, class, operation.target.take())
-    }
+    let mut facts = Facts::begun(origin, dialect, function, class, operation.target.take());
+    facts.claim = Some(claim);
+    facts.limited = operation.limited;
+    facts
 }
 
 /// The content to send, in the form of its backend.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Hold, Timestamp};
+use tokio::time::Instant;
 
 use super::promote::Ending;
 use super::queue::{Lane, Queue};
@@ -56,10 +57,9 @@ impl Permit {
         self.held.take().expect(HELD)
     }
 
-    fn end(&mut self, outcome: Outcome) {
-        let Some((mut call, hold)) = self.held.take() else {
-            return;
-        };
+    /// Returns the moment, unless it has ended before.
+    fn end(&mut self, outcome: Outcome) -> Option<Instant> {
+        let (mut call, hold) = self.held.take()?;
         // The time of a failed call does not show its cost for the backend.
         let settling = match outcome {
             Outcome::Served | Outcome::Overloaded => call.settling.take(),
@@ -100,6 +100,7 @@ impl Permit {
         if let (Tie::Acts { until }, true) = (&mut call.tie, succeeded) {
             until.ending = Ending::Success;
         }
+        Some(call.queue.clock.instant(now))
     }
 }
 
@@ -110,7 +111,7 @@ impl Slot for Permit {
         self.generation = generation;
     }
 
-    fn sent(&mut self) {
+    fn sent(&mut self) -> Instant {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let now = call.queue.change_in(call.lane, |state, now| {
             state.lanes[call.lane as usize].sent(now, hold);
@@ -127,6 +128,7 @@ impl Slot for Permit {
         });
         call.queue.sent.fetch_add(1, Ordering::Relaxed);
         self.sent = Some(now);
+        call.queue.clock.instant(now)
     }
 
     fn replied(&mut self) {
@@ -140,8 +142,8 @@ impl Slot for Permit {
         call.record.note(|facts| facts.step(now, What::Replied));
     }
 
-    fn finish(mut self, outcome: Outcome) {
-        self.end(outcome);
+    fn finish(mut self, outcome: Outcome) -> Instant {
+        self.end(outcome).expect(HELD)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The calls under way, and the latest that have ended, for queries by id.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 
 use foldhash::HashMap;
@@ -9,22 +10,23 @@ use tidegate_callers::{CallerId, RateLimitId};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::Delays;
-use tidegate_runtime::lock;
+use tidegate_runtime::PerThread;
 
 use crate::call::{Claim, Facts, Reason, Record, Verdict};
 use crate::telemetry::calls::Durations;
 
-/// The most remembered calls. Each takes about 200 bytes, and 40 for each limit that held it.
+/// The most remembered calls of one thread. Each takes about 200 bytes, and 40 for each limit that held it.
 pub(super) const ENDED_MAX: usize = 10_000;
 
 /// How often a call is looked for that is being reported.
 const TRIES: usize = 1_000;
 
 /// Calls under way and calls that ended recently.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lately {
-    under_way: Mutex<HashMap<u64, Weak<Record>>>,
-    ended: Mutex<VecDeque<Report>>,
+    under_way: PerThread<HashMap<u64, Weak<Record>>>,
+    /// The oldest first.
+    ended: PerThread<VecDeque<Report>>,
 }
 
 /// A call under way.
@@ -65,57 +67,65 @@ pub(super) struct Report {
     pub(super) took: Durations,
 }
 
-/// Has room for all that it remembers, which takes no memory until it is used.
-impl Default for Lately {
-    fn default() -> Self {
-        Self {
-            under_way: Mutex::default(),
-            ended: Mutex::new(VecDeque::with_capacity(ENDED_MAX)),
-        }
-    }
-}
-
 impl Lately {
     pub(super) fn begun(&self, id: u64, record: Weak<Record>) {
-        lock(&self.under_way).insert(id, record);
+        self.under_way.own().insert(id, record);
     }
 
     /// A call has ended.
     pub(super) fn ended(&self, facts: &Facts, took: &Durations) {
-        let mut all = lock(&self.ended);
-        if all.len() >= ENDED_MAX {
-            all.pop_front();
+        let mut own = self.ended.own();
+        if own.capacity() == 0 {
+            // Room for all that it remembers, which takes no memory until it is used.
+            own.reserve_exact(ENDED_MAX);
         }
-        all.push_back(Report::of(facts, *took));
-        drop(all);
-        // Last, so that it is always in one of both.
-        lock(&self.under_way).remove(&facts.id);
+        if own.len() >= ENDED_MAX {
+            own.pop_front();
+        }
+        own.push_back(Report::of(facts, *took));
+        drop(own);
+        // Last, so that it is always in one of both. Nearly always it began on this thread, which is asked first.
+        let mut removed = self.under_way.each(|begun| begun.remove(&facts.id));
+        // Dropped here, without a lock.
+        drop(removed.find(Option::is_some));
     }
 
     /// Looks at the latest calls that have ended, the latest first, at most `most`.
-    pub(super) fn latest<T>(&self, most: usize, look: impl FnMut(&Report) -> T) -> Vec<T> {
-        lock(&self.ended)
-            .iter()
-            .rev()
+    pub(super) fn latest<T>(&self, most: usize, mut look: impl FnMut(&Report) -> T) -> Vec<T> {
+        let of_threads = self.ended.each(|ended| {
+            let latest = ended.iter().rev().take(most);
+            Vec::from_iter(latest.map(|report| (report.ended_at(), look(report))))
+        });
+        let mut all: Vec<_> = of_threads.flatten().collect();
+        all.sort_by_key(|(at, _)| Reverse(*at));
+        all.into_iter()
             .take(most)
-            .map(look)
+            .map(|(_, looked)| looked)
             .collect()
     }
 
     /// Looks at every call under way, in no order.
     pub(super) fn each_under_way(&self, mut look: impl FnMut(&Facts)) {
-        let records: Vec<_> = lock(&self.under_way).values().cloned().collect();
+        let records = self.records();
         // Without the lock, because the last owner of a record reports its end.
         for record in records.iter().filter_map(Weak::upgrade) {
             record.note(|facts| look(facts));
         }
     }
 
+    fn records(&self) -> Vec<Weak<Record>> {
+        let of_threads = self
+            .under_way
+            .each(|calls| Vec::from_iter(calls.values().cloned()));
+        of_threads.flatten().collect()
+    }
+
     /// A call under way, or one that ended recently.
     pub(super) fn find(&self, id: u64) -> Option<Found> {
         for _ in 0..TRIES {
-            let known = lock(&self.under_way).get(&id).map(Weak::upgrade);
-            match known {
+            let known = self.under_way.each(|calls| calls.get(&id).cloned());
+            let known = known.flatten().next();
+            match known.map(|record| record.upgrade()) {
                 Some(Some(record)) => return Some(Found::UnderWay(record)),
                 // Its last owner reports it at this moment.
                 Some(None) => thread::yield_now(),
@@ -123,21 +133,26 @@ impl Lately {
             }
         }
         // The latest are asked for most.
-        let all = lock(&self.ended);
-        let ended = all.iter().rev().find(|report| report.id == id);
-        ended.cloned().map(Found::Ended)
+        let ended = self.ended.each(|all| {
+            let ended = all.iter().rev().find(|report| report.id == id);
+            ended.cloned()
+        });
+        ended.flatten().next().map(Found::Ended)
     }
 
     /// When the call ended that is the next to be forgotten; `None` if every call is remembered.
     pub(super) fn remembered_since(&self) -> Option<Timestamp> {
-        let all = lock(&self.ended);
-        let first = all.front().filter(|_| all.len() >= ENDED_MAX)?;
-        Some(first.arrived + first.took.total)
+        let first = self.ended.each(|all| {
+            let first = all.front().filter(|_| all.len() >= ENDED_MAX);
+            first.map(Report::ended_at)
+        });
+        // From then on no thread has forgotten one.
+        first.flatten().max()
     }
 
     /// The calls under way, the oldest first.
     pub(super) fn under_way(&self) -> Vec<UnderWay> {
-        let records: Vec<_> = lock(&self.under_way).values().cloned().collect();
+        let records = self.records();
         let mut all: Vec<UnderWay> = records
             .iter()
             // Without the lock, because the last owner of a record reports its end.
@@ -150,6 +165,10 @@ impl Lately {
 }
 
 impl Report {
+    fn ended_at(&self) -> Timestamp {
+        self.arrived + self.took.total
+    }
+
     pub(super) fn of(facts: &Facts, took: Durations) -> Self {
         let claim = facts.claim.as_ref();
         let charged = claim.filter(|claim| claim.rate_limit().is_some());

@@ -165,6 +165,7 @@ impl Metrics {
     pub fn scrape(&self, mirror: impl FnOnce(&Self)) -> String {
         let _one_at_a_time = lock(&self.scraping);
         mirror(self);
+        self.calls.add_up();
         self.registry.text()
     }
 }

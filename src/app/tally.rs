@@ -1,8 +1,10 @@
 //! What is counted between two samples of the series: a few additions at the start and end of a
 //! call.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::mem;
 use std::time::Duration;
+
+use tidegate_runtime::PerThread;
 
 use crate::call::{Facts, Verdict};
 use crate::series::{BACKENDS, Point, REASONS};
@@ -11,73 +13,87 @@ use crate::series::{BACKENDS, Point, REASONS};
 /// within an eighth.
 const STEPS: usize = 128;
 
-/// Counts since the last sample.
+/// Counts since the last sample, of all threads.
+#[derive(Debug, Default)]
+pub(super) struct Tally(PerThread<Counts>);
+
 #[derive(Debug)]
-pub(super) struct Tally {
-    arrivals: AtomicU32,
-    answered: AtomicU32,
-    failed: [AtomicU32; BACKENDS],
-    refused: [AtomicU32; REASONS],
-    backend: [AtomicU32; STEPS],
+struct Counts {
+    arrivals: u32,
+    answered: u32,
+    failed: [u32; BACKENDS],
+    refused: [u32; REASONS],
+    backend: [u32; STEPS],
 }
 
-impl Default for Tally {
+impl Default for Counts {
     fn default() -> Self {
         Self {
-            arrivals: AtomicU32::new(0),
-            answered: AtomicU32::new(0),
-            failed: [const { AtomicU32::new(0) }; BACKENDS],
-            refused: [const { AtomicU32::new(0) }; REASONS],
-            backend: [const { AtomicU32::new(0) }; STEPS],
+            arrivals: 0,
+            answered: 0,
+            failed: [0; BACKENDS],
+            refused: [0; REASONS],
+            backend: [0; STEPS],
         }
     }
-}
-
-fn add(to: &AtomicU32) {
-    to.fetch_add(1, Ordering::Relaxed);
-}
-
-fn take(from: &AtomicU32) -> u32 {
-    from.swap(0, Ordering::Relaxed)
 }
 
 impl Tally {
     /// A call arrived.
     pub(super) fn arrived(&self) {
-        add(&self.arrivals);
+        self.0.own().arrivals += 1;
     }
 
     /// A call has ended, after this time at the backend.
     pub(super) fn ended(&self, facts: &Facts, backend: Option<Duration>) {
+        let counts = &mut *self.0.own();
         if facts.answered.is_some() {
-            add(&self.answered);
+            counts.answered += 1;
         }
         if facts.verdict == Verdict::Failed
             && let Some(asked) = &facts.asked
-            && let Some(failed) = self.failed.get(asked.destination as usize)
+            && let Some(failed) = counts.failed.get_mut(asked.destination as usize)
         {
-            add(failed);
+            *failed += 1;
         }
         // A client that has left got no answer.
         if let Some(reason) = facts.reason.filter(|_| facts.verdict != Verdict::Aborted) {
-            add(&self.refused[reason as usize]);
+            counts.refused[reason as usize] += 1;
         }
         if let Some(took) = backend {
-            add(&self.backend[step(took)]);
+            counts.backend[step(took)] += 1;
         }
     }
 
     /// The counts since the last time, in a sample.
     pub(super) fn take(&self) -> Point {
+        let mut all = Counts::default();
+        for counts in self.0.each(mem::take) {
+            all.add(&counts);
+        }
         let mut sample = Point::sample();
-        sample.arrivals = take(&self.arrivals);
-        sample.answered = take(&self.answered);
-        sample.failed = self.failed.each_ref().map(take);
-        sample.refused = self.refused.each_ref().map(take);
-        let counts = self.backend.each_ref().map(take);
-        sample.backend_p50_ms = quantile(&counts, 50);
-        sample.backend_p95_ms = quantile(&counts, 95);
+        sample.arrivals = all.arrivals;
+        sample.answered = all.answered;
+        sample.failed = all.failed;
+        sample.refused = all.refused;
+        sample.backend_p50_ms = quantile(&all.backend, 50);
+        sample.backend_p95_ms = quantile(&all.backend, 95);
         sample
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.arrivals += other.arrivals;
+        self.answered += other.answered;
+        let sum = |to: &mut [u32], from: &[u32]| {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to += from;
+            }
+        };
+        sum(&mut self.failed, &other.failed);
+        sum(&mut self.refused, &other.refused);
+        sum(&mut self.backend, &other.backend);
     }
 }
 

@@ -308,10 +308,11 @@ impl Record {
     // Inlined, because the facts of a call are large, and are then moved once.
     #[inline]
     #[must_use]
-    pub fn of(facts: Facts, observer: Arc<dyn Observe>) -> Arc<Self> {
+    pub fn of(mut facts: Facts, observer: Arc<dyn Observe>) -> Arc<Self> {
         let id = observer.next_id();
+        facts.id = id;
         let record = Arc::new(Self {
-            facts: Mutex::new(Facts { id, ..facts }),
+            facts: Mutex::new(facts),
             observer,
         });
         record.observer.begun(id, Arc::downgrade(&record));

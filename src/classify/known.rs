@@ -50,7 +50,7 @@ impl Known {
             *place = Some(Kept {
                 head: Arc::clone(head),
                 listener: Arc::clone(listener),
-                operation: operation.clone(),
+                operation: operation.with_own_names(),
             });
         }
     }

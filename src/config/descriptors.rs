@@ -12,6 +12,8 @@ use crate::options::{Place, Problem, Severity};
 const OWN: u64 = 32;
 /// For each listener: its socket, and one connection in hand while the cap is full.
 const EACH_LISTENER: u64 = 2;
+/// For each thread beside the one that accepts: what its loop waits with.
+const EACH_THREAD: u64 = 4;
 /// For the store of the quotas, with the connections of a moment when it changes its leader.
 const STORE: u64 = 16;
 /// For each capacity server.
@@ -52,6 +54,7 @@ impl Descriptors {
         let lease_servers = leases.map_or(0, |it| it.servers.addresses.len() as u64);
         let others = OWN
             + EACH_LISTENER * config.listen.listeners.len() as u64
+            + EACH_THREAD * (config.listen.threads as u64 - 1)
             + admin
             + config.quotas.as_ref().map_or(0, |_| STORE)
             + EACH_LEASE_SERVER * lease_servers;
@@ -118,6 +121,8 @@ mod tests {
         assert_eq!(all.warning(), None);
         assert_eq!(divide("", all.needed).warning(), None);
         assert!(divide("", all.needed - 1).warning().is_some());
+        let threads = divide("[server]\nthreads = 3", u64::MAX);
+        assert_eq!(threads.needed, all.needed + 2 * EACH_THREAD);
     }
 
     #[test]

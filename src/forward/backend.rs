@@ -5,9 +5,10 @@
 //! are new, and the old pool is closed: it takes nothing back, and ends with its last exchange.
 //! (docs/decisions/0013)
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use tidegate_runtime::PerThread;
 use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Connector, not_ours};
@@ -66,7 +67,13 @@ impl Backend {
 
 /// The backend of one destination, if there is one.
 #[derive(Default)]
-pub(super) struct Backends(RwLock<Latest>);
+pub(super) struct Backends {
+    latest: RwLock<Latest>,
+    /// Changes with each reload.
+    version: AtomicUsize,
+    /// The same backend for each thread, because each call of a thread changes how often it is shared.
+    own: PerThread<Own>,
+}
 
 #[derive(Default)]
 struct Latest {
@@ -75,11 +82,26 @@ struct Latest {
     next: Generation,
 }
 
+#[derive(Default)]
+struct Own {
+    version: usize,
+    backend: Option<Arc<Backend>>,
+}
+
 impl Backends {
     /// The backend for the next call.
     pub(super) fn pick(&self) -> Option<Arc<Backend>> {
-        let latest = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        latest.backend.clone()
+        let version = self.version.load(Ordering::Acquire);
+        let mut own = self.own.own();
+        if own.version != version {
+            let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner);
+            let copied = latest.backend.as_deref().cloned();
+            *own = Own {
+                version,
+                backend: copied.map(Arc::new),
+            };
+        }
+        own.backend.clone()
     }
 
     /// Applies a reload. Returns the generation of a new backend.
@@ -89,7 +111,9 @@ impl Backends {
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,
     ) -> Option<Generation> {
-        let mut latest = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
+        // A thread that sees this waits for the lock.
+        self.version.fetch_add(1, Ordering::Release);
         let before = latest.backend.clone();
         if let (Some(before), Some(address)) = (&before, address)
             && before.connector.address == *address

@@ -95,15 +95,22 @@ impl Deadline {
         }
     }
 
-    /// The last byte of the request has left, or the reply has begun earlier. Returns when the reply
-    /// must be here.
-    pub(super) fn sent(&mut self, bounds: &Bounds) -> Instant {
+    /// The last byte of the request has left at this moment. Returns when the reply must be here.
+    pub(super) fn sent(&mut self, at: Instant, bounds: &Bounds) -> Instant {
         if let Self::Answering(due) = self {
             return *due;
         }
-        let due = Instant::now() + bounds.response_timeout;
+        let due = at + bounds.response_timeout;
         *self = Self::Answering(due);
         due
+    }
+
+    /// When the reply must be here, which has begun, perhaps before the request had left.
+    pub(super) fn of_reply(&mut self, bounds: &Bounds) -> Instant {
+        match self {
+            Self::Answering(due) => *due,
+            Self::Sending { .. } => self.sent(Instant::now(), bounds),
+        }
     }
 
     /// The deadline; none while the client owes something. `taken` is the number of bytes that the
@@ -163,11 +170,11 @@ mod tests {
         assert_eq!(deadline.due(1000, false), Some(now + 4 * SECOND));
         assert_eq!(deadline.due(1_000_000, false), Some(now + 5 * SECOND));
         tokio::time::advance(SECOND).await;
-        deadline.sent(&bounds);
+        deadline.sent(Instant::now(), &bounds);
         let due = Instant::now() + 60 * SECOND;
         assert_eq!(deadline.due(1_000_000, true), Some(due));
         tokio::time::advance(SECOND).await;
-        deadline.sent(&bounds);
+        deadline.sent(Instant::now(), &bounds);
         assert_eq!(deadline.due(1_000_000, false), Some(due));
     }
 }

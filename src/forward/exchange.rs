@@ -62,8 +62,7 @@ pub(super) async fn array<S: Slot>(
             return Ok(Err(failure));
         }
     }
-    slot.sent();
-    let deadline = deadline.sent(bounds);
+    let deadline = deadline.sent(slot.sent(), bounds);
     record.note(|facts| facts.bytes_in = call.bytes.len() as u64);
     drop(call);
     Ok(read_reply(stream, slot, record, &backend, deadline).await)

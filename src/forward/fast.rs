@@ -389,8 +389,8 @@ impl<S: Slot> Exchange<S> {
 
     /// The request has left, or the backend has answered.
     fn has_left(&mut self) {
-        self.slot().sent();
-        self.deadline.sent(&self.backend.bounds);
+        let at = self.slot().sent();
+        self.deadline.sent(at, &self.backend.bounds);
     }
 
     fn poll_read_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Begun, Failure>> {
@@ -510,7 +510,7 @@ impl<S: Slot> Exchange<S> {
     /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
     /// client.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Reply, Refusal>> {
-        let due = self.deadline.sent(&self.backend.bounds);
+        let due = self.deadline.of_reply(&self.backend.bounds);
         let mut body = self.body.take().expect("there is one");
         let upstream = self.upstream.as_mut().expect("it is open");
         while body.bytes.len() < body.length {
@@ -558,9 +558,9 @@ impl<S: Slot> Exchange<S> {
             facts.bytes_out = body.len() as u64;
         });
         let HeldBack { slot, .. } = self.end();
-        slot.finish(Outcome::Served);
+        let since = slot.finish(Outcome::Served);
         if let Some(upstream) = self.upstream.take_if(|_| !closes) {
-            self.backend.pool.put(upstream, &self.backend.bounds);
+            self.backend.pool.put(upstream, since, &self.backend.bounds);
         }
         Reply::with_head(head, ReplyBody::whole(body))
     }
@@ -577,7 +577,7 @@ impl<S: Slot> Exchange<S> {
             facts.bytes_in = self.outgoing.body_length;
             facts.status = Some(head.status.as_u16());
         });
-        let deadline = self.deadline.sent(&self.backend.bounds);
+        let deadline = self.deadline.of_reply(&self.backend.bounds);
         let HeldBack { mut slot, .. } = self.end();
         slot.replied();
         let readers = self.backend.readers();
@@ -773,9 +773,10 @@ impl<S: Slot> Source for RunningReply<S> {
     fn end(self, outcome: Outcome) {
         let keeps = self.keeps && self.here.is_empty() && outcome == Outcome::Served;
         self.record.note(|facts| facts.bytes_out = self.read);
-        self.slot.finish(outcome);
+        let since = self.slot.finish(outcome);
         if keeps {
-            self.backend.pool.put(self.upstream, &self.backend.bounds);
+            let backend = &self.backend;
+            backend.pool.put(self.upstream, since, &backend.bounds);
         }
     }
 

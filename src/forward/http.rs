@@ -103,7 +103,7 @@ async fn exchange<S: Slot>(
         body,
         slot,
         record,
-        deadline: deadline.sent(&backend.bounds),
+        deadline: deadline.of_reply(&backend.bounds),
         backend,
         read: 0,
     };
@@ -216,8 +216,8 @@ impl<S: Slot> Sending<'_, S> {
         let has_answered = matches!(response, Poll::Ready(Ok(_)));
         if !self.has_left && (has_answered || upstream.signals.flushed.get()) {
             self.has_left = true;
-            self.slot.sent();
-            self.deadline.sent(self.bounds);
+            let at = self.slot.sent();
+            self.deadline.sent(at, self.bounds);
         }
         if let Poll::Ready(response) = response {
             return Poll::Ready(Ok(response));
@@ -419,10 +419,11 @@ impl<S: Slot> Source for RunningReply<S> {
 
     fn end(self, outcome: Outcome) {
         self.record.note(|facts| facts.bytes_out = self.read);
-        self.slot.finish(outcome);
+        let since = self.slot.finish(outcome);
         let mut upstream = self.upstream;
         if outcome == Outcome::Served && upstream.is_ready() {
-            self.backend.hyper_pool.put(upstream, &self.backend.bounds);
+            let backend = &self.backend;
+            backend.hyper_pool.put(upstream, since, &backend.bounds);
         }
     }
 

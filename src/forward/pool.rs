@@ -5,10 +5,11 @@
 //! keep-alive (Apache closes after 5 s). A connection that was idle for a moment is checked
 //! before it is used again, because a backend that restarts closes all of them at once.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tidegate_runtime::lock;
+use tidegate_runtime::PerThread;
 use tokio::time::{Instant, sleep_until};
 
 use super::Bounds;
@@ -19,15 +20,19 @@ use super::carry::carry_on;
 /// call.
 pub(super) const LOOK_AFTER: Duration = Duration::from_millis(10);
 
-/// The idle connections of one backend.
+/// The idle connections of one backend. Those of one thread are kept apart from those of others, because what
+/// comes on a connection wakes the thread that opened it.
 pub(super) struct Pool<U> {
-    idle: Mutex<Idle<U>>,
+    idle: PerThread<Idle<U>>,
+    /// Connections of all of them.
+    kept: AtomicUsize,
+    /// A task closes those that no call takes.
+    is_swept: AtomicBool,
 }
 
 struct Idle<U> {
     /// Oldest first.
     kept: Vec<Kept<U>>,
-    sweeping: bool,
     /// The backend was replaced.
     closed: bool,
 }
@@ -42,11 +47,18 @@ struct Kept<U> {
 impl<U> Default for Pool<U> {
     fn default() -> Self {
         Self {
-            idle: Mutex::new(Idle {
-                kept: Vec::new(),
-                sweeping: false,
-                closed: false,
-            }),
+            idle: PerThread::default(),
+            kept: AtomicUsize::new(0),
+            is_swept: AtomicBool::new(false),
+        }
+    }
+}
+
+impl<U> Default for Idle<U> {
+    fn default() -> Self {
+        Self {
+            kept: Vec::new(),
+            closed: false,
         }
     }
 }
@@ -55,41 +67,63 @@ impl<U: Send + 'static> Pool<U> {
     /// Takes the connection that was used last, unless it is too old, and how long it was idle. Whether it has
     /// ended shows before anything is written on it.
     pub(super) fn take(&self, now: Instant) -> Option<(U, Duration)> {
-        let kept = lock(&self.idle).kept.pop()?;
+        let kept = self.idle.own().kept.pop()?;
+        self.kept.fetch_sub(1, Ordering::Relaxed);
         // Those below it are even older; the sweep closes them.
         let is_warm = kept.cold_at > now;
         is_warm.then(|| (kept.upstream, now.saturating_duration_since(kept.since)))
     }
 
-    /// Returns a connection whose reply was read to its end.
-    pub(super) fn put(self: &Arc<Self>, upstream: U, bounds: &Bounds) {
-        let since = Instant::now();
+    /// Returns a connection whose reply was read to its end, now.
+    pub(super) fn put(self: &Arc<Self>, upstream: U, since: Instant, bounds: &Bounds) {
         let kept = Kept {
             upstream,
             since,
             cold_at: since + bounds.pool_idle_timeout,
         };
-        let mut idle = lock(&self.idle);
-        if idle.closed || idle.kept.len() >= bounds.pool_max_idle {
+        if self.kept.fetch_add(1, Ordering::SeqCst) >= bounds.pool_max_idle {
+            self.kept.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        let mut idle = self.idle.own();
+        if idle.closed {
             // A socket is closed outside the lock.
             drop(idle);
             return;
         }
         idle.kept.push(kept);
-        if !idle.sweeping {
-            idle.sweeping = true;
+        drop(idle);
+        if !self.is_swept.load(Ordering::SeqCst) && !self.is_swept.swap(true, Ordering::SeqCst) {
             carry_on(sweep(Arc::downgrade(self)));
         }
     }
 
     /// Closes all, and takes none back from now on.
     pub(super) fn close(&self) {
-        let mut idle = lock(&self.idle);
-        idle.closed = true;
-        let kept = std::mem::take(&mut idle.kept);
-        drop(idle);
-        // Sockets are closed outside the lock.
-        drop(kept);
+        let all = self.idle.each(|idle| {
+            idle.closed = true;
+            std::mem::take(&mut idle.kept)
+        });
+        // Sockets are closed outside the locks.
+        drop(Vec::from_iter(all));
+    }
+}
+
+impl<U> Pool<U> {
+    /// Closes connections that no call took. Returns when the next may be closed.
+    fn sweep(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let of_threads = self.idle.each(|idle| {
+            let cold = idle.kept.iter().take_while(|it| it.cold_at <= now).count();
+            let cold: Vec<_> = idle.kept.drain(..cold).collect();
+            (cold, idle.kept.first().map(|oldest| oldest.cold_at))
+        });
+        let mut due: Option<Instant> = None;
+        for (cold, next) in of_threads {
+            self.kept.fetch_sub(cold.len(), Ordering::SeqCst);
+            due = due.into_iter().chain(next).min();
+        }
+        due
     }
 }
 
@@ -98,18 +132,18 @@ async fn sweep<U>(pool: Weak<Pool<U>>) {
     loop {
         let due = {
             let Some(pool) = pool.upgrade() else { return };
-            let mut idle = lock(&pool.idle);
-            let now = Instant::now();
-            let cold = idle.kept.iter().take_while(|it| it.cold_at <= now);
-            let cold = cold.count();
-            let cold: Vec<_> = idle.kept.drain(..cold).collect();
-            let due = idle.kept.first().map(|oldest| oldest.cold_at);
-            idle.sweeping = due.is_some();
-            drop(idle);
-            drop(cold);
-            match due {
+            match pool.sweep() {
                 Some(due) => due,
-                None => return,
+                None => {
+                    pool.is_swept.store(false, Ordering::SeqCst);
+                    // One that has come meanwhile has found this task, or starts another one.
+                    if pool.kept.load(Ordering::SeqCst) == 0
+                        || pool.is_swept.swap(true, Ordering::SeqCst)
+                    {
+                        return;
+                    }
+                    Instant::now()
+                }
             }
         };
         sleep_until(due).await;

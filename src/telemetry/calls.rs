@@ -1,11 +1,10 @@
 //! The counts of calls that have ended.
 
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use foldhash::HashMap;
-use prometheus::{Histogram, IntCounter};
-
+use prometheus::local::{LocalHistogram, LocalIntCounter};
+use tidegate_runtime::PerThread;
 use tidegate_runtime::metric::Registry;
 
 /// The prefix of rate limits in the label `limit`.
@@ -43,20 +42,23 @@ tidegate_runtime::metrics! {
 #[derive(Debug)]
 pub struct EndedCalls {
     metrics: CallMetrics,
-    /// The children for an ended call, by function: a look-up of each costs more than counting.
-    known: RwLock<HashMap<Box<str>, Vec<Ended>>>,
+    /// What each thread has counted since metrics were last read.
+    ended: PerThread<ByFunction>,
 }
 
-/// The counters of an ended call.
+/// The children for an ended call: a look-up of each costs more than counting.
+type ByFunction = HashMap<Box<str>, Vec<Ended>>;
+
+/// The counters of an ended call, on one thread.
 #[derive(Debug)]
 struct Ended {
     listener: Box<str>,
     class: Box<str>,
     verdict: Box<str>,
-    calls: IntCounter,
-    total: Histogram,
-    waited: Histogram,
-    backend: Histogram,
+    calls: LocalIntCounter,
+    total: LocalHistogram,
+    waited: LocalHistogram,
+    backend: LocalHistogram,
 }
 
 /// The times of the parts of a call.
@@ -84,7 +86,7 @@ impl EndedCalls {
     pub fn new(registry: &Registry) -> Self {
         Self {
             metrics: CallMetrics::new(registry),
-            known: RwLock::default(),
+            ended: PerThread::default(),
         }
     }
 
@@ -97,38 +99,46 @@ impl EndedCalls {
         verdict: &str,
         took: &Durations,
     ) {
-        let is_it = |ended: &&Ended| {
+        let is_it = |ended: &&mut Ended| {
             *ended.verdict == *verdict && *ended.listener == *listener && *ended.class == *class
         };
+        let mut known = self.ended.own();
+        if let Some(all) = known.get_mut(function)
+            && let Some(ended) = all.iter_mut().find(is_it)
         {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(ended) = known.get(function).and_then(|all| all.iter().find(is_it)) {
-                ended.count(took);
-                return;
-            }
+            ended.count(took);
+            return;
         }
         let metrics = &self.metrics;
-        let ended = Ended {
+        let of = calls_total {
+            listener,
+            function,
+            class,
+            verdict,
+        };
+        let total = metrics.call_duration_seconds(call_duration_seconds { function, class });
+        let waited = metrics.queue_wait_seconds(queue_wait_seconds { function, class });
+        let backend =
+            metrics.backend_duration_seconds(backend_duration_seconds { function, class });
+        let mut ended = Ended {
             listener: listener.into(),
             class: class.into(),
             verdict: verdict.into(),
-            calls: metrics.calls_total(calls_total {
-                listener,
-                function,
-                class,
-                verdict,
-            }),
-            total: metrics.call_duration_seconds(call_duration_seconds { function, class }),
-            waited: metrics.queue_wait_seconds(queue_wait_seconds { function, class }),
-            backend: metrics.backend_duration_seconds(backend_duration_seconds { function, class }),
+            calls: metrics.calls_total(of).local(),
+            total: total.local(),
+            waited: waited.local(),
+            backend: backend.local(),
         };
         ended.count(took);
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let all = known.entry(function.into()).or_default();
-        // Another thread may have added it between the two locks.
-        if !all.iter().any(|other| is_it(&other)) {
-            all.push(ended);
-        }
+        known.entry(function.into()).or_default().push(ended);
+    }
+
+    /// Adds up what the threads have counted, for a reader of the metrics.
+    pub fn add_up(&self) {
+        let adding = self.ended.each(|known| {
+            known.values_mut().flatten().for_each(Ended::add_up);
+        });
+        adding.for_each(drop);
     }
 
     /// A call was delayed or refused by this limit.
@@ -163,7 +173,14 @@ impl EndedCalls {
 }
 
 impl Ended {
-    fn count(&self, took: &Durations) {
+    fn add_up(&mut self) {
+        self.calls.flush();
+        for times in [&self.total, &self.waited, &self.backend] {
+            times.flush();
+        }
+    }
+
+    fn count(&mut self, took: &Durations) {
         self.calls.inc();
         self.total.observe(took.total.as_secs_f64());
         if let Some(waited) = took.waited {
@@ -202,6 +219,9 @@ mod tests {
             calls.count("nova", "guest_list", "default", verdict, &TOOK);
         }
         calls.count("other", "guest_list", "default", "passed", &TOOK);
+        calls.add_up();
+        // Once more counts nothing twice.
+        calls.add_up();
         let line = |listener, verdict, n| {
             format!(
                 "tidegate_calls_total{{class=\"default\",function=\"guest_list\",\
@@ -234,11 +254,11 @@ mod tests {
                 });
             }
         });
+        calls.add_up();
         has(
             &registry,
             "tidegate_calls_total{class=\"default\",function=\"f\",listener=\"nova\",\
              verdict=\"passed\"} 4000",
         );
-        assert_eq!(calls.known.read().expect("not poisoned")["f"].len(), 1);
     }
 }

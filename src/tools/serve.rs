@@ -30,8 +30,6 @@ const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// Runs the sidecar. Exit code 0 after a drain that finished everything, 1 otherwise.
 pub(crate) fn run(path: &Path, graphical: bool) -> ExitCode {
-    // One data-plane thread is the default. It keeps strict order without contention.
-    // (docs/benchmarks.md compares it with two.)
     let (runtime, mut signals) = match begin() {
         Ok(begun) => begun,
         Err(message) => return plain(&message),
@@ -60,15 +58,6 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,
         Err(message) => return plain(&message),
-    };
-    let runtime = if config.listen.threads > 1 {
-        runtime.shutdown_background();
-        match executor(config.listen.threads) {
-            Ok(runtime) => runtime,
-            Err(error) => return fatal(&logs, &format!("cannot start threads: {error}")),
-        }
-    } else {
-        runtime
     };
     descriptors::raise();
     let finished = runtime.block_on(async {

@@ -86,6 +86,7 @@ mod storm;
 mod streaming;
 mod suggested;
 mod support;
+mod threads;
 mod tls;
 mod top;
 mod tunnel;

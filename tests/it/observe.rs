@@ -306,7 +306,9 @@ async fn a_quota_that_observes_draws_for_its_calls_and_holds_none() {
         )
     };
     let config = |mode| {
-        narrow(&address, r#"mode = "observe""#, &quota(mode)).replace("total:5", "total:1000")
+        // Nothing else holds a call.
+        let modes = "mode = \"observe\"\nsmapi_max_outstanding_requests = 1000";
+        narrow(&address, modes, &quota(mode)).replace("total:5", "total:1000")
     };
     let sidecar = Sidecar::start(&config(r#"mode = "observe""#)).await;
     let addr = sidecar.listener("test").await;

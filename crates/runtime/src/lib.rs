@@ -32,6 +32,7 @@ pub mod metric;
 pub mod origin;
 #[cfg(feature = "page")]
 pub mod page;
+mod per_thread;
 mod scratch;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
@@ -40,4 +41,5 @@ pub use back_off::BackOff;
 pub use clock::{Clock, Timer};
 pub use live::Live;
 pub use lock::lock;
+pub use per_thread::PerThread;
 pub use scratch::with_scratch;

@@ -546,6 +546,9 @@ impl<S: Serve> Client<S> {
                 };
                 self.answer(reply, &progress, to_head, closes)
             };
+            // The connection is idle from then on, unless the answer does not leave at once.
+            let answered = progress.answered().map(|at| at.max(self.came));
+            self.since = answered.unwrap_or_else(|| self.conversation.clock.now());
             let closes = answer.closes;
             let sent = self.send(answer).await;
             // Now it is reported.
@@ -557,7 +560,6 @@ impl<S: Serve> Client<S> {
                 Box::pin(self.close()).await;
                 return After::End;
             }
-            self.since = self.conversation.clock.now();
             self.looks = false;
             After::Open
         }
@@ -612,7 +614,11 @@ impl<S: Serve> Client<S> {
             match rest.await {
                 None => Ok(()),
                 // Boxed, so that no other call pays for it.
-                Some(rest) => Box::pin(self.send_rest(rest)).await,
+                Some(rest) => {
+                    Box::pin(self.send_rest(rest)).await?;
+                    self.since = self.conversation.clock.now();
+                    Ok(())
+                }
             }
         }
     }
