@@ -278,7 +278,8 @@ fn wait_for_first<S: Serve>(
     mut silent: Silent,
     conversation: Arc<Conversation<S>>,
 ) -> impl Future<Output = Then> + Send {
-    let mut due = silent.at + conversation.settings.request_timeout;
+    // A header or a handshake before this had its own time.
+    let mut due = conversation.clock.now() + conversation.settings.request_timeout;
     let mut timer = Timer::default();
     let mut is_stopping = false;
     async move {

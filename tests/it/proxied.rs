@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::call::identity::Field;
@@ -500,4 +501,21 @@ async fn the_access_line_has_client_and_user_but_no_password() {
         !log.contains("secret") && !log.contains("bm92YTpzZWNyZXQ="),
         "{log}"
     );
+}
+
+/// The time for the first byte of a request begins behind the header.
+#[tokio::test]
+async fn a_slow_header_leaves_the_request_its_own_time() {
+    let backend = Scripted::in_both_dialects().await;
+    let times =
+        format!("{TRUSTED}\n[client]\nhandshake_timeout = \"5s\"\nrequest_timeout = \"1s\"");
+    let config = one_listener(backend.addr, REQUIRED, &times);
+    let stack = Stack::start(&config);
+    let mut client = connect(stack.addr).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    client.write_all(V1_TCP4).await.expect("it is open");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let asked = client.write_all(array("guest_list", "X").as_bytes()).await;
+    asked.expect("it is open");
+    assert_eq!(read_all(&mut client).await.as_bytes(), OK);
 }

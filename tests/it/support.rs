@@ -416,6 +416,14 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     String::from_utf8(text).expect("ASCII")
 }
 
+/// The threads of a process that serve calls beside the one that accepts. None once it has ended.
+pub(crate) fn call_threads(pid: u32) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("calls-")).count()
+}
+
 /// Closes with a reset.
 pub(crate) fn reset(stream: TcpStream) {
     stream.set_zero_linger().expect("a socket takes it");

@@ -2,7 +2,6 @@
 //! all of them.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::sidecar::Sidecar;
-use crate::support::{PATIENCE, Scripted, connect, read_until, until};
+use crate::support::{PATIENCE, Scripted, call_threads, connect, read_until, sending, until};
 
 const ASK: &[u8] = b"GET /x HTTP/1.1\r\nHost: t\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
@@ -110,21 +109,27 @@ fn config(backend: SocketAddr, more: &str) -> String {
     )
 }
 
-/// The threads of a process that serve calls, beside the one that accepts.
-fn beside(sidecar: &Sidecar) -> usize {
-    let tasks = format!("/proc/{}/task", sidecar.pid);
-    let names = fs::read_dir(tasks).expect("it runs").flatten();
-    let names = names.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.starts_with("calls-")).count()
-}
-
 /// Connections that have had one call each, all at once.
 async fn clients(addr: SocketAddr) -> Vec<TcpStream> {
+    let mut clients = asking(addr).await;
+    hear_all(&mut clients).await;
+    clients
+}
+
+/// Connections that have each sent one call.
+async fn asking(addr: SocketAddr) -> Vec<TcpStream> {
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(connect(addr).await);
+        clients.push(sending(addr, ASK).await);
     }
-    ask_all(&mut clients).await;
+    clients
+}
+
+/// The same, whose calls are all at the backend, on two threads.
+async fn running(sidecar: &Sidecar, it: &Counting) -> Vec<TcpStream> {
+    let clients = asking(sidecar.listener("test").await).await;
+    until(|| it.calls() == CLIENTS, || format!("{} calls", it.calls())).await;
+    assert_eq!(call_threads(sidecar.pid), 1);
     clients
 }
 
@@ -133,9 +138,12 @@ async fn ask_all(clients: &mut [TcpStream]) {
     for client in clients.iter_mut() {
         client.write_all(ASK).await.expect("it is open");
     }
+    hear_all(clients).await;
+}
+
+async fn hear_all(clients: &mut [TcpStream]) {
     for client in clients {
-        let answer = timeout(PATIENCE, read_until(client, "{}")).await;
-        let answer = answer.expect("it is answered");
+        let answer = read_until(client, "{}").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 }
@@ -150,9 +158,9 @@ async fn a_thread_is_started_for_many_connections_and_not_for_few() {
         few.push(connect(addr).await);
     }
     ask_all(&mut few).await;
-    assert_eq!(beside(&sidecar), 0);
+    assert_eq!(call_threads(sidecar.pid), 0);
     let mut many = clients(addr).await;
-    assert_eq!(beside(&sidecar), 1);
+    assert_eq!(call_threads(sidecar.pid), 1);
     // Its connections keep it, and it keeps them.
     sleep(Duration::from_millis(50)).await;
     ask_all(&mut few).await;
@@ -181,7 +189,7 @@ async fn calls_of_two_threads_share_every_limit() {
     until(|| it.calls() == 5, || format!("{} calls", it.calls())).await;
     sleep(Duration::from_millis(50)).await;
     assert_eq!(it.calls(), 5, "no more than may be outstanding");
-    assert_eq!(beside(&sidecar), 1);
+    assert_eq!(call_threads(sidecar.pid), 1);
     it.go.add_permits(Semaphore::MAX_PERMITS / 2);
     timeout(4 * PATIENCE, calls.join_all())
         .await
@@ -211,7 +219,7 @@ async fn a_reload_moves_the_calls_of_all_threads_and_closes_their_idle_connectio
     };
     let sidecar = Sidecar::start(&keeps(&old)).await;
     let mut clients = clients(sidecar.listener("test").await).await;
-    assert_eq!(beside(&sidecar), 1);
+    assert_eq!(call_threads(sidecar.pid), 1);
     sleep(Duration::from_millis(50)).await;
     assert!(old.open() > 0);
     sidecar.reload(&keeps(&new)).await;
@@ -231,16 +239,8 @@ async fn all_threads_together_keep_no_more_idle_connections_than_the_pool_may_ho
         "kind = \"http\"\npool_max_idle = 5\npool_idle_timeout = \"1h\"",
     );
     let sidecar = Sidecar::start(&keeps).await;
-    let addr = sidecar.listener("test").await;
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        clients.push(connect(addr).await);
-    }
-    for client in &mut clients {
-        client.write_all(ASK).await.expect("it is open");
-    }
-    until(|| it.calls() == CLIENTS, || format!("{} calls", it.calls())).await;
-    assert_eq!((it.open(), beside(&sidecar)), (CLIENTS, 1));
+    let mut clients = running(&sidecar, &it).await;
+    assert_eq!(it.open(), CLIENTS);
     it.go.add_permits(Semaphore::MAX_PERMITS / 2);
     for client in &mut clients {
         read_until(client, "{}").await;
@@ -252,15 +252,7 @@ async fn all_threads_together_keep_no_more_idle_connections_than_the_pool_may_ho
 async fn a_drain_finishes_the_calls_of_all_threads() {
     let it = Counting::start(0).await;
     let sidecar = Sidecar::start(&config(it.backend.addr, "")).await;
-    let addr = sidecar.listener("test").await;
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        let mut client = connect(addr).await;
-        client.write_all(ASK).await.expect("it is open");
-        clients.push(client);
-    }
-    until(|| it.calls() == CLIENTS, || format!("{} calls", it.calls())).await;
-    assert_eq!(beside(&sidecar), 1);
+    let mut clients = running(&sidecar, &it).await;
     sidecar.signal("TERM");
     sidecar.log().wait(&["draining"]).await;
     sleep(Duration::from_millis(50)).await;
@@ -281,15 +273,7 @@ async fn a_drain_that_takes_too_long_reports_the_calls_of_all_threads() {
     let mut text = config(it.backend.addr, "").replace("\"20s\"", "\"100ms\"");
     write!(text, "[log]\naccess = true\n").expect("a string has room");
     let sidecar = Sidecar::start(&text).await;
-    let addr = sidecar.listener("test").await;
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        let mut client = connect(addr).await;
-        client.write_all(ASK).await.expect("it is open");
-        clients.push(client);
-    }
-    until(|| it.calls() == CLIENTS, || format!("{} calls", it.calls())).await;
-    assert_eq!(beside(&sidecar), 1);
+    let _clients = running(&sidecar, &it).await;
     sidecar.signal("TERM");
     let (status, log) = sidecar.ended().await;
     assert!(!status.success(), "{log:?}");

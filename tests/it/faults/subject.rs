@@ -16,6 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::support::call_threads;
+
 pub(super) struct Subject {
     child: Child,
     pub(super) pid: u32,
@@ -185,16 +187,9 @@ impl Subject {
     /// Open descriptors, without those of threads that are started when there are many connections.
     pub(super) fn descriptors(&self) -> usize {
         const OF_A_LOOP: usize = 4;
-        let loops = std::fs::read_dir(format!("/proc/{}/task", self.pid)).map(|tasks| {
-            let names = tasks.flatten().filter_map(|task| {
-                let name = std::fs::read_to_string(task.path().join("comm"));
-                name.ok()
-            });
-            names.filter(|name| name.starts_with("calls-")).count()
-        });
         let folder = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let open = folder.map_or(0, Iterator::count);
-        open.saturating_sub(OF_A_LOOP * loops.unwrap_or(0))
+        open.saturating_sub(OF_A_LOOP * call_threads(self.pid))
     }
 
     /// What its open descriptors lead to.
