@@ -224,7 +224,11 @@ async fn one_stream_is_followed_or_questions_are_asked_while_others_have_all_str
     assert_eq!(said.code, Some(0), "{}", said.err);
     until_seen(&first, ": re-IPL (by ", true).await;
     // The stream brings marks.
-    let has_mark = |terminal: &Terminal| terminal.seen().lines().any(|it| it.ends_with('P'));
+    let is_marked = |line: &str| {
+        let others = line.chars().filter(|it| !matches!(it, 'P' | 'S'));
+        line.contains('P') && others.into_iter().all(|it| !it.is_alphanumeric())
+    };
+    let has_mark = |terminal: &Terminal| terminal.seen().lines().any(is_marked);
     let deadline = Instant::now() + PATIENCE;
     while !has_mark(&first) {
         assert!(Instant::now() < deadline, "{}", first.seen());
