@@ -205,7 +205,7 @@ def against():
     return out
 
 
-CLOSED = 'smapi_rate_limit_window_size_seconds = 300\nsmapi_rate_limit_per_window = "total:1"\nsmapi_request_postpone_threshold_seconds = 600'
+CLOSED = 'window = "300s"\nper_window = "total:1"\nmax_wait = "600s"'
 
 
 def storm_of(calls, port, protocol='socket'):
@@ -340,8 +340,8 @@ def densest(times, span):
 def storm():
     out = ['### The storm\n']
     rows = []
-    storm_limits = 'smapi_rate_limit_per_window = "total:30"\nsmapi_max_outstanding_requests = 10\nsmapi_request_postpone_threshold_seconds = 60'
-    only_outstanding = 'smapi_rate_limit_window_size_seconds = 0\nsmapi_max_outstanding_requests = 10\nsmapi_request_postpone_threshold_seconds = 60'
+    storm_limits = 'per_window = "total:30"\noutstanding = 10\nmax_wait = "60s"'
+    only_outstanding = 'window = "0s"\noutstanding = 10\nmax_wait = "60s"'
     replied = storm_limits + '\nwindow_stamp = "replied"'
     cases = [('300 at once, 30/s, 10 in flight, 50 ms, in_turn', 'in_turn', storm_limits, '50ms', 300, 20, []),
              ('the same, window_stamp = "replied"', 'in_turn', replied, '50ms', 300, 2, []),
@@ -393,7 +393,7 @@ def access_log(name):
 
 def users():
     """User calls in a storm of polls: two clients, each with a listener of its own."""
-    limits = 'smapi_rate_limit_per_window = "total:30"\nsmapi_max_outstanding_requests = 10\nsmapi_request_postpone_threshold_seconds = 60'
+    limits = 'per_window = "total:30"\noutstanding = 10\nmax_wait = "60s"'
     # One caller for all and one class: the last call waits for all others.
     plain = ('class = "polling"', '[callers]\nauto_register = 0\n[[class]]\nname = "polling"\nfunctions = ["guest_start"]')
     rows = []

@@ -73,7 +73,7 @@ http = "http://127.0.0.1:%d"
 [queue]
 postpone = "in_turn"
 [limits]
-smapi_rate_limit_per_window = "total:1000000"
+per_window = "total:1000000"
 [admin]
 bind = "127.0.0.1:%d"
 [log]

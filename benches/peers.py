@@ -207,7 +207,7 @@ def engines(behind):
     return found
 
 
-NOT_REACHED = 'smapi_rate_limit_per_window = "total:1000000"\nsmapi_max_outstanding_requests = 5000\nsmapi_request_postpone_threshold_seconds = 50'
+NOT_REACHED = 'per_window = "total:1000000"\noutstanding = 5000\nmax_wait = "50s"'
 
 
 def haproxy(name, listen, target, mode, maxconn=5000, threads=2, under=()):

@@ -109,8 +109,8 @@ fn main() {
 fn sidecar(port: u16, total: u64) -> App {
     let text = "[[listen]]\nname = \"bench\"\nbind = \"127.0.0.1:0\"\n\
                 [backend]\nkind = \"zvm\"\nhttp = \"http://127.0.0.1:1\"\n[queue]\nworkers = 65536\npostpone = \"in_turn\"\n\
-                [limits]\nsmapi_rate_limit_per_window = \"total:0\"\n\
-                smapi_max_outstanding_requests = 0\n[admin]\nbind = \"\"\n";
+                [limits]\nper_window = \"total:0\"\n\
+                outstanding = 0\n[admin]\nbind = \"\"\n";
     let checked = config::read(text, "bench.toml", std::iter::empty());
     let mut config = match checked {
         Ok(checked) => checked.config,

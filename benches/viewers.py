@@ -79,8 +79,8 @@ capacity = 20000
 postpone = "in_turn"
 [limits]
 allow_unknown = true
-smapi_rate_limit_per_window = "%s"
-smapi_max_outstanding_requests = 1000
+per_window = "%s"
+outstanding = 1000
 [admin]
 bind = %s
 [log]

@@ -69,8 +69,8 @@ kind = "zvm"
 socket = "127.0.0.1:%d"
 http = "http://127.0.0.1:%d"
 [limits]
-smapi_rate_limit_per_window = "total:100"
-smapi_request_postpone_threshold_seconds = 50
+per_window = "total:100"
+max_wait = "50s"
 [admin]
 bind = "127.0.0.1:%d"
 ''' % (listen, *backends, admin))

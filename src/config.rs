@@ -313,7 +313,7 @@ change it. Generated from the source: change an option there, and run `make docs
 
 Lines that begin with \"# key = value\" are options without a default, or of a section that
 you may leave out; every other line has its default value. Only the listener, the backend and
-smapi_rate_limit_per_window are required. A duration has a unit: ms, s, m or h. A size has
+per_window are required. A duration has a unit: ms, s, m or h. A size has
 a unit: B, KiB, MiB or GiB. `tidegate check` reports every mistake at once.
 
 An environment variable wins over the file: TIDEGATE_QUEUE__WORKERS=32,
@@ -372,7 +372,7 @@ mod tests {
     #[cfg(not(any(feature = "leases", feature = "quotas", feature = "tls")))]
     fn an_option_of_a_feature_that_was_left_out_is_refused_with_the_name_of_the_feature() {
         let least = "[backend]\nsocket = \"127.0.0.1:1\"\n\
-                     [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+                     [limits]\nper_window = \"total:30\"\n\
                      [[listen]]\nname = \"a\"\nbind = \"127.0.0.1:2\"\n\
                      protocol = \"socket\"\n";
         let check = |more: &str, line: &str, message: [&str; 2]| {

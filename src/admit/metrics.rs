@@ -23,7 +23,7 @@ tidegate_runtime::metrics! {
         queue_capacity: Gauge in "calls",
         /// Time since the arrival of the oldest waiting call. It is 0 if no call waits.
         queue_oldest_seconds: Gauge in "s",
-        /// How long a call may wait (`smapi_request_postpone_threshold_seconds`). Classes and rate limits
+        /// How long a call may wait (`max_wait`). Classes and rate limits
         /// can have deadlines of their own.
         queue_threshold_seconds: Gauge in "s",
         /// Claims of room by calls that several limits had passed over. See
@@ -33,14 +33,14 @@ tidegate_runtime::metrics! {
         claims_idle_seconds_total: FloatCounter in "s",
         /// Calls at the backend.
         outstanding: Gauge in "calls",
-        /// Calls that may be at the backend at once (`smapi_max_outstanding_requests`). It is 0 if the
+        /// Calls that may be at the backend at once (`outstanding` in `[limits]`). It is 0 if the
         /// limit is off.
         outstanding_limit: Gauge in "calls",
         /// Highest number of calls at the backend at once since the start.
         outstanding_peak: Gauge in "calls",
         /// Slots of a window limit that are reserved or not back yet.
         window_used: Gauge(limit) in "calls",
-        /// Slots per window (`smapi_rate_limit_per_window`).
+        /// Slots per window (`per_window` in `[limits]`).
         window_limit: Gauge(limit) in "calls",
         /// Whether an operator has paused the backend: calls wait, and nothing new is sent.
         paused: Gauge in "0 or 1",

@@ -43,7 +43,7 @@ options! {
         capacity: u32 = integer(1..=1_000_000).of("calls").or(4096);
 
         /// Calls past the gate at once (sdkserver: max_worker_count, 64 there). At least
-        /// smapi_max_outstanding_requests.
+        /// outstanding in [limits].
         workers: u32 = integer(1..=65536).of("calls").or(64);
 
         /// Calls without a limit (such as POST /token) past the gate at once. They take no worker, so a
@@ -72,33 +72,36 @@ options! {
 }
 
 options! {
-    /// The four smapi_ options have the name, type and default of the sdkserver design: lines of
-    /// zvmsdk.conf can be pasted here, with the per-window value in quotes.
+    /// What the backend can take. Four options have a second name, for lines of zvmsdk.conf: per_window
+    /// is smapi_rate_limit_per_window, window is smapi_rate_limit_window_size_seconds, outstanding is
+    /// smapi_max_outstanding_requests, and max_wait is smapi_request_postpone_threshold_seconds. Under
+    /// that name, a time is a number of seconds.
     pub struct LimitsSection {
-        /// Length of a window. 0 switches the limits per window off.
-        window_size_seconds: u32 = integer(0..=86400).of("seconds").or(1)
-            .key("smapi_rate_limit_window_size_seconds");
-
-        /// Calls per window: of all functions together ("total", required), and of single functions. Set
-        /// it to what the backend can take. A function can't have more than total, and their sum should
-        /// stay below it. 0 switches that limit off; each number is 0 to 1000000 calls.
+        /// Calls per window: of all calls together ("total", required), and of single functions or
+        /// routes. Set it to what the backend can take. A function can't have more than total, and their
+        /// sum should stay below it. 0 switches that limit off; each number is 0 to 1000000 calls.
         per_window: PerWindow = PerWindow::kind().or(PerWindow::default())
-            .key("smapi_rate_limit_per_window").line("\"total:30\"");
+            .alias("smapi_rate_limit_per_window", PerWindow::kind()).line("\"total:30\"");
+
+        /// Length of a window. 0s switches the limits per window off.
+        window: Duration = window_length().or(SECOND)
+            .alias("smapi_rate_limit_window_size_seconds", seconds());
 
         /// Calls at the backend at once. Lower it for a backend that is smaller than usual; the real
         /// sdkserver works on 64 at most. 0 switches the limit off.
         outstanding: u32 = integer(0..=CALLS_MAX).of("calls").or(10)
-            .key("smapi_max_outstanding_requests");
+            .alias("smapi_max_outstanding_requests", integer(0..=CALLS_MAX).of("calls"));
 
-        /// How long a call may wait, from its arrival, before it is refused. 0 refuses it at the first
-        /// closed limit. Behind Apache, which gives up after 60 s, set it to 50.
-        threshold_seconds: u32 = integer(0..=86400).of("seconds").or(60)
-            .key("smapi_request_postpone_threshold_seconds");
+        /// How long a call may wait, from its arrival, before it is refused. 0s refuses it at the first
+        /// closed limit. Set it below the time after which clients give up: behind Apache, which gives up
+        /// after 60 s, to 50s.
+        max_wait: Duration = duration(Duration::ZERO..=DAY).or(60 * SECOND)
+            .alias("smapi_request_postpone_threshold_seconds", seconds());
 
         /// "sliding" holds a limit in every span of a window's length, wherever it begins. "fixed"
         /// windows follow the clock, as in sdkserver, and admit up to twice the limit around the edge
         /// between two.
-        window: WindowShape = choice().or(WindowShape::Sliding);
+        window_shape: WindowShape = choice().or(WindowShape::Sliding);
 
         /// When a call is counted. "sent", when its bytes left, holds the limit exactly on what leaves
         /// here. "replied", at the first byte of its reply, holds it at the backend too, and admits
@@ -117,7 +120,7 @@ options! {
         /// The same for the limits per window. The default is mode.
         window_mode: Option<LimitMode> = choice().optional().example("\"observe\"");
 
-        /// The same for smapi_max_outstanding_requests. With "observe", workers hold no call either, and
+        /// The same for outstanding. With "observe", workers hold no call either, and
         /// nothing protects the backend from too many calls at once. The default is mode.
         outstanding_mode: Option<LimitMode> = choice().optional().example("\"observe\"");
     }
@@ -146,22 +149,21 @@ options! {
         /// 1 for any other class.
         weight: Option<u32> = integer(1..=1000).of("turns").optional().example("2");
 
-        /// How long its calls may wait, from their arrival, instead of
-        /// smapi_request_postpone_threshold_seconds. "none" serves every call in the end.
+        /// How long its calls may wait, from their arrival, instead of max_wait. "none" serves every call in the end.
         deadline: Option<Deadline> = deadline().optional().example("\"none\"");
 
-        /// How many of its calls may be at the backend at once, of smapi_max_outstanding_requests. So ten
-        /// deploys do not stop everything else.
+        /// How many of its calls may be at the backend at once, of outstanding in [limits]. So ten deploys
+        /// do not stop everything else.
         outstanding_max: Option<u32> = integer(1..=CALLS_MAX).of("calls").optional().example("4");
 
-        /// Whether these calls come on top of smapi_max_outstanding_requests, for calls that never reach
-        /// SMAPI. The backend then sees the sum, which `tidegate check` prints.
+        /// Whether these calls come on top of outstanding in [limits], for calls that never reach what it
+        /// protects. The backend then sees the sum, which `tidegate check` prints.
         beside_total: bool = flag().or(false);
 
         /// How many of its calls may leave per window, of the total.
         per_window: Option<u32> = integer(1..=CALLS_MAX).of("calls").optional().example("10");
 
-        /// How many of smapi_max_outstanding_requests are reserved for this class, whether it uses them
+        /// How many of outstanding in [limits] are reserved for this class, whether it uses them
         /// or not; for one class only. A user's call then finds a free slot in the middle of a storm.
         reserve_outstanding: u32 = integer(0..=CALLS_MAX).of("calls").or(0).example("1");
 
@@ -188,16 +190,16 @@ impl QueueSection {
 impl LimitsSection {
     /// The window limits, of a config without an error.
     pub(crate) fn windows(&self) -> Option<Window> {
-        let seconds = unless_off(self.window_size_seconds.value)?;
+        let length = Some(self.window.value).filter(|it| !it.is_zero())?;
         let PerWindow { total, functions } = &self.per_window.value;
         let functions = functions.iter();
         Some(Window {
-            length: Duration::from_secs(seconds.into()),
+            length,
             total: unless_off(total.expect("windows without a total are an error")),
             functions: functions
                 .filter_map(|it| Some((Arc::clone(&it.name), unless_off(it.calls)?)))
                 .collect(),
-            fixed: self.window.value == WindowShape::Fixed,
+            fixed: self.window_shape.value == WindowShape::Fixed,
             stamp: self.window_stamp.value,
             guard: self.window_guard.value,
             mode: self.windows_mode(),
@@ -218,6 +220,31 @@ impl LimitsSection {
 /// 0 switches a limit off.
 pub(crate) fn unless_off(value: u32) -> Option<u32> {
     (value > 0).then_some(value)
+}
+
+/// A whole number of seconds, as sdkserver writes a time.
+fn seconds() -> Kind<Duration> {
+    integer(0..=86400_u32).of("seconds").map(
+        |it| Duration::from_secs(it.into()),
+        |it| it.as_secs() as u32,
+    )
+}
+
+/// The length of a window; its shape had this name once.
+fn window_length() -> Kind<Duration> {
+    let length = duration(Duration::ZERO..=DAY);
+    let read = length.read;
+    Kind {
+        read: Box::new(move |node| match node.text() {
+            Some(shape @ ("sliding" | "fixed")) => {
+                let cause = format!("{} is not the length of a window", quoted(shape));
+                let cure = format!("write window_shape = {}", quoted(shape));
+                Err(Mistake::new(cause, cure).into())
+            }
+            _ => read(node),
+        }),
+        ..length
+    }
 }
 
 /// Two durations, from and to.

@@ -120,7 +120,7 @@ options! {
             "add a path, such as path = \"/guests/{userid}/info\"",
         ).example("\"/reports/{id}\"");
     } {
-        /// The name that its limit has in smapi_rate_limit_per_window. Without it, or with "", the route
+        /// The name that its limit has in per_window of [limits]. Without it, or with "", the route
         /// meets no limit at all.
         function: Option<Arc<str>> = route_function().or(None).example("\"report_get\"");
     }

@@ -51,7 +51,7 @@ impl Sections {
     /// The functions that have a limit, a route, a class or a cost of their own, each once, in
     /// the order of their sections.
     pub(super) fn functions(&self) -> Vec<&str> {
-        let windows_on = self.limits.window_size_seconds.value > 0;
+        let windows_on = !self.limits.window.value.is_zero();
         let limited = self.limits.per_window.value.functions.iter();
         let limited = limited.filter(|limit| windows_on && limit.calls > 0);
         let routes = self.routes.iter();

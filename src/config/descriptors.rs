@@ -107,7 +107,7 @@ mod tests {
     fn divide(more: &str, limit: u64) -> Descriptors {
         let text = format!(
             "[[listen]]\nname = \"a\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
-             socket = \"127.0.0.1:2001\"\n[limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+             socket = \"127.0.0.1:2001\"\n[limits]\nper_window = \"total:30\"\n\
              {more}"
         );
         let config = crate::config::read(&text, "test", std::iter::empty());

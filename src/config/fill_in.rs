@@ -17,10 +17,10 @@ impl Sections {
         let jitter = self.queue.postpone.value == PostponeBy::Jitter;
         self.queue.postpone_jitter.mark.muted = !jitter;
         let limits = &mut self.limits;
-        let windows_are_off = limits.window_size_seconds.value == 0;
+        let windows_are_off = limits.window.value.is_zero();
         for mark in [
             &mut limits.per_window.mark,
-            &mut limits.window.mark,
+            &mut limits.window_shape.mark,
             &mut limits.window_stamp.mark,
             &mut limits.window_guard.mark,
         ] {

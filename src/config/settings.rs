@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate_quota::{QuotaLimit, Quotas};
 
@@ -142,7 +141,7 @@ fn admit(all: &Sections) -> admit::Settings {
         paced: paced(all),
         outstanding_max: unless_off(limits.outstanding.value),
         outstanding_mode: limits.at_once_mode(),
-        threshold: Duration::from_secs(limits.threshold_seconds.value.into()),
+        threshold: limits.max_wait.value,
         door_max: all.server.max_connections.value.saturating_add(handed_over),
         classes: all.class_rules(),
         promote_for: (!promote_for.is_zero()).then_some(promote_for),

@@ -35,7 +35,7 @@ pub(super) fn known(all: &Sections) -> BTreeMap<String, Known> {
             known.insert(name, Known::Whole(max));
         }
     };
-    if limits.window_size_seconds.value > 0 {
+    if !limits.window.value.is_zero() {
         let per_window = &limits.per_window.value;
         count("total".to_owned(), per_window.total.unwrap_or(0));
         for function in &per_window.functions {

@@ -13,6 +13,8 @@ pub(crate) struct Definition {
     pub(crate) allowed: String,
     /// What it is for, and why one would change it.
     pub(crate) text: &'static str,
+    /// Its second name, and what is allowed there, in words.
+    pub(crate) alias: Option<(&'static str, String)>,
     /// In TOML.
     pub(crate) default: Option<String>,
     pub(crate) example: Example,
@@ -115,14 +117,19 @@ impl Catalogue {
             rest.and_then(|rest| rest.split('.').next())
         });
         let own = self.sections.iter().filter(|other| other.path == section);
-        let own = own.flat_map(|own| own.options.iter().map(|(key, _)| *key));
+        let own = own.flat_map(|own| {
+            let both = |(key, it): &(&'static str, Definition)| [Some(*key), it.alias_key()];
+            own.options.iter().flat_map(both).flatten()
+        });
         own.chain(below).collect()
     }
 
     /// A section that has an option of this name.
     pub(crate) fn section_of(&self, name: &str) -> Option<&str> {
         let mut options = self.all();
-        let found = options.find(|(_, section, key, _)| *key == name && !section.path.is_empty());
+        let found = options.find(|(_, section, key, it)| {
+            (*key == name || it.alias_key() == Some(name)) && !section.path.is_empty()
+        });
         let (_, section, ..) = found?;
         section.path.split('.').next()
     }
@@ -134,7 +141,11 @@ impl Catalogue {
             let words = name.split('_').filter(|word| !is_number(word));
             words.collect::<Vec<_>>().join("_")
         };
-        let names = self.all().map(|(path, ..)| self.variable(&path));
+        let paths = self.all().flat_map(|(path, section, _, it)| {
+            let alias = it.alias_key().map(|key| section.path_of(key));
+            [Some(path), alias].into_iter().flatten()
+        });
+        let names = paths.map(|path| self.variable(&path));
         let names: Vec<_> = names
             .map(|name| (plain(&name).to_lowercase(), name))
             .collect();
@@ -198,6 +209,9 @@ impl Catalogue {
                 };
                 let allowed = &definition.allowed;
                 writeln!(page, "- Value: {}; {default}", code(allowed)).expect(ALWAYS);
+                if let Some((alias, allowed)) = &definition.alias {
+                    writeln!(page, "- Other name: `{alias}`, {}", code(allowed)).expect(ALWAYS);
+                }
                 if has_variables {
                     writeln!(page, "- Variable: `{}`", self.variable(&path)).expect(ALWAYS);
                 }
@@ -229,6 +243,10 @@ impl About {
 }
 
 impl Definition {
+    fn alias_key(&self) -> Option<&'static str> {
+        self.alias.as_ref().map(|(key, _)| *key)
+    }
+
     /// What the example shows: whether in a comment, and the value.
     fn line(&self, is_aside: bool) -> (&'static str, &str) {
         let default = || {

@@ -132,6 +132,7 @@ impl<T: 'static> Kind<T> {
             kind: self,
             default,
             key: None,
+            alias: None,
             example: Example::Default,
             restart: false,
             missing: None,
@@ -163,12 +164,19 @@ pub(crate) enum Example {
     Line(&'static str),
 }
 
+/// A second name of an option, and what its value is under that name.
+pub(crate) struct Alias<T> {
+    pub(crate) key: &'static str,
+    pub(crate) kind: Kind<T>,
+}
+
 /// One option: its kind, and everything about it but its name, its type and its text.
 pub(crate) struct Opt<T> {
     pub(crate) kind: Kind<T>,
     pub(crate) default: T,
     /// Its name in the config, where that is not the name of its field.
     pub(crate) key: Option<&'static str>,
+    pub(crate) alias: Option<Alias<T>>,
     pub(crate) example: Example,
     /// Whether a change takes effect only after a restart.
     pub(crate) restart: bool,
@@ -181,6 +189,12 @@ impl<T> Opt<T> {
     pub(crate) fn key(self, key: &'static str) -> Self {
         let key = Some(key);
         Self { key, ..self }
+    }
+
+    /// A second name, under which the value is of this kind.
+    pub(crate) fn alias(self, key: &'static str, kind: Kind<T>) -> Self {
+        let alias = Some(Alias { key, kind });
+        Self { alias, ..self }
     }
 
     /// A value for the example of a config, in TOML.
@@ -561,6 +575,11 @@ where
 
 fn millis(length: &Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A duration as the config writes it, such as `90s`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    TIME.read(text).ok().map(Duration::from_millis)
 }
 
 /// A duration as the config writes it.

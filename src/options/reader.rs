@@ -45,6 +45,11 @@ impl Mark {
         }
     }
 
+    /// Its name in the config, without the section: the one that the operator gave, if it has two.
+    pub(crate) fn name(&self) -> &str {
+        self.at.key.rsplit('.').next().unwrap_or_default()
+    }
+
     /// Its place.
     pub(crate) fn at(&self) -> At {
         self.at.clone()
@@ -95,11 +100,17 @@ impl<T> Setting<T> {
 
     /// Writes it, unless it has no value or is muted.
     pub(crate) fn write(&self, field: &'static str, option: &Opt<T>, out: &mut Toml) {
-        let key = option.key.unwrap_or(field);
-        let value = (option.kind.show)(&self.value);
+        let own = option.key.unwrap_or(field);
         if option.restart {
-            out.needs_restart(key, value.as_deref());
+            out.needs_restart(own, (option.kind.show)(&self.value).as_deref());
         }
+        // Under the name that the operator gave.
+        let alias = option.alias.as_ref();
+        let (key, kind) = match alias.filter(|alias| alias.key == self.name()) {
+            Some(alias) => (alias.key, &alias.kind),
+            None => (own, &option.kind),
+        };
+        let value = (kind.show)(&self.value);
         if let Some(value) = value.filter(|_| !self.muted) {
             out.line(key, &value);
         }
@@ -310,9 +321,9 @@ impl<'a> Section<'a> {
     ) -> Setting<T> {
         let key = option.key.unwrap_or(field);
         self.define(key, text, &option);
-        let (node, at) = self.find(key);
+        let (node, at, kind) = self.given(key, &option);
         let legible = node.filter(|node| !self.notes().is_broken(&node.place));
-        let value = legible.and_then(|node| self.value(&option.kind, node, &at));
+        let value = legible.and_then(|node| self.value(kind, node, &at));
         if node.is_none()
             && self.table.is_some()
             && let Some((cause, cure)) = option.missing
@@ -322,6 +333,32 @@ impl<'a> Section<'a> {
         Setting {
             mark: Mark::of(at, node, node.is_none() || value.is_some()),
             value: value.unwrap_or(option.default),
+        }
+    }
+
+    /// What the config gives for an option, under either of its names.
+    fn given<'k, T>(&self, key: &str, option: &'k Opt<T>) -> (Option<&'a Node>, At, &'k Kind<T>) {
+        let (node, at) = self.find(key);
+        let own = (node, at, &option.kind);
+        let Some(alias) = &option.alias else {
+            return own;
+        };
+        let (node, at) = self.find(alias.key);
+        let second = (node, at, &alias.kind);
+        let (Some(first), Some(other)) = (own.0, second.0) else {
+            return if second.0.is_some() { second } else { own };
+        };
+        let is_variable = |node: &Node| matches!(node.place, Place::Variable(_));
+        match (is_variable(first), is_variable(other)) {
+            // A variable wins over the file, by either name.
+            (true, false) => own,
+            (false, true) => second,
+            _ => {
+                let cause = format!("{} is another name of {key}, which is given too", alias.key);
+                self.notes()
+                    .error(&second.1, cause, "leave one of the two out");
+                own
+            }
         }
     }
 
@@ -336,6 +373,10 @@ impl<'a> Section<'a> {
         self.catalogue().define(&self.name, key, || Definition {
             allowed: option.kind.allowed.clone(),
             text,
+            alias: option
+                .alias
+                .as_ref()
+                .map(|it| (it.key, it.kind.allowed.clone())),
             default: (option.kind.show)(&option.default),
             example: option.example,
             restart: option.restart,

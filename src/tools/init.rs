@@ -14,6 +14,7 @@ use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 pub use self::ask::Answers;
 use self::ask::Question;
@@ -23,6 +24,7 @@ use self::zvmsdk::SdkServer;
 use super::advise::read::{Format, Reading};
 use super::failed;
 use crate::config::{self, DEFAULT_PATH};
+use crate::options::kind::show_duration;
 
 const LISTEN: &str = "[[listen]]";
 const BACKEND: &str = "[backend]";
@@ -520,23 +522,19 @@ fn limits(
             ),
         };
     }
-    per_window(arguments, answers, sdk, learned, draft)?;
+    let names = Names::of(place);
+    per_window(arguments, answers, sdk, learned, &names, draft)?;
     let at_once = outstanding.value;
     let number = Value::Number;
-    draft.set(
-        LIMITS,
-        "smapi_max_outstanding_requests",
-        number(at_once),
-        outstanding.why,
-    );
+    draft.set(LIMITS, names.outstanding, number(at_once), outstanding.why);
     let threshold = from_file(sdk.threshold_seconds).or(learned.threshold_seconds.clone());
     let behind_apache = Learned {
         value: BEHIND_APACHE.into(),
         why: "Below the 60 s after which the Apache of sdkwsgi gives up.".into(),
     };
     if let Some(threshold) = threshold.or(place.is_zvm.then_some(behind_apache)) {
-        let key = "smapi_request_postpone_threshold_seconds";
-        draft.set(LIMITS, key, number(threshold.value), threshold.why);
+        let value = (names.time)(threshold.value);
+        draft.set(LIMITS, names.max_wait, value, threshold.why);
     }
     let queue = sdk.request_queue_size.filter(|it| *it > 0).map(u64::from);
     let deeper = learned
@@ -558,12 +556,43 @@ fn limits(
             draft.set(QUEUE, "workers", number(workers), why);
         }
         None if at_once > WORKERS => {
-            let why = "As many as smapi_max_outstanding_requests.";
+            let why = format!("As many as {}.", names.outstanding);
             draft.set(QUEUE, "workers", number(at_once), why);
         }
         None => {}
     }
     Ok(())
+}
+
+/// The names of the limits, and how a number of seconds is written: in front of z/VM as in
+/// zvmsdk.conf.
+struct Names {
+    per_window: &'static str,
+    window: &'static str,
+    outstanding: &'static str,
+    max_wait: &'static str,
+    time: fn(u64) -> Value,
+}
+
+impl Names {
+    const fn of(place: &Place) -> Self {
+        match place.is_zvm {
+            true => Self {
+                per_window: "smapi_rate_limit_per_window",
+                window: "smapi_rate_limit_window_size_seconds",
+                outstanding: "smapi_max_outstanding_requests",
+                max_wait: "smapi_request_postpone_threshold_seconds",
+                time: Value::Number,
+            },
+            false => Self {
+                per_window: "per_window",
+                window: "window",
+                outstanding: "outstanding",
+                max_wait: "max_wait",
+                time: |seconds| Value::Text(show_duration(Duration::from_secs(seconds))),
+            },
+        }
+    }
 }
 
 /// The window and the calls in it.
@@ -572,14 +601,13 @@ fn per_window(
     answers: &mut Answers<'_>,
     sdk: &SdkServer,
     learned: &FromLogs,
+    names: &Names,
     draft: &mut Draft,
 ) -> Result<(), String> {
-    const WINDOW: &str = "smapi_rate_limit_window_size_seconds";
-    const CALLS: &str = "smapi_rate_limit_per_window";
     let is_off = sdk.window_seconds == Some(0) && arguments.per_window.is_none();
     if is_off {
         let why = "From zvmsdk.conf: no limit per window.";
-        draft.set(LIMITS, WINDOW, Value::Number(0), why);
+        draft.set(LIMITS, names.window, (names.time)(0), why);
         return Ok(());
     }
     let window = sdk
@@ -615,12 +643,19 @@ fn per_window(
         }
     };
     match per_window {
-        PerWindow::Off => draft.set(LIMITS, WINDOW, Value::Number(0), "No limit per window."),
+        PerWindow::Off => {
+            draft.set(
+                LIMITS,
+                names.window,
+                (names.time)(0),
+                "No limit per window.",
+            );
+        }
         PerWindow::Calls(calls) => {
             if let Some(window) = window {
-                draft.set(LIMITS, WINDOW, Value::Number(window.value), window.why);
+                draft.set(LIMITS, names.window, (names.time)(window.value), window.why);
             }
-            draft.set(LIMITS, CALLS, Value::Text(calls), why);
+            draft.set(LIMITS, names.per_window, Value::Text(calls), why);
         }
     }
     Ok(())

@@ -70,12 +70,12 @@ async fn a_sufficient_log_gives_values_with_intervals_evidence_a_diff_and_a_plan
         "{diff}"
     );
     assert!(
-        diff.contains(&format!("-smapi_max_outstanding_requests = {limit}\n")),
+        diff.contains(&format!("-outstanding = {limit}\n")),
         "{diff}"
     );
     let value = &report["outstanding"]["value"];
     assert!(
-        diff.contains(&format!("+smapi_max_outstanding_requests = {value}\n")),
+        diff.contains(&format!("+outstanding = {value}\n")),
         "{diff}"
     );
     let plan = &report["plan"]["open"];
@@ -141,7 +141,7 @@ async fn a_short_log_gives_no_advice_and_names_what_it_lacks() {
     let address = backend.socket_addr().to_string();
     let sidecar = Sidecar::start(&format!(
         "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{address}\"\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:100\"\nsmapi_max_outstanding_requests = 3\n\
+         [limits]\nper_window = \"total:100\"\noutstanding = 3\n\
          [log]\naccess = true\nformat = \"json\"\n[admin]\nbind = \"127.0.0.1:0\"\n"
     ))
     .await;
@@ -179,10 +179,7 @@ async fn far_from_the_breaking_point_there_is_no_evidence_beyond_what_was_seen()
     let most = report["evidence"]["most_at_once"].as_u64();
     assert!(seen > Some(0) && seen <= most, "{report}");
     let pasted = report["config"].as_str().expect("text");
-    assert!(
-        !pasted.contains("smapi_max_outstanding_requests"),
-        "{pasted}"
-    );
+    assert!(!pasted.contains("outstanding"), "{pasted}");
     assert_has(&advise(&log, &[]).await, &["no evidence beyond"]);
 }
 
@@ -381,7 +378,7 @@ async fn advice_on_a_real_log_is_what_its_calls_waited_at() {
     let sidecar = Sidecar::start(&format!(
         "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{address}\"\n\
          [queue]\npostpone = \"in_turn\"\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:0\"\nsmapi_max_outstanding_requests = 3\n\
+         [limits]\nper_window = \"total:0\"\noutstanding = 3\n\
          [log]\naccess = true\nformat = \"json\"\n[admin]\nbind = \"127.0.0.1:0\"\n"
     ))
     .await;
@@ -427,7 +424,7 @@ async fn several_sidecars_share_what_is_advised_for_all() {
     assert_eq!(report["evidence"]["sidecars"], 2, "{report}");
     assert_eq!(report["evidence"]["most_at_once"], 2 * world.limit);
     let all = report["outstanding"]["value"].as_u64().expect("a number");
-    let each = format!("smapi_max_outstanding_requests = {}\n", all / 2);
+    let each = format!("outstanding = {}\n", all / 2);
     let pasted = report["config"].as_str().expect("text");
     assert!(pasted.contains(&each), "{each} is not in {pasted}");
     assert_has(
@@ -464,7 +461,7 @@ async fn a_part_that_todays_config_does_not_take_is_left_out_and_named() {
     let why = left_out[0]["why"].as_str().expect("a reason");
     assert!(why.contains("reserve_outstanding"), "{why}");
     let diff = report["diff"].as_str().expect("a diff");
-    assert!(!diff.contains("+smapi_max_outstanding_requests"), "{diff}");
+    assert!(!diff.contains("+outstanding"), "{diff}");
     assert!(diff.contains("+capacity = "), "{diff}");
 }
 

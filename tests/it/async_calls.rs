@@ -62,8 +62,7 @@ fn text(backend: SocketAddr, tasks: &str, limits: &str, sections: &str) -> Strin
 }
 
 /// One call at the backend, and no other limit within reach.
-const ONE: &str =
-    "smapi_rate_limit_per_window = \"total:1000\"\nsmapi_max_outstanding_requests = 1";
+const ONE: &str = "per_window = \"total:1000\"\noutstanding = 1";
 
 struct Stage {
     held: Held,
@@ -274,8 +273,7 @@ async fn for_other_clients_a_task_does_not_exist() {
 
 #[tokio::test]
 async fn cancelling_a_waiting_call_draws_nothing() {
-    let per_hour =
-        "smapi_rate_limit_window_size_seconds = 3600\nsmapi_rate_limit_per_window = \"total:1\"";
+    let per_hour = "window = \"3600s\"\nper_window = \"total:1\"";
     let mut stage = Stage::new(HTTP_OK, "", per_hour, "").await;
     let mut first = stage.runs_one().await;
     stage.held.go.notify_one();
@@ -682,11 +680,7 @@ async fn it_waits_for_ever_unless_its_class_says_how_long() {
     let short = "[[class]]\nname = \"user\"\ndeadline = \"5m\"";
     for (limits, class, minutes) in [
         (ONE, "", None),
-        (
-            &*format!("{ONE}\nsmapi_request_postpone_threshold_seconds = 0"),
-            "",
-            None,
-        ),
+        (&*format!("{ONE}\nmax_wait = \"0s\""), "", None),
         (ONE, short, Some(5)),
     ] {
         let paused = Paused::new("", limits, class);

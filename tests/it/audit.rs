@@ -757,8 +757,8 @@ async fn a_storm_keeps_the_limit_and_exceeds_one_call_less() {
             postpone = "{postpone}"
             postpone_jitter = ["100ms", "300ms"]
             [limits]
-            smapi_rate_limit_per_window = "total:30, guest_list:20"
-            smapi_max_outstanding_requests = 5
+            per_window = "total:30, guest_list:20"
+            outstanding = 5
             window = "{shape}"
             [log]
             access = true

@@ -41,8 +41,8 @@ fn text(backend: &Running, client: &str) -> String {
         postpone = "in_turn"
         workers = 4
         [limits]
-        smapi_rate_limit_per_window = "total:100"
-        smapi_max_outstanding_requests = 4
+        per_window = "total:100"
+        outstanding = 4
         [admin]
         bind = "127.0.0.1:0"
         "#,

@@ -44,7 +44,7 @@ fn text(backend: impl ToString, server: &str, extra: &str, queue: &str, limits: 
         postpone = "in_turn"
         {queue}
         [limits]
-        smapi_rate_limit_per_window = "total:20000"
+        per_window = "total:20000"
         {limits}
         [admin]
         bind = "127.0.0.1:0"
@@ -61,7 +61,7 @@ async fn send(stack: &Stack, request: impl AsRef<[u8]>) -> TcpStream {
 #[tokio::test]
 async fn no_more_calls_than_workers_are_past_the_gate() {
     let mut held = Held::start(OK).await;
-    let limits = "smapi_max_outstanding_requests = 0";
+    let limits = "outstanding = 0";
     let stack = Stack::start(&text(held.backend.addr, "", "", "workers = 2", limits));
     let mut calls = Vec::new();
     for _ in 0..5 {
@@ -197,7 +197,7 @@ async fn a_full_queue_refuses_or_holds_back_what_comes_over_the_socket() {
     for when_full in ["refuse", "wait"] {
         let mut held = Held::start(OK).await;
         let queue = format!("capacity = 2\nwhen_full = \"{when_full}\"");
-        let limits = "smapi_max_outstanding_requests = 1";
+        let limits = "outstanding = 1";
         let config =
             text(held.backend.addr, "", "", &queue, limits).replace("\"auto\"", "\"socket\"");
         let sidecar = Sidecar::start(&config).await;
@@ -336,8 +336,7 @@ async fn a_full_queue_holds_ten_thousand_keep_alive_connections_and_answers_ever
     })
     .await;
     let queue = "capacity = 100\nwhen_full = \"wait\"";
-    let limits =
-        "smapi_max_outstanding_requests = 50\nsmapi_request_postpone_threshold_seconds = 600";
+    let limits = "outstanding = 50\nmax_wait = \"600s\"";
     let config = text(backend.addr, "", "", queue, limits) + "[log]\naccess = false\n";
     let sidecar = Sidecar::start(&config).await;
     let addr = sidecar.listener("test").await;
@@ -422,7 +421,7 @@ async fn bodies_of_calls_that_wait_are_not_held_beyond_their_bound() {
         }
     })
     .await;
-    let limits = "smapi_max_outstanding_requests = 1";
+    let limits = "outstanding = 1";
     let sidecar = Sidecar::start(&text(backend.addr, "", "", "", limits)).await;
     let addr = sidecar.listener("test").await;
     let before = resident_mib(sidecar.pid);
@@ -459,7 +458,7 @@ async fn held_each(clients: u32, request: Vec<u8>) -> u64 {
         while stream.read(&mut scrap).await.unwrap_or(0) > 0 {}
     })
     .await;
-    let limits = "smapi_max_outstanding_requests = 1";
+    let limits = "outstanding = 1";
     // Memory that is free goes back to the system at once, so that only what is held counts.
     let config = text(backend.addr, "", "", "", limits);
     let sidecar = Sidecar::start_with(&config, |binary| {

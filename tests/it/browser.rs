@@ -52,7 +52,7 @@ impl Storm {
             postpone = "in_turn"
             {queue}
             [limits]
-            smapi_rate_limit_per_window = "total:5,guest_list:2"
+            per_window = "total:5,guest_list:2"
             [admin]
             bind = "127.0.0.1:0"
             {admin}

@@ -14,13 +14,10 @@ fn request(userid: &str, traceparent: &str) -> String {
 }
 
 fn config(held: &Held) -> String {
-    let limits = "[limits]\n        smapi_rate_limit_per_window";
+    let limits = "[limits]\n        per_window";
     let text = one_listener(held.backend.addr, "", "");
     assert!(text.contains(limits), "{text}");
-    text.replace(
-        "[limits]\n",
-        "[limits]\nsmapi_max_outstanding_requests = 1\n",
-    )
+    text.replace("[limits]\n", "[limits]\noutstanding = 1\n")
 }
 
 #[tokio::test]

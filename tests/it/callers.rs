@@ -49,8 +49,8 @@ fn text(backend: SocketAddr, more: &str) -> String {
         workers = 10000
         capacity = 100000
         [limits]
-        smapi_rate_limit_window_size_seconds = 0
-        smapi_max_outstanding_requests = 0
+        window = "0s"
+        outstanding = 0
         {more}
         "#
     )

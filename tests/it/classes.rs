@@ -44,7 +44,7 @@ fn text(queue: &str, limits: &str, sections: &str) -> String {
         [queue]
         {queue}
         [limits]
-        smapi_rate_limit_per_window = "total:30"
+        per_window = "total:30"
         {limits}
         {sections}
         "#
@@ -54,8 +54,7 @@ fn text(queue: &str, limits: &str, sections: &str) -> String {
 
 const IN_TURN: &str = "postpone = \"in_turn\"";
 /// One call after another, and no window in the way.
-const ONE_AT_A_TIME: &str =
-    "smapi_rate_limit_window_size_seconds = 0\nsmapi_max_outstanding_requests = 1";
+const ONE_AT_A_TIME: &str = "window = \"0s\"\noutstanding = 1";
 
 impl Stages {
     fn start(text: &str) -> Arc<Self> {
@@ -510,7 +509,7 @@ async fn promotion_does_not_bypass_a_limit_of_the_class() {
 
 #[tokio::test(start_paused = true)]
 async fn a_class_without_a_deadline_is_served_in_the_end_and_another_waits_as_long_as_it_may() {
-    let limits = format!("{ONE_AT_A_TIME}\nsmapi_request_postpone_threshold_seconds = 10");
+    let limits = format!("{ONE_AT_A_TIME}\nmax_wait = \"10s\"");
     let classes = "
         [[class]]
         name = \"patient\"
@@ -582,7 +581,7 @@ async fn ten_deploys_hold_four_slots_and_everything_else_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pool_beside_the_total_leaves_the_total_whole() {
-    let limits = "smapi_max_outstanding_requests = 3";
+    let limits = "outstanding = 3";
     let long = "[[class]]\nname = \"long\"\neffort = \"minutes\"\noutstanding_max = 2\n\
                 beside_total = true";
     let text = text(IN_TURN, limits, long);
@@ -731,7 +730,7 @@ async fn a_header_names_the_class_only_where_the_listener_lets_it() {
 async fn a_request_that_is_no_call_has_no_class_and_unknown_routes_go_by_method() {
     let held = Held::start(OK).await;
     let backend = format!("socket = \"{}\"", held.backend.addr);
-    let limits = "[limits]\nsmapi_rate_limit_per_window = \"total:30\"";
+    let limits = "[limits]\nper_window = \"total:30\"";
     let stack = Stack::start(&listens("", &backend, limits));
     for (bytes, class) in [
         ("[1, 2, 3]", "none"),
@@ -754,7 +753,7 @@ async fn a_request_that_is_no_call_has_no_class_and_unknown_routes_go_by_method(
 /// A config with these sections is one error, or one warning, that says these words.
 #[track_caller]
 fn wrong(severity: Severity, limits: &str, sections: &str, words: &[&str]) {
-    let limits = format!("smapi_request_postpone_threshold_seconds = 50\n{limits}");
+    let limits = format!("max_wait = \"50s\"\n{limits}");
     let queue = format!("{IN_TURN}\nmax_unlimited = 54");
     let text = text(&queue, &limits, sections);
     let problems = match config::read(&text, "config.toml", std::iter::empty()) {
@@ -838,7 +837,7 @@ fn a_mistake_about_classes_is_reported_with_its_cure() {
         &["per_window", "total of 30"],
     );
     error(
-        "smapi_rate_limit_window_size_seconds = 0",
+        "window = \"0s\"",
         &class("per_window = 3"),
         &["per_window", "windows are off"],
     );
@@ -852,7 +851,7 @@ fn a_mistake_about_classes_is_reported_with_its_cure() {
         &class("reserve_per_window = 30"),
         &["leave nothing for the other"],
     );
-    let off = "smapi_max_outstanding_requests = 0";
+    let off = "outstanding = 0";
     error(
         off,
         &class("reserve_outstanding = 1"),
@@ -906,7 +905,7 @@ fn a_class_that_is_probably_a_slip_is_a_warning() {
 #[test]
 fn exempt_and_limited_calls_together_fit_the_real_server() {
     let warnings = |max_unlimited: u32, exempt: &str| {
-        let limits = format!("smapi_request_postpone_threshold_seconds = 50\n{exempt}");
+        let limits = format!("max_wait = \"50s\"\n{exempt}");
         let text = text(&format!("max_unlimited = {max_unlimited}"), &limits, "");
         let checked = config::read(&text, "config.toml", std::iter::empty());
         checked.expect("it is good").warnings.to_string()

@@ -24,8 +24,7 @@ const STEPS: [Duration; 4] = [
 
 fn door(limits: &str) -> Arc<Door> {
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let text = one_listener(nowhere, "", "")
-        .replace("smapi_rate_limit_per_window = \"total:10000\"", limits);
+    let text = one_listener(nowhere, "", "").replace("per_window = \"total:10000\"", limits);
     Arc::new(Door::with(&support::config(&text)))
 }
 
@@ -58,8 +57,8 @@ async fn no_window_exceeds_its_limit_at_any_clock_step() {
             WINDOW - Duration::from_millis(1),
         ] {
             let door = door(
-                "smapi_rate_limit_per_window = \"total:3\"\nsmapi_rate_limit_window_size_seconds = 1\n\
-                 smapi_request_postpone_threshold_seconds = 36000",
+                "per_window = \"total:3\"\nwindow = \"1s\"\n\
+                 max_wait = \"36000s\"",
             );
             let mut all = Vec::new();
             let waiting = calls(&door, 10);
@@ -91,8 +90,8 @@ async fn no_window_exceeds_its_limit_at_any_clock_step() {
 #[tokio::test(start_paused = true)]
 async fn a_clock_step_past_the_deadline_ends_calls_unsent() {
     let door = door(
-        "smapi_max_outstanding_requests = 1\nsmapi_request_postpone_threshold_seconds = 60\n\
-         smapi_rate_limit_per_window = \"total:1000\"",
+        "outstanding = 1\nmax_wait = \"60s\"\n\
+         per_window = \"total:1000\"",
     );
     let Came::Through(mut first) = door.call(&who("first"), "guest_list").await.0 else {
         panic!("the first call meets no limit");

@@ -44,7 +44,7 @@ fn text(backend: SocketAddr, coalesce: &str, limits: &str) -> String {
         functions = ["host_get_info", "guest_get_info", "guest_list"]
         {coalesce}
         [limits]
-        smapi_rate_limit_per_window = "total:1000"
+        per_window = "total:1000"
         {limits}
         "#
     );
@@ -120,8 +120,7 @@ async fn three_hundred_identical_reads_at_once_are_one_call_that_draws_once() {
         (get("/guests/LINUX1/info", ""), HTTP_OK),
     ] {
         // Were they sent one by one, most of them would be refused.
-        let limits =
-            "smapi_max_outstanding_requests = 1\nsmapi_request_postpone_threshold_seconds = 10";
+        let limits = "outstanding = 1\nmax_wait = \"10s\"";
         let mut stage = Stage::new(answer, "", limits).await;
         let clients: Vec<_> = (0..300).map(|_| stage.asks(&*request)).collect();
         stage.sharing(300).await;
@@ -149,7 +148,7 @@ async fn three_hundred_identical_reads_at_once_are_one_call_that_draws_once() {
 
 #[tokio::test]
 async fn reads_that_get_the_answer_of_another_one_draw_nothing_in_usage_nor_in_their_lines() {
-    let more = "smapi_max_outstanding_requests = 1\n[costs]\nsettle = true";
+    let more = "outstanding = 1\n[costs]\nsettle = true";
     let mut stage = Stage::new(OK, "fresh_for = \"1h\"", more).await;
     let clients: Vec<_> = (0..5).map(|_| stage.asks(read("LINUX1"))).collect();
     stage.sharing(5).await;
@@ -300,7 +299,7 @@ fn body(answer: &str) -> &str {
 
 #[tokio::test]
 async fn a_read_is_shared_by_those_who_come_while_it_waits_and_while_it_runs() {
-    let mut stage = Stage::new(OK, "", "smapi_max_outstanding_requests = 1").await;
+    let mut stage = Stage::new(OK, "", "outstanding = 1").await;
     let before = stage.asks(array("guest_get_power_state", "X"));
     stage.held.next().await;
     let first = stage.asks(read("A"));
@@ -330,7 +329,7 @@ async fn a_read_is_shared_by_those_who_come_while_it_waits_and_while_it_runs() {
 
 /// One call holds the only slot, so that a read has to wait.
 async fn busy_stage(coalesce: &str) -> (Stage, JoinHandle<String>) {
-    let mut stage = Stage::new(OK, coalesce, "smapi_max_outstanding_requests = 1").await;
+    let mut stage = Stage::new(OK, coalesce, "outstanding = 1").await;
     let before = stage.asks(array("guest_get_power_state", "X"));
     stage.held.next().await;
     (stage, before)
@@ -398,7 +397,7 @@ async fn a_read_that_all_have_left_before_it_was_sent_is_never_sent() {
 #[tokio::test]
 async fn a_read_that_all_have_left_after_it_was_sent_runs_to_its_end_and_can_be_joined() {
     for joined in [false, true] {
-        let mut stage = Stage::new(HTTP_OK, "", "smapi_max_outstanding_requests = 1").await;
+        let mut stage = Stage::new(HTTP_OK, "", "outstanding = 1").await;
         let request = get("/guests", "");
         let clients = [
             connected(&stage, &request).await,
@@ -615,7 +614,7 @@ async fn a_refusal_of_the_shared_call_is_everybodys() {
     let config = config(&text(
         "127.0.0.1:1".parse().expect("an address"),
         "",
-        "smapi_max_outstanding_requests = 1",
+        "outstanding = 1",
     ));
     let alone = Alone::new(&config);
     let _slot = alone.takes_the_slot();
@@ -716,7 +715,7 @@ async fn a_response_that_sets_a_cookie_is_the_firsts_alone() {
 
 #[tokio::test]
 async fn a_half_close_is_answered_unless_the_shared_call_would_have_to_wait() {
-    let mut stage = Stage::new(OK, "", "smapi_max_outstanding_requests = 1").await;
+    let mut stage = Stage::new(OK, "", "outstanding = 1").await;
     let mut first = connected(&stage, &read("A")).await;
     first.shutdown().await.expect("it takes a half-close");
     stage.held.next().await;
@@ -876,9 +875,7 @@ impl Alone {
 const THRESHOLD: u64 = 60;
 
 fn paused(backend: SocketAddr) -> Alone {
-    let limits = format!(
-        "smapi_max_outstanding_requests = 1\nsmapi_request_postpone_threshold_seconds = {THRESHOLD}"
-    );
+    let limits = format!("outstanding = 1\nmax_wait = \"{THRESHOLD}s\"");
     Alone::new(&config(&text(backend, "", &limits)))
 }
 
@@ -952,7 +949,7 @@ async fn clients_with_time_left_are_answered_after_the_firsts_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_read_whose_limits_open_too_late_is_refused_at_once() {
-    let limits = "smapi_rate_limit_window_size_seconds = 3600\nsmapi_request_postpone_threshold_seconds = 60";
+    let limits = "window = \"3600s\"\nmax_wait = \"60s\"";
     let text = text(nowhere(), "", limits).replace("total:1000", "total:1");
     let alone = Alone::new(&config(&text));
     let mut slot = alone.takes_the_slot();

@@ -41,11 +41,11 @@ socket = \"127.0.0.1:2000\"
 kind = \"zvm\"
 http = \"http://127.0.0.1:8081\"
 [limits]
-smapi_rate_limit_per_window = \"total:30\"
+per_window = \"total:30\"
 ";
 
 /// One line more, as the tests below count the lines.
-const CALM: &str = "smapi_request_postpone_threshold_seconds = 50\n";
+const CALM: &str = "max_wait = \"50s\"\n";
 
 /// With the ports that all texts have: 8081 and 2000 in front, 8080 and 2001 behind.
 fn shipped(text: &str) -> String {
@@ -360,10 +360,10 @@ fn every_config_in_the_docs_is_valid() {
         "bind_port",
         "request_queue_size",
         "max_worker_count",
-        "smapi_rate_limit_window_size_seconds",
-        "smapi_rate_limit_per_window",
-        "smapi_max_outstanding_requests",
-        "smapi_request_postpone_threshold_seconds",
+        "window",
+        "per_window",
+        "outstanding",
+        "max_wait",
     ];
     for parameter in parameters {
         assert!(DOCS.contains(&format!("`{parameter}`")), "{parameter}");

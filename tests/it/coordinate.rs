@@ -266,8 +266,8 @@ fn sidecar_text(backend: SocketAddr, coordinate: &str) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:{TOTAL}"
-        smapi_max_outstanding_requests = {OUTSTANDING}
+        per_window = "total:{TOTAL}"
+        outstanding = {OUTSTANDING}
         window_guard = "100ms"
         [[rate_limit]]
         name = "poller"

@@ -358,9 +358,9 @@ fn config(backend: &Running) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:40, guest_list:4"
-        smapi_max_outstanding_requests = 10
-        smapi_request_postpone_threshold_seconds = 2
+        per_window = "total:40, guest_list:4"
+        outstanding = 10
+        max_wait = "2s"
         [[rate_limit]]
         name = "all"
         burst = 20

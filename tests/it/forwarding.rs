@@ -383,8 +383,8 @@ async fn a_tcp_connection_is_one_call_for_as_long_as_it_lives() {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:100"
-        smapi_max_outstanding_requests = 1
+        per_window = "total:100"
+        outstanding = 1
         "#
     ));
     let mut first = TcpStream::connect(stack.addr).await.expect("it listens");
@@ -454,10 +454,7 @@ async fn with_retry_reads_a_closed_read_is_sent_once_more() {
             requests.store(0, Ordering::SeqCst);
             let extra = if retries { "retry_reads = true" } else { "" };
             let config = text(backend.addr, extra).replace("total:10000", "total:3");
-            let config = config.replace(
-                "_seconds = 30",
-                "_seconds = 30\nsmapi_rate_limit_window_size_seconds = 60",
-            );
+            let config = config.replace("_seconds = 30", "_seconds = 30\nwindow = \"60s\"");
             let stack = Stack::start(&config);
             let answer = stack.ask(&request).await;
             let sends = if is_read && retries { 2 } else { 1 };

@@ -22,8 +22,8 @@ fn config(backend: &str, total: u32) -> String {
         postpone = "jitter"
         postpone_jitter = ["50ms", "150ms"]
         [limits]
-        smapi_rate_limit_per_window = "total:{total}"
-        smapi_max_outstanding_requests = 3
+        per_window = "total:{total}"
+        outstanding = 3
         [log]
         access = true
         format = "json"

@@ -93,7 +93,7 @@ impl Engine {
             kind = "http"
             http = "http://{backend}"
             [limits]
-            smapi_rate_limit_per_window = "total:1000000"
+            per_window = "total:1000000"
             [admin]
             bind = "127.0.0.1:0"
             "#,

@@ -82,7 +82,7 @@ impl Recording {
             [queue]
             postpone = "in_turn"
             [limits]
-            smapi_rate_limit_per_window = "total:1000"
+            per_window = "total:1000"
             "#,
             self.backend.addr
         ))
@@ -472,7 +472,7 @@ async fn an_array_in_http_dress_goes_to_the_socket_backend_and_keeps_its_status(
         kind = "zvm"
         http = "http://{}"
         [limits]
-        smapi_rate_limit_per_window = "total:100"
+        per_window = "total:100"
         "#,
         backend.socket_addr(),
         backend.http_addr()
@@ -514,7 +514,7 @@ async fn no_backend_for_a_call_is_said_with_501() {
         .await
         .expect("free ports");
     let stack = Stack::start(&format!(
-        "[[listen]]\nname = \"t\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{}\"\n[limits]\nsmapi_rate_limit_per_window = \"total:9\"\n",
+        "[[listen]]\nname = \"t\"\nbind = \"127.0.0.1:0\"\n[backend]\nsocket = \"{}\"\n[limits]\nper_window = \"total:9\"\n",
         backend.socket_addr()
     ));
     let answer = stack
@@ -608,7 +608,7 @@ async fn a_request_that_comes_again_meets_the_routes_the_engine_and_the_bounds_o
             path = "/report"
             function = "{function}"
             [limits]
-            smapi_rate_limit_per_window = "total:1000"
+            per_window = "total:1000"
             [admin]
             bind = "127.0.0.1:0"
             "#,

@@ -214,7 +214,7 @@ fn another_backend_needs_a_few_answers() {
             "bind = \"127.0.0.1:9001\"",
             "kind = \"http\"",
             "http = \"http://10.0.0.5:9000\"",
-            "smapi_rate_limit_per_window = \"total:20\"",
+            "per_window = \"total:20\"",
         ],
     );
     assert!(shown.contains("is not a number above 0"), "{shown}");

@@ -141,7 +141,7 @@ fn calls_of(runtime: &Runtime, backend: &Running, protocol: Protocol, calls: u64
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:1000000"
+        per_window = "total:1000000"
         [admin]
         bind = "127.0.0.1:0"
         [log]

@@ -28,8 +28,8 @@ fn limits(held: &Held, protocol: &str) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:100"
-        smapi_max_outstanding_requests = 1
+        per_window = "total:100"
+        outstanding = 1
         "#,
         addr = held.backend.addr
     )
@@ -138,10 +138,7 @@ async fn a_pipelined_call_whose_client_has_left_is_never_sent() {
 #[tokio::test]
 async fn a_call_that_is_read_from_a_client_that_has_left_is_never_sent() {
     let mut held = Held::start(HTTP_OK).await;
-    let text = limits(&held, "http").replace(
-        "smapi_max_outstanding_requests = 1",
-        "smapi_max_outstanding_requests = 2",
-    );
+    let text = limits(&held, "http").replace("outstanding = 1", "outstanding = 2");
     let stack = Stack::start(&text);
     for number in 0..20 {
         let mut client = sending(stack.addr, request("http", "FIRST")).await;

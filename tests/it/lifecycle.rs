@@ -34,16 +34,12 @@ fn config(backend: SocketAddr, limits: &str) -> String {
 }
 
 fn outstanding(calls: u32) -> String {
-    format!(
-        "smapi_rate_limit_per_window = \"total:1000\"\nsmapi_max_outstanding_requests = {calls}"
-    )
+    format!("per_window = \"total:1000\"\noutstanding = {calls}")
 }
 
 /// A window that does not come back within a test, and no call waits for it.
 fn per_hour(calls: u32) -> String {
-    format!(
-        "smapi_rate_limit_window_size_seconds = 3600\nsmapi_rate_limit_per_window = \"total:{calls}\"\nsmapi_request_postpone_threshold_seconds = 0"
-    )
+    format!("window = \"3600s\"\nper_window = \"total:{calls}\"\nmax_wait = \"0s\"")
 }
 
 /// A backend that answers at once.
@@ -223,9 +219,9 @@ workers = "many"
 when_full = "explode"
 colour = "red"
 [limits]
-smapi_rate_limit_window_size_seconds = 1
-smapi_rate_limit_per_window = "guest_list:10"
-smapi_max_outstanding_requests = -1
+window = "1s"
+per_window = "guest_list:10"
+outstanding = -1
 "#;
 
 #[tokio::test]
@@ -243,8 +239,8 @@ async fn ten_mistakes_are_ten_messages_and_nothing_is_started() {
         "queue.workers",
         "queue.when_full",
         "queue.colour",
-        "limits.smapi_rate_limit_per_window",
-        "limits.smapi_max_outstanding_requests",
+        "limits.per_window",
+        "limits.outstanding",
     ] {
         assert!(said.err.contains(key), "no {key} in {}", said.err);
     }
@@ -305,7 +301,7 @@ async fn the_environment_wins_over_the_file() {
     let sidecar = Sidecar::start_with(&text, |binary| {
         let mut command = Command::new(binary);
         command
-            .env("TIDEGATE_LIMITS__SMAPI_RATE_LIMIT_PER_WINDOW", "total:1")
+            .env("TIDEGATE_LIMITS__PER_WINDOW", "total:1")
             .env("TIDEGATE_LISTEN__0__NAME", "renamed")
             .env("TIDEGATE_QUEUE__CAPACITY", "77");
         command

@@ -20,8 +20,8 @@ fn text(backend: &str, more: &str) -> String {
     format!(
         "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\n{}\n[backend]\n{backend}\n\
          [queue]\npostpone = \"in_turn\"\n[admin]\nbind = \"\"\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:100000\"\n\
-         smapi_request_postpone_threshold_seconds = 50\n{more}\n",
+         [limits]\nper_window = \"total:100000\"\n\
+         max_wait = \"50s\"\n{more}\n",
         match backend.contains("http =") {
             true => "protocol = \"http\"",
             false if backend.contains("socket =") => "protocol = \"socket\"",
@@ -145,7 +145,7 @@ async fn most_at_once(kind: &str, method: &str, path: &str) -> usize {
     };
     let stack = Stack::start(&text(
         &format!("{kind}http = \"http://{}\"", backend.addr),
-        "smapi_max_outstanding_requests = 4",
+        "outstanding = 4",
     ));
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -586,9 +586,8 @@ async fn a_name_that_leads_back_takes_no_second_slot() {
             "socket" => format!("socket = \"{BACK}:{port}\""),
             _ => format!("kind = \"http\"\nhttp = \"http://{BACK}:{port}\""),
         };
-        let more = "smapi_request_postpone_threshold_seconds = 1";
-        let text =
-            text(&backend, "").replace("smapi_request_postpone_threshold_seconds = 50", more);
+        let more = "max_wait = \"1s\"";
+        let text = text(&backend, "").replace("max_wait = \"50s\"", more);
         let stack = Stack::start(&text.replace("127.0.0.1:0", &format!("127.0.0.1:{port}")));
         let answer = match dialect {
             "socket" => stack.ask(array("guest_list", "A")).await,
@@ -615,7 +614,7 @@ fn a_broken_header_hides_no_mistake_below_it() {
         (lines, problems.to_string())
     };
     let rest = "[backend]\nsocket = \"127.0.0.1:2001\"\n[limits]\n\
-                smapi_rate_limit_per_window = \"total:30\"\n";
+                per_window = \"total:30\"\n";
     for header in ["[[listen]", "[[listen", "[[listen]]"] {
         let text = format!("{header}\nname = nova\nbind = \"x\"\nprotocol = \"sockte\"\n{rest}");
         let (lines, told) = lines(&text);

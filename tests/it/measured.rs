@@ -25,8 +25,8 @@ fn config(backend: &Running) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:1000, guest_list:5"
-        smapi_request_postpone_threshold_seconds = 3
+        per_window = "total:1000, guest_list:5"
+        max_wait = "3s"
         [log]
         access = true
         format = "json"

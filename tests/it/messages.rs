@@ -31,7 +31,7 @@ fn text(backend: impl ToString, listener: &str, client: &str, limits: &str) -> S
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:1000"
+        per_window = "total:1000"
         {limits}
         [admin]
         bind = "127.0.0.1:0"
@@ -101,7 +101,7 @@ async fn after_a_streamed_upload_the_next_call_has_a_clock_of_its_own() {
     for chunked in [false, true] {
         let (backend, mut told) = telling(ANSWER.to_vec()).await;
         let client = "buffer_bytes = \"1KiB\"\nrequest_timeout = \"300ms\"";
-        let limits = "smapi_request_postpone_threshold_seconds = 1";
+        let limits = "max_wait = \"1s\"";
         let stack = Stack::start(&text(backend.addr, "", client, limits));
         let head = if chunked {
             "PUT /files HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n1770\r\n"
@@ -144,7 +144,7 @@ async fn after_a_streamed_upload_the_next_call_has_a_clock_of_its_own() {
 #[tokio::test]
 async fn the_queues_clock_starts_when_the_request_is_whole() {
     let held = Held::start(ANSWER).await;
-    let limits = "smapi_request_postpone_threshold_seconds = 1";
+    let limits = "max_wait = \"1s\"";
     let stack = Stack::start(&text(held.backend.addr, "", "", limits));
     let body = r#"{"guest": {"userid": "SLOW"}}"#;
     let mut stream = connected(
@@ -169,7 +169,7 @@ async fn the_queues_clock_starts_when_the_request_is_whole() {
 #[tokio::test]
 async fn on_the_socket_too_the_clock_starts_when_the_request_is_whole() {
     let held = Held::start(crate::support::OK).await;
-    let limits = "smapi_request_postpone_threshold_seconds = 1";
+    let limits = "max_wait = \"1s\"";
     let text = text(held.backend.addr, "", "", limits)
         .replace("protocol = \"http\"", "protocol = \"auto\"")
         .replace("http = \"http://", "socket = \"");
@@ -185,7 +185,7 @@ async fn on_the_socket_too_the_clock_starts_when_the_request_is_whole() {
 async fn uploads_without_a_body_hold_no_slot() {
     let (backend, mut told) = telling(ANSWER.to_vec()).await;
     let client = "request_timeout = \"2s\"";
-    let limits = "smapi_max_outstanding_requests = 10";
+    let limits = "outstanding = 10";
     let stack = Stack::start(&text(backend.addr, "", client, limits));
     let mut silent = Vec::new();
     for _ in 0..10 {
@@ -467,7 +467,7 @@ async fn a_reply_may_have_256_fields() {
 #[tokio::test]
 async fn a_waiting_socket_call_that_is_refused_is_counted_once_and_leaves_at_once() {
     let mut held = Held::start(crate::support::OK).await;
-    let limits = "smapi_max_outstanding_requests = 1";
+    let limits = "outstanding = 1";
     let text = text(held.backend.addr, "", "", limits)
         .replace("protocol = \"http\"", "protocol = \"socket\"")
         .replace("http = \"http://", "socket = \"");

@@ -28,9 +28,9 @@ fn config(backend: &str, postpone: &str, modes: &str) -> String {
         workers = 4
         when_full = "refuse"
         [limits]
-        smapi_rate_limit_per_window = "total:40, guest_list:10"
-        smapi_max_outstanding_requests = 3
-        smapi_request_postpone_threshold_seconds = 2
+        per_window = "total:40, guest_list:10"
+        outstanding = 3
+        max_wait = "2s"
         {modes}
         [[class]]
         name = "user"
@@ -65,9 +65,9 @@ fn narrow(backend: &str, modes: &str, more: &str) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:5"
-        smapi_rate_limit_window_size_seconds = 3600
-        smapi_request_postpone_threshold_seconds = 7200
+        per_window = "total:5"
+        window = "3600s"
+        max_wait = "7200s"
         {modes}
         {more}
         [log]
@@ -307,7 +307,7 @@ async fn a_quota_that_observes_draws_for_its_calls_and_holds_none() {
     };
     let config = |mode| {
         // Nothing else holds a call.
-        let modes = "mode = \"observe\"\nsmapi_max_outstanding_requests = 1000";
+        let modes = "mode = \"observe\"\noutstanding = 1000";
         narrow(&address, modes, &quota(mode)).replace("total:5", "total:1000")
     };
     let sidecar = Sidecar::start(&config(r#"mode = "observe""#)).await;

@@ -507,8 +507,8 @@ fn read(more: &str) -> Result<config::Checked, config::Problems> {
     let text = format!(
         "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
          socket = \"127.0.0.1:2000\"\nkind = \"zvm\"\nhttp = \"http://127.0.0.1:8081\"\n[limits]\n\
-         smapi_rate_limit_per_window = \"total:30\"\n\
-         smapi_request_postpone_threshold_seconds = 50\n{more}\n"
+         per_window = \"total:30\"\n\
+         max_wait = \"50s\"\n{more}\n"
     );
     config::read(&text, "config.toml", std::iter::empty())
 }
@@ -538,7 +538,7 @@ fn a_check_prints_the_largest_burst_of_each_pace() {
     let path = folder.path().join("config.toml");
     let text = format!(
         "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
-         socket = \"127.0.0.1:2000\"\n[limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+         socket = \"127.0.0.1:2000\"\n[limits]\nper_window = \"total:30\"\n\
          [[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 10\napplies_to = \"total\"\n\
          [[rate_limit]]\nname = \"lists\"\nkind = \"paced\"\nrate = 10\n\
          applies_to = \"function\"\nfunction = \"guest_list\"\n\
@@ -780,7 +780,7 @@ functions = { guest_list = 2.5, guest_start = 20 }
 #[test]
 fn the_environment_says_it_too() {
     let text = "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:8080\"\n[backend]\n\
-                socket = \"127.0.0.1:2000\"\n[limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+                socket = \"127.0.0.1:2000\"\n[limits]\nper_window = \"total:30\"\n\
                 [[rate_limit]]\nname = \"all\"\nkind = \"paced\"\nrate = 5\napplies_to = \"total\"\n";
     let variables = [
         ("TIDEGATE_RATE_LIMIT__0__RATE", "7.5"),

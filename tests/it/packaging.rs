@@ -231,7 +231,7 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
 
 const PLAIN: &str = "[[listen]]\nname = \"front\"\nbind = \"127.0.0.1:0\"\nprotocol = \"socket\"\n\
                      [backend]\nsocket = \"127.0.0.1:9\"\n[limits]\n\
-                     smapi_rate_limit_per_window = \"total:30\"\n[admin]\nbind = \"127.0.0.1:0\"\n";
+                     per_window = \"total:30\"\n[admin]\nbind = \"127.0.0.1:0\"\n";
 
 /// Receives what a process reports to its service manager.
 async fn next_report(socket: UnixDatagram) -> (UnixDatagram, String) {

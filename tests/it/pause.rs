@@ -30,7 +30,7 @@ struct Stage {
 fn text(limits: &str, sections: &str) -> String {
     let window = match limits.contains("per_window") {
         true => "",
-        false => "smapi_rate_limit_per_window = \"total:10000\"",
+        false => "per_window = \"total:10000\"",
     };
     let limits = format!(
         "[queue]\npostpone = \"in_turn\"\nworkers = 1000\n[limits]\nwindow_guard = \"0s\"\n\
@@ -121,7 +121,7 @@ fn assert_about(time: Duration, expected: Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn while_paused_nothing_is_admitted_running_calls_end_and_the_hold_ends_by_itself() {
-    let stage = Stage::start("smapi_rate_limit_per_window = \"total:1000\"");
+    let stage = Stage::start("per_window = \"total:1000\"");
     let (_, running) = stage.call().await.expect("no panic");
     let mut running = running.expect("nothing holds it");
     running.sent();
@@ -154,7 +154,7 @@ async fn while_paused_nothing_is_admitted_running_calls_end_and_the_hold_ends_by
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_longer_than_it_may_is_refused_unless_the_pause_extends_it() {
     for extends in [false, true] {
-        let stage = Stage::start("smapi_request_postpone_threshold_seconds = 10");
+        let stage = Stage::start("max_wait = \"10s\"");
         let before = stage.pause_with_one_waiting(extends).await;
         let during = stage.call();
         let (at, answer) = before.await.expect("no panic");
@@ -196,7 +196,7 @@ impl Stage {
 
 #[tokio::test(start_paused = true)]
 async fn an_early_resume_leaves_a_call_as_much_longer_as_it_was_paused() {
-    let stage = Stage::start("smapi_request_postpone_threshold_seconds = 10");
+    let stage = Stage::start("max_wait = \"10s\"");
     let mut running = Vec::new();
     for _ in 0..10 {
         let (_, permit) = stage.call().await.expect("no panic");
@@ -221,7 +221,7 @@ async fn an_early_resume_leaves_a_call_as_much_longer_as_it_was_paused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_class_that_does_not_wait_is_refused_in_a_pause_that_extends_deadlines_too() {
-    let stage = Stage::start("smapi_request_postpone_threshold_seconds = 0");
+    let stage = Stage::start("max_wait = \"0s\"");
     stage.pause(30 * SECOND, true);
     let (at, answer) = stage.call().await.expect("no panic");
     assert_about(at, Duration::ZERO);
@@ -239,8 +239,8 @@ fn allowed(at: Duration, begin: Duration, ramp: Duration, full: f64) -> f64 {
 async fn after_a_resume_the_limits_grow_linearly_from_a_tenth_and_are_never_above_the_line() {
     let ramp = 20 * SECOND;
     let stage = Stage::start(
-        "smapi_rate_limit_per_window = \"total:50\"\nsmapi_max_outstanding_requests = 20\n\
-         smapi_request_postpone_threshold_seconds = 600",
+        "per_window = \"total:50\"\noutstanding = 20\n\
+         max_wait = \"600s\"",
     );
     stage.pause(5 * SECOND, false);
     let calls: Vec<_> = (0..800)
@@ -291,8 +291,8 @@ async fn after_a_resume_the_limits_grow_linearly_from_a_tenth_and_are_never_abov
 #[tokio::test(start_paused = true)]
 async fn neither_a_pause_nor_a_ramp_makes_a_deadline_unreachable() {
     let stage = Stage::start(
-        "smapi_rate_limit_per_window = \"total:10\"\nsmapi_rate_limit_window_size_seconds = 20\n\
-         smapi_request_postpone_threshold_seconds = 15",
+        "per_window = \"total:10\"\nwindow = \"20s\"\n\
+         max_wait = \"15s\"",
     );
     let mut permits = Vec::new();
     for _ in 0..5 {
@@ -312,17 +312,17 @@ async fn neither_a_pause_nor_a_ramp_makes_a_deadline_unreachable() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reload_keeps_the_pause_and_the_share_and_applies_them_to_new_limits() {
-    let stage = Stage::start("smapi_max_outstanding_requests = 100");
+    let stage = Stage::start("outstanding = 100");
     stage.pause(60 * SECOND, false);
     let waits = stage.call();
-    let narrow = text("smapi_max_outstanding_requests = 50", "");
+    let narrow = text("outstanding = 50", "");
     stage.gate.apply(&config(&narrow).admit);
     sleep(SECOND).await;
     assert!(!waits.is_finished());
     stage.resume(100 * SECOND);
     drop(waits.await.expect("no panic").1.expect("it goes"));
-    let functions = "smapi_max_outstanding_requests = 40\n\
-                     smapi_rate_limit_per_window = \"total:900, guest_list:30\"";
+    let functions = "outstanding = 40\n\
+                     per_window = \"total:900, guest_list:30\"";
     stage.gate.apply(&config(&text(functions, "")).admit);
     let in_force = |name: &str| {
         let (limits, _) = stage.gate.limits_now();
@@ -369,8 +369,8 @@ async fn a_client_that_leaves_during_a_pause_leaves_the_queue() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_is_lower_for_a_while_keeps_it_over_a_reload_and_gets_its_own_value_by_itself() {
-    let limits = "smapi_max_outstanding_requests = 20\n\
-                  smapi_rate_limit_per_window = \"total:900, guest_list:300\"";
+    let limits = "outstanding = 20\n\
+                  per_window = \"total:900, guest_list:300\"";
     let stage = Stage::start(limits);
     let in_force = |name: &str| {
         let now = stage.gate.limit_now(name);
@@ -398,7 +398,7 @@ async fn a_limit_is_lower_for_a_while_keeps_it_over_a_reload_and_gets_its_own_va
     assert_eq!(wrong.map(|it| it.expect_err("it is wrong")), expected);
 
     // A reload without the limit, and one that has it again.
-    let none = text("smapi_max_outstanding_requests = 20", "");
+    let none = text("outstanding = 20", "");
     stage.gate.apply(&config(&none).admit);
     assert_eq!(in_force("function:guest_list"), None);
     stage.gate.apply(&config(&text(limits, "")).admit);
@@ -431,8 +431,8 @@ async fn a_limit_is_lower_for_a_while_keeps_it_over_a_reload_and_gets_its_own_va
 
 /// One call a second, which may wait for 3 s, and early refusals.
 fn early() -> Stage {
-    let limits = "smapi_rate_limit_per_window = \"total:1\"\n\
-                  smapi_request_postpone_threshold_seconds = 3";
+    let limits = "per_window = \"total:1\"\n\
+                  max_wait = \"3s\"";
     let early = "workers = 1000\nearly_refusal = true";
     Stage::of(&text(limits, "").replace("workers = 1000", early))
 }

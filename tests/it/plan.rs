@@ -29,9 +29,9 @@ fn config(backend: &str, postpone: &str, total: u32, burst: u32) -> String {
         capacity = 60
         when_full = "refuse"
         [limits]
-        smapi_rate_limit_per_window = "total:{total}, guest_list:4"
-        smapi_max_outstanding_requests = 3
-        smapi_request_postpone_threshold_seconds = 2
+        per_window = "total:{total}, guest_list:4"
+        outstanding = 3
+        max_wait = "2s"
         [[class]]
         name = "user"
         weight = 3
@@ -189,10 +189,7 @@ async fn a_plan_shows_what_another_config_would_have_done() {
     assert_eq!(open["before"], open["after"]);
 
     // Without an identity there is no plan.
-    let changed = log.replace(
-        "smapi_max_outstanding_requests = 3",
-        "smapi_max_outstanding_requests = 2",
-    );
+    let changed = log.replace("outstanding = 3", "outstanding = 2");
     let said = plan_with(&changed, &same, &["--config=new.toml"]).await;
     assert_eq!(said.code, Some(2));
     assert!(said.out.contains("no plan is made"), "{}", said.out);
@@ -226,11 +223,9 @@ async fn a_scheduler_that_is_fed_with_a_log_takes_the_same_decision_in_every_lin
 async fn the_first_line_that_differs_is_shown_with_the_reason() {
     let log = stormy("jitter", 200).await;
     // A limit that was another one, a delay that was not drawn, a call that is missing.
-    let start = log
-        .find("smapi_max_outstanding_requests = 3")
-        .expect("it is in the config");
+    let start = log.find("outstanding = 3").expect("it is in the config");
     let mut limit = log.clone();
-    limit.replace_range(start..start + 34, "smapi_max_outstanding_requests = 2");
+    limit.replace_range(start..start + 34, "outstanding = 2");
     // Of a call that was admitted later: one whose client has left is not asked again.
     let line = log
         .lines()

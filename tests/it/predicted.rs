@@ -39,9 +39,9 @@ fn config(backend: &Running, queue: &str) -> String {
         postpone = "in_turn"
         {queue}
         [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        smapi_max_outstanding_requests = 1
-        smapi_request_postpone_threshold_seconds = 2
+        per_window = "total:10000"
+        outstanding = 1
+        max_wait = "2s"
         [[class]]
         name = "patient"
         deadline = "2m"

@@ -325,8 +325,8 @@ async fn a_refused_reload_is_counted_and_shown_with_its_errors_until_one_is_take
 #[tokio::test]
 async fn a_call_that_a_limit_held_is_delayed_even_if_a_reload_opens_the_limit() {
     let mut held = Held::start(OK).await;
-    let more = |calls: u32| format!("[limits]\nsmapi_max_outstanding_requests = {calls}\n");
-    let limits = "[limits]\n        smapi_rate_limit_per_window";
+    let more = |calls: u32| format!("[limits]\noutstanding = {calls}\n");
+    let limits = "[limits]\n        per_window";
     let text = |calls| {
         let all = config(held.backend.addr, "");
         assert!(all.contains(limits), "{all}");
@@ -609,10 +609,7 @@ async fn with_few_descriptors_every_client_waits_and_no_call_fails() {
             backend.addr,
             "[[listen]]\nname = \"socket\"\nbind = \"127.0.0.1:0\"\nprotocol = \"socket\"\n",
         );
-        let text = text.replace(
-            "[limits]\n",
-            "[limits]\nsmapi_request_postpone_threshold_seconds = 20\n",
-        );
+        let text = text.replace("[limits]\n", "[limits]\nmax_wait = \"20s\"\n");
         let sidecar = Sidecar::start_with(&text, few_descriptors(limit)).await;
         // Nor do clients of the admin address take what calls need.
         let mut silent = Vec::new();
@@ -785,10 +782,7 @@ fn aborts(test: &str, message: &str) {
 /// A gate that lets one call through, and refuses others after 50 ms.
 fn gate_for_one() -> (Gate, Clock) {
     let text = config(([127, 0, 0, 1], 1).into(), "");
-    let text = text.replace(
-        "[limits]\n",
-        "[limits]\nsmapi_max_outstanding_requests = 1\n",
-    );
+    let text = text.replace("[limits]\n", "[limits]\noutstanding = 1\n");
     let mut settings = crate::support::config(&text).admit;
     settings.threshold = Duration::from_millis(50);
     let clock = Clock::start();

@@ -102,7 +102,7 @@ async fn a_storm_is_answered_whole_and_no_span_holds_more_than_the_limits() {
         "postpone = \"jitter\"\npostpone_jitter = [\"100ms\", \"300ms\"]",
     ] {
         let backend = backend(Duration::from_millis(20)).await;
-        let limits = "smapi_rate_limit_per_window = \"total:30\"";
+        let limits = "per_window = \"total:30\"";
         let stack = Arc::new(Stack::start(&text(&backend, postpone, limits)));
         for answer in storm(&stack, 100).await {
             assert_eq!(answer["overallRC"], 0, "{answer}");
@@ -117,7 +117,7 @@ async fn a_storm_is_answered_whole_and_no_span_holds_more_than_the_limits() {
 #[tokio::test]
 async fn with_replied_stamps_the_backend_sees_no_more_than_the_limit() {
     let backend = backend(Duration::from_millis(30)).await;
-    let limits = "smapi_rate_limit_per_window = \"total:30\"\nwindow_stamp = \"replied\"";
+    let limits = "per_window = \"total:30\"\nwindow_stamp = \"replied\"";
     let stack = Arc::new(Stack::start(&text(
         &backend,
         "postpone = \"in_turn\"",
@@ -136,7 +136,7 @@ async fn with_replied_stamps_the_backend_sees_no_more_than_the_limit() {
 #[tokio::test]
 async fn in_turn_is_in_the_order_of_arrival() {
     let backend = backend(Duration::from_millis(5)).await;
-    let limits = "smapi_rate_limit_per_window = \"total:500\"\nsmapi_max_outstanding_requests = 1";
+    let limits = "per_window = \"total:500\"\noutstanding = 1";
     let stack = Arc::new(Stack::start(&text(
         &backend,
         "postpone = \"in_turn\"",
@@ -171,7 +171,7 @@ async fn in_turn_is_in_the_order_of_arrival() {
 async fn threshold_zero_refuses_at_the_first_closed_limit() {
     for postpone in ["in_turn", "jitter"] {
         let backend = backend(Duration::from_millis(300)).await;
-        let limits = "smapi_rate_limit_per_window = \"total:30\"\nsmapi_max_outstanding_requests = 2\nsmapi_request_postpone_threshold_seconds = 0";
+        let limits = "per_window = \"total:30\"\noutstanding = 2\nmax_wait = \"0s\"";
         let stack = Arc::new(Stack::start(&text(
             &backend,
             &format!("postpone = \"{postpone}\""),
@@ -194,7 +194,7 @@ async fn threshold_zero_refuses_at_the_first_closed_limit() {
 #[tokio::test]
 async fn a_call_that_could_only_run_too_late_is_refused_at_once() {
     let backend = backend(Duration::ZERO).await;
-    let limits = "smapi_rate_limit_window_size_seconds = 60\nsmapi_rate_limit_per_window = \"total:2\"\nsmapi_request_postpone_threshold_seconds = 5";
+    let limits = "window = \"60s\"\nper_window = \"total:2\"\nmax_wait = \"5s\"";
     let stack = Stack::start(&text(&backend, "postpone = \"in_turn\"", limits));
     for _ in 0..2 {
         assert_eq!(
@@ -215,7 +215,7 @@ async fn a_call_that_could_only_run_too_late_is_refused_at_once() {
 async fn a_full_queue_refuses_at_once_if_configured() {
     let backend = backend(Duration::from_millis(200)).await;
     let queue = "postpone = \"in_turn\"\ncapacity = 5\nwhen_full = \"refuse\"";
-    let limits = "smapi_rate_limit_per_window = \"total:30\"\nsmapi_max_outstanding_requests = 1";
+    let limits = "per_window = \"total:30\"\noutstanding = 1";
     let stack = Arc::new(Stack::start(&text(&backend, queue, limits)));
     let answers = storm(&stack, 20).await;
     let answered = answers
@@ -236,8 +236,7 @@ async fn a_full_queue_keeps_the_rest_at_the_door_and_loses_no_call() {
     for postpone in POSTPONED {
         let backend = backend(Duration::from_millis(2)).await;
         let queue = format!("{postpone}\ncapacity = 5\nwhen_full = \"wait\"");
-        let limits =
-            "smapi_rate_limit_per_window = \"total:1000\"\nsmapi_max_outstanding_requests = 4";
+        let limits = "per_window = \"total:1000\"\noutstanding = 4";
         let config = text(&backend, &queue, limits);
         let stack = Arc::new(Stack::start(&config));
         backend.reset();
@@ -253,8 +252,7 @@ async fn a_users_call_at_the_door_goes_before_the_polls_of_a_full_queue() {
     for postpone in POSTPONED {
         let backend = backend(Duration::from_millis(50)).await;
         let queue = format!("{postpone}\ncapacity = 2");
-        let limits =
-            "smapi_rate_limit_per_window = \"total:1000\"\nsmapi_max_outstanding_requests = 1";
+        let limits = "per_window = \"total:1000\"\noutstanding = 1";
         let stack = Arc::new(Stack::start(&text(&backend, &queue, limits)));
         let polls = storm(&stack, 40);
         let user = async {
@@ -285,7 +283,7 @@ async fn a_token_passes_a_full_queue_and_a_busy_backend() {
     .await
     .expect("free ports");
     let queue = "postpone = \"in_turn\"\ncapacity = 2\nworkers = 1";
-    let limits = "smapi_rate_limit_per_window = \"total:1\"\nsmapi_max_outstanding_requests = 1";
+    let limits = "per_window = \"total:1\"\noutstanding = 1";
     let stack = Arc::new(Stack::start(&text(&backend, queue, limits)));
     let mut waiting = Vec::new();
     for _ in 0..6 {
@@ -308,7 +306,7 @@ async fn a_token_passes_a_full_queue_and_a_busy_backend() {
 #[tokio::test]
 async fn a_closed_function_limit_does_not_hold_up_other_functions() {
     let backend = backend(Duration::from_millis(5)).await;
-    let limits = "smapi_rate_limit_window_size_seconds = 5\nsmapi_rate_limit_per_window = \"total:30, guest_list:1\"\nsmapi_request_postpone_threshold_seconds = 20";
+    let limits = "window = \"5s\"\nper_window = \"total:30, guest_list:1\"\nmax_wait = \"20s\"";
     let stack = Arc::new(Stack::start(&text(
         &backend,
         "postpone = \"in_turn\"",
@@ -336,7 +334,7 @@ async fn a_closed_function_limit_does_not_hold_up_other_functions() {
 #[tokio::test]
 async fn when_every_second_client_leaves_the_others_do_not_wait_longer() {
     let backend = backend(Duration::from_millis(10)).await;
-    let limits = "smapi_rate_limit_per_window = \"total:30\"";
+    let limits = "per_window = \"total:30\"";
     let stack = Arc::new(Stack::start(&text(
         &backend,
         "postpone = \"in_turn\"",

@@ -26,7 +26,7 @@ fn settings(quotas: &[(&str, &str)], more: &str) -> Settings {
     let listen = "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\n";
     let text = format!(
         "{listen}[backend]\nsocket = \"127.0.0.1:1\"\n[limits]\n\
-         smapi_rate_limit_per_window = \"total:30\"\n{store}{quotas}{more}"
+         per_window = \"total:30\"\n{store}{quotas}{more}"
     );
     support::config(&text).callers
 }

@@ -30,8 +30,7 @@ fn words(command: &str) -> Vec<String> {
 #[tokio::test]
 async fn every_command_of_the_runbook_works_at_a_real_sidecar() {
     let backend = Scripted::in_both_dialects().await;
-    let sections =
-        "[limits]\nsmapi_rate_limit_per_window = \"total:20\"\n[admin]\nbind = \"127.0.0.1:0\"";
+    let sections = "[limits]\nper_window = \"total:20\"\n[admin]\nbind = \"127.0.0.1:0\"";
     let text = listens("", &format!("socket = \"{}\"", backend.addr), sections);
     let sidecar = Sidecar::start(&text).await;
     let admin = sidecar.admin.to_string();

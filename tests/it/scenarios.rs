@@ -88,7 +88,7 @@ fn a_limit_at_the_peak_of_throughput_is_twice_as_fast_as_one_far_beyond() {
     let file = directory().join("beyond_the_peak_of_throughput.toml");
     let beyond = fs::read_to_string(file).expect("a scenario can be read");
     let makespan = |limit: &str| {
-        let text = beyond.replace("requests = 30", &format!("requests = {limit}"));
+        let text = beyond.replace("outstanding = 30", &format!("outstanding = {limit}"));
         report(&text)
             .all
             .makespan_seconds
@@ -114,7 +114,7 @@ fn a_pool_keeps_heavy_calls_below_the_breaking_point() {
 #[test]
 fn a_call_that_is_on_its_way_when_the_backend_collapses_fails() {
     let report = report(
-        "[config.limits]\nsmapi_rate_limit_window_size_seconds = 0\n\
+        "[config.limits]\nwindow = \"0s\"\n\
          [backend]\nbreaks_at = 1\nbreaks = \"collapse\"\nrecovers_after = \"1s\"\n\
          [[arrivals]]\nname = \"two\"\ncount = 2\ntakes = \"100ms\"\n\
          [[arrivals]]\nname = \"far\"\ncount = 1\nreaches_after = \"500ms\"\n\
@@ -129,8 +129,8 @@ fn a_call_that_is_on_its_way_when_the_backend_collapses_fails() {
 /// already and one more call comes when the queue has gone.
 const TWENTY: &str = r#"
 [config.limits]
-smapi_rate_limit_per_window = "total:10, guest_list:1"
-smapi_max_outstanding_requests = 2
+per_window = "total:10, guest_list:1"
+outstanding = 2
 [config.queue]
 postpone = "in_turn"
 
@@ -221,7 +221,7 @@ fn a_fixed_window_is_seen_to_break_the_promise_of_a_sliding_one() {
     let (setup, _) = fixed.split_once("[expect]").expect("it expects something");
     let promise = "[expect]\ndensest_window_max = 30\nanswered = 60";
     assert!(!report(&format!("{setup}{promise}")).holds());
-    let sliding = setup.replace("window = \"fixed\"", "window = \"sliding\"");
+    let sliding = setup.replace("window_shape = \"fixed\"", "window_shape = \"sliding\"");
     assert_ne!(sliding, setup);
     assert!(report(&format!("{sliding}{promise}")).holds());
 }
@@ -257,7 +257,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 fn time_is_charged_to_the_limit_that_was_closed() {
     let check = |setup: &str, arrivals: &str, expected: &[(&str, f64)]| {
         let report = report(&format!(
-            "[config.limits]\nsmapi_rate_limit_per_window = \"total:0\"\n{setup}\n\
+            "[config.limits]\nper_window = \"total:0\"\n{setup}\n\
              [config.queue]\npostpone = \"in_turn\"\n{arrivals}"
         ));
         let held: Vec<_> = report
@@ -269,15 +269,11 @@ fn time_is_charged_to_the_limit_that_was_closed() {
     };
     let three = "[[arrivals]]\ncount = 3\ntakes = \"2s\"";
     // The second waits 2 s, the third 4 s.
-    check(
-        "smapi_max_outstanding_requests = 1",
-        three,
-        &[("outstanding", 6.0)],
-    );
-    check("smapi_max_outstanding_requests = 3", three, &[]);
+    check("outstanding = 1", three, &[("outstanding", 6.0)]);
+    check("outstanding = 3", three, &[]);
     // A call at the door of a full queue waits for what the others wait for.
     check(
-        "smapi_max_outstanding_requests = 1",
+        "outstanding = 1",
         &format!("capacity = 1\n{three}"),
         &[("outstanding", 6.0)],
     );
@@ -297,8 +293,8 @@ fn time_is_charged_to_the_limit_that_was_closed() {
 fn a_reload_gives_classes_anew() {
     const BATCH: &str = r#"
 [config.limits]
-smapi_rate_limit_per_window = "total:0"
-smapi_max_outstanding_requests = 1
+per_window = "total:0"
+outstanding = 1
 [config.queue]
 postpone = "in_turn"
 
@@ -342,8 +338,8 @@ takes = "100ms"
 #[test]
 fn a_connect_that_fails_late_holds_what_the_call_has_drawn() {
     let report = report(
-        "[config.limits]\nsmapi_rate_limit_per_window = \"total:0\"\n\
-         smapi_max_outstanding_requests = 1\n[config.queue]\npostpone = \"in_turn\"\n\
+        "[config.limits]\nper_window = \"total:0\"\n\
+         outstanding = 1\n[config.queue]\npostpone = \"in_turn\"\n\
          [[arrivals]]\nname = \"stays\"\nat = \"1s\"\ncount = 1\n\
          [[arrivals]]\nname = \"leaves\"\nat = \"500ms\"\ncount = 1\nleaves_after = \"300ms\"\n\
          [[events]]\nat = \"0s\"\nbackend = \"down\"\nrefuses_after = \"600ms\"\n\
@@ -361,12 +357,11 @@ fn mistakes_are_reported_with_line_and_cure() {
         let problems = simulate("bad.toml", text, None).expect_err("the scenario has a mistake");
         assert_eq!(problems.to_string(), expected, "{text}");
     };
-    let good =
-        "[config.limits]\nsmapi_rate_limit_per_window = \"total:30\"\n[[arrivals]]\nname = \"a\"\n";
+    let good = "[config.limits]\nper_window = \"total:30\"\n[[arrivals]]\nname = \"a\"\n";
     check(
         "",
-        "bad.toml: config: there is no [config.limits]\n  help: add smapi_rate_limit_per_window = \"total:30\" to \
-        [config.limits], or smapi_rate_limit_window_size_seconds = 0 to do without windows\n\
+        "bad.toml: config: there is no [config.limits]\n  help: add per_window = \"total:30\" to \
+        [config.limits], or window = \"0s\" to do without windows\n\
         bad.toml: arrivals: no call arrives\n  help: add a section [[arrivals]], and below it count = 300",
     );
     check(
@@ -457,9 +452,9 @@ fn mistakes_are_reported_with_line_and_cure() {
         help: leave it out, or give takes one time, the median",
     );
     check(
-        "[config.limits]\nsmapi_rate_limit_per_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",
-        "bad.toml:2:42: \
-        config.limits.smapi_rate_limit_per_window: \"guest_list\" may make 31 calls per window, more than the total of 30\n  \
+        "[config.limits]\nper_window = \"total:30, guest_list:31\"\n[[arrivals]]\ncount = 1",
+        "bad.toml:2:25: \
+        config.limits.per_window: \"guest_list\" may make 31 calls per window, more than the total of 30\n  \
         help: give \"guest_list\" at most 30, or raise total",
     );
     check(
@@ -471,7 +466,7 @@ fn mistakes_are_reported_with_line_and_cure() {
 
 #[test]
 fn all_mistakes_are_reported_at_once() {
-    let text = "abuot = \"\"\n[config.limits]\nwindow = \"round\"\n[[arrivals]]\nevery = 5\n[expect]\nanswered = \"all\"";
+    let text = "abuot = \"\"\n[config.limits]\nwindow_shape = \"round\"\n[[arrivals]]\nevery = 5\n[expect]\nanswered = \"all\"";
     let problems = simulate("bad.toml", text, None).expect_err("the scenario is full of mistakes");
     let told: Vec<_> = problems
         .iter()
@@ -484,8 +479,8 @@ fn all_mistakes_are_reported_at_once() {
         told,
         [
             (1, "abuot"),
-            (2, "config.limits.smapi_rate_limit_per_window"),
-            (3, "config.limits.window"),
+            (2, "config.limits.per_window"),
+            (3, "config.limits.window_shape"),
             (4, "arrivals[0].count"),
             (5, "arrivals[0].every"),
             (7, "expect.answered"),

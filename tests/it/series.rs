@@ -23,9 +23,9 @@ fn config(backend: impl ToString, window: u32) -> String {
         socket = "{}"
         kind = "zvm"
         [limits]
-        smapi_rate_limit_per_window = "total:{window}"
-        smapi_rate_limit_window_size_seconds = 600
-        smapi_request_postpone_threshold_seconds = 3600
+        per_window = "total:{window}"
+        window = "600s"
+        max_wait = "3600s"
         [server]
         drain_timeout = "1s"
         [admin]

@@ -586,7 +586,7 @@ pub(crate) fn one_listener(backend: SocketAddr, listener: &str, sections: &str) 
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:10000"
+        per_window = "total:10000"
         [admin]
         bind = "127.0.0.1:0"
         {sections}
@@ -604,8 +604,8 @@ pub(crate) fn in_turn(backend: &str, sections: &str) -> String {
         postpone = "in_turn"
         {sections}
         [limits]
-        smapi_rate_limit_per_window = "total:10000"
-        smapi_request_postpone_threshold_seconds = 30
+        per_window = "total:10000"
+        max_wait = "30s"
         "#
     );
     listens("", &format!("kind = \"zvm\"\n{backend}"), &sections)

@@ -19,8 +19,8 @@ use crate::support::{PATIENCE, Scripted, call_threads, connect, read_until, send
 const ASK: &[u8] = b"GET /x HTTP/1.1\r\nHost: t\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
 
-const NOT_REACHED: &str = "[limits]\nsmapi_max_outstanding_requests = 1000\n\
-    smapi_rate_limit_per_window = \"total:1000000\"";
+const NOT_REACHED: &str = "[limits]\noutstanding = 1000\n\
+    per_window = \"total:1000000\"";
 
 /// More than one thread takes.
 const CLIENTS: usize = 24;
@@ -171,8 +171,8 @@ async fn a_thread_is_started_for_many_connections_and_not_for_few() {
 #[tokio::test]
 async fn calls_of_two_threads_share_every_limit() {
     let it = Counting::start(0).await;
-    let limits = "[limits]\nsmapi_max_outstanding_requests = 5\n\
-        smapi_rate_limit_window_size_seconds = 1\nsmapi_rate_limit_per_window = \"total:40\"";
+    let limits = "[limits]\noutstanding = 5\n\
+        window = \"1s\"\nper_window = \"total:40\"";
     let sidecar = Sidecar::start(&config(it.backend.addr, limits)).await;
     let addr = sidecar.listener("test").await;
     let began = Instant::now();

@@ -74,7 +74,7 @@ async fn each_protocol_comes_over_tls_on_a_port_of_its_own_and_nothing_else_does
 async fn over_tls_too_a_client_that_leaves_behind_unread_bytes_is_noticed() {
     let (mut held, files) = (Held::start(HTTP_OK).await, Files::new());
     let text = one_listener(held.backend.addr, &files.section(""), "")
-        .replace("[limits]", "[limits]\nsmapi_max_outstanding_requests = 1");
+        .replace("[limits]", "[limits]\noutstanding = 1");
     let stack = Stack::start(&text);
     let get = "GET /guests/X/info HTTP/1.1\r\nHost: t\r\n\r\n";
     // The size of decrypted read-ahead, and more.
@@ -258,7 +258,7 @@ async fn requests_that_are_pipelined_over_tls_are_answered_one_by_one() {
 async fn a_tls_client_that_leaves_while_it_waits_is_never_sent() {
     let (mut backend, files) = (Held::start(OK).await, Files::new());
     let one = one_listener(backend.backend.addr, &files.section(""), "")
-        .replace("[admin]", "smapi_max_outstanding_requests = 1\n[admin]");
+        .replace("[admin]", "outstanding = 1\n[admin]");
     let stack = Stack::start(&one);
     let connect = async || {
         let stream = connect(stack.addr).await;

@@ -30,8 +30,8 @@ fn config(backend: SocketAddr, client: &str) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:100"
-        smapi_max_outstanding_requests = 1
+        per_window = "total:100"
+        outstanding = 1
         [admin]
         bind = "127.0.0.1:0"
         "#

@@ -48,8 +48,8 @@ impl Place {
             [queue]
             postpone = "in_turn"
             [limits]
-            smapi_rate_limit_per_window = "total:10000"
-            smapi_max_outstanding_requests = 1
+            per_window = "total:10000"
+            outstanding = 1
             [admin]
             bind = "127.0.0.1:0"
             {more}
@@ -273,7 +273,7 @@ async fn the_admin_socket_knows_its_user_and_a_named_token_its_owner() {
     let config = format!(
         "[admin]\nbind = \"127.0.0.1:0\"\ntokens = [\"ann:s3cret\", \"bob:other\"]\n\
          socket = \"unix:{}\"\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n\
+         [limits]\nper_window = \"total:30\"\n\
          [backend]\nsocket = \"127.0.0.1:9\"\n\
          [[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\n",
         file.display()

@@ -18,7 +18,7 @@ const NEAR: f64 = 0.5;
 fn config(held: &Held, queue: &str, limits: &str, admin: &str) -> String {
     let window = match limits.contains("per_window") {
         true => "",
-        false => "smapi_rate_limit_per_window = \"total:1\"",
+        false => "per_window = \"total:1\"",
     };
     let sections = format!(
         r#"
@@ -271,7 +271,7 @@ async fn in_a_pause_a_start_and_a_retry_are_after_its_end() {
 
 #[tokio::test]
 async fn a_call_whose_deadline_passes_in_a_pause_comes_back_after_it() {
-    let limits = "smapi_request_postpone_threshold_seconds = 1";
+    let limits = "max_wait = \"1s\"";
     let stage = Stage::start("", limits, 0).await;
     stage.act("pause", json!({"hold_seconds": 60})).await;
     let answer = stage.refused("deadline_passed").await;
@@ -304,16 +304,16 @@ async fn a_full_queue_says_when_a_call_would_start_behind_it() {
 
 #[tokio::test]
 async fn a_call_that_waits_during_a_reload_keeps_its_id_and_is_explained_by_the_new_limits() {
-    let hour = "smapi_rate_limit_window_size_seconds = 3600\n\
-                smapi_request_postpone_threshold_seconds = 7200";
+    let hour = "window = \"3600s\"\n\
+                max_wait = \"7200s\"";
     let stage = Stage::start("", hour, 1).await;
     let ids = stage.waiting().await;
     let call = stage.explain(&ids[0]).await;
     let starts = number(&call["starts_in_seconds"]);
     assert!((3_500.0..3_600.0).contains(&starts), "{call}");
-    let slots = "smapi_rate_limit_per_window = \"total:100\"\n\
-                 smapi_max_outstanding_requests = 1\n\
-                 smapi_request_postpone_threshold_seconds = 7200";
+    let slots = "per_window = \"total:100\"\n\
+                 outstanding = 1\n\
+                 max_wait = \"7200s\"";
     stage
         .sidecar
         .reload(&config(&stage.held, "", slots, ""))

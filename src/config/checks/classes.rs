@@ -1,6 +1,7 @@
 //! `[[class]]`, and what a listener says of classes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::call::Protocol;
 use crate::classify::class::{POLLING, USER};
@@ -99,14 +100,16 @@ fn pool(all: &Sections, Class { class, .. }: &Class, notes: &Notes) {
         return;
     };
     if beside && total == 0 {
-        let cause =
-            "there is no total that it could be beside: smapi_max_outstanding_requests is 0";
+        let cause = format!(
+            "there is no total that it could be beside: {} is 0",
+            all.limits.outstanding.name()
+        );
         notes.warn(&class.beside_total, cause, "leave it out");
     }
     if !beside && total > 0 && pool > total {
         let cause = format!(
-            "{pool} of its calls at once are more than the {total} of \
-             smapi_max_outstanding_requests"
+            "{pool} of its calls at once are more than the {total} of {}",
+            all.limits.outstanding.name()
         );
         let cure = format!(
             "give at most {total}, or say beside_total = true to let them come on top of these"
@@ -119,8 +122,8 @@ fn per_window(all: &Sections, Class { class, .. }: &Class, notes: &Notes) {
     let Some(calls) = class.per_window.said() else {
         return;
     };
-    if all.limits.window_size_seconds.meant() == Some(&0) {
-        let cause = "windows are off: smapi_rate_limit_window_size_seconds is 0";
+    if all.limits.window.meant() == Some(&Duration::ZERO) {
+        let cause = format!("windows are off: {} is 0", all.limits.window.name());
         let cure = "leave it out, or give the window a length";
         notes.error(&class.per_window, cause, cure);
     } else if let Some(total) = window_total(all).filter(|total| calls > total) {
@@ -139,20 +142,22 @@ fn window_total(all: &Sections) -> Option<u32> {
 /// Of one limit, one class can have something for itself.
 fn reserves(all: &Sections, notes: &Notes) {
     let outstanding = all.limits.outstanding.meant();
-    let windows_are_off = all.limits.window_size_seconds.meant() == Some(&0);
+    let windows_are_off = all.limits.window.meant() == Some(&Duration::ZERO);
+    let at_once = all.limits.outstanding.name();
+    let of_window = format!("the total of {}", all.limits.per_window.name());
     let mut holders: [Option<&str>; 2] = [None; 2];
     for Class { class, .. } in &all.classes {
         let limits = [
             (
                 &class.reserve_outstanding,
-                "smapi_max_outstanding_requests",
+                at_once,
                 outstanding.copied().filter(|max| *max > 0),
                 outstanding == Some(&0),
                 class.outstanding_max.value,
             ),
             (
                 &class.reserve_per_window,
-                "the total of smapi_rate_limit_per_window",
+                of_window.as_str(),
                 window_total(all),
                 windows_are_off,
                 class.per_window.value,
@@ -185,7 +190,7 @@ fn reserves(all: &Sections, notes: &Notes) {
             notes.error(setting, cause, cure);
         }
         if class.reserve_outstanding.value > 0 && class.beside_total.meant() == Some(&true) {
-            let cause = "its calls do not count in smapi_max_outstanding_requests";
+            let cause = format!("its calls do not count in {at_once}");
             let cure = "leave it out: outstanding_max is for this class alone";
             notes.error(&class.reserve_outstanding, cause, cure);
         }

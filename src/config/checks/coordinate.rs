@@ -1,6 +1,7 @@
 //! `[coordinate]`: the limits that are shared.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::options::shown::quoted;
 use crate::options::{Notes, did_you_mean};
@@ -65,10 +66,12 @@ fn unknown(
     notes: &Notes,
 ) {
     let of_window = given == "total" || given.starts_with("function:");
-    if of_window && all.limits.window_size_seconds.meant() == Some(&0) {
+    if of_window && all.limits.window.meant() == Some(&Duration::ZERO) {
         let cause = format!("there is no limit {}: windows are off", quoted(given));
-        let cure = "give smapi_rate_limit_window_size_seconds in [limits] a number above 0, or \
-                    leave this limit out";
+        let cure = format!(
+            "give {} in [limits] a time above 0, or leave this limit out",
+            all.limits.window.name()
+        );
         notes.error(&shared.limit, cause, cure);
         return;
     }

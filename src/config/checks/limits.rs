@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::admit::LimitMode;
 use crate::admit::options::{LimitsSection, PostponeBy};
 use crate::call::sdk::Kind;
+use crate::options::kind::show_duration;
 use crate::options::shown::quoted;
-use crate::options::{Mark, Notes};
+use crate::options::{Mark, Notes, Setting};
 
 use super::super::sections::Sections;
 use super::functions::Functions;
@@ -36,8 +37,11 @@ fn observed(all: &Sections, notes: &Notes) {
         &limits.mode
     };
     if limits.at_once_mode() == LimitMode::Observe {
-        let cause = "smapi_max_outstanding_requests only observes, and workers hold no call: \
-                     nothing protects the backend from too many calls at once meanwhile";
+        let cause = format!(
+            "{} only observes, and workers hold no call: nothing protects the backend from too \
+             many calls at once meanwhile",
+            limits.outstanding.name()
+        );
         let cure = "write outstanding_mode = \"enforce\" once you know what it would have held";
         notes.warn(at, cause, cure);
     }
@@ -68,29 +72,40 @@ fn queue(all: &Sections, notes: &Notes) {
         }
         return;
     }
-    if let Some(&seconds) = all.limits.threshold_seconds.meant()
-        && seconds > 0
-        && *shortest >= Duration::from_secs(seconds.into())
+    let max_wait = &all.limits.max_wait;
+    if let Some(wait) = max_wait.meant().filter(|wait| !wait.is_zero())
+        && shortest >= wait
     {
-        let cause =
-            format!("no postponed call comes back within the {seconds} s that a call may wait");
-        let cure = "give times well below smapi_request_postpone_threshold_seconds";
+        let wait = show_duration(*wait);
+        let cause = format!("no postponed call comes back within the {wait} that a call may wait");
+        let cure = format!("give times well below {}", max_wait.name());
         notes.warn(jitter, cause, cure);
+    }
+}
+
+/// The line that switches windows off, by the name of the option that the config has.
+pub(super) fn switched_off(window: &Setting<Duration>) -> String {
+    match window.name() {
+        own @ "window" => format!("{own} = \"0s\""),
+        seconds => format!("{seconds} = 0"),
     }
 }
 
 fn windows(limits: &LimitsSection, notes: &Notes) {
     let setting = &limits.per_window;
     let value = &setting.value;
-    let on = limits.window_size_seconds.meant().is_some_and(|&s| s > 0);
+    let on = limits.window.meant().is_some_and(|it| !it.is_zero());
     if setting.sound && value.total.is_none() && on {
         let cause = if setting.given {
             "\"total\" is not given"
         } else {
             "the limit per window is not given"
         };
-        let cure = "give \"total:30\" with the number that the backend can take per window, \
-                    or switch windows off with smapi_rate_limit_window_size_seconds = 0";
+        let cure = format!(
+            "give \"total:30\" with the number that the backend can take per window, or switch \
+             windows off with {}",
+            switched_off(&limits.window)
+        );
         notes.missing(setting, cause, cure);
     }
     let Some(total) = value.total.filter(|total| *total > 0) else {
@@ -174,7 +189,8 @@ fn outstanding(all: &Sections, notes: &Notes) {
         };
         let cause = format!(
             "{workers} workers never have the {allowed} calls in flight that \
-             smapi_max_outstanding_requests{pools}"
+             {}{pools}",
+            setting.name()
         );
         let cure = format!("give workers = {allowed} or more, or lower the limit");
         notes.warn(workers_at, cause, cure);

@@ -98,8 +98,8 @@ fn cure_of_callers(option: &str) -> &'static str {
     match option {
         "settle" => "leave it out: such a limit draws what a call is estimated to cost",
         "deadline" => {
-            "leave it out: smapi_request_postpone_threshold_seconds, and deadline in [[class]], \
-             say how long a call may wait"
+            "leave it out: max_wait in [limits], and deadline in [[class]], say how long a call may \
+             wait"
         }
         _ => "leave it out: postpone in [queue] says how calls wait for such a limit",
     }

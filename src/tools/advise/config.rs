@@ -1,10 +1,15 @@
 //! The advice as options of the config.
 //!
-//! Some advice has no option of its own: the calls at once of one function, and waits below a second.
-//! That becomes lines of comments, to be pasted by hand ([`beside`]).
+//! Some advice has no option of its own: the calls at once of one function. That becomes lines of
+//! comments, to be pasted by hand ([`beside`]).
+
+use std::time::Duration;
 
 use tidegate_advice::advice::Advice;
 use tidegate_advice::setting::{Answer, Setting, Why};
+
+use crate::options::kind::show_duration;
+use crate::options::toml::string;
 
 /// A value for an option.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,13 +34,14 @@ pub(super) enum Place {
     Caller(String),
 }
 
-pub(super) const OUTSTANDING: &str = "smapi_max_outstanding_requests";
-pub(super) const WINDOW: &str = "smapi_rate_limit_window_size_seconds";
-pub(super) const PER_WINDOW: &str = "smapi_rate_limit_per_window";
-pub(super) const THRESHOLD: &str = "smapi_request_postpone_threshold_seconds";
+pub(super) const OUTSTANDING: &str = "outstanding";
+pub(super) const WINDOW: &str = "window";
+pub(super) const PER_WINDOW: &str = "per_window";
+pub(super) const THRESHOLD: &str = "max_wait";
 pub(super) const CAPACITY: &str = "capacity";
 pub(super) const WORKERS: &str = "workers";
 const NANOS: u64 = 1_000_000_000;
+const NANOS_PER_MS: u64 = 1_000_000;
 
 /// What the advice changes, for the options of the config. `today` is what holds now.
 pub(in crate::tools) fn changes(
@@ -65,8 +71,8 @@ pub(in crate::tools) fn changes(
     }) = windowed(advice, today)
     {
         let part = "calls per window";
-        let seconds = (window.value / NANOS).max(1);
-        set(part, "limits", WINDOW, seconds.to_string());
+        let seconds = Duration::from_secs((window.value / NANOS).max(1));
+        set(part, "limits", WINDOW, string(&show_duration(seconds)));
         let functions = today.and_then(|today| today.window.as_ref());
         let functions = functions.map_or(&[][..], |window| &window.functions);
         let mut text = format!("total:{}", per_window.value);
@@ -76,9 +82,17 @@ pub(in crate::tools) fn changes(
         set(part, "limits", PER_WINDOW, format!("\"{text}\""));
     }
     // Rounded down: a client that waits longer than this has left.
-    let threshold = advice.threshold.setting().map(|it| it.value / NANOS);
-    if let Some(seconds) = threshold.filter(|seconds| *seconds > 0) {
-        set("threshold", "limits", THRESHOLD, seconds.to_string());
+    let threshold = advice.threshold.setting().map(|it| match it.value / NANOS {
+        0 => Duration::from_millis(it.value / NANOS_PER_MS),
+        seconds => Duration::from_secs(seconds),
+    });
+    if let Some(threshold) = threshold.filter(|it| !it.is_zero()) {
+        set(
+            "threshold",
+            "limits",
+            THRESHOLD,
+            string(&show_duration(threshold)),
+        );
     }
     if let Some(capacity) = advice.capacity.setting() {
         let value = capacity.value.to_string();
@@ -132,13 +146,6 @@ pub(super) fn beside(advice: &Advice, today: Option<&crate::admit::Settings>) ->
             "# today's config has no limit per window, and nothing shows that it needs one; the backend has taken {} in {} s.\n",
             limit.per_window.value,
             limit.window.value / NANOS
-        );
-    }
-    let threshold = advice.threshold.setting();
-    if let Some(threshold) = threshold.filter(|it| it.value < NANOS) {
-        text += &format!(
-            "# threshold: {:.3} s, and {THRESHOLD} has whole seconds.\n",
-            threshold.value as f64 / NANOS as f64
         );
     }
     for function in &advice.functions {
@@ -248,11 +255,8 @@ mod tests {
         let mut advice = advice(10);
         assert_eq!(beside(&advice, None), "");
         advice.threshold = Answer::Set(set(400_000_000));
-        assert_eq!(
-            changes(&advice, None).len(),
-            1,
-            "the threshold is no whole second"
-        );
+        let changes = changes(&advice, None);
+        assert_eq!(changes[1].value, "\"400ms\"");
         advice.functions.push(Function {
             name: Arc::from("guest_capture"),
             calls: 400,
@@ -267,7 +271,6 @@ mod tests {
             "{comments}"
         );
         for part in [
-            "# threshold: 0.400 s",
             "# guest_capture: at most 4 at once",
             "# functions = [\"guest_capture\"]\n# outstanding_max = 4\n",
         ] {
@@ -286,7 +289,7 @@ mod tests {
         let changes = [
             change(Place::Section("limits"), OUTSTANDING, "4"),
             change(Place::Section("queue"), WORKERS, "4"),
-            change(Place::Section("limits"), THRESHOLD, "9"),
+            change(Place::Section("limits"), THRESHOLD, "\"9s\""),
             change(Place::RateLimit("polls".into()), "burst", "3"),
             change(Place::NewRateLimit("users".into()), "burst", "2"),
             change(
@@ -297,7 +300,7 @@ mod tests {
         ];
         assert_eq!(
             pasted(&changes),
-            "[limits]\nsmapi_max_outstanding_requests = 4\nsmapi_request_postpone_threshold_seconds = 9\n\
+            "[limits]\noutstanding = 4\nmax_wait = \"9s\"\n\
              [queue]\nworkers = 4\n\
              # in the [[rate_limit]] with name = \"polls\":\n# burst = 3\n\
              [[rate_limit]]\nname = \"users\"\nburst = 2\n\

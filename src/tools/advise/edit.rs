@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::config::{CAPACITY, Change, OUTSTANDING, PER_WINDOW, Place, THRESHOLD, WINDOW, WORKERS};
 use crate::config::{Checked, Config, read};
+use crate::options::kind::parse_duration;
 use crate::options::{Problems, Severity};
 
 /// A line of the text, before and after.
@@ -204,7 +205,6 @@ fn edit(lines: &mut Vec<Line>, change: &Change) {
     let Change {
         place, key, value, ..
     } = change;
-    let added = format!("{key} = {value}");
     let Some((start, end)) = section(lines, place) else {
         let header = match place {
             Place::Section(section) => vec![format!("[{section}]")],
@@ -216,12 +216,30 @@ fn edit(lines: &mut Vec<Line>, change: &Change) {
         };
         let is_apart = lines.iter().rev().find_map(shown).is_none_or(str::is_empty);
         let blank = (!is_apart).then(String::new);
+        let added = format!("{key} = {value}");
         let new = blank.into_iter().chain(header).chain([added]);
         lines.extend(new.map(Line::Added));
         return;
     };
-    let is_key = |line: &Line| value_of(line, key).is_some();
-    let Some(at) = lines[start..end].iter().position(is_key) else {
+    let of_key = |key| {
+        let is_key = |line: &Line| value_of(line, key).is_some();
+        lines[start..end].iter().position(is_key)
+    };
+    // Under the name that the text has, if the value can be said there.
+    let by_alias = alias(key, value).and_then(|alias| Some((of_key(alias.key)?, alias)));
+    let (at, key, value) = match by_alias {
+        Some((
+            at,
+            Alias {
+                key,
+                value: Some(value),
+            },
+        )) => (Some(at), key, value),
+        Some((at, _)) => (Some(at), *key, value.clone()),
+        None => (of_key(key), *key, value.clone()),
+    };
+    let added = format!("{key} = {value}");
+    let Some(at) = at else {
         // Behind its name, and behind the lines that were added before, in their order.
         let named = lines[start..end].iter().position(|it| is_named(it, place));
         let first = start + named.unwrap_or(0) + 1;
@@ -235,11 +253,38 @@ fn edit(lines: &mut Vec<Line>, change: &Change) {
         let old = old.clone();
         let indent: String = old.chars().take_while(|c| c.is_whitespace()).collect();
         let new = format!("{indent}{added}{}", comment(&old));
-        if old != new && value_of(&lines[at], key) != Some(value) {
+        if old != new && value_of(&lines[at], key) != Some(&value) {
             lines[at] = Line::Removed(old);
             lines.insert(at + 1, Line::Added(new));
         }
     }
+}
+
+/// A second name of an option, and a value as it is written there.
+struct Alias {
+    key: &'static str,
+    /// None if it can't be said there: a time that is not a whole number of seconds.
+    value: Option<String>,
+}
+
+/// The name that the design of sdkserver has for an option of `[limits]`.
+fn alias(key: &str, value: &str) -> Option<Alias> {
+    let same = Some(value.to_owned());
+    let seconds = || length(value).filter(|it| it.subsec_nanos() == 0);
+    let seconds = || seconds().map(|it| it.as_secs().to_string());
+    let (key, value) = match key {
+        OUTSTANDING => ("smapi_max_outstanding_requests", same),
+        PER_WINDOW => ("smapi_rate_limit_per_window", same),
+        WINDOW => ("smapi_rate_limit_window_size_seconds", seconds()),
+        THRESHOLD => ("smapi_request_postpone_threshold_seconds", seconds()),
+        _ => return None,
+    };
+    Some(Alias { key, value })
+}
+
+/// A time as a change has it, in quotes.
+fn length(value: &str) -> Option<Duration> {
+    parse_duration(value.trim_matches('"'))
 }
 
 /// The comment at the end of a line, with the space before it.
@@ -263,9 +308,7 @@ fn is_said(config: &Config, change: &Change) -> bool {
     let window = settings.window.as_ref();
     match (&change.place, change.key) {
         (Place::Section(_), OUTSTANDING) => settings.outstanding_max.map(u64::from) == number,
-        (Place::Section(_), WINDOW) => {
-            window.map(|window| window.length) == number.map(Duration::from_secs)
-        }
+        (Place::Section(_), WINDOW) => window.map(|window| window.length) == length(&change.value),
         (Place::Section(_), PER_WINDOW) => {
             let total = window.and_then(|window| window.total);
             let said = change.value.trim_matches('"');
@@ -275,9 +318,7 @@ fn is_said(config: &Config, change: &Change) -> bool {
                 .and_then(|it| it.strip_prefix("total:"));
             said.and_then(|it| it.parse().ok()) == total
         }
-        (Place::Section(_), THRESHOLD) => {
-            Some(settings.threshold) == number.map(Duration::from_secs)
-        }
+        (Place::Section(_), THRESHOLD) => Some(settings.threshold) == length(&change.value),
         (Place::Section(_), CAPACITY) => Some(u64::from(settings.capacity)) == number,
         (Place::Section(_), WORKERS) => Some(u64::from(settings.workers)) == number,
         (Place::Section(_), _) => false,
@@ -339,7 +380,7 @@ smapi_max_outstanding_requests=4
         let changes = [
             limits(OUTSTANDING, "4"),
             limits(PER_WINDOW, "\"total:20\""),
-            limits(THRESHOLD, "9"),
+            limits(THRESHOLD, "\"9s\""),
             change(Place::Section("queue"), CAPACITY, "70"),
         ];
         let edited = edited(&changes);
@@ -348,7 +389,7 @@ smapi_max_outstanding_requests=4
         assert_eq!(
             diff,
             "--- old\n+++ new\n@@ -7,5 +7,9 @@\n socket = \"127.0.0.1:1\"\n \n [limits] # what it takes\n\
-             +smapi_request_postpone_threshold_seconds = 9\n\
+             +max_wait = \"9s\"\n\
              -  smapi_rate_limit_per_window = 'total:30' # \"#\" is no comment\n\
              +  smapi_rate_limit_per_window = \"total:20\" # \"#\" is no comment\n \
              smapi_max_outstanding_requests=4\n+\n+[queue]\n+capacity = 70\n"
@@ -357,8 +398,24 @@ smapi_max_outstanding_requests=4
     }
 
     #[test]
+    fn an_option_keeps_the_name_that_the_config_gives_it_if_the_value_can_be_said_there() {
+        let today = format!("{TODAY}smapi_request_postpone_threshold_seconds = 50 # Apache\n");
+        let check = |value: &str, line: &str| {
+            let edited = Edited::of(&today, &[limits(THRESHOLD, value)]).expect("a config");
+            assert_eq!(edited.left_out, []);
+            assert!(
+                edited.text().ends_with(&format!("=4\n{line} # Apache\n")),
+                "{edited:?}"
+            );
+        };
+        check("\"9s\"", "smapi_request_postpone_threshold_seconds = 9");
+        check("\"2m\"", "smapi_request_postpone_threshold_seconds = 120");
+        check("\"400ms\"", "max_wait = \"400ms\"");
+    }
+
+    #[test]
     fn what_is_said_already_changes_nothing() {
-        let edited = edited(&[limits(OUTSTANDING, "4"), limits(THRESHOLD, "60")]);
+        let edited = edited(&[limits(OUTSTANDING, "4"), limits(THRESHOLD, "\"60s\"")]);
         assert!(edited.is_changed(), "the default is written down");
         let same = Edited::of(TODAY, &[limits(OUTSTANDING, "4")]).expect("a config");
         assert!(!same.is_changed());
@@ -370,14 +427,19 @@ smapi_max_outstanding_requests=4
     fn a_part_that_is_no_config_is_taken_back_alone() {
         let changes = [
             limits(OUTSTANDING, "4000000000"),
-            limits(THRESHOLD, "9"),
+            limits(THRESHOLD, "\"9s\""),
             change(Place::Caller("no such".to_owned()), "rate_limit", "\"x\""),
         ];
         let edited = edited(&changes);
         let parts: Vec<&str> = edited.left_out.iter().map(|(part, _)| &**part).collect();
         assert_eq!(parts, [OUTSTANDING, "rate_limit"]);
-        assert!(edited.left_out[0].1.contains(OUTSTANDING), "{edited:?}");
-        assert!(edited.text().contains("seconds = 9\n"));
+        assert!(
+            edited.left_out[0]
+                .1
+                .contains("smapi_max_outstanding_requests"),
+            "{edited:?}"
+        );
+        assert!(edited.text().contains("max_wait = \"9s\"\n"));
         assert!(edited.text().contains("requests=4\n"));
         assert!(Edited::of("nonsense", &changes).is_err());
     }

@@ -51,8 +51,8 @@ pub(super) fn read(section: &Section<'_>) -> Option<Settings> {
     let at = section.mark().at();
     let Some(table) = section.table() else {
         if !section.mark().given {
-            let cure = "add smapi_rate_limit_per_window = \"total:30\" to [config.limits], or \
-                        smapi_rate_limit_window_size_seconds = 0 to do without windows";
+            let cure = "add per_window = \"total:30\" to [config.limits], or window = \"0s\" to do without \
+                        windows";
             let cause = "there is no [config.limits]";
             section.notes().missing(&at, cause, cure);
         }

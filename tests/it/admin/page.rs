@@ -158,7 +158,7 @@ async fn with_a_token_no_figures_come_with_the_page() {
         &both("127.0.0.1:1", "127.0.0.1:1"),
         r#"
         [limits]
-        smapi_rate_limit_per_window = "total:5"
+        per_window = "total:5"
         [admin]
         bind = "127.0.0.1:0"
         token = "s3cret"

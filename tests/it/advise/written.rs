@@ -26,9 +26,9 @@ postpone = "in_turn"
 capacity = 9000 # a guess
 
 [limits]
-smapi_rate_limit_per_window = "total:100"
-smapi_max_outstanding_requests = {outstanding}
-smapi_request_postpone_threshold_seconds = 86400
+per_window = "total:100"
+outstanding = {outstanding}
+max_wait = "86400s"
 
 [callers]
 auto_register = 0

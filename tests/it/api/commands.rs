@@ -176,7 +176,7 @@ async fn a_sidecar_is_asked_by_its_host_name_or_by_its_config() {
     }
     let least = "[[listen]]\nname = \"nova\"\nbind = \"127.0.0.1:0\"\nprotocol = \"socket\"\n\
                  [backend]\nsocket = \"127.0.0.1:1\"\n\
-                 [limits]\nsmapi_rate_limit_per_window = \"total:30\"\n";
+                 [limits]\nper_window = \"total:30\"\n";
     let config = format!("{least}[admin]\nbind = \"0.0.0.0:{port}\"\ntoken = \"s3cret\"\n");
     let config = file("config.toml", &config);
     let told = ask(&["--config", &config]).await;

@@ -33,7 +33,7 @@ impl Real {
             kind = "zvm"
             http = "http://{0}"
             [limits]
-            smapi_rate_limit_per_window = "total:10000"
+            per_window = "total:10000"
             [callers]
             trusted_proxies = ["127.0.0.1"]
             state_file = "{1}/callers.json"

@@ -16,8 +16,8 @@ fn config(state: &Path) -> String {
     let sections = format!(
         r#"
         [limits]
-        smapi_rate_limit_per_window = "total:1000"
-        smapi_request_postpone_threshold_seconds = 0
+        per_window = "total:1000"
+        max_wait = "0s"
         [callers]
         state_file = "{}"
         [admin]

@@ -10,7 +10,7 @@ use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 use super::LEAST;
 
 /// The added text begins below this.
-const ABOVE: &str = "smapi_request_postpone_threshold_seconds = 50\n";
+const ABOVE: &str = "max_wait = \"50s\"\n";
 
 fn read(more: &str) -> Result<config::Checked, config::Problems> {
     let text = format!("{LEAST}{ABOVE}{more}\n");

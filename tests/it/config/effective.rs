@@ -16,9 +16,9 @@ fn the_effective_config_reads_back_as_the_same() {
     again(LEAST);
     again(EXAMPLE);
     again(&with(
-        "smapi_max_outstanding_requests = 0\nwindow = \"fixed\"\nwindow_stamp = \"replied\"\nwindow_guard = \"0s\"",
+        "outstanding = 0\nwindow_shape = \"fixed\"\nwindow_stamp = \"replied\"\nwindow_guard = \"0s\"",
     ));
-    again(&with("smapi_rate_limit_window_size_seconds = 0"));
+    again(&with("window = \"0s\""));
     let unknown = with("allow_unknown = true");
     again(&unknown.replace("total:30", "total:0, b:2, a:1, c:0"));
     again(&with(
@@ -59,8 +59,8 @@ fn every_config_drawn_at_random_reads_back_as_the_same() {
             "[[listen]]\nname = \"a\"\nbind = \"{}\"\nprotocol = \"{}\"\ncancel_on_eof = {}\n\
              [backend]\nkind = \"zvm\"\nsocket = \"{}\"\nhttp = \"{}\"\ntcp = \"t:1\"\nresponse_timeout = \"{}\"\n\
              [queue]\nwhen_full = \"{}\"\npostpone = {postpone}\n\
-             [limits]\nallow_unknown = true\nsmapi_rate_limit_window_size_seconds = {}\nsmapi_rate_limit_per_window = \"{}\"\n\
-             window = \"{}\"\nwindow_guard = \"{}\"\n[admin]\nbind = \"{}\"\n[log]\nlevel = \"{}\"\n",
+             [limits]\nallow_unknown = true\nwindow = \"{}s\"\nper_window = \"{}\"\n\
+             window_shape = \"{}\"\nwindow_guard = \"{}\"\n[admin]\nbind = \"{}\"\n[log]\nlevel = \"{}\"\n",
             pick(&["127.0.0.1:1", "[::]:1", "0.0.0.0:0"]),
             pick(&["auto", "socket", "http", "tcp"]),
             pick(&["true", "false"]),

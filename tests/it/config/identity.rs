@@ -20,8 +20,8 @@ kind = "zvm"
 http = "http://127.0.0.1:8081"
 tcp = "127.0.0.1:9000"
 [limits]
-smapi_rate_limit_per_window = "total:30"
-smapi_request_postpone_threshold_seconds = 50
+per_window = "total:30"
+max_wait = "50s"
 {sections}
 "#
     )

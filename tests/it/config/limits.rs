@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::admit::LimitMode;
-use tidegate::config::Severity;
+use tidegate::config::{self, Severity};
 
 use super::{LEAST, good, read, with, wrong};
 
@@ -102,10 +102,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     let check = |value, words: &[&str]| wrong("per_window", value, words);
     check(
         "\"total:30,\"",
-        &[
-            "config.toml:10:41: limits.smapi_rate_limit_per_window",
-            "last comma",
-        ],
+        &["config.toml:10:24: limits.per_window", "last comma"],
     );
     check("\"total:30,,guest_list:1\"", &["between two commas"]);
     check("\"\"", &["empty", "total:30, guest_list:10"]);
@@ -113,7 +110,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     check("\"30\"", &["\"30\"", "write \"total:30\""]);
     check(
         "\"total:30, guest_list\"",
-        &["\"guest_list\" has no number", ":10:42:"],
+        &["\"guest_list\" has no number", ":10:25:"],
     );
     check(
         "\"total:30, guest_list:\"",
@@ -158,7 +155,7 @@ fn the_value_per_window_is_refused_with_a_cure() {
     check("30", &["30 is neither a string nor a table", "total:30"]);
     check(
         "\"total:30, guest_list:31\"",
-        &["more than the total of 30", "at most 30", ":10:42:"],
+        &["more than the total of 30", "at most 30", ":10:25:"],
     );
     check(
         "{ total = 30, guest_list = 31 }",
@@ -177,48 +174,115 @@ fn several_mistakes_in_one_value_are_reported_one_by_one() {
     assert_eq!(errors, 4, "{problems}");
 }
 
+/// The names that the design of sdkserver has, with their units.
+const OF_SDKSERVER: &str = "smapi_rate_limit_window_size_seconds = 2
+smapi_rate_limit_per_window = \"total:30, guest_list:10\"
+smapi_max_outstanding_requests = 7
+smapi_request_postpone_threshold_seconds = 50
+";
+
+#[test]
+fn the_names_of_sdkserver_mean_the_same_and_stay_as_they_were_given() {
+    let old = LEAST.replace("per_window = \"total:30\"\n", OF_SDKSERVER);
+    let new = LEAST.replace(
+        "per_window = \"total:30\"\n",
+        "window = \"2s\"\nper_window = \"total:30, guest_list:10\"\noutstanding = 7\nmax_wait = \"50s\"\n",
+    );
+    assert_eq!(good(&old).admit, good(&new).admit);
+    let shown = config::effective(&good(&old));
+    for line in OF_SDKSERVER.lines() {
+        assert!(shown.contains(&format!("{line}\n")), "{line}: {shown}");
+    }
+    assert!(
+        !shown.contains("max_wait") && !shown.contains("\nper_window"),
+        "{shown}"
+    );
+    assert_eq!(good(&shown), good(&old));
+}
+
+#[test]
+fn two_names_of_one_option_are_a_mistake_unless_a_variable_gives_one() {
+    wrong(
+        "limits",
+        "smapi_rate_limit_per_window = \"total:20\"",
+        &[
+            "limits.smapi_rate_limit_per_window",
+            "another name of per_window",
+            "leave one of the two out",
+        ],
+    );
+    let check = |name: &str, file: &str| {
+        let text = LEAST.replace("per_window", file);
+        let variable = (name.to_owned(), "total:20".to_owned());
+        let read = config::read(&text, "config.toml", [variable].into_iter());
+        let read = read.unwrap_or_else(|problems| panic!("{problems}"));
+        let total = read.config.admit.window.and_then(|it| it.total);
+        assert_eq!(total, Some(20), "{name}");
+    };
+    let alias = "smapi_rate_limit_per_window";
+    check("TIDEGATE_LIMITS__PER_WINDOW", alias);
+    check("TIDEGATE_LIMITS__SMAPI_RATE_LIMIT_PER_WINDOW", "per_window");
+    check("TIDEGATE_LIMITS__SMAPI_RATE_LIMIT_PER_WINDOW", alias);
+}
+
+#[test]
+fn a_mistake_is_reported_under_the_name_that_was_given() {
+    let seconds = format!("{LEAST}smapi_request_postpone_threshold_seconds = \"50s\"\n");
+    let problems = read(&seconds).expect_err("it is in seconds").to_string();
+    for words in [
+        "limits.smapi_request_postpone_threshold_seconds",
+        "not an integer",
+    ] {
+        assert!(problems.contains(words), "{problems}");
+    }
+    wrong(
+        "limits",
+        "smapi_rate_limit_window_size_seconds = 0.5",
+        &["0.5 is not an integer"],
+    );
+    let beside = |name: &str| {
+        let text = with(&format!(
+            "{name} = 4\n[[class]]\nname = \"long\"\noutstanding_max = 5\nfunctions = [\"guest_create\"]"
+        ));
+        let problems = read(&text).expect_err("more than the total").to_string();
+        assert!(
+            problems.contains(&format!("more than the 4 of {name}")),
+            "{problems}"
+        );
+    };
+    beside("outstanding");
+    beside("smapi_max_outstanding_requests");
+}
+
 #[test]
 fn zero_switches_a_limit_off() {
-    let config = good(&with("smapi_max_outstanding_requests = 0"));
+    let config = good(&with("outstanding = 0"));
     assert_eq!(config.admit.outstanding_max, None);
-    let off = LEAST.replace(
-        "smapi_rate_limit_per_window = \"total:30\"",
-        "smapi_rate_limit_window_size_seconds = 0",
-    );
+    let off = LEAST.replace("per_window = \"total:30\"", "window = \"0s\"");
     assert_eq!(good(&off).admit.window, None);
-    let threshold = format!("{LEAST}smapi_request_postpone_threshold_seconds = 0\n");
+    let threshold = format!("{LEAST}max_wait = \"0s\"\n");
     assert_eq!(good(&threshold).admit.threshold, Duration::ZERO);
 }
 
 #[test]
 fn the_per_window_value_is_obligatory_while_windows_are_on() {
-    let none = LEAST.replace("smapi_rate_limit_per_window = \"total:30\"", "");
+    let none = LEAST.replace("per_window = \"total:30\"", "");
     let problems = read(&none).expect_err("no value");
     let told = problems.to_string();
     assert!(told.contains("the limit per window is not given"), "{told}");
-    assert!(
-        told.contains("smapi_rate_limit_window_size_seconds = 0"),
-        "{told}"
-    );
+    assert!(told.contains("window = \"0s\""), "{told}");
 }
 
 #[test]
 fn a_value_pasted_without_quotes_is_shown_with_them() {
-    let quoted = "smapi_rate_limit_per_window = \"total:30, guest_list:10\"";
+    let quoted = "per_window = \"total:30, guest_list:10\"";
     wrong(
         "per_window",
         "total:30, guest_list:10",
-        &[
-            "config.toml:10:31: limits.smapi_rate_limit_per_window: ",
-            quoted,
-        ],
+        &["config.toml:10:14: limits.per_window: ", quoted],
     );
     wrong("per_window", "total:30, guest_list:10 # pasted", &[quoted]);
-    wrong(
-        "per_window",
-        "total:30",
-        &["smapi_rate_limit_per_window = \"total:30\""],
-    );
+    wrong("per_window", "total:30", &["per_window = \"total:30\""]);
     wrong("bind", "127.0.0.1:8080", &["bind = \"127.0.0.1:8080\""]);
     wrong(
         "client",

@@ -39,7 +39,7 @@ fn listeners_stay_out_of_each_others_way() {
 
 #[test]
 fn a_config_without_listeners_shows_one() {
-    let none = "[limits]\nsmapi_rate_limit_per_window = \"total:30\"\n";
+    let none = "[limits]\nper_window = \"total:30\"\n";
     let problems = read(none).expect_err("no listener");
     assert_eq!(problems.len(), 1, "{problems}");
     let told = problems.to_string();

@@ -52,11 +52,11 @@ fn a_probable_slip_is_a_warning() {
         &["config.toml:13:11: warning: queue.workers", "workers = 10"],
     );
     doubted(
-        &with("smapi_max_outstanding_requests = 65\n[queue]\nworkers = 65"),
+        &with("outstanding = 65\n[queue]\nworkers = 65"),
         &["64 calls at once"],
     );
     doubted(
-        &with("smapi_max_outstanding_requests = 0\n[queue]\nworkers = 65"),
+        &with("outstanding = 0\n[queue]\nworkers = 65"),
         &["queue.workers", "64 calls at once"],
     );
     doubted(
@@ -125,7 +125,7 @@ socket = 127.0.0.1:2000
 kind = \"zvm\"
 http = \"https://127.0.0.1\"
 [limits]
-smapi_rate_limit_per_window = total:30, guest_list:10
+per_window = total:30, guest_list:10
 ";
     let problems = read(text).expect_err("ten mistakes");
     let lines: Vec<_> = problems
@@ -270,7 +270,7 @@ fn wrong_shapes_of_sections_are_reported() {
         })
         .collect();
     check(
-        &format!("{many}[limits]\nsmapi_rate_limit_per_window = \"total:1\"\n"),
+        &format!("{many}[limits]\nper_window = \"total:1\"\n"),
         "at most 64",
     );
 }
@@ -404,7 +404,7 @@ fn check_prints_the_limits_of_a_good_file_and_every_mistake_of_a_bad_one() {
         "class user     weight 4",
         "class polling  weight 1",
         "a call waits   60 s from arrival at most",
-        "smapi_rate_limit_per_window = \"total:30, guest_list:10\"",
+        "per_window = \"total:30, guest_list:10\"",
         "config.toml is good",
     ] {
         assert!(

@@ -102,29 +102,22 @@ fn integers_words_and_flags_are_what_they_say() {
         &["swap them"],
     );
     wrong("queue", "postpone_jitter = [1, 3]", &["1 has no unit"]);
+    wrong("limits", "outstanding = \"10\"", &["not an integer"]);
     wrong(
         "limits",
-        "smapi_max_outstanding_requests = \"10\"",
-        &["not an integer"],
-    );
-    wrong(
-        "limits",
-        "smapi_max_outstanding_requests = -1",
+        "outstanding = -1",
         &["out of range", "0 to 1000000"],
     );
+    wrong("limits", "window = 1", &["1 has no unit", "\"1s\""]);
+    wrong("limits", "window = \"25h\"", &["0s to 24h"]);
     wrong(
         "limits",
-        "smapi_rate_limit_window_size_seconds = 0.5",
-        &["0.5 is not an integer"],
+        "window = \"fixed\"",
+        &["not the length of a window", "window_shape = \"fixed\""],
     );
     wrong(
         "limits",
-        "smapi_rate_limit_window_size_seconds = \"1s\"",
-        &["not an integer"],
-    );
-    wrong(
-        "limits",
-        "window = \"slidng\"",
+        "window_shape = \"slidng\"",
         &["did you mean \"sliding\"?"],
     );
     wrong(

@@ -14,8 +14,8 @@ socket = "127.0.0.1:2000"
 kind = "zvm"
 http = "http://127.0.0.1:8081"
 [limits]
-smapi_rate_limit_per_window = "total:30, guest_list:10"
-smapi_request_postpone_threshold_seconds = 50
+per_window = "total:30, guest_list:10"
+max_wait = "50s"
 [[rate_limit]]
 name = "poller"
 burst = 30
@@ -169,7 +169,7 @@ fn every_mistake_names_its_key_and_what_would_be_right() {
     );
     check(
         "[limits]\n",
-        "[limits]\nsmapi_rate_limit_window_size_seconds = 0\n",
+        "[limits]\nwindow = \"0s\"\n",
         &["there is no limit \"total\": windows are off"],
     );
 }

@@ -108,9 +108,9 @@ pub(super) fn text(options: &Options, folder: &Path) -> String {
          response_timeout = \"{seconds}s\"\npool_idle_timeout = \"1s\"\n{reply}\n\
          [queue]\npostpone = \"{postpone}\"\npostpone_jitter = [\"50ms\", \"150ms\"]\n\
          capacity = {capacity}\nworkers = 8\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:{per_window}\"\n\
-         smapi_max_outstanding_requests = {in_flight}\n\
-         smapi_request_postpone_threshold_seconds = 15\nwindow_stamp = \"replied\"\n\
+         [limits]\nper_window = \"total:{per_window}\"\n\
+         outstanding = {in_flight}\n\
+         max_wait = \"15s\"\nwindow_stamp = \"replied\"\n\
          [classes]\n{turn}\n\
          {stores}\
          [admin]\nbind = \"127.0.0.1:0\"\n\

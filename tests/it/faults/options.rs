@@ -133,11 +133,11 @@ when_full = "wait"
 postpone = "jitter"
 postpone_jitter = ["50ms", "100ms"]
 [limits]
-smapi_rate_limit_window_size_seconds = 3600
-smapi_rate_limit_per_window = "total:1"
-smapi_max_outstanding_requests = 10
-smapi_request_postpone_threshold_seconds = 7300
-window = "sliding"
+window = "3600s"
+per_window = "total:1"
+outstanding = 10
+max_wait = "7300s"
+window_shape = "sliding"
 window_stamp = "sent"
 window_guard = "5ms"
 exempt = []
@@ -374,8 +374,8 @@ const CHANGES: &[(&str, &str, &str)] = &[
     (
         // The functions that limits name are those of the table, which only "zvm" has.
         "backend.kind",
-        "kind = \"zvm\"\nsocket§smapi_max_outstanding_requests = 10",
-        "kind = \"http\"\nsocket§smapi_max_outstanding_requests = 10\nallow_unknown = true",
+        "kind = \"zvm\"\nsocket§outstanding = 10",
+        "kind = \"http\"\nsocket§outstanding = 10\nallow_unknown = true",
     ),
     (
         "backend.http",
@@ -383,15 +383,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "http = \"http://127.0.0.9:1\" # ",
     ),
     (
-        "limits.window",
-        "window = \"sliding\"",
-        "window = \"fixed\"",
+        "limits.window_shape",
+        "window_shape = \"sliding\"",
+        "window_shape = \"fixed\"",
     ),
-    (
-        "limits.smapi_rate_limit_per_window",
-        "\"total:1\"",
-        "\"total:2\"",
-    ),
+    ("limits.per_window", "\"total:1\"", "\"total:2\""),
     ("limits.exempt", "exempt = []", "exempt = [\"guest_list\"]"),
     (
         "queue.postpone",

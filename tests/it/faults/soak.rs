@@ -73,9 +73,9 @@ fn tidegate(backend: SocketAddr) -> String {
          [backend]\nkind = \"zvm\"\nsocket = \"{backend}\"\nhttp = \"http://{backend}\"\n\
          response_timeout = \"5s\"\npool_idle_timeout = \"2s\"\nreply_buffer_bytes = \"256KiB\"\n\
          [queue]\npostpone = \"in_turn\"\nworkers = 32\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:{}\"\n\
-         smapi_max_outstanding_requests = {}\n\
-         smapi_request_postpone_threshold_seconds = 15\nwindow_stamp = \"replied\"\n\
+         [limits]\nper_window = \"total:{}\"\n\
+         outstanding = {}\n\
+         max_wait = \"15s\"\nwindow_stamp = \"replied\"\n\
          [classes]\npromote_for = \"10s\"\n\
          [admin]\nbind = \"127.0.0.1:0\"\n\
          [log]\nformat = \"json\"\n",

@@ -96,8 +96,7 @@ fn runs_a_proxy_that_does_one_thing_wrong() {
     let proxy = Arc::new(Proxy {
         wrong,
         backend: backend.parse().expect("an address"),
-        in_flight_max: value("smapi_max_outstanding_requests")
-            + usize::from(wrong == Wrong::OneMoreInFlight),
+        in_flight_max: value("outstanding") + usize::from(wrong == Wrong::OneMoreInFlight),
         window_max: value("total:") + usize::from(wrong == Wrong::OneMoreInAWindow),
         gate: Mutex::default(),
         calls: AtomicUsize::new(0),

@@ -54,7 +54,7 @@ fn config(engine: &Engine, backend: SocketAddr) -> String {
         )
         .replace(
             "[limits]",
-            "[log]\naccess = false\n[limits]\nsmapi_max_outstanding_requests = 64",
+            "[log]\naccess = false\n[limits]\noutstanding = 64",
         )
 }
 

@@ -35,7 +35,7 @@ async fn at_the_socket_file_every_command_works_without_a_token_and_acts_are_by_
     let file = format!("unix:{}", dir.path().join("admin.sock").display());
     let backend = Scripted::in_both_dialects().await;
     let sections = format!(
-        "[limits]\nsmapi_rate_limit_per_window = \"total:20\"\n[admin]\nbind = \"127.0.0.1:0\"\n\
+        "[limits]\nper_window = \"total:20\"\n[admin]\nbind = \"127.0.0.1:0\"\n\
          token = \"secret\"\nsocket = \"{file}\""
     );
     let text = listens("", &format!("socket = \"{}\"", backend.addr), &sections);
@@ -98,7 +98,7 @@ async fn a_config_whose_socket_file_is_gone_leads_to_its_address_with_its_first_
     let free = crate::support::closed_port().await;
     let backend = Scripted::in_both_dialects().await;
     let sections = format!(
-        "[limits]\nsmapi_rate_limit_per_window = \"total:20\"\n[admin]\nbind = \"{free}\"\n\
+        "[limits]\nper_window = \"total:20\"\n[admin]\nbind = \"{free}\"\n\
          tokens = [\"ann:first\", \"bob:second\"]\nsocket = \"unix:{}\"",
         path.display()
     );

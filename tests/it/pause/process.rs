@@ -28,8 +28,8 @@ fn config(backend: SocketAddr, limits: &str, sections: &str) -> String {
         [queue]
         postpone = "in_turn"
         [limits]
-        smapi_rate_limit_per_window = "total:{WINDOW}"
-        smapi_max_outstanding_requests = {OUTSTANDING}
+        per_window = "total:{WINDOW}"
+        outstanding = {OUTSTANDING}
         {limits}
         [admin]
         bind = "127.0.0.1:0"
@@ -100,7 +100,7 @@ async fn storm_over_a_pause(held: Duration, ramp: Duration, window_max: u32) {
     let backend = backend(Duration::from_millis(50)).await;
     let outstanding_max = window_max / 10;
     let threshold = held.as_secs() - 1;
-    let limits = format!("smapi_request_postpone_threshold_seconds = {threshold}");
+    let limits = format!("max_wait = \"{threshold}s\"");
     let text = config(backend.socket_addr(), &limits, "")
         .replace(&format!("total:{WINDOW}"), &format!("total:{window_max}"))
         .replace(
@@ -471,7 +471,7 @@ async fn with_a_token_only_its_holder_pauses_and_the_act_has_its_name() {
 #[tokio::test]
 async fn a_plan_takes_every_decision_of_a_log_with_a_pause_and_a_ramp_again() {
     let backend = backend(Duration::from_millis(20)).await;
-    let limits = "smapi_request_postpone_threshold_seconds = 1";
+    let limits = "max_wait = \"1s\"";
     let sections = "[log]\naccess = true\nformat = \"json\"";
     let sidecar = Sidecar::start(&config(backend.socket_addr(), limits, sections)).await;
     let addr = sidecar.listener("test").await;

@@ -12,7 +12,7 @@ use crate::sidecar::{Log, Sidecar, TIDEGATE, field};
 use crate::support::{array, ask};
 
 /// A backend for three at once, without a window.
-const THREE: &str = "smapi_rate_limit_window_size_seconds = 0\nsmapi_max_outstanding_requests = 3";
+const THREE: &str = "window = \"0s\"\noutstanding = 3";
 
 /// A config with these limits and more.
 fn config(backend: &Running, postpone: &str, limits: &str, more: &str) -> String {
@@ -190,7 +190,7 @@ async fn leases_of_limits_and_of_a_bucket_are_decided_as_in_the_log() {
         "#,
         server.address
     );
-    let limits = "smapi_rate_limit_per_window = \"total:60\"\nsmapi_max_outstanding_requests = 5";
+    let limits = "per_window = \"total:60\"\noutstanding = 5";
     let sidecar = Sidecar::start(&config(&backend, "jitter", limits, &more)).await;
     storm(&sidecar, 40).await;
     drop(server);

@@ -29,9 +29,9 @@ fn config(backend: &Running, postpone: &str, limits: &str) -> String {
         postpone = "{postpone}"
         {}
         [limits]
-        smapi_rate_limit_per_window = "total:30"
-        smapi_max_outstanding_requests = 3
-        smapi_request_postpone_threshold_seconds = 4
+        per_window = "total:30"
+        outstanding = 3
+        max_wait = "4s"
         [[class]]
         name = "lists"
         functions = ["guest_list"]

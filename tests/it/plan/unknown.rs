@@ -100,8 +100,8 @@ async fn quotas_of_a_log_that_begins_in_the_middle_are_unknown() {
 async fn more_calls_at_once_than_the_log_ever_had_are_no_evidence() {
     let log = steady().await;
     // One of 3 is kept for another class, so at most 2 at once were ever seen.
-    let larger = "smapi_max_outstanding_requests = 30";
-    let new = same().replace("smapi_max_outstanding_requests = 3", larger);
+    let larger = "outstanding = 30";
+    let new = same().replace("outstanding = 3", larger);
     let said = plan_with(&log, &new, &["--config=new.toml", "--clients=open"]).await;
     let told = "no evidence beyond 2 at once";
     assert!(said.out.contains(told), "{}", said.out);

@@ -75,9 +75,9 @@ impl Limits {
             workers = 500
             when_full = "refuse"
             [limits]
-            smapi_rate_limit_per_window = "{window}"
-            smapi_max_outstanding_requests = {outstanding}
-            smapi_request_postpone_threshold_seconds = {deadline_seconds}
+            per_window = "{window}"
+            outstanding = {outstanding}
+            max_wait = "{deadline_seconds}s"
             [log]
             access = true
             format = "json"

@@ -206,10 +206,9 @@ async fn held_tokens_are_spent_without_the_store() {
 async fn a_call_that_waited_for_the_store_in_vain_is_refused_for_that() {
     let rig = Rig::start().await;
     let limits = limit("all", "total", 100, LONG, "when_store_away = \"deny\"");
-    let text = rig.text(ALONE, &limits).replace(
-        "[limits]",
-        "[limits]\nsmapi_request_postpone_threshold_seconds = 1",
-    );
+    let text = rig
+        .text(ALONE, &limits)
+        .replace("[limits]", "[limits]\nmax_wait = \"1s\"");
     let sidecar = rig.sidecar_of(&text);
     sidecar.store().set(Mode::Away);
     let answer = sidecar.call("").await;

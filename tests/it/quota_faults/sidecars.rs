@@ -52,8 +52,8 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
         "[[listen]]\nname = \"test\"\nbind = \"{http}\"\nprotocol = \"http\"\nuser_from = \"basic\"\n\
          [backend]\nkind = \"zvm\"\nhttp = \"http://{backend}\"\n\
          [queue]\npostpone = \"in_turn\"\nworkers = 256\nwhen_full = \"refuse\"\n\
-         [limits]\nsmapi_rate_limit_per_window = \"total:100000\"\n\
-         smapi_max_outstanding_requests = 0\nsmapi_request_postpone_threshold_seconds = 1\n\
+         [limits]\nper_window = \"total:100000\"\n\
+         outstanding = 0\nmax_wait = \"1s\"\n\
          [costs]\nfunctions = {{ guest_get_info = {EXPENSIVE_COST} }}\n\
          [quota]\nengine = \"{}\"\n{shared}\
          {}{}\

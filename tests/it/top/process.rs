@@ -32,7 +32,7 @@ impl Storm {
             [queue]
             postpone = "in_turn"
             [limits]
-            smapi_rate_limit_per_window = "total:5,guest_list:2"
+            per_window = "total:5,guest_list:2"
             [admin]
             bind = "{}"
             "#,

@@ -89,9 +89,9 @@ fn text(wish: &Wish) -> String {
         [queue]
         postpone = "{postpone}"
         [limits]
-        smapi_rate_limit_window_size_seconds = {}
-        smapi_rate_limit_per_window = "total:{}"
-        smapi_max_outstanding_requests = {}
+        window = "{}s"
+        per_window = "total:{}"
+        outstanding = {}
         [admin]
         bind = ""
         [log]
