@@ -250,6 +250,12 @@ impl Classifier {
         }
     }
 
+    /// What the backend is.
+    #[must_use]
+    pub fn kind(&self) -> BackendKind {
+        self.kind
+    }
+
     /// The operation of a request.
     #[must_use]
     pub fn classify(&self, request: &Request) -> Operation {

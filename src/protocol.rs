@@ -33,7 +33,7 @@ use tidegate_runtime::{Clock, Timer};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-pub use self::http::{answer, json};
+pub use self::http::{answer, json, refused_with};
 use self::io::Client;
 use self::trusted::TrustedProxies;
 use crate::call::{

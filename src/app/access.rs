@@ -114,11 +114,14 @@ fn figures(out: &mut Vec<u8>, line: &AccessLine<'_>) -> io::Result<()> {
     number(out, br#","bytes_in":"#, Some(facts.bytes_in));
     number(out, br#","bytes_out":"#, Some(facts.bytes_out));
     number(out, br#","status":"#, facts.status.map(u64::from));
-    let key: &[u8] = match facts.overall_rc.is_some_and(i64::is_negative) {
-        true => br#","overallRC":-"#,
-        false => br#","overallRC":"#,
-    };
-    number(out, key, facts.overall_rc.map(i64::unsigned_abs));
+    // A field of z/VM, which no other line has.
+    if let Some(rc) = facts.overall_rc {
+        let key: &[u8] = match rc.is_negative() {
+            true => br#","overallRC":-"#,
+            false => br#","overallRC":"#,
+        };
+        number(out, key, Some(rc.unsigned_abs()));
+    }
     number(out, br#","sent_us":"#, sent.map(micros));
     put(out, br#","started_us":"#, line.started.0.as_bytes());
     flag(out, br#","limited":"#, facts.limited);

@@ -91,7 +91,7 @@ pub struct Facts {
     pub bytes_out: u64,
     /// The HTTP status of the reply, on HTTP.
     pub status: Option<u16>,
-    /// The code of the answer, where it has one.
+    /// The code of the answer, on the socket protocol.
     pub overall_rc: Option<i64>,
     /// The caller and the charge; `None` if it was not a request.
     pub claim: Option<Claim>,
@@ -370,9 +370,13 @@ impl Record {
             if refusal.limit.is_some() {
                 facts.limit.clone_from(&refusal.limit);
             }
-            facts.overall_rc = Some(i64::from(refusal.reason.overall_rc()));
-            let is_http = facts.dialect == Dialect::Http;
-            facts.status = is_http.then(|| refusal.reason.status().as_u16());
+            match facts.dialect {
+                Dialect::Http => facts.status = Some(refusal.reason.status().as_u16()),
+                Dialect::Socket => {
+                    facts.overall_rc = Some(i64::from(refusal.reason.overall_rc()));
+                }
+                Dialect::Tcp => {}
+            }
         });
     }
 

@@ -14,8 +14,8 @@ use tidegate_runtime::lock;
 use super::{Party, Pipeline, Way};
 use crate::admit::{Ask, Place, Waiting};
 use crate::call::{
-    Answer, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply, ReplyBody,
-    Request, Verdict,
+    Answer, BackendKind, Dialect, HttpCall, Message, Progress, Reason, Record, Refusal, Reply,
+    ReplyBody, Request, Verdict,
 };
 use crate::coalesce::Key;
 use crate::protocol::{self, dialect};
@@ -150,6 +150,7 @@ impl Pipeline {
         room: Room,
     ) -> Result<Answer, NotKept> {
         record.note(|facts| facts.handed_over = true);
+        let kind = self.kind();
         let reply = match key {
             Some(key) => {
                 let own = Arc::clone(&record);
@@ -160,13 +161,13 @@ impl Pipeline {
         };
         let reply = reply.inspect_err(|refusal| record.refuse(refusal));
         drop(record);
-        let cut = match tasks::read(protocol::answer(reply), &room).await {
+        let cut = match tasks::read(protocol::answer(reply, kind), &room).await {
             Ok(answer) => return Ok(answer),
             Err(Unread::NoRoom(not_kept)) => return Err(not_kept),
             Err(Unread::Cut(error)) => format!("the backend's answer broke off ({error})"),
         };
         let refusal = Refusal::new(Reason::BackendCut, cut);
-        tasks::read(protocol::answer(Err(refusal)), &room)
+        tasks::read(protocol::answer(Err(refusal), kind), &room)
             .await
             .map_err(|_| NotKept { bytes: 0 })
     }
@@ -231,8 +232,8 @@ impl Pipeline {
                     Reason::BadRequest,
                     "tasks are asked for with GET, one is cancelled with DELETE",
                 );
-                let body = ReplyBody::whole(dialect::refusal_json(&refusal));
-                let mut response = protocol::json(StatusCode::METHOD_NOT_ALLOWED, body);
+                let status = StatusCode::METHOD_NOT_ALLOWED;
+                let mut response = protocol::refused_with(status, &refusal, self.kind());
                 let allow = HeaderValue::from_static(allow);
                 response.headers_mut().insert(header::ALLOW, allow);
                 Ok(response)
@@ -240,10 +241,15 @@ impl Pipeline {
         }
     }
 
+    /// What the backend is, which decides the form of our own answers.
+    fn kind(&self) -> BackendKind {
+        self.classifier.get().kind()
+    }
+
     /// The answer of a task, or its progress.
     fn reply(&self, task: &Task) -> Result<Response<ReplyBody>, Refusal> {
         match &task.state {
-            State::Done(answer) => Ok(protocol::answer(Ok(answer.reply()))),
+            State::Done(answer) => Ok(protocol::answer(Ok(answer.reply()), self.kind())),
             State::Waiting | State::Running => Ok(self.progress(task)),
             State::NotKept { bytes } => Err(Refusal::new(
                 Reason::AnswerNotKept,

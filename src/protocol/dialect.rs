@@ -1,11 +1,12 @@
-//! What we say ourselves, in the form of the SDK server.
-//!
-//! Both dialects carry the same body; docs/errors.md lists what can be said.
+//! What we answer ourselves: to clients of the SDK server in its form, on both protocols; to any other
+//! HTTP client as problem details. docs/errors.md lists every answer.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::StatusCode;
+use serde::Serialize;
 
 use crate::call::Refusal;
 use crate::call::sdk::reply::{ErrorReply, MODULE_ID};
@@ -24,6 +25,39 @@ pub fn refusal_json(refusal: &Refusal) -> Bytes {
         retry_after,
     };
     reply.to_json().into()
+}
+
+/// The body of a refusal as problem details (RFC 9457). No type is given, so the title is that of the
+/// status; `reason` is what programs decide by.
+#[derive(Serialize)]
+struct Problem<'a> {
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<String>,
+}
+
+/// The body of a refusal as problem details: one JSON object.
+#[must_use]
+pub fn problem_json(refusal: &Refusal, status: StatusCode) -> Bytes {
+    let problem = Problem {
+        title: status.canonical_reason().unwrap_or_default(),
+        status: status.as_u16(),
+        detail: &refusal.detail,
+        reason: refusal.reason.label(),
+        limit: refusal.limit.as_deref(),
+        retry_after: refusal.retry_after.map(retry_after_seconds),
+        call: refusal.call.map(call_id),
+    };
+    let json = serde_json::to_vec(&problem);
+    json.expect("texts and numbers can always be written")
+        .into()
 }
 
 /// Whole seconds until it is worth coming back, rounded up and at least 1: the number for

@@ -21,7 +21,7 @@ mod written;
 
 use std::sync::Arc;
 
-pub use self::answer::{answer, json};
+pub use self::answer::{answer, json, refused_with};
 use self::received::Received;
 use super::{Conversation, Then, Whence};
 use crate::call::{HttpEngine, Serve};

@@ -13,8 +13,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::admit::{Asked, Permit};
 use tidegate::call::{
-    self, BodyError, ByteStream, Destination, Dialect, Facts, HttpCall, Identity, Message, Origin,
-    Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody, Serve, Tunnel, Verdict,
+    self, BackendKind, BodyError, ByteStream, Destination, Dialect, Facts, HttpCall, Identity,
+    Message, Origin, Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody, Serve,
+    Tunnel, Verdict,
 };
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
@@ -159,8 +160,10 @@ impl Response {
     /// Whether it is an answer of our own, for this reason.
     fn is(&self, reason: Reason) -> bool {
         self.status == reason.status().as_u16()
-            && self.json()["modID"] == 130
-            && self.json()["rs"] == reason.rs()
+            && match self.header("content-type") {
+                Some("application/problem+json") => self.json()["reason"] == reason.label(),
+                _ => self.json()["modID"] == 130 && self.json()["rs"] == reason.rs(),
+            }
     }
 }
 
@@ -642,7 +645,7 @@ impl Paused {
         };
         let progress = Progress::default();
         let reply = self.stack.pipeline.serve(request, &progress).await;
-        let (head, body) = protocol::answer(reply).into_parts();
+        let (head, body) = protocol::answer(reply, BackendKind::Http).into_parts();
         let body = body.collect().await.expect("it is whole").to_bytes();
         let told = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             format!("{name}: {}", value.to_str().expect("ASCII"))
@@ -763,7 +766,7 @@ async fn cancelled_at_any_moment_every_call_is_reported_and_sent_at_most_once() 
         }
     })
     .await;
-    let limits = ONE.replace("requests = 1", "requests = 3");
+    let limits = ONE.replace("outstanding = 1", "outstanding = 3");
     let stack = Arc::new(Stack::start(&text(backend.addr, "", &limits, "")));
     let calls = 200;
     let mut clients = Vec::new();

@@ -759,7 +759,7 @@ async fn a_storm_keeps_the_limit_and_exceeds_one_call_less() {
             [limits]
             per_window = "total:30, guest_list:20"
             outstanding = 5
-            window = "{shape}"
+            window_shape = "{shape}"
             [log]
             access = true
             format = "json"

@@ -150,7 +150,7 @@ async fn too_slow_is_said_as_a_whole_error() {
 
 #[tokio::test]
 async fn an_unreachable_backend_holds_the_queue_until_the_deadline() {
-    let text = text(closed_port().await, "").replace("_seconds = 30", "_seconds = 1");
+    let text = text(closed_port().await, "").replace("max_wait = \"30s\"", "max_wait = \"1s\"");
     let stack = Stack::start(&text);
     let before = stack.clock.now();
     let answer = json(&stack.ask(array("guest_get_info", "X")).await);
@@ -454,7 +454,8 @@ async fn with_retry_reads_a_closed_read_is_sent_once_more() {
             requests.store(0, Ordering::SeqCst);
             let extra = if retries { "retry_reads = true" } else { "" };
             let config = text(backend.addr, extra).replace("total:10000", "total:3");
-            let config = config.replace("_seconds = 30", "_seconds = 30\nwindow = \"60s\"");
+            let config =
+                config.replace("max_wait = \"30s\"", "max_wait = \"30s\"\nwindow = \"60s\"");
             let stack = Stack::start(&config);
             let answer = stack.ask(&request).await;
             let sends = if is_read && retries { 2 } else { 1 };

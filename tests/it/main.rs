@@ -8,6 +8,7 @@ mod admin;
 mod advice_worlds;
 mod advise;
 mod alerts;
+mod any_service;
 mod api;
 mod async_calls;
 mod audit;

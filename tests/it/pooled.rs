@@ -11,8 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use tidegate::call::{
-    self, BodyError, ByteStream, Destination, HttpCall, Message, Origin, Progress, RequestBody,
-    Serve as _,
+    self, BackendKind, BodyError, ByteStream, Destination, HttpCall, Message, Origin, Progress,
+    RequestBody, Serve as _,
 };
 use tidegate::protocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -314,7 +314,7 @@ async fn served(stack: &Stack, method: &str, path: &str, body: RequestBody) -> (
     };
     let progress = Progress::default();
     let reply = stack.pipeline.serve(request, &progress).await;
-    let (head, body) = protocol::answer(reply).into_parts();
+    let (head, body) = protocol::answer(reply, BackendKind::Http).into_parts();
     let body = body.collect().await.expect("it is whole").to_bytes();
     (
         head.status.as_u16(),

@@ -112,7 +112,6 @@ async fn clients_that_take_replies_slowly_hold_no_more_than_their_share_of_the_s
     ]
     .map(|(addr, request)| async move {
         let config = text(addr, "max_slow_readers = 1", "workers = 4\ncapacity = 100");
-        let config = config.replace("_seconds = 60", "_seconds = 60\noutstanding = 4");
         let stack = Arc::new(Stack::start(&config));
         for _ in 0..4 {
             let mut slow = asks(&stack, &request).await;

@@ -4,7 +4,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::super::dialect;
-use crate::call::{Quota, Reason, Refusal, Reply, ReplyBody, sdk};
+use crate::call::{BackendKind, Quota, Reason, Refusal, Reply, ReplyBody, sdk};
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
 // drafts put all of it into one structured field.
@@ -17,10 +17,11 @@ const RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const LIMITER_CALLER: HeaderName = HeaderName::from_static("x-limiter-caller");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// What an HTTP client is answered.
 #[must_use]
-pub fn answer(reply: Result<Reply, Refusal>) -> Response<ReplyBody> {
+pub fn answer(reply: Result<Reply, Refusal>, kind: BackendKind) -> Response<ReplyBody> {
     match reply {
         Ok(Reply {
             head: Some(head),
@@ -28,7 +29,7 @@ pub fn answer(reply: Result<Reply, Refusal>) -> Response<ReplyBody> {
         }) => Response::from_parts(head.into_parts(), body),
         Ok(Reply { head: None, body }) => json(status_of(&body), body),
         Err(refusal) => {
-            let mut response = refused(&refusal);
+            let mut response = refused(&refusal, kind);
             if refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow {
                 closes(&mut response);
             }
@@ -54,9 +55,27 @@ pub(super) fn closes(response: &mut Response<ReplyBody>) {
     response.headers_mut().insert(header::CONNECTION, close);
 }
 
-pub(super) fn refused(refusal: &Refusal) -> Response<ReplyBody> {
-    let body = dialect::refusal_json(refusal);
-    let mut response = json(refusal.reason.status(), ReplyBody::whole(body));
+/// A refusal, in the form that clients of this kind of backend read.
+pub(super) fn refused(refusal: &Refusal, kind: BackendKind) -> Response<ReplyBody> {
+    refused_with(refusal.reason.status(), refusal, kind)
+}
+
+/// A refusal with a status of its own.
+#[must_use]
+pub fn refused_with(
+    status: StatusCode,
+    refusal: &Refusal,
+    kind: BackendKind,
+) -> Response<ReplyBody> {
+    let mut response = match kind {
+        BackendKind::Zvm => json(status, ReplyBody::whole(dialect::refusal_json(refusal))),
+        BackendKind::Http => {
+            let body = ReplyBody::whole(dialect::problem_json(refusal, status));
+            let mut response = json(status, body);
+            response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM);
+            response
+        }
+    };
     if let Some(after) = refusal.retry_after {
         let seconds = HeaderValue::from(dialect::retry_after_seconds(after));
         response.headers_mut().insert(header::RETRY_AFTER, seconds);

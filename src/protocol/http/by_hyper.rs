@@ -153,6 +153,7 @@ impl<S: Serve> Client<S> {
             identity: self.identities.of(&call.head),
         };
         let mut record = None;
+        let kind = self.conversation.settings.backend_kind;
         let response = match read.and_then(|()| read_array(&self.conversation.settings, &mut call))
         {
             Ok(()) => {
@@ -168,7 +169,7 @@ impl<S: Serve> Client<S> {
                     drop(progress);
                     return std::future::pending().await;
                 }
-                let mut response = answer(serving.await);
+                let mut response = answer(serving.await, kind);
                 if streams && self.phases.lock().owes_body {
                     closes(&mut response);
                 }
@@ -184,7 +185,7 @@ impl<S: Serve> Client<S> {
             Err(mut refusal) => {
                 let serve = &self.conversation.serve;
                 refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
-                let mut response = refused(&refusal);
+                let mut response = refused(&refusal, kind);
                 // Where its request ends is not known, or not worth reading to.
                 closes(&mut response);
                 response

@@ -573,7 +573,7 @@ impl<S: Serve> Client<S> {
         to_head: bool,
         closes: bool,
     ) -> Answer {
-        let mut answer = Answer::of(reply, to_head);
+        let mut answer = Answer::of(reply, to_head, self.conversation.settings.backend_kind);
         answer.closes |= closes;
         answer.closes |= self.conversation.stop.is_cancelled() && self.held.is_empty();
         if let Some(quota) = progress.quota() {
@@ -594,7 +594,7 @@ impl<S: Serve> Client<S> {
         let origin = Origin { identity, arrived };
         let serve = &self.conversation.serve;
         refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
-        let mut answer = Answer::of(Err(refusal), false);
+        let mut answer = Answer::of(Err(refusal), false, self.conversation.settings.backend_kind);
         answer.closes = true;
         if self.send(answer).await.is_ok() {
             self.close().await;

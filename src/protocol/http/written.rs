@@ -7,7 +7,7 @@ use tidegate_h1::write::{self, ONE_BUFFER};
 use super::super::dialect;
 use super::answer::{self, refused, status_of};
 use super::date;
-use crate::call::{ByteStream, Reason, Refusal, Reply, ReplyBody, ReplyHead};
+use crate::call::{BackendKind, ByteStream, Reason, Refusal, Reply, ReplyBody, ReplyHead};
 
 /// An answer, up to its last byte.
 pub(super) struct Answer {
@@ -37,7 +37,7 @@ pub(super) enum Rest {
 
 impl Answer {
     /// The answer to a call; `to_head` if that was a HEAD, which gets no body.
-    pub(super) fn of(reply: Result<Reply, Refusal>, to_head: bool) -> Self {
+    pub(super) fn of(reply: Result<Reply, Refusal>, to_head: bool, kind: BackendKind) -> Self {
         let mut closes = false;
         let (head, body) = match reply {
             Ok(Reply {
@@ -49,7 +49,7 @@ impl Answer {
                 // The rest of the request was not read.
                 closes =
                     refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow;
-                own(refused(&refusal))
+                own(refused(&refusal, kind))
             }
         };
         Self {

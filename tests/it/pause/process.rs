@@ -104,8 +104,8 @@ async fn storm_over_a_pause(held: Duration, ramp: Duration, window_max: u32) {
     let text = config(backend.socket_addr(), &limits, "")
         .replace(&format!("total:{WINDOW}"), &format!("total:{window_max}"))
         .replace(
-            &format!("requests = {OUTSTANDING}"),
-            &format!("requests = {outstanding_max}"),
+            &format!("outstanding = {OUTSTANDING}"),
+            &format!("outstanding = {outstanding_max}"),
         )
         .replace("[queue]", "[queue]\nworkers = 200");
     let sidecar = Sidecar::start(&text).await;
