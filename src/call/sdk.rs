@@ -29,6 +29,12 @@ words! {
 }
 
 impl BackendKind {
+    /// Whether its clients read errors in a form of its own.
+    #[must_use]
+    pub fn has_errors_of_its_own(self) -> bool {
+        self == Self::Zvm
+    }
+
     /// Whether its functions and routes are known.
     #[must_use]
     pub fn has_table(self) -> bool {

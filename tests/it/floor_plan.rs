@@ -147,7 +147,6 @@ fn zvm_is_named_only_where_it_is_plugged_in_and_where_users_write_or_read_its_na
         // Keys of the config, and a field of the access log.
         "config/",
         "app/access.rs",
-        "admit/metrics.rs",
         // What options and functions are called, and their texts for users.
         "config.rs",
         "admit/options.rs",

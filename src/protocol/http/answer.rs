@@ -67,9 +67,9 @@ pub fn refused_with(
     refusal: &Refusal,
     kind: BackendKind,
 ) -> Response<ReplyBody> {
-    let mut response = match kind {
-        BackendKind::Zvm => json(status, ReplyBody::whole(dialect::refusal_json(refusal))),
-        BackendKind::Http => {
+    let mut response = match kind.has_errors_of_its_own() {
+        true => json(status, ReplyBody::whole(dialect::refusal_json(refusal))),
+        false => {
             let body = ReplyBody::whole(dialect::problem_json(refusal, status));
             let mut response = json(status, body);
             response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM);

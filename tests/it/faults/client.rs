@@ -130,7 +130,12 @@ const REASONS: &[&str] = &[
 ];
 
 fn refusal(text: &str) -> Option<String> {
-    if !text.contains("\"modID\": 130") && !text.contains("\"modID\":130") {
+    let ours = [
+        "\"modID\": 130",
+        "\"modID\":130",
+        "application/problem+json",
+    ];
+    if !ours.iter().any(|it| text.contains(it)) {
         return None;
     }
     let found = REASONS.iter().filter(|reason| text.contains(**reason));

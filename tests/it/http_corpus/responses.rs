@@ -148,7 +148,8 @@ fn shown(mut bytes: &[u8], is_head: bool) -> String {
             }
             Read::Whole(answer, length) if length == bytes.len() => {
                 let body = latin(&answer.body.bytes);
-                if body.starts_with("{\"overallRC\"") || is_head && answer.first[1] == "502" {
+                let is_own = body.starts_with("{\"overallRC\"") || body.starts_with("{\"title\"");
+                if is_own || is_head && answer.first[1] == "502" {
                     return format!("{interim}refused");
                 }
                 let body = match body.len() {
