@@ -15,6 +15,7 @@ mod now;
 mod quotas;
 mod shares;
 mod shown;
+mod spans;
 mod start_error;
 mod tally;
 pub mod teller;
@@ -66,6 +67,7 @@ use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::telemetry::log::filter;
+use crate::telemetry::spans::Spans;
 use crate::{admin, telemetry};
 
 /// How often counts are saved.
@@ -111,6 +113,7 @@ struct Shared {
     connections: Arc<Connections>,
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
+    spans: Arc<Spans>,
     logs: Option<Logs>,
     listeners: Mutex<Listeners>,
     /// Connections under way.
@@ -264,6 +267,7 @@ impl App {
         let has_log = shared.logs.is_some();
         let was_on = shared.access.is_on();
         shared.access.switch(config.telemetry.access && has_log);
+        shared.spans.apply(config.trace.clone());
         shared.conversation.set(Conversation {
             settings: config.protocol.clone(),
             ..Conversation::clone(&shared.conversation.get())
@@ -349,7 +353,8 @@ impl App {
             shared.history.end_streams().await;
             shared.gate.end_observing();
             shared.journal.ended(shared.gate.at_an_instant(|at| at));
-            shared.coordination.close().await;
+            let closing = async { tokio::join!(shared.coordination.close(), shared.flush_spans()) };
+            closing.await;
             shared.quotas.close();
             return true;
         }
@@ -365,6 +370,7 @@ impl App {
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
         let _ = tokio::time::timeout(LAST_WORDS, last).await;
         shared.history.end_streams().await;
+        shared.flush_spans().await;
         shared.gate.end_observing();
         // Leases for calls under way are not released: they expire by themselves.
         false
@@ -525,9 +531,11 @@ impl Shared {
             beside.clone(),
         );
         quotas.apply(config.quotas.as_ref());
+        let spans = Arc::new(Spans::new(config.trace.clone()));
         let teller = Arc::new(Teller::new(
             Arc::clone(&metrics),
             Arc::clone(&access),
+            Arc::clone(&spans),
             callers.clone(),
             clock,
         ));
@@ -568,6 +576,7 @@ impl Shared {
             callers,
             metrics,
             access,
+            spans,
             logs,
             listeners: Mutex::default(),
             conversations: TaskTracker::new(),
@@ -582,6 +591,14 @@ impl Shared {
 
     /// Begins what runs beside the calls until `stop`: the timer of the queue, the shares of other
     /// sidecars, and the saving of the state.
+    /// Waits for the last spans to be sent, within a bound.
+    async fn flush_spans(&self) {
+        if self.spans.is_on() {
+            // What is not sent by then is lost with the process.
+            let _ = tokio::time::timeout(LAST_WORDS, self.spans.flush()).await;
+        }
+    }
+
     fn run_beside(self: &Arc<Self>, stop: &CancellationToken) {
         let timer = self.gate.clone();
         let keeping = async move { timer.keep_time().await };
@@ -594,6 +611,12 @@ impl Shared {
         if self.admin.is_some() {
             let watching = Arc::clone(self).keep_watching();
             tokio::spawn(stop.clone().run_until_cancelled_owned(watching));
+        }
+        #[cfg(feature = "otlp")]
+        {
+            let spans = Arc::clone(&self.spans);
+            let sending = telemetry::otlp::keep_sending(spans, self.metrics.process.clone());
+            tokio::spawn(stop.clone().run_until_cancelled_owned(sending));
         }
         let acting = Arc::clone(self).keep_acting();
         tokio::spawn(stop.clone().run_until_cancelled_owned(acting));

@@ -70,7 +70,7 @@ pub use self::reply::{
 };
 pub use self::request::{HttpCall, Message, Origin, Request, RequestBody};
 pub use self::sdk::{ArrayCall, BackendKind};
-pub use self::trace::TraceId;
+pub use self::trace::{Trace, TraceId};
 pub use self::would::{Would, WouldEnd};
 
 /// How the kernel detects a dead silent peer: after a minute it sends probes, and closes after six

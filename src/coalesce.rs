@@ -268,6 +268,10 @@ impl Observe for Write {
         self.observer.begun(id, record);
     }
 
+    fn keeps_spans(&self) -> bool {
+        self.observer.keeps_spans()
+    }
+
     fn answered(&self) {
         self.end_answers();
     }

@@ -75,6 +75,8 @@ pub struct Config {
     pub admin: crate::admin::Settings,
     /// Settings of logs.
     pub telemetry: crate::telemetry::Settings,
+    /// Settings of spans.
+    pub trace: crate::telemetry::spans::Settings,
     /// Every option in effect as TOML, without secrets.
     effective: String,
     /// The options whose change takes effect only after a restart.

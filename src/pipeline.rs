@@ -18,7 +18,7 @@ use tidegate_runtime::{BackOff, Clock, Live};
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
     Claim, Dialect, Facts, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Refusal, Rejection, Reply, Request, RequestBody, Serve, TraceId, Tunnel,
+    Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
@@ -244,7 +244,13 @@ impl Pipeline {
         }
         let mut facts = facts(origin, message.dialect(), &mut operation, claim);
         if let Message::Http(call) = &message {
-            facts.trace = TraceId::of(&call.head.headers);
+            let trace = Trace::of(&call.head.headers);
+            facts.trace = trace.map(|trace| trace.id);
+            if let Some(parent) = trace.and_then(|trace| trace.sampled)
+                && observer.keeps_spans()
+            {
+                facts.rare_mut().parent = Some(parent);
+            }
         }
         facts.is_read = self.forwarder.retries_reads() && operation.is_read(&message);
         let record = Record::of(facts, observer);

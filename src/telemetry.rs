@@ -3,12 +3,15 @@
 //! [`calls`] counts a call when it ends, [`access`] keeps the log of calls, and [`process`] has the
 //! metrics of the process. The other metrics belong to their stages. All other log lines go
 //! through `tracing`, which [`log`] sets up. One thread writes both ([`writer`]). Calls come here
-//! as plain arguments.
+//! as plain arguments. Sampled calls become [`spans`], which `otlp` sends to a collector.
 
 pub mod access;
 pub mod calls;
 pub mod log;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod process;
+pub mod spans;
 pub mod writer;
 
 pub use access::AccessLog;

@@ -11,6 +11,7 @@ use tidegate_runtime::{Clock, lock};
 use super::access::{AccessLine, Started};
 use super::lately::{Lately, durations};
 use super::metrics::Metrics;
+use super::spans::span;
 use super::tally::Tally;
 use crate::call::{
     Claim, Destination, Facts, Identity, Observe, Reason, Record, Rejection, Verdict,
@@ -20,6 +21,7 @@ use crate::callers::metrics::Charge;
 use crate::protocol::metrics::connections_rejected_total;
 use crate::telemetry::access::{AccessLog, Written};
 use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
+use crate::telemetry::spans::Spans;
 
 /// The time between two log events of a shortage that lasts.
 const SHORT_EVERY: Duration = Duration::from_secs(10);
@@ -29,6 +31,7 @@ const SHORT_EVERY: Duration = Duration::from_secs(10);
 pub struct Teller {
     metrics: Arc<Metrics>,
     access: Arc<AccessLog>,
+    spans: Arc<Spans>,
     callers: Callers,
     lately: Arc<Lately>,
     tally: Arc<Tally>,
@@ -44,12 +47,14 @@ impl Teller {
     pub fn new(
         metrics: Arc<Metrics>,
         access: Arc<AccessLog>,
+        spans: Arc<Spans>,
         callers: Callers,
         clock: Clock,
     ) -> Self {
         Self {
             metrics,
             access,
+            spans,
             callers,
             lately: Arc::default(),
             tally: Arc::default(),
@@ -181,6 +186,10 @@ impl Observe for Teller {
         );
     }
 
+    fn keeps_spans(&self) -> bool {
+        self.spans.is_on()
+    }
+
     fn ended(&self, facts: &Facts) {
         let now = self.clock.now();
         self.callers.ended(now, facts);
@@ -188,6 +197,12 @@ impl Observe for Teller {
         self.lately.ended(facts, &took);
         self.tally.ended(facts, took.backend);
         self.count(facts, &took);
+        if facts.rare().parent.is_some()
+            && let Some(span) = span(facts, &took, now, &self.clock)
+            && !self.spans.add(span)
+        {
+            self.metrics.process.spans_lost_total("queue_full").inc();
+        }
         if self.access.is_on() && self.write(now, facts, took) == Written::Lost {
             self.metrics.process.access_lines_lost_total().inc();
         }

@@ -4,6 +4,7 @@
 //! on its way still gets its access line, as aborted.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -110,6 +111,8 @@ pub struct Rare {
     pub quotas: Vec<QuotaSpent>,
     /// What the limits that only observe would have done to it; `None` if none does.
     pub would: Option<Would>,
+    /// The span of its client, if that is sampled and spans are kept.
+    pub parent: Option<NonZeroU64>,
 }
 
 /// That of most calls.
@@ -118,6 +121,7 @@ static NOTHING: Rare = Rare {
     settled: None,
     quotas: Vec::new(),
     would: None,
+    parent: None,
 };
 
 impl Facts {
@@ -266,6 +270,11 @@ pub trait Observe: Send + Sync {
     /// The backend is done with a call, whose answer is not written yet.
     fn answered(&self) {}
 
+    /// Whether a sampled call becomes a span.
+    fn keeps_spans(&self) -> bool {
+        false
+    }
+
     /// One call has ended.
     fn ended(&self, facts: &Facts);
 
@@ -327,6 +336,7 @@ impl Record {
             facts.is_sent_again = true;
             facts.clone()
         });
+        let parent = first.rare().parent;
         let Facts {
             origin,
             dialect,
@@ -342,6 +352,7 @@ impl Record {
             handed_over: first.handed_over,
             rare: Some(Box::new(Rare {
                 retry_of: Some(first.id),
+                parent,
                 ..Rare::default()
             })),
             ..Facts::begun(origin, dialect, function, class, target)

@@ -1,6 +1,6 @@
 //! The trace that a call belongs to, from its header `traceparent` (W3C Trace Context, level 1).
 //!
-//! The header itself is passed on unchanged, well formed or not. Only the access line uses this.
+//! The header itself is passed on unchanged, well formed or not. The access line and spans use this.
 
 use std::fmt::{self, Display};
 use std::num::{NonZeroU64, NonZeroU128};
@@ -13,8 +13,25 @@ const TRACEPARENT: &str = "traceparent";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(NonZeroU128);
 
+/// What a client says about the trace of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The trace.
+    pub id: TraceId,
+    /// The client's own span, if it is recorded (the flag `sampled`).
+    pub sampled: Option<NonZeroU64>,
+}
+
 impl TraceId {
-    /// The trace id of a request with these headers. `None` if it has no `traceparent`, more than
+    /// As a number.
+    #[must_use]
+    pub fn get(self) -> NonZeroU128 {
+        self.0
+    }
+}
+
+impl Trace {
+    /// The trace of a request with these headers. `None` if it has no `traceparent`, more than
     /// one, or one that is not well formed.
     #[must_use]
     pub fn of(headers: &Headers) -> Option<Self> {
@@ -39,9 +56,12 @@ impl TraceId {
         }
         let trace = NonZeroU128::new(hexadecimal(&known[3..35])?)?;
         let parent = u64::try_from(hexadecimal(&known[36..52])?).ok()?;
-        NonZeroU64::new(parent)?;
-        hexadecimal(&known[53..])?;
-        Some(Self(trace))
+        let parent = NonZeroU64::new(parent)?;
+        let is_sampled = hexadecimal(&known[53..])? & 1 == 1;
+        Some(Self {
+            id: TraceId(trace),
+            sampled: is_sampled.then_some(parent),
+        })
     }
 }
 
@@ -75,8 +95,18 @@ mod tests {
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let later = GOOD.replacen("00", "cc", 1);
         for value in [GOOD, &later, &format!("{later}-more")] {
-            let read = TraceId::parse(value.as_bytes()).map(|trace| trace.to_string());
+            let read = Trace::parse(value.as_bytes()).map(|trace| trace.id.to_string());
             assert_eq!(read.as_deref(), Some(trace), "{value}");
+        }
+    }
+
+    #[test]
+    fn only_the_last_bit_of_the_flags_says_that_it_is_sampled() {
+        for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("ff", true)] {
+            let value = GOOD.replace("-01", &format!("-{flags}"));
+            let trace = Trace::parse(value.as_bytes()).expect("it is good");
+            let parent = NonZeroU64::new(0x00f0_67aa_0ba9_02b7);
+            assert_eq!(trace.sampled, parent.filter(|_| sampled), "{flags}");
         }
     }
 
@@ -99,7 +129,7 @@ mod tests {
             &trace,
         ];
         for value in bad {
-            assert_eq!(TraceId::parse(value.as_bytes()), None, "{value:?}");
+            assert_eq!(Trace::parse(value.as_bytes()), None, "{value:?}");
         }
     }
 }

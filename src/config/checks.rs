@@ -33,6 +33,11 @@ pub(super) fn check(all: &Sections, known_functions: &[&str], notes: &Notes) {
     callers::check(all, functions, notes);
     classes::check(all, functions, notes);
     coordinate::check(all, notes);
+    #[cfg(not(feature = "otlp"))]
+    if all.trace.otlp.given {
+        let cure = "build it with --features otlp, or leave otlp out";
+        notes.error(&all.trace.otlp, "this build sends no spans", cure);
+    }
 }
 
 /// Notes each text that an earlier setting has already: `quoted` is `what` too.

@@ -79,6 +79,7 @@ sections! {
     quota: QuotaStore = "quota";
     admin: admin::Section = "admin";
     log: telemetry::Section = "log";
+    trace: telemetry::spans::TraceSection = "trace";
     routes: Vec<RouteSection> = "route";
 }
 

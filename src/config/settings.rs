@@ -54,6 +54,7 @@ pub(super) fn of(mut all: Sections) -> Config {
         quotas: quotas(all),
         admin: all.admin.settings(),
         telemetry: all.log.settings(),
+        trace: all.trace.settings(),
         effective,
         restarts,
     }

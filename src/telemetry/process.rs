@@ -9,6 +9,11 @@ tidegate_runtime::metrics! {
         access_lines_lost_total: Counter in "lines",
         /// Other log lines lost because stderr was read too slowly.
         log_events_lost_total: Counter in "lines",
+        /// Spans of sampled calls that the collector has taken.
+        spans_sent_total: Counter in "spans",
+        /// Spans lost: the queue was full (`queue_full`), the collector refused them (`refused`), it did not
+        /// take them before the process ended (`ended`), or it was taken out of the config (`off`).
+        spans_lost_total: Counter(reason) in "spans",
         /// Always 1; the labels say what is running.
         build_info: Gauge(version, revision) in "1",
     }

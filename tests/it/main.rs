@@ -82,6 +82,7 @@ mod runbook;
 mod scenarios;
 mod series;
 mod sidecar;
+mod spans;
 mod stores;
 mod storm;
 mod streaming;

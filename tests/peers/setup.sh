@@ -10,11 +10,14 @@ stamp=$venv/complete
 # The file contains the list of packages: a changed list is installed again.
 # zvmsdk needs jinja2 and waitress but does not declare them. With PyJWT 2 the tokens of
 # 1.6.3 do not work (sdkwsgi/handlers/tokens.py decodes a str). schemathesis drives the API of
-# the admin address by its OpenAPI document. grpcio speaks the protocol of capacity leases.
+# the admin address by its OpenAPI document. grpcio speaks the protocol of capacity leases. opentelemetry-proto reads
+# what a collector of spans gets; it asks for an older protobuf than grpcio-tools, and works with theirs.
 packages='zVMCloudConnector==1.6.3 jinja2 PyJWT<2 waitress schemathesis==4.32.5 grpcio==1.85.1 grpcio-tools==1.85.1'
+alone='opentelemetry-proto==1.45.2'
 
-[ "$(cat "$stamp" 2>/dev/null)" = "$packages" ] && exit 0
+[ "$(cat "$stamp" 2>/dev/null)" = "$packages $alone" ] && exit 0
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 # shellcheck disable=SC2086  # a list of words
 "$venv/bin/pip" install --quiet --disable-pip-version-check $packages
-printf '%s\n' "$packages" >"$stamp"
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps $alone
+printf '%s\n' "$packages $alone" >"$stamp"

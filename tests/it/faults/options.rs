@@ -192,6 +192,11 @@ bind = "127.0.0.1:0"
 format = "json"
 level = "info"
 access = true
+[trace]
+otlp = "http://127.0.0.1:9"
+service = "tidegate"
+queue = 64
+timeout = "1s"
 [[route]]
 method = "GET"
 path = "/reports/{{id}}"
@@ -502,6 +507,18 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ),
     ("log.format", "format = \"json\"", "format = \"text\""),
     ("log.level", "level = \"info\"", "level = \"debug\""),
+    (
+        "trace.otlp",
+        "http://127.0.0.1:9\"\nservice",
+        "http://127.0.0.2:9\"\nservice",
+    ),
+    (
+        "trace.service",
+        "service = \"tidegate\"",
+        "service = \"other\"",
+    ),
+    ("trace.queue", "queue = 64", "queue = 65"),
+    ("trace.timeout", "timeout = \"1s\"", "timeout = \"2s\""),
     ("route.method", "method = \"GET\"", "method = \"POST\""),
     (
         "route.path",

@@ -9,11 +9,12 @@ use tidegate::app::teller::Teller;
 use tidegate::call::{Dialect, Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
 use tidegate::telemetry::access::{AccessLog, Look};
+use tidegate::telemetry::spans::Spans;
 use tidegate_limits::scheduler::Cause;
 use tidegate_runtime::Clock;
 
 use super::{Out, at, peer};
-use crate::support::identity;
+use crate::support::{config, identity, in_turn};
 
 /// A teller and its output.
 struct Told {
@@ -31,7 +32,15 @@ impl Told {
         let callers = Callers::start(&callers::Settings::default(), None)
             .expect("there is no room")
             .value;
-        let teller = Arc::new(Teller::new(Arc::clone(&metrics), log, callers, clock));
+        let config = config(&in_turn("socket = \"127.0.0.1:1\"", ""));
+        let spans = Arc::new(Spans::new(config.trace));
+        let teller = Arc::new(Teller::new(
+            Arc::clone(&metrics),
+            log,
+            spans,
+            callers,
+            clock,
+        ));
         Self {
             teller,
             metrics,
