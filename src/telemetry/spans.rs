@@ -204,7 +204,11 @@ impl Spans {
     fn left(&self) -> usize {
         lock(&self.queue).len() + self.in_hand.load(Ordering::Relaxed)
     }
+}
 
+/// What the sender needs.
+#[cfg(any(test, feature = "otlp"))]
+impl Spans {
     /// The process ends, so nothing is gained by waiting for more.
     pub(super) fn ends(&self) -> bool {
         self.ends.load(Ordering::Relaxed)
