@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order clean
+.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order clean
 
 CARGO ?= cargo
 
@@ -82,8 +82,15 @@ stores:
 browser:
 	sh tests/browser/setup.sh
 
-# The pictures of the page in the docs, from a real storm of two minutes.
+# Runs the tutorials word by word, and compares what appears with what they show. Needs redis-server and the ports that they use.
+lessons:
+	$(CARGO) build -p tidegate -p tidegate-lab
+	for lesson in a-storm-survived your-own-service two-sidecars-share-a-quota; do \
+	  PATH="$(CURDIR)/target/debug:$$PATH" python3 tests/lesson.py docs/tutorials/$$lesson.md || exit 1; done
+
+# The pictures in the docs: drawings and screens from text, and the page from a real storm of two minutes.
 pictures: browser
+	python3 docs/pictures/make.py
 	$(CARGO) test -p tidegate --test it browser::the_pictures -- --ignored
 
 # promtool, which checks the metrics and the alerts, and Prometheus, which answers the dashboard.

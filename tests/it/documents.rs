@@ -16,7 +16,15 @@ fn read(path: &str) -> String {
 /// Every `.md` at the root and under docs, by its path from the root.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["", "docs", "docs/decisions"] {
+    let folders = [
+        "",
+        "docs",
+        "docs/decisions",
+        "docs/explanation",
+        "docs/how-to",
+        "docs/tutorials",
+    ];
+    for folder in folders {
         for entry in fs::read_dir(root().join(folder)).expect("the folder is there") {
             let path = entry.expect("it can be read").path();
             if path.extension().is_some_and(|extension| extension == "md") {
@@ -159,6 +167,21 @@ fn every_link_leads_to_a_file() {
         }
     }
     assert!(links >= 15, "{links} links were found");
+}
+
+#[test]
+fn every_picture_is_what_its_source_says() {
+    let script = root().join("docs/pictures/make.py");
+    let made = std::process::Command::new("python3")
+        .args(["-B".as_ref(), script.as_os_str(), "--check".as_ref()])
+        .output()
+        .expect("python3 runs");
+    assert!(
+        made.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&made.stdout),
+        String::from_utf8_lossy(&made.stderr)
+    );
 }
 
 #[test]
