@@ -173,7 +173,9 @@ fn every_link_leads_to_a_file() {
 fn every_picture_is_what_its_source_says() {
     let script = root().join("docs/pictures/make.py");
     let made = std::process::Command::new("python3")
-        .args(["-B".as_ref(), script.as_os_str(), "--check".as_ref()])
+        .arg("-B")
+        .arg(script)
+        .arg("--check")
         .output()
         .expect("python3 runs");
     assert!(
