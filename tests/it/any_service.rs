@@ -143,6 +143,7 @@ async fn seen(sidecar: &Sidecar) -> Vec<String> {
         let said = run(&mut command).await;
         assert_eq!(said.code, Some(0), "{arguments:?}: {}", said.err);
         let text = format!("{}{}", said.out, said.err);
+        assert!(!text.contains("warning"), "{text}");
         found.extend(foreign(&format!("{arguments:?}"), &text));
     }
     found

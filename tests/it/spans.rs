@@ -33,7 +33,7 @@ while data:
 print(json.dumps(requests))
 ";
 
-/// A collector that answers each request as it is told.
+/// A collector that gives each request the answer that a test has set.
 struct Collector {
     server: Scripted,
     bodies: Arc<Mutex<Vec<Vec<u8>>>>,

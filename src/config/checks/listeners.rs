@@ -178,7 +178,8 @@ fn has_backend(all: &Sections, Listen { listen, .. }: &Listen, notes: &Notes) {
             let cause = "there is no backend for the calls that come in here";
             missing(cause, &format!("{add_socket}, or {add_http}"));
         }
-        Some(Protocol::Auto) if !socket => {
+        // Only the clients of a backend with a table speak the socket protocol.
+        Some(Protocol::Auto) if !socket && all.backend_kind().has_table() => {
             let cause = "calls of the socket protocol will be refused: there is no socket backend";
             let cure = format!("{add_socket}, or write protocol = \"http\"");
             notes.warn(at, cause, cure);
