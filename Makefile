@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order clean
+.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order clean .venv-docs
 
 CARGO ?= cargo
 
@@ -58,6 +58,21 @@ advisories: $(TOOLS)/bin/cargo-deny
 # Writes the parts of the docs that are made from definitions in the code.
 docs:
 	MAKE_DOCS=1 $(CARGO) test -p tidegate --test it made_from_the_definitions
+
+# What builds the site and checks the examples, in .venv-docs.
+.venv-docs:
+	sh docs/site/setup.sh
+
+# The documents as one site, in target/site: open target/site/index.html. It needs no network. A dead link, in a page or on
+# the site, and a page that is in no list of docs/index.md are failures.
+site: .venv-docs
+	.venv-docs/bin/python docs/site/build.py target/site
+	.venv-docs/bin/python docs/site/check.py target/site
+
+# The manifests of Kubernetes and Compose in examples: accepted by validators and by Tidegate, and in agreement with the image.
+manifests: .venv-docs promtool
+	$(CARGO) build -p tidegate
+	.venv-docs/bin/python tests/documents/examples.py
 
 # Every interleaving of a few threads over the atomics of the paced limiter.
 loom:
