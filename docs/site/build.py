@@ -109,9 +109,7 @@ class Source:
             self.write(folder / "files.md", f"{title}```{{toctree}}\n" + "\n".join(names) + "\n```\n")
             return
         for name in names:
-            copy = self.folder / folder / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self.root / folder / name, copy)
+            self.linked(folder / "files.md", name)
         orphan = "" if is_in_menu else "---\norphan: true\n---\n"
         title = f"# Files in `{folder.as_posix()}`\n\n"
         self.write(folder / "files.md", orphan + title + "".join(f"- [{name}](<{name}>)\n" for name in names))
@@ -126,8 +124,12 @@ def stage(root, folder):
     index = (root / INDEX).read_text(encoding="utf-8")
     sections = list(menu(index))
     listed = {target for _, entries in sections for _, target in entries}
-    for linked in sorted(source.folders):
-        source.folder_page(linked, linked.as_posix() in listed)
+    made = set()
+    # A page of a folder can link to further folders.
+    while new := sorted(source.folders - made):
+        for linked in new:
+            source.folder_page(linked, linked.as_posix() in listed)
+        made.update(new)
 
     trees = []
     for caption, entries in sections:

@@ -13,21 +13,16 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every `.md` at the root and under docs, by its path from the root.
+/// Every `.md` at the root and anywhere under docs, by its path from the root.
 fn documents() -> Vec<String> {
     let mut found = Vec::new();
-    let folders = [
-        "",
-        "docs",
-        "docs/decisions",
-        "docs/explanation",
-        "docs/how-to",
-        "docs/tutorials",
-    ];
-    for folder in folders {
-        for entry in fs::read_dir(root().join(folder)).expect("the folder is there") {
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the folder is there") {
             let path = entry.expect("it can be read").path();
-            if path.extension().is_some_and(|extension| extension == "md") {
+            if path.is_dir() && (folder != root() || path.ends_with("docs")) {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
                 let relative = path.strip_prefix(root()).expect("it stands under the root");
                 found.push(relative.to_str().expect("a name in UTF-8").to_owned());
             }
@@ -35,6 +30,11 @@ fn documents() -> Vec<String> {
     }
     found.sort();
     found
+}
+
+/// What stands outside of blocks.
+fn prose(document: &str) -> impl Iterator<Item = &str> {
+    document.split("```").step_by(2)
 }
 
 /// The fenced blocks of a language.
@@ -49,9 +49,7 @@ fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
 
 /// What stands in code font, outside of blocks.
 fn code(document: &str) -> Vec<&str> {
-    document
-        .split("```")
-        .step_by(2)
+    prose(document)
         .flat_map(|prose| prose.split('`').skip(1).step_by(2))
         .collect()
 }
@@ -150,23 +148,126 @@ fn a_file_or_test_that_does_not_exist_is_found_out() {
     check("when_full", false);
 }
 
-#[test]
-fn every_link_leads_to_a_file() {
-    let mut links = 0;
-    for path in documents() {
-        let document = read(&path);
-        let folder: PathBuf = root().join(&path).parent().expect("a folder").into();
-        for rest in document.split("](").skip(1) {
-            let target = rest.split(')').next().expect("split gives one at least");
-            let target = target.split('#').next().expect("likewise");
-            if target.is_empty() || target.contains("://") {
-                continue;
+/// The anchors of the headings of a page, as GitHub and the site make them.
+fn anchors(document: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for line in prose(document).flat_map(str::lines) {
+        let title = line.trim_start_matches('#');
+        if title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let plain: String = title
+            .trim()
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || "-_ ".contains(*c))
+            .collect();
+        let plain = plain.replace(' ', "-");
+        // The same heading again gets a number.
+        let mut anchor = plain.clone();
+        for number in 1.. {
+            if anchors.insert(anchor) {
+                break;
             }
-            assert!(folder.join(target).exists(), "{path} links to {target}");
-            links += 1;
+            anchor = format!("{plain}-{number}");
         }
     }
-    assert!(links >= 15, "{links} links were found");
+    anchors
+}
+
+/// What a link of a page lacks: its file, or the heading in it.
+fn dead(page: &str, link: &str) -> Option<String> {
+    let (target, anchor) = match link.split_once('#') {
+        Some((target, anchor)) => (target, Some(anchor)),
+        None => (link, None),
+    };
+    let page = root().join(page);
+    let path = match target {
+        "" => page,
+        _ => page.parent().expect("a page is in a folder").join(target),
+    };
+    if !path.exists() {
+        return Some("no such file".to_owned());
+    }
+    let anchor = anchor?;
+    if path.extension().is_none_or(|it| it != "md") {
+        return None;
+    }
+    let document = fs::read_to_string(&path).expect("a page can be read");
+    (!anchors(&document).contains(anchor)).then(|| format!("no heading has #{anchor}"))
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading_in_it() {
+    let mut links = 0;
+    let mut mistakes = Vec::new();
+    for path in documents() {
+        let document = read(&path);
+        for rest in prose(&document).flat_map(|prose| prose.split("](").skip(1)) {
+            let link = rest.split(')').next().expect("split gives one at least");
+            if link.contains("://") {
+                continue;
+            }
+            links += 1;
+            if let Some(lacks) = dead(&path, link) {
+                mistakes.push(format!("{path} links to {link}: {lacks}"));
+            }
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    assert!(links >= 200, "{links} links were found");
+}
+
+#[test]
+fn a_dead_link_is_found_out() {
+    let check = |link: &str, is_dead: bool| {
+        let found = dead("CONTRIBUTING.md", link);
+        assert_eq!(found.is_some(), is_dead, "{link}: {found:?}");
+    };
+    check("CHANGELOG.md", false);
+    check("CHANGELOG.md#unreleased", false);
+    check("#add-a-protocol", false);
+    check("src/main.rs#L1", false);
+    check("CHANGES.md", true);
+    check("CHANGELOG.md#unreleasedd", true);
+    check("#add-a-protocoll", true);
+    let twice = anchors("# A `b`, c!\n## Twice\n## Twice\n```\n# comment\n```\n#no\n");
+    assert_eq!(
+        twice.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["a-b-c", "twice", "twice-1"]
+    );
+}
+
+/// The pages that no list of the index names, by themselves or with their folder.
+fn unlisted<'a>(index: &str, pages: &'a [String]) -> Vec<&'a str> {
+    let listed: BTreeSet<PathBuf> = index
+        .lines()
+        .filter_map(|line| {
+            let (_, rest) = line.strip_prefix("- [")?.split_once("](")?;
+            let target = rest.split(')').next()?;
+            root().join("docs").join(target).canonicalize().ok()
+        })
+        .collect();
+    let is_listed = |page: &&String| {
+        let page = root().join(page).canonicalize().expect("a page exists");
+        let folder = page.parent().expect("a page is in a folder");
+        listed.contains(&page) || listed.contains(folder)
+    };
+    pages
+        .iter()
+        .filter(|page| *page != "docs/index.md" && !is_listed(page))
+        .map(String::as_str)
+        .collect()
+}
+
+#[test]
+fn every_page_is_in_a_list_of_the_index() {
+    let index = read("docs/index.md");
+    let pages = documents();
+    assert_eq!(unlisted(&index, &pages), [""; 0]);
+    let line = "- [Security](../SECURITY.md)";
+    assert!(index.lines().any(|it| it == line), "the index has {line}");
+    assert_eq!(unlisted(&index.replace(line, ""), &pages), ["SECURITY.md"]);
 }
 
 #[test]
@@ -203,7 +304,7 @@ fn the_lexicon_has_no_word_twice() {
 fn a_decision_says_what_it_is_about_and_what_would_undo_it() {
     let decisions: Vec<String> = documents()
         .into_iter()
-        .filter(|path| path.starts_with("docs/decisions/"))
+        .filter(|path| path.contains("/decisions/"))
         .collect();
     assert!(!decisions.is_empty());
     for (path, number) in decisions.iter().zip(1..) {

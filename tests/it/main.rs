@@ -22,6 +22,7 @@ mod child;
 mod classes;
 mod clock_steps;
 mod coalesce;
+mod commands_in_documents;
 mod config;
 mod connecting;
 mod coordinate;
