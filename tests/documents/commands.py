@@ -28,7 +28,7 @@ INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 SHELL = {"", "sh", "bash", "console"}
 LAB = {"demo", "backend", "bench"}
 FOLDERS = ("tests/", "examples/", "benches/", "packaging/", "docs/", "link/", "crates/", "src/", "fuzz/")
-TOOLS = ("tidegate", "tidegate-lab", "make", "curl", "cargo", "promtool", "sh", "python3")
+TOOLS = ("tidegate", "tidegate-lab", "make", "curl", "cargo", "promtool", "sh", "python3", "kubectl", "docker", "install", "sed")
 # A part of a command that stands for something else.
 STANDS_FOR = re.compile(r"[…<>\[\]]|^\.\.\.$")
 
@@ -240,6 +240,10 @@ class Checker:
             if re.match(r"(tidegate(-lab)?|make|curl|cargo run --) ", code):
                 for mistake in self.command(code):
                     yield f"`{code}`: {mistake}"
+            elif re.fullmatch(r"[\w./-]+", code) and code.startswith(FOLDERS):
+                self.counted("file")
+                if not (ROOT / code).exists():
+                    yield f"no file {code}"
 
 
 # A page of mistakes, each in a block of its own, with what must be found in it.
@@ -253,6 +257,7 @@ WRONG = [
     ("```sh\ncurl -s \\\n  127.0.0.1:9180/v1/limit | grep x\n```", "the API has no /v1/limit"),
     ("```console\n$ curl -X DELETE http://127.0.0.1:9180/v1/limits\n```", "the API has no DELETE /v1/limits"),
     ("```sh\nsh tests/no_such_script.sh\n```", "no file tests/no_such_script.sh"),
+    ("`tests/it/no_such_module.rs`", "no file tests/it/no_such_module.rs"),
     ("```sh\ncargo test -p tidegate-nothing\n```", "no crate tidegate-nothing"),
     ("```sh\npromtool check nothing\n```", "promtool has no 'check nothing'"),
     ("```yaml\na: [\n```", "not YAML"),
@@ -271,7 +276,7 @@ curl -H "Authorization: Bearer $TOKEN" http://10.1.2.3:9180/v1/limits
 """
 
 # How many there are at least, of each kind.
-LEAST = {"tidegate": 150, "make": 60, "curl": 30, "json": 8, "yaml": 4, "validated": 3}
+LEAST = {"file": 60, "tidegate": 150, "make": 60, "curl": 30, "json": 8, "yaml": 4, "validated": 3}
 
 
 def main():
