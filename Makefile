@@ -13,7 +13,7 @@ run:
 # The tests of HTTP run with each engine; these once more, with the one that is not the default.
 OF_HTTP := async_calls:: bad_input:: coalesce:: connecting:: dialect:: forwarding:: http_semantics:: leaving:: lifecycle:: messages:: pooled:: \
   proxied:: streaming:: tls:: waiting_call:: faults::after_any_fault
-test: peers stores promtool faults-tools valgrind browser
+test: peers stores promtool faults-tools valgrind browser site
 	$(CARGO) test --workspace --no-fail-fast
 	TIDEGATE_CLIENT__HTTP_ENGINE=hyper $(CARGO) test -p tidegate --test it -- $(OF_HTTP)
 	$(CARGO) test -p tidegate-limits --features tower --test tower
