@@ -68,6 +68,7 @@ docs:
 site: .venv-docs
 	.venv-docs/bin/python docs/site/build.py target/site
 	.venv-docs/bin/python docs/site/check.py target/site
+	@echo "target/site/index.html is the first page"
 
 # The manifests of Kubernetes and Compose in examples: accepted by validators and by Tidegate, and in agreement with the image.
 manifests: .venv-docs promtool

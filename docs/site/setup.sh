@@ -7,7 +7,8 @@ venv=$here/../../.venv-docs
 # A complete run writes this file last, so a run that was cut short starts again.
 stamp=$venv/complete
 
-# Sphinx with the theme Furo builds the site, and myst-parser reads Markdown for it. The schemas of Kubernetes are in
+# Sphinx with the theme Furo builds the site, and myst-parser reads Markdown for it, with the rules and the anchors of GitHub.
+# (MkDocs reads lists and headings in another way, and is no longer maintained.) The schemas of Kubernetes are in
 # kubernetes-validate, that of Compose is in check-jsonschema: neither asks a network.
 packages='Sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0 kubernetes-validate==1.37.0 check-jsonschema==0.39.0 PyYAML'
 
