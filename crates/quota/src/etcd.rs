@@ -32,6 +32,7 @@ use tracing::debug;
 
 use self::keeper::Told;
 use super::node::{Node, sleep_about};
+use super::probe::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Entry, Error, Key, QuotaStore, Swapped};
@@ -62,6 +63,19 @@ impl Settings {
             prefix: "/tidegate/quota/".into(),
             time_to_live: TimeToLive::DEFAULT,
         }
+    }
+
+    /// The same for each member alone.
+    pub(super) fn apart(&self) -> Vec<Self> {
+        let endpoints = self.store.endpoints.iter().cloned();
+        let alone = |endpoint| Self {
+            store: etcd::Settings {
+                endpoints: vec![endpoint],
+                ..self.store.clone()
+            },
+            ..self.clone()
+        };
+        endpoints.map(alone).collect()
     }
 }
 
@@ -103,6 +117,38 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
             etcd.keep_time(&stopped),
         );
     })
+}
+
+/// Does once what a node does, without becoming one. Its keys end with its lease at the latest.
+pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
+    let client = Client::new(settings.store.clone());
+    let id: u64 = rand::random();
+    let record = settings.key(&format!("{RECORDS}{NAME}-{id:016x}"));
+    let member = settings.key(&format!("{MEMBERS}{NAME}-{id:016x}"));
+    let read = client.get(record.as_bytes()).await.map_err(told);
+    read.map_err(Obstacle::at(Step::Read, &record))?;
+    let granted = client.lease_grant(settings.time_to_live.get()).await;
+    let lease = granted
+        .map_err(told)
+        .map_err(Obstacle::at(Step::Write, &record))?
+        .id;
+    let put = async |key: &str| {
+        let put = client.put(key.as_bytes(), b"", Some(lease)).await;
+        put.map_err(told)
+    };
+    let done = async {
+        put(&record)
+            .await
+            .map_err(Obstacle::at(Step::Write, &record))?;
+        put(&member)
+            .await
+            .map_err(Obstacle::at(Step::Join, &member))?;
+        Ok(())
+    };
+    let done = done.await;
+    // If this is lost, the lease expires.
+    let _ = client.lease_revoke(lease).await;
+    done
 }
 
 struct Etcd {

@@ -33,6 +33,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::node::{Node, sleep_about};
+use super::probe::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
@@ -74,6 +75,12 @@ impl Settings {
         })
     }
 
+    /// The server, as `host:port`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.server.addr().to_string()
+    }
+
     /// The same, with a user; without one, as the default user.
     #[must_use]
     pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
@@ -106,6 +113,9 @@ impl Eq for Settings {}
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Redis's time is rounded down to this.
 const RESOLUTION: Duration = Duration::from_micros(1);
+
+/// The beginning of what Redis says if the user may not do what a script does.
+const DENIED: &str = "The user executing the script can't";
 
 /// Answers with the time, and the version and the record at the key; both are empty if there are
 /// none.
@@ -142,29 +152,55 @@ redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV
 return {time[1], time[2], tostring(redis.call('ZCARD', KEYS[1]))}
 ";
 
+/// Writes a record with the text `ARGV[1]`, and removes it. A server that does not allow to remove it
+/// keeps it, which does no harm.
+const TRY_WRITE: &str = r"
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'version', '0', 'record', ARGV[1])
+redis.pcall('DEL', KEYS[1])
+return {time[1], time[2]}
+";
+
+/// Adds the member `ARGV[1]` as one that is dead already, so that no node counts it, and removes it.
+const TRY_JOIN: &str = r"
+local time = redis.call('TIME')
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '0')
+redis.call('ZADD', KEYS[1], '0', ARGV[1])
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('ZCARD', KEYS[1])
+return {time[1], time[2]}
+";
+
 static READ_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(READ));
 static SWAP_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SWAP));
 static BEAT_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(BEAT));
+static TRY_WRITE_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(TRY_WRITE));
+static TRY_JOIN_SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(TRY_JOIN));
 
 /// Connects to Redis and becomes a member, in the background; needs a tokio runtime.
 #[must_use]
 pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
-    let redis = Redis {
-        settings,
-        node: Node::new("Redis", clock),
-        link: Mutex::new(Link {
-            connection: None,
-            number: 0,
-            back_off: BackOff::doubling(BREAK.0, BREAK.1),
-            broken: None,
-        }),
-        subscriptions: Mutex::default(),
-        waiters: Arc::default(),
-    };
-    Member::start(
-        redis,
-        |redis, stopped| async move { redis.live(&stopped).await },
-    )
+    Member::start(Redis::new(settings, clock), |redis, stopped| async move {
+        redis.live(&stopped).await
+    })
+}
+
+/// Does once what a node does, without becoming one.
+pub(super) async fn try_out(settings: Settings, clock: Clock) -> Result<(), Obstacle> {
+    let redis = Redis::new(settings, clock);
+    let key = Key::of_encoded(NAME);
+    let (record, members, channel) = (redis.record(&key), redis.members(), redis.channel(&key));
+    let read = READ_SCRIPT.key(&record);
+    let done = redis.call(&read, Kind::Read).await;
+    done.map_err(Obstacle::at(Step::Read, &record))?;
+    let mut write = TRY_WRITE_SCRIPT.key(&record);
+    let done = redis.call(write.arg("a trial"), Kind::Read).await;
+    done.map_err(Obstacle::at(Step::Write, &record))?;
+    let mut join = TRY_JOIN_SCRIPT.key(&members);
+    let done = redis.call(join.arg(&redis.node.id), Kind::Read).await;
+    done.map_err(Obstacle::at(Step::Join, &members))?;
+    let done = redis.subscribe(&key).await;
+    done.map_err(Obstacle::at(Step::Subscribe, &channel))
 }
 
 struct Redis {
@@ -218,6 +254,22 @@ impl Kind {
 }
 
 impl Redis {
+    /// Not connected yet.
+    fn new(settings: Settings, clock: Clock) -> Self {
+        Self {
+            settings,
+            node: Node::new("Redis", clock),
+            link: Mutex::new(Link {
+                connection: None,
+                number: 0,
+                back_off: BackOff::doubling(BREAK.0, BREAK.1),
+                broken: None,
+            }),
+            subscriptions: Mutex::default(),
+            waiters: Arc::default(),
+        }
+    }
+
     fn record(&self, key: &Key) -> String {
         format!("{}record:{}", self.settings.prefix, key.encoded())
     }
@@ -529,6 +581,8 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
 fn told(error: RedisError, kind: Kind) -> Error {
     match (error.code(), error.kind()) {
         (Some("NOPERM"), _) => Error::Denied(error.into()),
+        // Redis 7.0 and older say it in words, if a command of a script is denied.
+        _ if error.detail().is_some_and(|it| it.contains(DENIED)) => Error::Denied(error.into()),
         (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
             Error::Unauthenticated(error.into())
         }

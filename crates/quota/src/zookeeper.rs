@@ -24,6 +24,7 @@ use tracing::debug;
 use zookeeper_client as zk;
 
 use super::node::{Node, sleep_about};
+use super::probe::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::{Configured, Entry, Error, Key, Mark, QuotaStore, Swapped};
 
@@ -51,6 +52,23 @@ impl Settings {
             members: "/tidegate/quota/members".into(),
         }
     }
+
+    /// The same for each server alone.
+    pub(super) fn apart(&self) -> Vec<Self> {
+        // A root of the whole session stands behind the last server.
+        let (servers, root) = match self.store.servers.split_once('/') {
+            Some((servers, root)) => (servers, format!("/{root}")),
+            None => (&*self.store.servers, String::new()),
+        };
+        let alone = |server| Self {
+            store: zookeeper::Settings {
+                servers: format!("{server}{root}"),
+                ..self.store.clone()
+            },
+            ..self.clone()
+        };
+        servers.split(',').map(alone).collect()
+    }
 }
 
 /// The interval between regular reports. Each also asks for the time; the clocks' drift in
@@ -76,6 +94,25 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
         let lives = async { tokio::join!(zookeeper.beat(), zookeeper.count_members()) };
         stopped.run_until_cancelled(lives).await;
     })
+}
+
+/// Does once what a node does, without becoming one. Its nodes end with its session at the latest.
+pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
+    let client = Client::new(settings.store.clone());
+    let id: u64 = rand::random();
+    let put = async |place: &str| {
+        client.put_ephemeral(place, b"").await?;
+        client.delete(place).await
+    };
+    let record = format!("{}/{NAME}-{id:016x}", settings.records);
+    let done = client.get(&record).await.map_err(told);
+    done.map_err(Obstacle::at(Step::Read, &settings.records))?;
+    let done = put(&record).await.map_err(told);
+    done.map_err(Obstacle::at(Step::Write, &settings.records))?;
+    let member = format!("{}/{NAME}-{id:016x}", settings.members);
+    let done = put(&member).await.map_err(told);
+    done.map_err(Obstacle::at(Step::Join, &settings.members))?;
+    Ok(())
 }
 
 struct ZooKeeper {
