@@ -40,6 +40,8 @@ use tracing::{error, info, warn};
 use self::acts::Acts;
 use self::callers::Keeper;
 use self::coordination::Coordination;
+#[cfg(feature = "leases")]
+pub use self::coordination::options as lease_options;
 use self::history::History;
 use self::journal::Journal;
 use self::lately::Lately;

@@ -43,6 +43,17 @@ pub(super) struct Coordination {
     changed: Notify,
 }
 
+/// How the capacity servers are reached.
+#[must_use]
+pub fn options(servers: &Servers) -> ClientOptions {
+    ClientOptions {
+        client_id: servers.id.as_deref().map(ToOwned::to_owned),
+        request_timeout: servers.request_timeout,
+        interval_min: servers.interval_min,
+        ..ClientOptions::default()
+    }
+}
+
 struct Running {
     servers: Servers,
     client: Client,
@@ -135,11 +146,8 @@ impl Coordination {
 
     fn client(&self, servers: &Servers) -> Client {
         let options = ClientOptions {
-            client_id: servers.id.as_deref().map(ToOwned::to_owned),
-            request_timeout: servers.request_timeout,
-            interval_min: servers.interval_min,
             metrics: self.metrics.clone(),
-            ..ClientOptions::default()
+            ..options(servers)
         };
         let client = Client::with_clock(servers.addresses.clone(), options, self.clock);
         client.expect("the config names a server, and no time is zero")

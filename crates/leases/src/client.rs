@@ -15,6 +15,7 @@ mod leases;
 mod line;
 mod metrics;
 mod options;
+mod probe;
 mod route;
 mod share;
 
@@ -42,6 +43,7 @@ pub use self::metrics::ClientMetrics;
 pub use self::options::{
     ClientError, ClientOptions, Kind, OpenError, ResourceOptions, ResourceState,
 };
+pub use self::probe::{Standing, Unanswered, standing};
 pub use self::share::{Leased, Share, Use};
 pub use crate::sharing::{BadAddress, ID_BYTES_MAX, ServerAddress};
 pub use tidegate_limits::Tokens;

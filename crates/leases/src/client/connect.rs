@@ -78,9 +78,9 @@ pub(super) struct Servers {
 }
 
 #[derive(Debug)]
-struct Connected {
+pub(super) struct Connected {
     server: ServerAddress,
-    client: CapacityClient<Channel>,
+    pub(super) client: CapacityClient<Channel>,
     /// The channel itself reconnects; this reports when that failed.
     dial_failed: Arc<AtomicBool>,
 }
@@ -230,7 +230,10 @@ impl Servers {
         Ok(self.connected.as_mut().expect("it was made just now"))
     }
 
-    async fn connect(&self, server: &ServerAddress) -> Result<Connected, tonic::transport::Error> {
+    pub(super) async fn connect(
+        &self,
+        server: &ServerAddress,
+    ) -> Result<Connected, tonic::transport::Error> {
         let dial_failed = Arc::new(AtomicBool::new(false));
         let connector = {
             let (dial, server) = (Arc::clone(&self.dial), server.clone());

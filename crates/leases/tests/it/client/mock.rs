@@ -133,7 +133,14 @@ impl Capacity for Mock {
         &self,
         _: Request<DiscoveryRequest>,
     ) -> Result<Response<DiscoveryResponse>, Status> {
-        Err(Status::unimplemented("no client here asks"))
+        let other = self.reach().await?;
+        let is_master = other.is_none();
+        Ok(Response::new(DiscoveryResponse {
+            is_master,
+            mastership: other.unwrap_or(Mastership {
+                master_address: None,
+            }),
+        }))
     }
 
     async fn get_capacity(
