@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tidegate_limits::scheduler::Outcome;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::backend::{Backend, Backends};
 use self::carry::{Carry, Flagged};
@@ -300,6 +301,15 @@ impl Forwarder {
                 Some((destination, new))
             })
             .collect()
+    }
+
+    /// Connects to a backend as a call does, and sends nothing. `None` if there is no such backend.
+    pub async fn reach(
+        &self,
+        to: Destination,
+    ) -> Option<Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, ConnectError>> {
+        let backend = self.shared.backends[to as usize].pick()?;
+        Some(backend.connect().await)
     }
 
     /// The backend of a destination, which the call goes to.

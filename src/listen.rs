@@ -123,6 +123,24 @@ pub fn bind_file(path: &Arc<Path>, mode: u32) -> io::Result<(UnixListener, Socke
 /// # Errors
 /// The error of the system: in use, no permission, no such address.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = bound(address)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Whether it could listen there. No client can connect meanwhile, and a listener that is there stays.
+///
+/// # Errors
+/// The error of the system, as of [`bind`].
+pub fn could_listen(bind: &Bind) -> io::Result<()> {
+    match bind {
+        Bind::Tcp(address) => bound(*address).map(drop),
+        Bind::Unix(path) => unix::could_bind(path),
+    }
+}
+
+/// A socket that has its address and does not listen yet.
+fn bound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // A proxy that restarts must not wait until old connections time out.
     socket.set_reuse_address(true)?;
@@ -135,8 +153,7 @@ pub fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_tcp_keepalive(&crate::call::KEEPALIVE)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Counts connections over all listeners and keeps them under a cap.

@@ -12,7 +12,9 @@ use std::marker::PhantomData;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, FallocateFlags, FlockOperation, OFlags, access, fallocate, flock};
+use rustix::fs::{
+    Access, FallocateFlags, FlockOperation, OFlags, access, fallocate, flock, statvfs,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -20,7 +22,7 @@ use serde_json::value::RawValue;
 /// A larger file is not read, and a larger state is not written.   bytes
 const SIZE_MAX: usize = 64 << 20;
 /// By how much one change may make the file larger.   bytes
-const GROWTH_MAX: usize = 2 << 20;
+pub const GROWTH_MAX: usize = 2 << 20;
 /// Only the owner may read it: it identifies callers and their history.
 const MODE: u32 = 0o600;
 const CURE: &str = "put a backup in its place, or move it away to start without what was \
@@ -286,6 +288,35 @@ pub fn check_writable(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
+/// Writes a small file beside the state file, renames it and removes it, as a save does. The state
+/// file itself and its lock are not touched. Returns the free space there, in bytes.
+///
+/// # Errors
+///
+/// [`StateError::Unwritable`], with the obstacle.
+pub fn try_writing(path: &Path) -> Result<u64, StateError> {
+    check_writable(path)?;
+    let unwritable = unwritable(path);
+    let id = std::process::id();
+    let first = beside(path, &format!(".probe-{id}"));
+    let second = beside(path, &format!(".probed-{id}"));
+    let done = (|| {
+        let mut file = make(&first)?;
+        file.write_all(b"tidegate check --probe\n")?;
+        file.sync_all()?;
+        fs::rename(&first, &second)
+    })();
+    for file in [first, second] {
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unwritable(error)),
+            _ => {}
+        }
+    }
+    done.map_err(unwritable)?;
+    let system = statvfs(directory(path)).map_err(|error| unwritable(error.into()))?;
+    Ok(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
 /// The path with a suffix added to its name.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -383,6 +414,20 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", place.path()).expect("linked");
         check_writable(&place.path()).expect_err("a link");
         assert_eq!(fs::read_dir(place.folder.path()).expect("read").count(), 1);
+    }
+
+    #[test]
+    fn a_trial_leaves_nothing_behind_and_disturbs_no_process() {
+        let place = Place::new();
+        let (mut file, _) = place.open().expect("a new one");
+        file.save(&state(1)).expect("saved");
+        let before = place.bytes();
+        assert!(try_writing(&place.path()).expect("it is writable") > 0);
+        let files = || fs::read_dir(place.folder.path()).expect("read").count();
+        assert_eq!((place.bytes(), files()), (before, 2));
+        let missing = place.folder.path().join("missing").join("callers.json");
+        let message = try_writing(&missing).expect_err("no folder").to_string();
+        assert!(message.contains("missing: No such file"), "{message}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::{Access, access};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::BACKLOG;
@@ -74,8 +75,26 @@ pub(super) fn bind(path: &Arc<Path>, mode: u32) -> io::Result<(Socket, SocketFil
     Ok((socket, file))
 }
 
+/// Whether a socket file could be made there. Changes nothing.
+pub(super) fn could_bind(path: &Path) -> io::Result<()> {
+    let address = SockAddr::unix(path)?;
+    match fs::symlink_metadata(path) {
+        Ok(_) => is_leftover(path, &address)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
 /// Removes a socket file without a listener.
 fn make_room(path: &Path, address: &SockAddr) -> io::Result<()> {
+    is_leftover(path, address)?;
+    fs::remove_file(path)
+}
+
+/// Whether a file is a socket without a listener; otherwise an error.
+fn is_leftover(path: &Path, address: &SockAddr) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
@@ -86,7 +105,7 @@ fn make_room(path: &Path, address: &SockAddr) -> io::Result<()> {
     // A full backlog has a listener behind it. The test does not wait for it.
     probe.set_nonblocking(true)?;
     match probe.connect(address) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         _ => Err(io::ErrorKind::AddrInUse.into()),
     }
 }
@@ -121,8 +140,12 @@ mod tests {
         let living = UnixListener::bind(&path).expect("nothing is in the way");
         let error = bind(&path, 0o600).expect_err("a server listens there");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let error = could_bind(&path).expect_err("a server listens there");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(living);
         assert!(path.exists(), "the standard library leaves it behind");
+        could_bind(&path).expect("no server listens there any more");
+        assert!(path.exists(), "it was only looked at");
         drop(bind(&path, 0o600).expect("no server listens there any more"));
 
         fs::write(&path, "a file").expect("it can be written to");
