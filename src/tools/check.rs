@@ -1,6 +1,7 @@
 //! `tidegate check`: reads a config and reports every mistake in it, or its limits.
 
 mod json;
+pub mod probe;
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -44,12 +45,34 @@ pub struct Arguments {
     /// Print mistakes, warnings and the limits in force as JSON
     #[arg(long, conflicts_with = "quiet")]
     pub json: bool,
+    /// Also look at this machine, the ports, the backend, the stores and the lease servers, and print
+    /// a checklist. Exit 0 if nothing failed
+    #[arg(long)]
+    pub probe: bool,
+    /// Where /proc, /sys, /etc and /run of the machine are, such as in a container that sees those of
+    /// its host
+    #[arg(
+        long,
+        hide = true,
+        requires = "probe",
+        default_value = "/",
+        value_name = "DIR"
+    )]
+    pub root: PathBuf,
 }
 
 /// Runs the command: exit code 0 if the config can be used, 1 if not. `graphical` draws the
 /// lines of the file under each mistake.
 pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     let path = &arguments.config;
+    if arguments.probe {
+        return probe::run(&probe::Asked {
+            config: path,
+            quiet: arguments.quiet,
+            json: arguments.json,
+            root: &arguments.root,
+        });
+    }
     let report = match arguments.json {
         true => json::report(path),
         false => report(path, graphical),

@@ -161,6 +161,11 @@ fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError
 }
 
 impl Target {
+    /// The token for its address.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// The JSON answer of a path.
     pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.ask(path, Asked::Read)

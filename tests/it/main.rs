@@ -72,6 +72,7 @@ mod plan;
 mod pooled;
 mod predicted;
 mod predictions;
+mod probe;
 mod process;
 mod proxied;
 mod queueing;

@@ -17,7 +17,7 @@ pub struct Look {
 
 impl Look {
     /// What this terminal and its locale can show.
-    pub(super) fn of_the_terminal(ascii: bool) -> Self {
+    pub(in crate::tools) fn of_the_terminal(ascii: bool) -> Self {
         let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
         let locale = locale.unwrap_or_default().to_ascii_lowercase();
@@ -30,7 +30,7 @@ impl Look {
     }
 
     /// Text from outside: without what could speak to the terminal or change the order of letters.
-    pub(super) fn clean(self, text: &str) -> String {
+    pub(in crate::tools) fn clean(self, text: &str) -> String {
         let is_hidden = |c: char| {
             matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')

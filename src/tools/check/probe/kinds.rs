@@ -1,0 +1,192 @@
+//! The checks there are: their names, their groups, and the pages that explain them.
+
+/// What a check is about, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Group {
+    /// The config file.
+    Config,
+    /// This machine.
+    Machine,
+    /// The addresses for clients.
+    Listeners,
+    /// The address for operators.
+    Admin,
+    /// The servers behind.
+    Backend,
+    /// The store of the quotas.
+    Stores,
+    /// The servers that share limits out.
+    Leases,
+}
+
+impl Group {
+    /// The word in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Machine => "machine",
+            Self::Listeners => "listeners",
+            Self::Admin => "admin",
+            Self::Backend => "backend",
+            Self::Stores => "stores",
+            Self::Leases => "leases",
+        }
+    }
+
+    /// The heading on a terminal.
+    pub(super) fn heading(self) -> &'static str {
+        match self {
+            Self::Machine => "this machine",
+            Self::Stores => "the store of the quotas",
+            Self::Leases => "lease servers",
+            other => other.word(),
+        }
+    }
+}
+
+/// A kind of check. Its name never changes, so programs can rely on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// What it is about.
+    pub group: Group,
+    /// Its name in JSON.
+    pub name: &'static str,
+    /// The page and the heading that explain it.
+    pub page: &'static str,
+}
+
+macro_rules! checks {
+    ($($constant:ident = $group:ident $name:literal $page:literal;)*) => {
+        $(pub(super) const $constant: Kind = Kind {
+            group: Group::$group,
+            name: $name,
+            page: $page,
+        };)*
+
+        /// Every kind of check, in the order in which they are shown.
+        pub const CHECKS: &[Kind] = &[$($constant),*];
+    };
+}
+
+checks! {
+    CONFIG_FILE = Config "file" "docs/check-probe.md#config";
+    CONFIG_MISTAKE = Config "mistake" "docs/check-probe.md#config";
+    CONFIG_WARNING = Config "warning" "docs/check-probe.md#config";
+    DESCRIPTORS = Machine "descriptors" "docs/check-probe.md#descriptors";
+    SOMAXCONN = Machine "somaxconn" "docs/check-probe.md#somaxconn";
+    LOCAL_PORTS = Machine "local_ports" "docs/check-probe.md#local-ports";
+    CLOCK = Machine "clock" "docs/check-probe.md#clock";
+    CLOCK_SOURCE = Machine "clock_source" "docs/check-probe.md#clock";
+    STATE_FILE = Machine "state_file" "docs/check-probe.md#state-file";
+    APACHE = Machine "apache" "docs/check-probe.md#apache";
+    LISTENER = Listeners "listener" "docs/check-probe.md#listeners";
+    ADMIN = Admin "address" "docs/check-probe.md#admin";
+    SIDECAR = Admin "sidecar" "docs/check-probe.md#admin";
+    BACKEND = Backend "answer" "docs/check-probe.md#backend";
+    BACKEND_CLOCK = Backend "clock" "docs/check-probe.md#clock";
+    STORE = Stores "server" "docs/check-probe.md#stores";
+    LEASE_SERVER = Leases "server" "docs/check-probe.md#lease-servers";
+}
+
+/// What came of a check, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All is well.
+    Ok,
+    /// It could not be checked here.
+    Skipped,
+    /// It works, and not as well as it should.
+    Warning,
+    /// It does not work.
+    Failed,
+}
+
+impl Status {
+    /// The word in JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Skipped => "skipped",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The check.
+    pub kind: Kind,
+    /// Which listener, server or value it looked at.
+    pub about: String,
+    /// What came of it.
+    pub status: Status,
+    /// What is there, with its value.
+    pub found: String,
+    /// For a warning or a failure: what is wrong.
+    pub cause: Option<String>,
+    /// For a warning or a failure: what to do.
+    pub cure: Option<String>,
+}
+
+impl Kind {
+    /// Its place among all checks.
+    pub(super) fn order(self) -> usize {
+        let place = CHECKS.iter().position(|kind| *kind == self);
+        place.expect("every kind is in the list")
+    }
+
+    pub(super) fn ok(self, about: impl Into<String>, found: impl Into<String>) -> Finding {
+        self.finding(Status::Ok, about, found)
+    }
+
+    pub(super) fn skipped(self, about: impl Into<String>, found: impl Into<String>) -> Finding {
+        self.finding(Status::Skipped, about, found)
+    }
+
+    pub(super) fn warning(
+        self,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        cause: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            cause: Some(cause.into()),
+            cure: Some(cure.into()),
+            ..self.finding(Status::Warning, about, found)
+        }
+    }
+
+    pub(super) fn failed(
+        self,
+        about: impl Into<String>,
+        found: impl Into<String>,
+        cause: impl Into<String>,
+        cure: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            status: Status::Failed,
+            ..self.warning(about, found, cause, cure)
+        }
+    }
+
+    fn finding(
+        self,
+        status: Status,
+        about: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            kind: self,
+            about: about.into(),
+            status,
+            found: found.into(),
+            cause: None,
+            cure: None,
+        }
+    }
+}

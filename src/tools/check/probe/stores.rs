@@ -1,0 +1,116 @@
+//! Whether each server of the store of the quotas answers, and lets this sidecar in.
+
+use std::time::{Duration, Instant};
+
+use tidegate_quota::{Engine, Error, Obstacle, Quotas, Step};
+use tidegate_runtime::Clock;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::kinds::STORE;
+use super::{Finding, in_words};
+
+/// The bound of all that is tried at one server. Each call has a second.
+const BOUND: Duration = Duration::from_secs(8);
+
+/// A finding for each server.
+pub(super) async fn check(quotas: &Quotas) -> Vec<Finding> {
+    let engine = &quotas.engine;
+    let servers = engine.servers();
+    if servers.is_empty() {
+        return vec![STORE.ok("memory", "in this process, for this sidecar alone")];
+    }
+    let mut trials = JoinSet::new();
+    for (order, (address, alone)) in servers.into_iter().enumerate() {
+        trials.spawn(async move {
+            let began = Instant::now();
+            let tried = timeout(BOUND, alone.try_out(Clock::start())).await;
+            (order, address, tried, began.elapsed())
+        });
+    }
+    let mut tried = trials.join_all().await;
+    tried.sort_by_key(|(order, ..)| *order);
+    let some_answer = tried
+        .iter()
+        .any(|(_, _, tried, _)| matches!(tried, Ok(Ok(()))));
+    let findings = tried
+        .into_iter()
+        .map(|(_, address, tried, took)| match tried {
+            Ok(Ok(())) => {
+                let found = format!("{} reads and writes in {}", engine.name(), in_words(took));
+                STORE.ok(address, found)
+            }
+            Ok(Err(obstacle)) => finding(quotas, address, &obstacle, some_answer),
+            Err(_) => STORE.failed(
+                address,
+                "it does not answer",
+                format!(
+                    "{} did not answer within {}",
+                    engine.name(),
+                    in_words(BOUND)
+                ),
+                "look at its log",
+            ),
+        });
+    findings.collect()
+}
+
+fn finding(quotas: &Quotas, address: String, obstacle: &Obstacle, some_answer: bool) -> Finding {
+    let engine = &quotas.engine;
+    let place = &obstacle.place;
+    let tried = match obstacle.step {
+        Step::Read => format!("cannot read {place}"),
+        Step::Write => format!("cannot write {place}"),
+        Step::Join => format!("cannot join the members in {place}"),
+        Step::Subscribe => format!("cannot subscribe to {place}"),
+    };
+    let cause = obstacle.error.with_cause();
+    match &obstacle.error {
+        Error::Unavailable(_) | Error::Unknown(_) => {
+            let cure = format!(
+                "start {} there, let packets through to it, or correct quota.servers",
+                engine.name()
+            );
+            let found = format!("{} cannot be used", engine.name());
+            match some_answer {
+                true => STORE.warning(address, found, format!("{cause}; the others answer"), cure),
+                false => STORE.failed(address, found, cause, cure),
+            }
+        }
+        Error::Unauthenticated(_) => STORE.failed(
+            address,
+            tried,
+            cause,
+            "set user and password in [quota] to those of a user of the store \
+             (TIDEGATE_QUOTA__PASSWORD in a container)",
+        ),
+        Error::Denied(_) => STORE.failed(address, tried, cause, allow(engine)),
+        Error::Refused(_) | Error::Garbage(_) => STORE.failed(
+            address,
+            tried,
+            cause,
+            format!(
+                "make sure that {} listens there, and look at its log",
+                engine.name()
+            ),
+        ),
+    }
+}
+
+/// How to give the user what it needs.
+fn allow(engine: &Engine) -> String {
+    let root = engine.root();
+    match engine.word() {
+        "redis" => format!(
+            "let the user in: ACL SETUSER NAME ~{root}* &{root}* +@connection +@read +@write \
+             +@scripting +@pubsub +time"
+        ),
+        "etcd" => format!(
+            "let the user in: etcdctl role grant-permission ROLE readwrite --prefix=true {root}"
+        ),
+        _ => format!(
+            "let the user in: setAcl {root} with create, read, write and delete (cdrw), and the \
+             same for the node of the members"
+        ),
+    }
+}
