@@ -11,7 +11,7 @@ run:
 	target/quick/tidegate demo
 
 # The tests of HTTP run with each engine; these once more, with the one that is not the default.
-OF_HTTP := async_calls:: bad_input:: coalesce:: connecting:: dialect:: forwarding:: http_semantics:: leaving:: lifecycle:: messages:: pooled:: \
+OF_HTTP := async_calls:: backend_tls:: backend_unix:: bad_input:: coalesce:: connecting:: dialect:: forwarding:: http_semantics:: leaving:: lifecycle:: messages:: pooled:: \
   proxied:: streaming:: tls:: waiting_call:: faults::after_any_fault
 test: peers stores promtool faults-tools valgrind browser site
 	$(CARGO) test --workspace --no-fail-fast

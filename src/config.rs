@@ -5,6 +5,7 @@
 //! part. Nothing stops at the first mistake: all of them are reported at once, and only a
 //! config without one becomes a [`Config`].
 
+mod backend_tls;
 #[cfg_attr(not(feature = "tls"), path = "config/without_tls.rs")]
 mod certificates;
 mod checks;
@@ -278,6 +279,7 @@ pub(crate) fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
 /// The config, if it has no error, and every mistake and warning.
 fn checked(mut reading: Reading, known_functions: &[&str]) -> (Option<Config>, Vec<Problem>) {
     let mut sections = Sections::read(&reading);
+    sections.backend_tls.load(&sections.backend, &reading.notes);
     checks::check(&sections, known_functions, &reading.notes);
     let problems = reading.problems();
     if problems.iter().any(|it| it.severity == Severity::Error) {

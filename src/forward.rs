@@ -8,6 +8,7 @@
 
 mod backend;
 mod carry;
+mod complaint;
 mod connect;
 mod deadline;
 mod doorbell;
@@ -20,6 +21,9 @@ pub(crate) mod options;
 mod pool;
 mod stream;
 mod streamed;
+#[cfg_attr(not(feature = "tls"), path = "forward/without_tls.rs")]
+mod tls;
+mod tls_failure;
 mod upstream;
 
 use std::future::ready;
@@ -35,7 +39,9 @@ use self::backend::{Backend, Backends};
 use self::carry::{Carry, Flagged};
 pub use self::connect::{ConnectError, Resolve, Resolving};
 use self::exchange::Exchanged;
-pub use self::options::{Address, Bounds};
+pub use self::options::{Address, Bounds, Remote};
+pub use self::tls::Tls;
+pub use self::tls_failure::TlsFailure;
 use crate::call::{
     ArrayCall, Destination, Generation, HttpCall, HttpEngine, Message, Record, Refusal, Reply,
     RequestBody, Slot, Tunnel,
@@ -45,11 +51,11 @@ use crate::call::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The sdkserver.
-    pub socket: Option<Address>,
+    pub socket: Option<Remote>,
     /// The HTTP backend.
-    pub http: Option<Address>,
+    pub http: Option<Remote>,
     /// The TCP backend.
-    pub tcp: Option<Address>,
+    pub tcp: Option<Remote>,
     /// Whether a read whose connection closed before the first byte of the reply is sent once more.
     pub retry_reads: bool,
     /// The bounds of every backend.
@@ -173,10 +179,10 @@ async fn send_array<S: Slot>(
     record: Arc<Record>,
 ) -> Exchanged<S> {
     match backend.connect_and_write(&call.bytes).await {
-        Ok((stream, written)) => {
+        Ok((link, written)) => {
             let exchange = Flagged::new(Arc::clone(&record), |committed| {
                 committed.set(written > 0);
-                exchange::array(stream, written, call, slot, record, backend, committed)
+                exchange::array(link, written, call, slot, record, backend, committed)
             });
             Carry::new(exchange).await
         }
@@ -211,15 +217,11 @@ impl Forward for Connection {
                 Err(refusal) => return Ok(Err(refusal)),
             };
             match backend.connect().await {
-                Ok(stream) => {
-                    stream::keep_alive(&stream);
+                Ok(link) => {
+                    stream::keep_alive(link.tcp());
                     slot.sent();
                     let slot = Box::new(Held(Some(slot)));
-                    Ok(Ok(Tunnel {
-                        stream,
-                        slot,
-                        record,
-                    }))
+                    Ok(Ok(Tunnel { link, slot, record }))
                 }
                 Err(cause) => Err(Unsent::new(self, slot, cause)),
             }
@@ -291,13 +293,13 @@ impl Forwarder {
         let shared = &*self.shared;
         let retry_reads = settings.retry_reads;
         shared.retry_reads.store(retry_reads, Ordering::Relaxed);
-        let addresses = [&settings.socket, &settings.http, &settings.tcp];
+        let remotes = [&settings.socket, &settings.http, &settings.tcp];
         let destinations = Destination::BACKENDS.into_iter().zip(&shared.backends);
         destinations
-            .zip(addresses)
-            .filter_map(|((destination, backends), address)| {
+            .zip(remotes)
+            .filter_map(|((destination, backends), remote)| {
                 let bounds = &settings.bounds;
-                let new = backends.apply(address.as_ref(), bounds, &shared.resolve)?;
+                let new = backends.apply(destination, remote.as_ref(), bounds, &shared.resolve)?;
                 Some((destination, new))
             })
             .collect()

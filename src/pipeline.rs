@@ -17,13 +17,13 @@ use tidegate_runtime::{BackOff, Clock, Live};
 
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
-    Claim, Dialect, Facts, Fault, Identity, Message, Observe, Origin, Progress, Reason, Record,
-    Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
+    Claim, Destination, Dialect, Facts, Fault, Identity, Message, Observe, Origin, Progress,
+    Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told, Waiter};
-use crate::forward::{Connection, Forward, Forwarder, Unsent};
+use crate::forward::{ConnectError, Connection, Forward, Forwarder, Unsent};
 use crate::tasks::Tasks;
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
@@ -449,11 +449,22 @@ impl Pipeline {
         match sending.await {
             Ok(reply) => reply.inspect_err(|refusal| second.refuse(refusal)),
             Err(Unsent { slot, cause, .. }) => {
+                // What stays is the refusal of the first.
+                let _ = self.without_tls(&cause, destination);
                 // The gate is informed, and the call leaves the queue again at once.
                 drop(self.gate.ask_again(slot, cause.fault()));
                 Err(not_again(refusal, &second))
             }
         }
+    }
+
+    /// Counts a connection that came to no TLS. Returns the refusal, if to wait would only hide the cause.
+    fn without_tls(&self, cause: &ConnectError, backend: Destination) -> Option<Refusal> {
+        let ConnectError::Tls(failure) = cause else {
+            return None;
+        };
+        self.observer.lacks_tls(backend, failure.cause);
+        failure.refusal(backend.label())
     }
 
     /// Waits for another turn, until the call is sent. No byte was written, so it may. No other call is ever sent
@@ -473,6 +484,11 @@ impl Pipeline {
             let outgoing = unsent.outgoing;
             party.wait();
             let fault = unsent.cause.fault();
+            if let Some(refusal) = self.without_tls(&unsent.cause, outgoing.destination()) {
+                // The gate is informed, and the call leaves the queue again at once.
+                drop(self.gate.ask_again(unsent.slot, fault));
+                return Err(refusal);
+            }
             if fault == Fault::Own {
                 let destination = outgoing.destination();
                 self.observer.lacks(destination, &unsent.cause);

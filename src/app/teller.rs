@@ -14,10 +14,11 @@ use super::metrics::Metrics;
 use super::spans::span;
 use super::tally::Tally;
 use crate::call::{
-    Claim, Destination, Facts, Identity, Observe, Reason, Record, Rejection, Verdict,
+    Claim, Destination, Facts, Identity, Observe, Reason, Record, Rejection, TlsCause, Verdict,
 };
 use crate::callers::Callers;
 use crate::callers::metrics::Charge;
+use crate::forward::metrics::backend_tls_failures_total;
 use crate::protocol::metrics::connections_rejected_total;
 use crate::telemetry::access::{AccessLog, Written};
 use crate::telemetry::calls::{Durations, RATE_LIMIT_PREFIX};
@@ -188,6 +189,17 @@ impl Observe for Teller {
 
     fn keeps_spans(&self) -> bool {
         self.spans.is_on()
+    }
+
+    fn lacks_tls(&self, backend: Destination, cause: TlsCause) {
+        let failed = backend_tls_failures_total {
+            backend: backend.label(),
+            cause: cause.label(),
+        };
+        self.metrics
+            .forward
+            .backend_tls_failures_total(failed)
+            .inc();
     }
 
     fn ended(&self, facts: &Facts) {

@@ -16,7 +16,8 @@ use tidegate_runtime::lock;
 
 use super::steps::{AskedAs, Step, Steps, What};
 use super::{
-    Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection, TraceId, Would,
+    Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection, TlsCause, TraceId,
+    Would,
 };
 
 labels! {
@@ -282,6 +283,9 @@ pub trait Observe: Send + Sync {
     /// tries again.
     fn lacks(&self, _backend: Destination, _cause: &(dyn std::error::Error + 'static)) {}
 
+    /// There is no TLS with a backend, for this reason.
+    fn lacks_tls(&self, _backend: Destination, _cause: TlsCause) {}
+
     /// A connection was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
 
@@ -375,6 +379,8 @@ impl Record {
                 | Reason::BackendSlow
                 | Reason::ReplyTooLarge
                 | Reason::Internal => Verdict::Failed,
+                // After the handshake it counts as sent.
+                Reason::BackendTls if facts.sent.is_some() => Verdict::Failed,
                 _ => Verdict::Refused,
             };
             facts.reason = Some(refusal.reason);
@@ -394,6 +400,11 @@ impl Record {
     /// The backend is done with it, and its answer is not written yet.
     pub fn answered(&self) {
         self.observer.answered();
+    }
+
+    /// There is no TLS with its backend, for this reason.
+    pub fn lacks_tls(&self, backend: Destination, cause: TlsCause) {
+        self.observer.lacks_tls(backend, cause);
     }
 
     /// The id of its access line.

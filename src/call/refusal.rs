@@ -92,6 +92,8 @@ reasons! {
     ClientSlow: "client_slow", 500, GATEWAY_TIMEOUT;
     /// It would start after its deadline, as far as can be predicted, so it was refused at once.
     PredictedLate: "predicted_late", 503, SERVICE_UNAVAILABLE;
+    /// There is no TLS with the backend, and it stays so until an operator acts.
+    BackendTls: "backend_tls", 503, SERVICE_UNAVAILABLE;
 }
 
 impl Reason {

@@ -7,9 +7,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
-use tokio::net::TcpStream;
 
-use super::{Record, ReplyHead};
+use super::{Link, Record, ReplyHead};
 
 /// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
 /// one on HTTP gets the head too, or one that is made for it.
@@ -203,7 +202,7 @@ impl http_body::Body for ReplyBody {
 /// A connection to the TCP backend, together with the slot it holds.
 pub struct Tunnel {
     /// The connection.
-    pub stream: TcpStream,
+    pub link: Link,
     /// The slot. The connection is the call, so dropping both ends it.
     pub slot: Box<dyn Send>,
     /// What happened.

@@ -1,22 +1,33 @@
-//! Reads the files that `tls` of a listener names, so that a bad one is a mistake in the
-//! config like any other: told by line and key, and never in place of a good one.
+//! Reads the files that `tls` of a listener and of backends names, so that a bad one is a mistake in
+//! the config like any other: told by line and key, and never in place of a good one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use tokio_rustls::rustls::crypto::{
+    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{
+    self, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
+};
 
 use super::read_pem;
 use crate::call::Protocol;
+use crate::call::identity::fnv1a;
 use crate::call::listener::{ClientAuth, TlsSection};
+use crate::forward::options::{BackendTlsSection, Target};
+use crate::forward::{Address, Tls};
 use crate::options::shown::quoted;
-use crate::options::{Mistake, Notes};
+use crate::options::{At, Mistake, Notes, Setting};
 
 /// Reads the files that a listener names. None where one is missing or bad, which is noted.
 pub(super) fn load(
@@ -24,18 +35,8 @@ pub(super) fn load(
     protocol: Protocol,
     notes: &Notes,
 ) -> Option<Arc<ServerConfig>> {
-    let (cert, key) = (tls.cert.value.as_ref()?, tls.key.value.as_ref()?);
     let provider = Arc::new(ring::default_provider());
-    let chain = notes.taken(&tls.cert, certificates(cert))?;
-    let key_der = notes.taken(&tls.key, private_key(key))?;
-    let own = CertifiedKey::from_der(chain, key_der, &provider).map_err(|error| {
-        let (cert, key) = (shown(cert), shown(key));
-        let cause = format!("{key} is not the key of the certificate in {cert}: {error}");
-        let cure = "give the key that the certificate was made for, and that certificate first \
-                    in its file";
-        Mistake::new(cause, cure)
-    });
-    let own = notes.taken(&tls.key, own)?;
+    let own = own(&tls.cert, &tls.key, &provider, notes)?.key;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("the provider knows TLS 1.2 and 1.3");
@@ -56,27 +57,218 @@ pub(super) fn load(
     Some(Arc::new(config))
 }
 
+/// A certificate of this sidecar.
+struct Own {
+    key: CertifiedKey,
+    /// What the files held.
+    bytes: Vec<u8>,
+}
+
+/// Reads a certificate and its key. None where one is missing or bad, which is noted.
+fn own(
+    cert: &Setting<Option<PathBuf>>,
+    key: &Setting<Option<PathBuf>>,
+    provider: &CryptoProvider,
+    notes: &Notes,
+) -> Option<Own> {
+    let (cert_path, key_path) = (cert.value.as_ref()?, key.value.as_ref()?);
+    let chain = notes.taken(cert, certificates(cert_path))?;
+    let key_der = notes.taken(key, private_key(key_path))?;
+    let mut bytes = bytes_of(&chain);
+    bytes.extend_from_slice(key_der.secret_der());
+    let own = CertifiedKey::from_der(chain, key_der, provider).map_err(|error| {
+        let (cert, key) = (shown(cert_path), shown(key_path));
+        let cause = format!("{key} is not the key of the certificate in {cert}: {error}");
+        let cure = "give the key that the certificate was made for, and that certificate first \
+                    in its file";
+        Mistake::new(cause, cure)
+    });
+    let key = notes.taken(key, own)?;
+    Some(Own { key, bytes })
+}
+
+/// What all backends with TLS are checked by and shown.
+pub(super) struct ForBackends {
+    config: ClientConfig,
+    /// A number of all that it was made from.
+    made_from: u128,
+}
+
+/// Reads the files of `[backend.tls]`. None where one is bad, which is noted. `first` is the first
+/// backend that needs them.
+pub(super) fn for_backends(
+    given: &BackendTlsSection,
+    first: &At,
+    notes: &Notes,
+) -> Option<ForBackends> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows TLS 1.2 and 1.3");
+    let mut made_from = Vec::new();
+    let builder = if given.accept_any_certificate.value {
+        made_from.push(1);
+        let any = Arc::new(AnyCertificate(Arc::clone(&provider)));
+        builder.dangerous().with_custom_certificate_verifier(any)
+    } else {
+        let roots = match &given.ca.value {
+            Some(ca) => notes.taken(&given.ca, certificates(ca))?,
+            None => notes.taken(first, of_the_system())?,
+        };
+        made_from.extend(bytes_of(&roots));
+        let store = match &given.ca.value {
+            Some(ca) => notes.taken(&given.ca, store(ca, roots))?,
+            None => {
+                let mut store = RootCertStore::empty();
+                // The system's list may have old ones that cannot be used; the rest can.
+                store.add_parsable_certificates(roots);
+                store
+            }
+        };
+        builder.with_root_certificates(store)
+    };
+    let config = match given.cert.value {
+        Some(_) => {
+            let own = own(&given.cert, &given.key, &provider, notes)?;
+            made_from.extend(own.bytes);
+            let own = Arc::new(SingleCertAndKey::from(own.key));
+            builder.with_client_cert_resolver(own)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    Some(ForBackends {
+        config,
+        made_from: fnv1a(&made_from),
+    })
+}
+
+/// The same for one backend. None if no certificate can be for its name, which is noted.
+pub(super) fn of_backend(
+    made: &ForBackends,
+    target: &Target,
+    at: &At,
+    given: &BackendTlsSection,
+    alpn: &[&[u8]],
+    notes: &Notes,
+) -> Option<Tls> {
+    let (at, name) = match (&given.server_name.value, &target.address) {
+        (Some(name), _) => (&**given.server_name, ServerName::try_from(name.clone())),
+        (None, Address::Ip(address)) => (at, Ok(ServerName::from(address.ip()))),
+        (None, Address::Name(name, _)) => (at, ServerName::try_from(name.to_string())),
+        (None, Address::Unix(_)) => unreachable!("a socket file has no TLS"),
+    };
+    let name = name.map_err(|_| {
+        let cause = "no certificate can be for this name";
+        Mistake::new(
+            cause,
+            "give a host name or an IP address as backend.tls.server_name",
+        )
+    });
+    let mut config = made.config.clone();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    // Tickets of one backend are none for another.
+    config.resumption = Resumption::default();
+    Some(Tls {
+        config: Arc::new(config),
+        name: notes.taken(at, name)?,
+        made_from: made.made_from,
+    })
+}
+
+/// The authorities that the system knows.
+fn of_the_system() -> Result<Vec<CertificateDer<'static>>, Mistake> {
+    let found = rustls_native_certs::load_native_certs();
+    if !found.certs.is_empty() {
+        return Ok(found.certs);
+    }
+    let cause = match found.errors.first() {
+        Some(error) => format!("this system's list of authorities can't be read: {error}"),
+        None => "this system has no list of authorities".to_owned(),
+    };
+    let cure = "give the authority of the backend as ca in [backend.tls], or install the package \
+                ca-certificates";
+    Err(Mistake::new(cause, cure))
+}
+
+/// Checks nothing but that the peer has the key of its certificate.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn bytes_of(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
+    certificates.iter().flat_map(|it| it.to_vec()).collect()
+}
+
+/// The authorities that a file names.
+fn store(path: &Path, roots: Vec<CertificateDer<'static>>) -> Result<RootCertStore, Mistake> {
+    let mut store = RootCertStore::empty();
+    for root in roots {
+        let added = store.add(root);
+        added.map_err(|error| {
+            let cause = format!(
+                "{} holds what can't sign certificates: {error}",
+                shown(path)
+            );
+            Mistake::new(cause, AUTHORITIES_ALONE)
+        })?;
+    }
+    Ok(store)
+}
+
+const AUTHORITIES_ALONE: &str = "give the certificates of the authorities alone";
+
 fn verifier(
     client_ca: &Path,
     client_auth: ClientAuth,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Mistake> {
-    let wrong = |what: String| {
-        let cause = format!("{} {what}", shown(client_ca));
-        Mistake::new(cause, "give the certificates of the authorities alone")
-    };
-    let mut roots = RootCertStore::empty();
-    for root in certificates(client_ca)? {
-        let added = roots.add(root);
-        added.map_err(|error| wrong(format!("holds what can't sign certificates: {error}")))?;
-    }
+    let roots = store(client_ca, certificates(client_ca)?)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match client_auth {
         ClientAuth::Required => builder,
         ClientAuth::Optional | ClientAuth::Off => builder.allow_unauthenticated(),
     };
     let built = builder.build();
-    built.map_err(|error| wrong(format!("can't be used: {error}")))
+    built.map_err(|error| {
+        let cause = format!("{} can't be used: {error}", shown(client_ca));
+        Mistake::new(cause, AUTHORITIES_ALONE)
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Mistake> {

@@ -23,6 +23,7 @@ use crate::protocol::trusted::ProxiesSection;
 use crate::tasks;
 use crate::telemetry;
 
+use super::backend_tls::BackendTls;
 use super::certificates;
 use super::coordinate::Coordinate;
 use super::part::{Entry, Part};
@@ -67,6 +68,7 @@ sections! {
     kind: KindSection = "backend";
     backend: BackendSection = "backend";
     bounds: BoundsSection = "backend";
+    backend_tls: BackendTls = "backend";
     queue: QueueSection = "queue";
     limits: LimitsSection = "limits";
     exempt: ExemptSection = "limits";

@@ -1,22 +1,23 @@
 //! One backend: its address, the connections to it, and how long each step may take.
 //!
 //! A reload makes a new value, and an exchange keeps the one that it began with. While the
-//! address stays the same, the values share one pool and one generation. With a new address both
-//! are new, and the old pool is closed: it takes nothing back, and ends with its last exchange.
+//! address and the certificates stay the same, the values share one pool and one generation. If one
+//! changes, both are new, and the old pool is closed: it takes nothing back, and ends with its last exchange.
 //! (docs/decisions/0013)
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tidegate_runtime::PerThread;
-use tokio::net::TcpStream;
 
+use super::complaint::Complaint;
 use super::connect::{ConnectError, Connector, not_ours};
 use super::pool::Pool;
 use super::streamed::Readers;
+use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
-use super::{Address, Bounds, Resolve, hyper_upstream};
-use crate::call::Generation;
+use super::{Address, Bounds, Remote, Resolve, Tls, hyper_upstream};
+use crate::call::{Destination, Generation, Link};
 
 /// A backend, as calls use it.
 #[derive(Clone)]
@@ -27,7 +28,10 @@ pub(super) struct Backend {
     pub(super) hyper_pool: Arc<Pool<Box<hyper_upstream::Upstream>>>,
     /// Those of the fast engine.
     pub(super) pool: Arc<Pool<Upstream>>,
+    pub(super) destination: Destination,
     connector: Arc<Connector>,
+    tls: Option<Tls>,
+    complaint: Arc<Complaint>,
     /// Replies with slow clients.
     slow_readers: Arc<AtomicUsize>,
 }
@@ -42,11 +46,23 @@ impl Backend {
         }
     }
 
-    /// Connects within `connect_timeout`.
-    pub(super) async fn connect(&self) -> Result<TcpStream, ConnectError> {
+    /// Connects within `connect_timeout`. With TLS, the handshake has the same time after that.
+    pub(super) async fn connect(&self) -> Result<Link, ConnectError> {
+        let connected = self.try_connect().await;
+        connected.inspect_err(|error| self.complain(error))
+    }
+
+    async fn try_connect(&self) -> Result<Link, ConnectError> {
         let bounds = &self.bounds;
         let stream = self.connector.connect(bounds.connect_timeout).await?;
-        not_ours(stream, &bounds.own)
+        let stream = not_ours(stream, &bounds.own)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Link::Plain(stream));
+        };
+        // Boxed, so that a connect without TLS needs no room for it.
+        let shaking = Box::pin(tls.shake_hands(stream, bounds.connect_timeout));
+        let shaken = shaking.await;
+        shaken.map_err(|failure| ConnectError::Tls(Box::new(failure)))
     }
 
     /// Connects, and writes what it can at once. Returns the connection and the number of bytes
@@ -54,14 +70,28 @@ impl Backend {
     pub(super) async fn connect_and_write(
         &self,
         bytes: &[u8],
-    ) -> Result<(TcpStream, usize), ConnectError> {
-        let bound = self.bounds.connect_timeout;
-        if !matches!(self.connector.address, Address::Name(..)) {
-            return self.connector.connect_and_write(bytes, bound).await;
+    ) -> Result<(Link, usize), ConnectError> {
+        // Nothing is written before the name is resolved, or before the handshake is over.
+        if matches!(self.connector.address, Address::Name(..)) || self.tls.is_some() {
+            return Ok((self.connect().await?, 0));
         }
-        // Nothing is written before the name is resolved.
-        let stream = self.connector.connect(bound).await?;
-        Ok((not_ours(stream, &self.bounds.own)?, 0))
+        let bound = self.bounds.connect_timeout;
+        let connected = self.connector.connect_and_write(bytes, bound).await;
+        let (stream, written) = connected.inspect_err(|error| self.complain(error))?;
+        Ok((Link::Plain(stream), written))
+    }
+
+    /// Logs why there is no TLS after all.
+    pub(super) fn complain_of(&self, failure: &TlsFailure) {
+        let address = &self.connector.address;
+        self.complaint.log_tls(self.destination, address, failure);
+    }
+
+    /// Logs why there is no connection.
+    #[cold]
+    fn complain(&self, error: &ConnectError) {
+        self.complaint
+            .log(self.destination, &self.connector.address, error);
     }
 }
 
@@ -107,7 +137,8 @@ impl Backends {
     /// Applies a reload. Returns the generation of a new backend.
     pub(super) fn apply(
         &self,
-        address: Option<&Address>,
+        destination: Destination,
+        remote: Option<&Remote>,
         bounds: &Bounds,
         resolve: &Arc<dyn Resolve>,
     ) -> Option<Generation> {
@@ -115,8 +146,9 @@ impl Backends {
         // A thread that sees this waits for the lock.
         self.version.fetch_add(1, Ordering::Release);
         let before = latest.backend.clone();
-        if let (Some(before), Some(address)) = (&before, address)
-            && before.connector.address == *address
+        if let (Some(before), Some(remote)) = (&before, remote)
+            && before.connector.address == remote.address
+            && before.tls == remote.tls
         {
             if before.bounds != *bounds {
                 latest.backend = Some(Arc::new(Backend {
@@ -126,7 +158,7 @@ impl Backends {
             }
             return None;
         }
-        let new = address.map(|address| {
+        let new = remote.map(|remote| {
             let generation = latest.next;
             latest.next = generation.next();
             Arc::new(Backend {
@@ -135,10 +167,13 @@ impl Backends {
                 pool: Arc::default(),
                 hyper_pool: Arc::default(),
                 connector: Arc::new(Connector {
-                    address: address.clone(),
+                    address: remote.address.clone(),
                     resolve: Arc::clone(resolve),
                     lookup: Mutex::default(),
                 }),
+                destination,
+                tls: remote.tls.clone(),
+                complaint: Arc::default(),
                 slow_readers: Arc::default(),
             })
         });

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Address;
+use super::tls_failure::TlsFailure;
 use crate::call::Fault;
 
 /// Why no byte of a call could be sent.
@@ -42,6 +43,9 @@ pub enum ConnectError {
     /// It leads back to this sidecar.
     #[error("the backend's address {0} is an address of this sidecar: use the backend's own")]
     Itself(SocketAddr),
+    /// It connected, and there is no TLS with it.
+    #[error("no TLS with the backend")]
+    Tls(#[source] Box<TlsFailure>),
     /// The lookup took longer than `connect_timeout`.
     #[error("the backend's name was not looked up within {0:?}")]
     LookupTimedOut(Duration),
@@ -58,7 +62,7 @@ impl ConnectError {
                 other => other,
             },
             Self::TimedOut(_) | Self::LookupTimedOut(_) => Fault::Network,
-            Self::Itself(_) => Fault::Backend,
+            Self::Itself(_) | Self::Tls(_) => Fault::Backend,
         }
     }
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use tidegate_limits::scheduler::Outcome;
-use tokio::io::{AsyncRead, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use super::backend::Backend;
@@ -20,10 +19,13 @@ use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::stream::{keep_alive, reset_when_closed};
 use super::streamed::{Source, Streamed};
+use super::tls::refused_after_the_handshake;
+use super::tls_failure::TlsFailure;
 use super::{Bounds, Unsent};
 use crate::call::sdk::reply::{self, Balance, Ending};
 use crate::call::{
-    ArrayCall, BodyError, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody, Slot,
+    ArrayCall, BodyError, Link, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
+    Slot,
 };
 
 /// Initial room for a reply; most are smaller.
@@ -39,7 +41,7 @@ pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>
 /// Writes the array in one write, unless the connect has done that, and reads the reply to its
 /// end.
 pub(super) async fn array<S: Slot>(
-    stream: TcpStream,
+    mut link: Link,
     written: usize,
     call: Box<ArrayCall>,
     mut slot: S,
@@ -49,7 +51,7 @@ pub(super) async fn array<S: Slot>(
 ) -> Exchanged<S> {
     let bounds = &backend.bounds;
     let mut deadline = Deadline::new(bounds);
-    let writing = write_whole(&stream, written, &call.bytes, &committed, &mut deadline);
+    let writing = write_whole(&mut link, written, &call.bytes, &committed, &mut deadline);
     match writing.await {
         Written::Whole => {}
         Written::Nothing(error) => {
@@ -65,7 +67,7 @@ pub(super) async fn array<S: Slot>(
     let deadline = deadline.sent(slot.sent(), bounds);
     record.note(|facts| facts.bytes_in = call.bytes.len() as u64);
     drop(call);
-    Ok(read_reply(stream, slot, record, &backend, deadline).await)
+    Ok(read_reply(link, slot, record, &backend, deadline).await)
 }
 
 enum Written {
@@ -76,14 +78,14 @@ enum Written {
 }
 
 async fn write_whole(
-    stream: &TcpStream,
+    link: &mut Link,
     mut written: usize,
     bytes: &[u8],
     committed: &Committed,
     deadline: &mut Deadline,
 ) -> Written {
     while written < bytes.len() {
-        match stream.try_write(&bytes[written..]) {
+        match link.try_write(&bytes[written..]) {
             Ok(more) => {
                 committed.set(true);
                 written += more;
@@ -91,7 +93,7 @@ async fn write_whole(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let due = deadline.due(written as u64, false);
                 let due = due.expect("nothing is owed by a client whose array is here");
-                match timeout_at(due, stream.writable()).await {
+                match timeout_at(due, link.tcp().writable()).await {
                     Ok(Ok(())) => {}
                     _ if written == 0 => return Written::Nothing(error),
                     Ok(Err(_)) => return Written::Part(closed()),
@@ -106,7 +108,7 @@ async fn write_whole(
 }
 
 async fn read_reply<S: Slot>(
-    stream: TcpStream,
+    mut link: Link,
     mut slot: S,
     record: Arc<Record>,
     backend: &Backend,
@@ -116,28 +118,27 @@ async fn read_reply<S: Slot>(
     let mut held = BytesMut::with_capacity(REPLY_BYTES);
     let mut due = deadline - bounds.response_timeout.saturating_sub(KEEP_ALIVE_AFTER);
     loop {
-        let ready = match timeout_at(due, stream.ready(Interest::READABLE)).await {
-            Ok(ready) => ready,
+        let is_ended = match timeout_at(due, link.readable()).await {
+            Ok(ended) => ended.unwrap_or(false),
             Err(_) if due < deadline => {
-                keep_alive(&stream);
+                keep_alive(link.tcp());
                 due = deadline;
                 continue;
             }
             Err(_) => {
                 // The backend should have closed first.
-                reset_when_closed(&stream);
+                reset_when_closed(link.tcp());
                 slot.finish(Outcome::Failed);
                 return Err(slow(bounds));
             }
         };
         let is_first = held.is_empty();
-        match stream.try_read_buf(&mut held) {
+        match link.try_read(&mut held) {
             Ok(0) => break,
             Ok(_) => {
                 // The end was seen before this read, which took everything: one more read would
                 // only report the end again.
-                let is_end =
-                    ready.is_ok_and(|ready| ready.is_read_closed()) && held.len() < held.capacity();
+                let is_end = is_ended && held.len() < held.capacity();
                 // If the whole reply is here, the slot is given back at once, which has the same
                 // effect.
                 if is_first && !(is_end && held.len() <= bounds.reply_buffer_bytes) {
@@ -145,7 +146,7 @@ async fn read_reply<S: Slot>(
                 }
                 if held.len() > bounds.reply_buffer_bytes {
                     let source = Streaming {
-                        stream,
+                        link,
                         slot,
                         record,
                         first: Some(held.freeze()),
@@ -164,12 +165,32 @@ async fn read_reply<S: Slot>(
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // A reset after a whole reply does no harm: the check below decides.
-            Err(_) => break,
+            // A reset after a whole reply does no harm, nor does an end of TLS that is not announced: the
+            // check below decides.
+            Err(error) => match refused_after_the_handshake(&error) {
+                Some(failure) if held.is_empty() => {
+                    slot.finish(Outcome::Failed);
+                    return Err(refused(&failure, backend, &record));
+                }
+                _ => break,
+            },
         }
     }
-    drop(stream);
-    end_of_reply(held, slot, &record)
+    drop(link);
+    match TlsFailure::of_answer(&held) {
+        Some(failure) => {
+            slot.finish(Outcome::Failed);
+            Err(refused(&failure, backend, &record))
+        }
+        None => end_of_reply(held, slot, &record),
+    }
+}
+
+/// There is no TLS with the backend, as it has shown after the call was written. It has not read the call.
+pub(super) fn refused(failure: &TlsFailure, backend: &Backend, record: &Record) -> Refusal {
+    backend.complain_of(failure);
+    record.lacks_tls(backend.destination, failure.cause);
+    failure.not_done(backend.destination.label())
 }
 
 /// Judges a reply that has ended, and gives the slot back.
@@ -249,7 +270,7 @@ pub(super) fn slow_to_take() -> Refusal {
 
 /// A reply that is too large to hold: the part that was read, then the rest as it arrives.
 struct Streaming<S: Slot> {
-    stream: TcpStream,
+    link: Link,
     slot: S,
     record: Arc<Record>,
     first: Option<Bytes>,
@@ -268,13 +289,17 @@ impl<S: Slot> Streaming<S> {
             return Poll::Ready(Ok(first));
         }
         if self.timer.as_mut().poll(cx).is_ready() {
-            reset_when_closed(&self.stream);
+            reset_when_closed(self.link.tcp());
             self.fails(Reason::BackendSlow);
             return Poll::Ready(Err("the backend is too slow".into()));
         }
         let mut chunk = vec![0; 16 * 1024];
         let mut room = ReadBuf::new(&mut chunk);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room))?;
+        match ready!(Pin::new(&mut self.link).poll_read(cx, &mut room)) {
+            // The end of TLS was not announced. Whether the reply is whole, it shows itself.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            read => read?,
+        }
         let read = room.filled().len();
         chunk.truncate(read);
         Poll::Ready(Ok(Bytes::from(chunk)))

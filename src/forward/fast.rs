@@ -19,7 +19,6 @@ use tidegate_h1::{Framing, HeadEnd};
 use tidegate_limits::scheduler::Outcome;
 use tidegate_runtime::with_scratch;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
@@ -29,10 +28,12 @@ use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::exchange::{self, Exchanged};
 use super::streamed::{Source, Streamed};
+use super::tls::refused_after_the_handshake;
+use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
 use super::{Sending, Unsent};
 use crate::call::{
-    BodyError, HttpCall, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
+    BodyError, HttpCall, Link, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
     ReplyHead, RequestBody, Slot,
 };
 
@@ -53,7 +54,7 @@ pub(super) fn send<S: Slot>(
     record: Arc<Record>,
 ) -> Sending<S> {
     let pooled = backend.pool.take(Instant::now());
-    let pooled = pooled.and_then(|(upstream, idle_for)| {
+    let pooled = pooled.and_then(|(mut upstream, idle_for)| {
         // It is never replaced by another idle one, which may have ended too.
         upstream.is_quiet(idle_for).then_some(upstream)
     });
@@ -64,8 +65,8 @@ pub(super) fn send<S: Slot>(
         }
         None => Sending::boxed(async move {
             match backend.connect().await {
-                Ok(stream) => {
-                    let upstream = Upstream::new(stream);
+                Ok(link) => {
+                    let upstream = Upstream::new(link);
                     let exchange = Exchange::new(upstream, true, backend, call, slot, record);
                     Carry::new(exchange).await
                 }
@@ -99,7 +100,7 @@ pub(super) struct Exchange<S: Slot> {
 }
 
 /// A connect under way.
-type Opening = Pin<Box<dyn Future<Output = Result<TcpStream, ConnectError>> + Send>>;
+type Opening = Pin<Box<dyn Future<Output = Result<Link, ConnectError>> + Send>>;
 
 /// What goes back if nothing was sent.
 struct HeldBack<S> {
@@ -138,6 +139,8 @@ enum Failure {
     Closed,
     /// What it sent is not a reply that can be passed on.
     Broken(Broken),
+    /// There is no TLS with it, or TLS alone.
+    Refused(Box<TlsFailure>),
 }
 
 /// A head, and what came behind it.
@@ -179,11 +182,11 @@ impl Outgoing {
     fn poll_begin(
         &mut self,
         call: &HttpCall,
-        stream: &mut TcpStream,
+        link: &mut Link,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         if self.first_length > 0 {
-            return self.poll_write(stream, cx);
+            return self.poll_write(link, cx);
         }
         with_scratch(|first| {
             let RequestBody::Whole(body) = &call.body else {
@@ -195,7 +198,7 @@ impl Outgoing {
             }
             self.first_length = first.len();
             std::mem::swap(first, &mut self.first);
-            let written = self.poll_write(stream, cx);
+            let written = self.poll_write(link, cx);
             std::mem::swap(first, &mut self.first);
             if self.written < self.first_length {
                 self.first = first.clone();
@@ -204,18 +207,18 @@ impl Outgoing {
         })
     }
 
-    fn poll_write(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_write(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.is_sent() {
-            let stream = Pin::new(&mut *stream);
+            let link = Pin::new(&mut *link);
             let behind = self.written.saturating_sub(self.first_length);
             let rest = &self.second[behind..];
             let written = match self.first.get(self.written..) {
-                Some(first) if rest.is_empty() => stream.poll_write(cx, first),
+                Some(first) if rest.is_empty() => link.poll_write(cx, first),
                 Some(first) if !first.is_empty() => {
                     let both = [IoSlice::new(first), IoSlice::new(rest)];
-                    stream.poll_write_vectored(cx, &both)
+                    link.poll_write_vectored(cx, &both)
                 }
-                _ => stream.poll_write(cx, rest),
+                _ => link.poll_write(cx, rest),
             };
             match ready!(written)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -236,7 +239,7 @@ impl<S: Slot> Future for Exchange<S> {
                 let opened = ready!(opening.as_mut().poll(cx));
                 this.opening = None;
                 match opened {
-                    Ok(stream) => this.upstream = Some(Upstream::new(stream)),
+                    Ok(link) => this.upstream = Some(Upstream::new(link)),
                     Err(cause) => return Poll::Ready(Err(this.unsent(cause))),
                 }
             }
@@ -348,6 +351,7 @@ impl<S: Slot> Exchange<S> {
             Failure::Late => exchange::slow_to_take(),
             Failure::Broken(Broken::Switches) => exchange::switched(),
             Failure::Broken(Broken::Coding) => exchange::wrong_coding(),
+            Failure::Refused(failure) => exchange::refused(failure, &self.backend, &self.record),
             Failure::Broken(broken) => {
                 let how = format!("the backend's answer is {broken}");
                 exchange::failed(Reason::BackendCut, how)
@@ -367,7 +371,7 @@ impl<S: Slot> Exchange<S> {
             let upstream = self.upstream.as_mut().expect("it is open");
             let held_back = self.held_back.as_ref();
             let call = &held_back.expect("it has not ended").call;
-            match self.outgoing.poll_begin(call, &mut upstream.stream, cx) {
+            match self.outgoing.poll_begin(call, &mut upstream.link, cx) {
                 Poll::Ready(Ok(())) => self.has_left(),
                 Poll::Ready(Err(error)) if self.outgoing.written == 0 => {
                     return Poll::Ready(Err(Failure::Nothing(error)));
@@ -397,8 +401,8 @@ impl<S: Slot> Exchange<S> {
         loop {
             let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let mut chunk = ReadBuf::uninit(&mut chunk);
-            let stream = Pin::new(&mut self.upstream().stream);
-            match stream.poll_read(cx, &mut chunk) {
+            let link = Pin::new(&mut self.upstream().link);
+            match link.poll_read(cx, &mut chunk) {
                 Poll::Pending => {
                     // If the whole reply is here, the slot is given back at once, which has the same effect.
                     if self.has_begun {
@@ -406,7 +410,11 @@ impl<S: Slot> Exchange<S> {
                     }
                     return Poll::Pending;
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::Closed)),
+                Poll::Ready(Err(error)) => {
+                    let refused = refused_after_the_handshake(&error).map(Box::new);
+                    let failure = refused.map_or(Failure::Closed, Failure::Refused);
+                    return Poll::Ready(Err(failure));
+                }
                 Poll::Ready(Ok(())) if chunk.filled().is_empty() => {
                     return Poll::Ready(Err(Failure::Closed));
                 }
@@ -421,7 +429,11 @@ impl<S: Slot> Exchange<S> {
                     }
                     return Poll::Ready(Ok(begun));
                 }
-                Err(broken) => return Poll::Ready(Err(Failure::Broken(broken))),
+                Err(broken) => {
+                    let tls = TlsFailure::of_answer(chunk.filled()).map(Box::new);
+                    let failure = tls.map_or(Failure::Broken(broken), Failure::Refused);
+                    return Poll::Ready(Err(failure));
+                }
             }
         }
     }
@@ -519,8 +531,8 @@ impl<S: Slot> Exchange<S> {
                 body.bytes
                     .reserve(left.min(body.bytes.len().max(BODY_BYTES)));
             }
-            let stream = Pin::new(&mut upstream.stream);
-            match poll_read_buf(stream, cx, &mut body.bytes) {
+            let link = Pin::new(&mut upstream.link);
+            match poll_read_buf(link, cx, &mut body.bytes) {
                 Poll::Ready(Ok(1..)) => {}
                 Poll::Ready(Ok(0) | Err(_)) => {
                     let read = body.bytes.len();
@@ -718,10 +730,13 @@ impl<S: Slot> RunningReply<S> {
                 return Poll::Ready(Ok(None));
             }
             let mut chunk = BytesMut::with_capacity(BODY_BYTES);
-            let stream = Pin::new(&mut self.upstream.stream);
-            match poll_read_buf(stream, cx, &mut chunk) {
+            let link = Pin::new(&mut self.upstream.link);
+            let read = poll_read_buf(link, cx, &mut chunk);
+            match read {
                 Poll::Ready(Ok(0) | Err(_)) => {
-                    let is_end = matches!(self.left, Left::Close);
+                    // With TLS, only an announced end is the backend's.
+                    let is_cut = self.upstream.link.is_tls() && matches!(read, Poll::Ready(Err(_)));
+                    let is_end = matches!(self.left, Left::Close) && !is_cut;
                     self.left = Left::None;
                     self.keeps = false;
                     return Poll::Ready(match is_end {

@@ -27,6 +27,8 @@ use super::doorbell::quietly;
 use super::exchange::{self, Exchanged};
 use super::hyper_upstream::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
+use super::tls::refused_after_the_handshake;
+use super::tls_failure::TlsFailure;
 use super::{Bounds, Unsent};
 use crate::call::{
     BodyError, ClientLeft, Gathered, HttpCall, Message, PolledFrame, Reason, Record, Refusal,
@@ -311,7 +313,11 @@ async fn send_once<S: Slot>(
         };
         let Some(unsent) = failure.take_message() else {
             let error = failure.into_error();
-            return Err(NoResponse::Refused(sending.explain(&error, upstream)));
+            let refusal = match no_tls(&error, upstream) {
+                Some(failure) => exchange::refused(&failure, backend, sending.record),
+                None => sending.explain(&error, upstream),
+            };
+            return Err(NoResponse::Refused(refusal));
         };
         let fresh = match std::mem::replace(&mut reopened, true) {
             true => Err(closes_all()),
@@ -326,6 +332,15 @@ async fn send_once<S: Slot>(
         }
         request = unsent;
     }
+}
+
+/// Whether the request met no TLS, or TLS alone.
+fn no_tls(error: &hyper::Error, upstream: &Upstream) -> Option<TlsFailure> {
+    let signals = &upstream.signals;
+    if signals.read_tls.get() {
+        return Some(TlsFailure::speaks_tls());
+    }
+    refused_after_the_handshake(error).filter(|_| !signals.read.get())
 }
 
 /// A response whose head has arrived.

@@ -13,14 +13,14 @@ use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tidegate_runtime::{Timer, lock};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::carry::Flag;
 use super::connect::ConnectError;
 use super::doorbell::Doorbell;
 use super::pool::LOOK_AFTER;
 use super::stream::{for_many, read_now};
-use crate::call::{BodyError, ByteStream, PolledFrame, RequestBody, data_bytes};
+use super::tls_failure::TlsFailure;
+use crate::call::{BodyError, ByteStream, Link, PolledFrame, RequestBody, data_bytes};
 
 /// The most header fields of a reply.
 const REPLY_FIELDS: usize = 256;
@@ -41,11 +41,11 @@ pub(super) struct Upstream {
 impl Upstream {
     /// Opens a new connection on what `connecting` returns.
     pub(super) async fn open(connecting: impl Connecting) -> Result<Box<Self>, ConnectError> {
-        let stream = for_many(connecting.await?);
+        let link = for_many(connecting.await?);
         let signals = Arc::new(Signals::default());
         let doorbell = Arc::new(Doorbell::default());
         let io = WatchedIo {
-            stream,
+            link,
             signals: Arc::clone(&signals),
             doorbell: Arc::clone(&doorbell),
             is_awaited: false,
@@ -87,8 +87,8 @@ impl Upstream {
         &mut self,
         connecting: impl Connecting,
     ) -> Result<(), ConnectError> {
-        let stream = for_many(connecting.await?);
-        lock(&self.signals.failed).instead = Some(stream);
+        let link = for_many(connecting.await?);
+        lock(&self.signals.failed).instead = Some(link);
         Ok(())
     }
 
@@ -114,12 +114,12 @@ impl Upstream {
 }
 
 /// A connect under way.
-pub(super) trait Connecting: Future<Output = Result<TcpStream, ConnectError>> {}
+pub(super) trait Connecting: Future<Output = Result<Link, ConnectError>> {}
 
-impl<C: Future<Output = Result<TcpStream, ConnectError>>> Connecting for C {}
+impl<C: Future<Output = Result<Link, ConnectError>>> Connecting for C {}
 
 /// What is known of one request on the wire.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Signals {
     /// Asks the kernel for received bytes, before the runtime reports them.
     look: Flag,
@@ -133,6 +133,8 @@ pub(super) struct Signals {
     pub(super) flushed: Flag,
     /// A byte of the reply has arrived.
     pub(super) read: Flag,
+    /// It begins as TLS does.
+    pub(super) read_tls: Flag,
     /// The first write failed, so no byte has left. hyper waits.
     pub(super) has_failed: Flag,
     /// Locked only in that case.
@@ -140,11 +142,11 @@ pub(super) struct Signals {
 }
 
 /// The first write of a request, after it failed.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct FailedWrite {
     bytes: Vec<u8>,
     /// Where hyper writes the bytes instead.
-    instead: Option<TcpStream>,
+    instead: Option<Link>,
 }
 
 impl Signals {
@@ -175,7 +177,7 @@ impl Signals {
 
 /// The connection's socket. It notices when a request's bytes leave.
 pub(super) struct WatchedIo {
-    stream: TcpStream,
+    link: Link,
     signals: Arc<Signals>,
     doorbell: Arc<Doorbell>,
     /// The last read found nothing, so the runtime rings the doorbell when something arrives.
@@ -187,12 +189,12 @@ impl WatchedIo {
     #[cold]
     fn poll_new_stream(&mut self) -> Poll<()> {
         let mut failed = lock(&self.signals.failed);
-        let Some(stream) = failed.instead.take() else {
+        let Some(link) = failed.instead.take() else {
             return Poll::Pending;
         };
         failed.bytes = Vec::new();
         drop(failed);
-        self.stream = stream;
+        self.link = link;
         self.is_awaited = false;
         self.signals.has_failed.set(false);
         Poll::Ready(())
@@ -217,9 +219,17 @@ impl AsyncRead for WatchedIo {
         }
         if self.signals.look.get() {
             self.signals.look.set(false);
-            match read_now(&self.stream, buf) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                seen => return Poll::Ready(seen),
+            match &mut self.link {
+                Link::Plain(tcp) => match read_now(tcp, buf) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    seen => return Poll::Ready(seen),
+                },
+                // Whatever came, nothing is written on it any more: for hyper it has ended.
+                Link::Tls(secured) => {
+                    if !secured.is_quiet() {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
             }
         }
         // hyper asks several times in an exchange; without news, the runtime is not asked again.
@@ -227,9 +237,13 @@ impl AsyncRead for WatchedIo {
             return Poll::Pending;
         }
         let filled = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = Pin::new(&mut self.link).poll_read(cx, buf);
         self.is_awaited = read.is_pending();
         if buf.filled().len() > filled {
+            if !self.signals.read.get() && TlsFailure::of_answer(&buf.filled()[filled..]).is_some()
+            {
+                self.signals.read_tls.set(true);
+            }
             self.signals.read.set(true);
         }
         read
@@ -245,7 +259,7 @@ impl AsyncWrite for WatchedIo {
         if self.signals.has_failed.get() {
             ready!(self.poll_new_stream());
         }
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        let written = Pin::new(&mut self.link).poll_write(cx, buf);
         match written {
             Poll::Ready(Ok(more @ 1..)) => {
                 // Only this connection's own task writes.
@@ -270,7 +284,7 @@ impl AsyncWrite for WatchedIo {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.link).poll_shutdown(cx)
     }
 }
 

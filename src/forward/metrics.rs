@@ -8,5 +8,8 @@ tidegate_runtime::metrics! {
         /// Failed connects to a backend because this process lacked file descriptors, ports or memory.
         /// The call tries again; the log has the cause at most every 10 s.
         connect_shortages_total: Counter(backend) in "connects",
+        /// Connections to a backend that came to no TLS, by cause. The log has the cause in words and what
+        /// to do.
+        backend_tls_failures_total: Counter(backend, cause) in "connections",
     }
 }

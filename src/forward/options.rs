@@ -2,19 +2,37 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Settings;
+use super::{Settings, Tls};
 use crate::call::HttpEngine;
 use crate::call::listener::socket_path;
 use crate::options::kind::{
-    DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, duration, flag, integer, is_plain, size, text,
+    DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, duration, flag, integer, is_plain, parsed, pem,
+    size, text,
 };
 use crate::options::shown::quoted;
 use crate::options::toml::string;
 use crate::options::{Kind, Mistake, options};
+
+/// A backend: where it listens, and how it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Where it listens.
+    pub address: Address,
+    /// TLS to it; none if it is spoken to without.
+    pub tls: Option<Tls>,
+}
+
+/// A backend as the config gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    /// Whether it speaks TLS.
+    pub(crate) is_tls: bool,
+}
 
 /// Where a backend listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +48,16 @@ pub enum Address {
 options! {
     /// The server behind the sidecar.
     pub struct BackendSection {
-        /// The sdkserver. Required for socket listeners.
-        socket: Option<Address> = Address::or_socket_file("127.0.0.1:2001").optional()
-            .line("\"127.0.0.1:2001\"");
+        /// The sdkserver. Required for socket listeners. tls://host:port is with TLS.
+        socket: Option<Target> = target("127.0.0.1:2001").optional().line("\"127.0.0.1:2001\"");
 
         /// sdkwsgi, or any other HTTP server. Without it, HTTP routes are answered with 501.
-        http: Option<Address> = http_address().optional().line("\"http://127.0.0.1:8080\"");
+        /// https://host:port is with TLS. On a socket file the client's Host is passed on, as it is on an
+        /// address.
+        http: Option<Target> = http_target().optional().line("\"http://127.0.0.1:8080\"");
 
-        /// The server behind tcp listeners.
-        tcp: Option<Address> = Address::kind("127.0.0.1:9000").optional()
-            .example("\"127.0.0.1:9000\"");
+        /// The server behind tcp listeners. A call is one connection there. tls://host:port is with TLS.
+        tcp: Option<Target> = target("127.0.0.1:9000").optional().example("\"127.0.0.1:9000\"");
 
         /// Whether a read (GET, HEAD, and the functions that the table marks as reads) is sent once more
         /// if its connection closed before one byte of reply. The second attempt counts against every
@@ -76,7 +94,7 @@ options! {
         slow_readers_max: usize,
     } {
         /// How long a connect may take. A call whose connect failed was not sent, so it waits again. The
-        /// lookup of a name has the same time before that.
+        /// lookup of a name has the same time before that, a TLS handshake after that.
         connect_timeout: Duration = duration(MS..=5 * MINUTE).or(2 * SECOND);
 
         /// From the last byte sent to the last byte of the reply, streamed replies included. Set it above
@@ -106,6 +124,33 @@ options! {
     }
 }
 
+options! {
+    /// TLS to backends whose address begins with https:// or tls://. SIGHUP reads the files again: if they
+    /// changed, later calls use new connections, and calls under way end on theirs.
+    pub struct BackendTlsSection {
+        /// The authorities that sign the certificates of backends. No other authority is accepted. The
+        /// default is the list of the system.
+        ca: Option<PathBuf> = pem("/etc/tidegate/backend-ca.crt").optional()
+            .example("\"/etc/tidegate/backend-ca.crt\"");
+
+        /// The certificate that is shown to a backend that asks for one, followed by its chain.
+        cert: Option<PathBuf> = pem("/etc/tidegate/client.crt").optional()
+            .example("\"/etc/tidegate/client.crt\"");
+
+        /// Its key, without a passphrase.
+        key: Option<PathBuf> = pem("/etc/tidegate/client.key").optional()
+            .example("\"/etc/tidegate/client.key\"");
+
+        /// The name that the certificate of a backend must be for, if it is not the host in its address.
+        server_name: Option<String> = server_name().optional().example("\"sdk.example\"");
+
+        /// Whether any certificate is accepted: of any authority, for any name, also an expired one. The
+        /// calls are encrypted, but any server that answers at the address gets them, with their passwords
+        /// and tokens. For trials only.
+        accept_any_certificate: bool = flag().or(false);
+    }
+}
+
 impl BackendSection {
     /// Fills in the defaults that depend on the number of workers.
     pub(crate) fn for_workers(&mut self, workers: u32) {
@@ -120,12 +165,19 @@ impl BackendSection {
         bounds: &BoundsSection,
         own: Arc<[SocketAddr]>,
         engine: HttpEngine,
+        tls: &BackendTls,
     ) -> Settings {
         let count = |setting: Option<u32>| setting.unwrap_or_default() as usize;
+        let remote = |target: &Option<Target>, tls: &Option<Tls>| {
+            let Target { address, is_tls } = target.clone()?;
+            assert_eq!(is_tls, tls.is_some(), "TLS that can't be used is an error");
+            let tls = tls.clone();
+            Some(Remote { address, tls })
+        };
         Settings {
-            socket: self.socket.value.clone(),
-            http: self.http.value.clone(),
-            tcp: self.tcp.value.clone(),
+            socket: remote(&self.socket.value, &tls.socket),
+            http: remote(&self.http.value, &tls.http),
+            tcp: remote(&self.tcp.value, &tls.tcp),
             retry_reads: self.retry_reads.value,
             bounds: bounds.settings(
                 own,
@@ -134,6 +186,30 @@ impl BackendSection {
                 count(self.max_slow_readers.value),
             ),
         }
+    }
+}
+
+/// What a config's certificates are to each of its backends that speak TLS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BackendTls {
+    pub(crate) socket: Option<Tls>,
+    pub(crate) http: Option<Tls>,
+    pub(crate) tcp: Option<Tls>,
+}
+
+/// For people: the admin address shows it.
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = self.tls.as_ref().map_or("", |_| " (TLS)");
+        write!(f, "{}{tls}", self.address)
+    }
+}
+
+/// As `target` reads it.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_tls { TLS } else { "" };
+        write!(f, "{scheme}{}", self.address)
     }
 }
 
@@ -149,20 +225,10 @@ impl fmt::Display for Address {
 
 impl Address {
     /// `host:port`.
+    #[cfg(feature = "leases")]
     pub(crate) fn kind(example: &'static str) -> Kind<Self> {
         text("host:port", example, |given| {
             Self::parse(given, None, example)
-        })
-    }
-
-    /// `host:port`, or a socket file.
-    fn or_socket_file(example: &'static str) -> Kind<Self> {
-        let allowed = "host:port, or unix:/path of a socket file";
-        text(allowed, example, |given| {
-            match given.trim().strip_prefix("unix:") {
-                Some(path) => Ok(Self::Unix(socket_path(path)?.into())),
-                None => Self::parse(given, None, example),
-            }
         })
     }
 
@@ -210,27 +276,77 @@ impl Address {
     }
 }
 
-/// `http://host:port` or a socket file.
-fn http_address() -> Kind<Address> {
+/// `host:port`, the same with TLS, or a socket file.
+fn target(example: &'static str) -> Kind<Target> {
+    let allowed = "host:port, tls://host:port, or unix:/path of a socket file";
+    text(allowed, example, |given| {
+        let given = given.trim();
+        if let Some(target) = Target::socket_file(given) {
+            return target;
+        }
+        let (host, is_tls) = match given.strip_prefix(TLS) {
+            Some(host) => (host, true),
+            None => (given, false),
+        };
+        if let Some((scheme, host)) = host.split_once("://") {
+            let right = match scheme {
+                "https" | "tls" | "ssl" => format!("{TLS}{host}"),
+                _ => host.to_owned(),
+            };
+            let cause = format!("{} begins with another scheme", quoted(given));
+            return Err(Mistake::new(cause, format!("write {}", quoted(&right))));
+        }
+        let address = Address::parse(host, None, example)?;
+        Ok(Target { address, is_tls })
+    })
+}
+
+/// The name that a certificate is for.
+fn server_name() -> Kind<String> {
+    let take = |given: &str| {
+        let is_name = given.len() <= 253 && is_plain(given, "-._");
+        let is_one = is_name && !given.is_empty() || given.parse::<IpAddr>().is_ok();
+        is_one.then(|| given.to_owned())
+    };
+    let wrong = (
+        "is no host name and no IP address",
+        "give the name alone, such as \"sdk.example\", without a scheme or a port",
+    );
+    parsed("a host name or an IP address", "sdk.example", take, wrong)
+}
+
+/// What stands before an address with TLS.
+const TLS: &str = "tls://";
+
+impl Target {
+    /// Reads `unix:` and a path; none if it is something else.
+    fn socket_file(given: &str) -> Option<Result<Self, Mistake>> {
+        let path = socket_path(given.strip_prefix("unix:")?);
+        Some(path.map(|path| Self {
+            address: Address::Unix(path.into()),
+            is_tls: false,
+        }))
+    }
+}
+
+/// `http://host:port`, the same with TLS, or a socket file.
+fn http_target() -> Kind<Target> {
     const EXAMPLE: &str = "http://127.0.0.1:8080";
-    let allowed = "http://host:port, or unix:/path of a socket file";
+    let allowed = "http://host:port, https://host:port, or unix:/path of a socket file";
     let kind = text(allowed, EXAMPLE, |given| {
         let given = given.trim();
-        if let Some(path) = given.strip_prefix("unix:") {
-            return Ok(Address::Unix(socket_path(path)?.into()));
+        if let Some(target) = Target::socket_file(given) {
+            return target;
         }
         let wrong = |message: &str, cure: &str| {
             Err(Mistake::new(format!("{} {message}", quoted(given)), cure))
         };
-        if given.starts_with("https://") {
-            let cure =
-                "give http://host:port, with TLS ended in front of the backend or not at all";
-            return wrong("asks for TLS, which can't be spoken to a backend yet", cure);
-        }
-        let Some(rest) = given.strip_prefix("http://") else {
+        let plain = given.strip_prefix("http://").map(|rest| (rest, false));
+        let secured = || given.strip_prefix("https://").map(|rest| (rest, true));
+        let Some((rest, is_tls)) = plain.or_else(secured) else {
             return wrong(
-                "does not begin with http://",
-                "write it as http://host:port",
+                "does not begin with http:// or https://",
+                "write it as http://host:port, or with TLS as https://host:port",
             );
         };
         let host = rest.strip_suffix('/').unwrap_or(rest);
@@ -243,14 +359,17 @@ fn http_address() -> Kind<Address> {
             let cure = "write it as http://host:port; the client's own headers pass through";
             return Err(Mistake::new("the address holds a user name", cure));
         }
-        Address::parse(host, Some(80), EXAMPLE)
+        let usual = if is_tls { 443 } else { 80 };
+        let address = Address::parse(host, Some(usual), EXAMPLE)?;
+        Ok(Target { address, is_tls })
     });
-    let show = |address: &Address| match address {
-        Address::Unix(_) => string(&address.to_string()),
-        address => string(&format!("http://{address}")),
+    let show = |Target { address, is_tls }: &Target| match (address, is_tls) {
+        (Address::Unix(_), _) => string(&address.to_string()),
+        (address, false) => string(&format!("http://{address}")),
+        (address, true) => string(&format!("https://{address}")),
     };
     Kind {
-        show: Box::new(move |address| Some(show(address))),
+        show: Box::new(move |target| Some(show(target))),
         ..kind
     }
 }

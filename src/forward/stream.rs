@@ -1,5 +1,4 @@
-//! What a connection to a backend is asked beside reading and writing. A connection to a socket file
-//! is a `TcpStream` too; options of TCP have no effect on it.
+//! What a connection to a backend is asked beside reading and writing.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,7 +8,7 @@ use socket2::SockRef;
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
-use crate::call::KEEPALIVE;
+use crate::call::{KEEPALIVE, Link};
 
 /// The most bytes of a read past the runtime, which usually finds none.
 const LOOK_BYTES: usize = 1024;
@@ -21,12 +20,12 @@ pub(super) fn keep_alive(stream: &TcpStream) {
 }
 
 /// Sets a connection up for more than one call.
-pub(super) fn for_many(stream: TcpStream) -> TcpStream {
+pub(super) fn for_many(link: Link) -> Link {
     // Without this option a small body would wait for the ACK of the head. A socket that cannot be
     // told so is only slower.
-    let _ = stream.set_nodelay(true);
-    keep_alive(&stream);
-    stream
+    let _ = link.tcp().set_nodelay(true);
+    keep_alive(link.tcp());
+    link
 }
 
 /// Closes without TIME_WAIT, which would hold one of our ports.

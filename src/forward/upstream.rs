@@ -6,14 +6,14 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 use tidegate_runtime::Timer;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use super::pool::LOOK_AFTER;
 use super::stream::for_many;
+use crate::call::Link;
 
 /// It carries one request at a time.
 pub(super) struct Upstream {
-    pub(super) stream: TcpStream,
+    pub(super) link: Link,
     /// Bounds the exchange under way. It is kept from one exchange to the next: to set a timer
     /// costs more than one that occasionally fires early.
     pub(super) timer: Timer,
@@ -21,24 +21,28 @@ pub(super) struct Upstream {
 
 impl Upstream {
     /// On a new connection.
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(link: Link) -> Self {
         Self {
-            stream: for_many(stream),
+            link: for_many(link),
             timer: Timer::default(),
         }
     }
 
     /// Whether nothing has come while it was idle: neither an end nor a reply that was not asked for.
-    pub(super) fn is_quiet(&self, idle_for: Duration) -> bool {
+    pub(super) fn is_quiet(&mut self, idle_for: Duration) -> bool {
+        let tcp = match &mut self.link {
+            Link::Plain(tcp) => tcp,
+            Link::Tls(secured) => return secured.is_quiet(),
+        };
         let look = || {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-            let (length, _) = rustix::net::recv(&self.stream, &mut [0; 1], flags)?;
+            let (length, _) = rustix::net::recv(&*tcp, &mut [0; 1], flags)?;
             Ok(length)
         };
         let looked = match idle_for >= LOOK_AFTER {
             true => look(),
             // Without news this makes no system call.
-            false => self.stream.try_io(Interest::READABLE, look),
+            false => tcp.try_io(Interest::READABLE, look),
         };
         matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -49,6 +53,7 @@ mod tests {
     use std::pin::Pin;
 
     use tokio::io::AsyncWrite;
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -60,12 +65,12 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(address).await.expect("it listens");
         let (mut other, _) = listener.accept().await.expect("it connected");
-        let upstream = Upstream::new(stream);
+        let mut upstream = Upstream::new(Link::Plain(stream));
         assert!(upstream.is_quiet(Duration::ZERO));
         assert!(upstream.is_quiet(LOOK_AFTER));
         let written = std::future::poll_fn(|cx| Pin::new(&mut other).poll_write(cx, b"x")).await;
         written.expect("it takes a byte");
-        upstream.stream.readable().await.expect("a byte came");
+        upstream.link.readable().await.expect("a byte came");
         assert!(!upstream.is_quiet(Duration::ZERO));
         assert!(!upstream.is_quiet(LOOK_AFTER));
     }

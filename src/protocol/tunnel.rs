@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::stream::Stream;
 use super::wire::Wire;
-use crate::call::{Reason, Record, Tunnel, Verdict};
+use crate::call::{Link, Reason, Record, Tunnel, Verdict};
 
 /// The most of one read, in each direction.
 const CHUNK_BYTES: usize = 8 * 1024;
@@ -47,12 +47,9 @@ pub(super) async fn run(
     idle_timeout: Duration,
     cut: &CancellationToken,
 ) {
-    let Tunnel {
-        stream,
-        slot,
-        record,
-    } = tunnel;
-    let mut backend = Wire::new(stream);
+    let Tunnel { link, slot, record } = tunnel;
+    let mut backend = Backend::new(link);
+    backend.breaks_off(true);
     reset_when_closed(client.tcp(), backend.tcp());
     let mut ways = Ways {
         up: Way::default(),
@@ -85,6 +82,7 @@ pub(super) async fn run(
     };
     ways.ended = ended;
     if ended == Ended::Whole {
+        backend.breaks_off(false);
         close_as_usual(client.tcp());
         close_as_usual(backend.tcp());
     }
@@ -105,6 +103,83 @@ fn close_as_usual(socket: &TcpStream) {
     let _ = SockRef::from(socket).set_linger(None);
 }
 
+/// The connection to the backend.
+enum Backend {
+    Plain(Wire),
+    Tls(Link),
+}
+
+impl Backend {
+    fn new(link: Link) -> Self {
+        match link {
+            Link::Plain(tcp) => Self::Plain(Wire::new(tcp)),
+            link @ Link::Tls(_) => Self::Tls(link),
+        }
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(wire) => wire.tcp(),
+            Self::Tls(link) => link.tcp(),
+        }
+    }
+
+    /// The end of TLS is not announced if the tunnel breaks: it would look like a whole end.
+    fn breaks_off(&mut self, breaks_off: bool) {
+        if let Self::Tls(link) = self {
+            link.breaks_off(breaks_off);
+        }
+    }
+
+    /// Ready when the connection is closed in both directions. With TLS only a write shows that.
+    fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain(wire) => wire.poll_reset(cx),
+            Self::Tls(_) => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Backend {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(wire) => Pin::new(wire).poll_read(cx, buf),
+            Self::Tls(link) => Pin::new(link).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Backend {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(wire) => Pin::new(wire).poll_write(cx, buf),
+            Self::Tls(link) => Pin::new(link).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(wire) => Pin::new(wire).poll_flush(cx),
+            Self::Tls(link) => Pin::new(link).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(wire) => Pin::new(wire).poll_shutdown(cx),
+            Self::Tls(link) => Pin::new(link).poll_shutdown(cx),
+        }
+    }
+}
+
 /// Both directions. When it is dropped, it records their progress.
 struct Ways {
     /// From the client to the backend.
@@ -123,7 +198,7 @@ impl Ways {
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Stream,
-        backend: &mut Wire,
+        backend: &mut Backend,
     ) -> Poll<Ended> {
         let before = self.up.bytes + self.down.bytes;
         let up = self.up.poll(cx, client, backend);

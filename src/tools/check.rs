@@ -15,6 +15,7 @@ use tidegate_quota::Engine;
 use tidegate_runtime::command::exit_code;
 
 use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
+use crate::call::Protocol;
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
@@ -132,6 +133,12 @@ fn table(config: &Config) -> String {
     let gate = &config.admit;
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
+    for listener in &config.listen.listeners {
+        if listener.protocol == Protocol::Tcp {
+            let call = "one TCP connection, from its turn until both sides have ended";
+            row(&format!("a call at {}", listener.name), call.to_owned());
+        }
+    }
     windows(gate, &mut row);
     paces(config, &mut row);
     if let Some(quotas) = &config.quotas {
@@ -367,7 +374,12 @@ fn shares(
 /// and their window is over, or until they have ended.
 fn counts_for(config: &Config, limit: &str) -> String {
     let bounds = &config.forward.bounds;
-    let (connect, response) = (bounds.connect_timeout, bounds.response_timeout);
+    let response = bounds.response_timeout;
+    let forward = &config.forward;
+    let remotes = [&forward.socket, &forward.http, &forward.tcp];
+    let has_tls = remotes.into_iter().flatten().any(|it| it.tls.is_some());
+    // The handshake has the same time again.
+    let connect = bounds.connect_timeout * if has_tls { 2 } else { 1 };
     match &config.admit.window {
         _ if limit == "outstanding" => format!(
             ", frees_after: as long as a call takes, which may be {} here, learning: a lease and \

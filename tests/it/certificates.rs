@@ -21,6 +21,75 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, SignatureScheme};
 /// The name that the server's certificate is for.
 const HOST: &str = "tidegate.example";
 
+/// An authority of backends, and what it signed, in files of their own.
+pub(crate) struct Authority {
+    dir: TempDir,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug)]
+pub(crate) struct Issued {
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let this = Self {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            issuer: authority(),
+        };
+        fs::write(this.ca(), this.issuer.pem()).expect("it can be written to");
+        this
+    }
+
+    /// The file of its own certificate.
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.crt")
+    }
+
+    /// Signs a certificate for these names.
+    pub(crate) fn issue(&self, names: &[&str]) -> Issued {
+        self.issue_with(names, |_| {})
+    }
+
+    /// The same, changed before it is signed.
+    pub(crate) fn issue_with(
+        &self,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Issued {
+        let names = names.iter().map(|name| (*name).to_owned());
+        let mut params = CertificateParams::new(names.collect::<Vec<_>>()).expect("names");
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("it signs");
+        self.written(&certificate.pem(), &key.serialize_pem())
+    }
+
+    /// A certificate that its own key signed, and that may sign others.
+    pub(crate) fn self_signed(&self, name: &str) -> Issued {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("it signs");
+        self.written(&certificate.pem(), &key.serialize_pem())
+    }
+
+    fn written(&self, cert: &str, key: &str) -> Issued {
+        let number = fs::read_dir(self.dir.path()).expect("it is there").count();
+        let path = |ending: &str| self.dir.path().join(format!("{number}.{ending}"));
+        let issued = Issued {
+            cert: path("crt"),
+            key: path("key"),
+        };
+        fs::write(&issued.cert, cert).expect("it can be written to");
+        fs::write(&issued.key, key).expect("it can be written to");
+        issued
+    }
+}
+
 /// An authority, a server's certificate with its key, and what clients show.
 pub(crate) struct Files {
     pub(crate) dir: TempDir,

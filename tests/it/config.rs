@@ -1,6 +1,7 @@
 //! The configuration: accepted values, and every mistake reported with its place and cure.
 
 mod admin;
+mod backend_tls;
 mod callers;
 mod effective;
 mod environment;
@@ -25,7 +26,7 @@ use tidegate::call::listener::{ClientAuth, ProxyProtocol};
 use tidegate::call::{Bind, Protocol, UserFrom};
 use tidegate::classify::class;
 use tidegate::config::{self, Checked, Config, Problems, Severity};
-use tidegate::forward::Address;
+use tidegate::forward::{Address, Remote};
 
 use crate::certificates::Files;
 
@@ -164,6 +165,10 @@ fn the_least_config_gets_the_documented_defaults() {
     assert!(!window.fixed && window.stamp == WindowStamp::Sent);
     assert_eq!(window.guard, Duration::from_millis(5));
     let socket = Address::Ip(SocketAddr::from(([127, 0, 0, 1], 2000)));
+    let socket = Remote {
+        address: socket,
+        tls: None,
+    };
     assert_eq!(config.forward.socket, Some(socket));
     assert_eq!(config.forward.tcp, None);
     assert_eq!(
@@ -295,8 +300,10 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
             if bare.starts_with('[') {
                 section = bare;
             }
-            // What only a paced rate limit or a quota has.
-            let is_other_kind = bare == "function = \"guest_list\"" || section == "[quota]";
+            // What only a paced rate limit, a quota or a backend with TLS has.
+            let is_other_kind = bare == "function = \"guest_list\""
+                || section == "[quota]"
+                || section == "[backend.tls]";
             let is_taken = taken.iter().any(|start| bare.starts_with(start));
             let line = if is_taken && !is_other_kind {
                 bare

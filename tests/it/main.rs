@@ -12,6 +12,8 @@ mod any_service;
 mod api;
 mod async_calls;
 mod audit;
+mod backend_tls;
+mod backend_unix;
 mod bad_input;
 mod bounds;
 mod browser;

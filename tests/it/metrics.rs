@@ -15,6 +15,7 @@ use tidegate::call::{Would, WouldEnd};
 use tidegate::callers::metrics::{Charge, LimiterNow};
 use tidegate::callers::shown::{GroupNow, Registered};
 use tidegate::coalesce::CoalesceNow;
+use tidegate::forward::metrics::backend_tls_failures_total;
 use tidegate::protocol::metrics::connections_rejected_total;
 use tidegate::tasks::{Ended, TasksNow};
 use tidegate::telemetry::calls::Durations;
@@ -146,6 +147,11 @@ fn exercise_calls(metrics: &Metrics) {
 fn exercise_connections(metrics: &Metrics) {
     metrics.forward.backend_up("socket").show(true);
     metrics.forward.connect_shortages_total("socket").inc();
+    let failed = backend_tls_failures_total {
+        backend: "http",
+        cause: "expired",
+    };
+    metrics.forward.backend_tls_failures_total(failed).inc();
     // Counted until it is dropped, and here it never is.
     std::mem::forget(metrics.listen.opened("nova"));
     drop(metrics.listen.opened("nova"));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::call::{BackendKind, Bind};
 use crate::forward::Address;
+use crate::forward::options::Target;
 use crate::options::Notes;
 use crate::options::kind::{show_duration, show_size};
 
@@ -82,7 +83,7 @@ fn kind(all: &Sections, notes: &Notes) {
 fn are_others(all: &Sections, notes: &Notes) {
     let backends = [&all.backend.socket, &all.backend.http, &all.backend.tcp];
     for backend in backends {
-        let Some(address) = backend.said() else {
+        let Some(Target { address, .. }) = backend.said() else {
             continue;
         };
         for (bind, at) in all.own_addresses() {

@@ -138,7 +138,11 @@ fn a_wrong_variable_is_named() {
     check("TIDEGATE___", "3", &["not the path of an option"]);
     check("TIDEGATE_LIMITS__PER_WINDOW__TOTAL", "3", &["no table"]);
     check("TIDEGATE_LIMITS__PER_WINDOW", "total:3,", &["last comma"]);
-    check("TIDEGATE_BACKEND__HTTP", "https://x:1", &["TLS"]);
+    check(
+        "TIDEGATE_BACKEND__HTTP",
+        "tls://x:1",
+        &["https://host:port"],
+    );
 }
 
 #[test]

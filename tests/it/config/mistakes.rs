@@ -123,7 +123,7 @@ worker = 3
 [backend]
 socket = 127.0.0.1:2000
 kind = \"zvm\"
-http = \"https://127.0.0.1\"
+http = \"htps://127.0.0.1\"
 [limits]
 per_window = total:30, guest_list:10
 ";

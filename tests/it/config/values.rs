@@ -182,7 +182,7 @@ fn wrong_addresses_are_reported_with_the_right_form() {
 
     let socket = |text: &str| {
         let text = LEAST.replace("\"127.0.0.1:2000\"", &format!("\"{text}\""));
-        good(&text).forward.socket.expect("it is given")
+        good(&text).forward.socket.expect("it is given").address
     };
     assert_eq!(
         socket("sdk.example:2000"),
@@ -194,7 +194,7 @@ fn wrong_addresses_are_reported_with_the_right_form() {
     );
     let http = |text: &str| {
         let text = LEAST.replace("\"http://127.0.0.1:8081\"", &format!("\"{text}\""));
-        good(&text).forward.http.expect("it is given")
+        good(&text).forward.http.expect("it is given").address
     };
     assert_eq!(http("http://sdk:8081/"), Address::Name("sdk".into(), 8081));
     assert_eq!(
@@ -227,10 +227,7 @@ fn wrong_addresses_are_reported_with_the_right_form() {
             assert!(told.contains(word), "no {word:?} in\n{told}");
         }
     };
-    http(
-        "\"https://sdk:8081\"",
-        &["can't be spoken to a backend yet"],
-    );
+    http("\"tls://sdk:8081\"", &["https://host:port"]);
     http("\"sdk:8081\"", &["http://host:port"]);
     http("\"http://sdk:8081/api\"", &["has a path"]);
     let told = read(&LEAST.replace("http://127", "http://me:hunter2@127")).expect_err("a password");

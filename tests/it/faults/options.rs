@@ -388,6 +388,31 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "http = \"http://127.0.0.9:1\" # ",
     ),
     (
+        "backend.tls.ca",
+        "http = \"http://§[queue]\ncapacity",
+        "http = \"https://§[backend.tls]\nca = \"FILES/clients.crt\"\n[queue]\ncapacity",
+    ),
+    (
+        "backend.tls.cert",
+        "http = \"http://§[queue]\ncapacity",
+        "http = \"https://§[backend.tls]\nca = \"FILES/clients.crt\"\ncert = \"FILES/tls.crt\"\nkey = \"FILES/tls.key\"\n[queue]\ncapacity",
+    ),
+    (
+        "backend.tls.key",
+        "http = \"http://§[queue]\ncapacity",
+        "http = \"https://§[backend.tls]\nca = \"FILES/clients.crt\"\ncert = \"FILES/again.crt\"\nkey = \"FILES/again.key\"\n[queue]\ncapacity",
+    ),
+    (
+        "backend.tls.server_name",
+        "http = \"http://§[queue]\ncapacity",
+        "http = \"https://§[backend.tls]\nca = \"FILES/clients.crt\"\nserver_name = \"sdk.example\"\n[queue]\ncapacity",
+    ),
+    (
+        "backend.tls.accept_any_certificate",
+        "http = \"http://§[queue]\ncapacity",
+        "http = \"https://§[backend.tls]\naccept_any_certificate = true\n[queue]\ncapacity",
+    ),
+    (
         "limits.window_shape",
         "window_shape = \"sliding\"",
         "window_shape = \"fixed\"",
