@@ -12,7 +12,7 @@ use super::kinds::{BACKEND, BACKEND_CLOCK};
 use super::{Finding, STEP_MAX, in_words};
 use crate::call::Destination;
 use crate::config::Config;
-use crate::forward::{Address, ConnectError, Forwarder};
+use crate::forward::{Address, ConnectError, Forwarder, Remote};
 
 /// A call that sdkserver answers from its own database. It always sends a whole request: a silent
 /// connection would keep one of its workers.
@@ -62,7 +62,7 @@ struct Backend<'a> {
 pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
     let forward = &config.forward;
     let has_table = config.classify.kind.has_table();
-    let (address, question) = match to {
+    let (remote, question) = match to {
         Destination::Socket if has_table => (&forward.socket, Question::List),
         Destination::Http if has_table => (&forward.http, Question::Version),
         Destination::Http => (&forward.http, Question::Head),
@@ -70,7 +70,7 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
         Destination::Socket => (&forward.socket, Question::Connection),
         Destination::Nowhere => return Vec::new(),
     };
-    let Some(address) = address else {
+    let Some(Remote { address, .. }) = remote else {
         return Vec::new();
     };
     let mut settings = forward.clone();

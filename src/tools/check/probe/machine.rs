@@ -8,7 +8,7 @@ use super::Finding;
 use super::kinds::{CLOCK, CLOCK_SOURCE, DESCRIPTORS, LOCAL_PORTS, SOMAXCONN, STATE_FILE};
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
-use crate::forward::Address;
+use crate::forward::{Address, Remote};
 use crate::listen::BACKLOG;
 use crate::state::{self, StateError};
 
@@ -58,8 +58,8 @@ impl<'a> Machine<'a> {
         let ports = (last + 1).saturating_sub(first);
         let forward = &config.forward;
         let backends = [&forward.socket, &forward.http, &forward.tcp];
-        let needs_ports = |address: &&Address| !matches!(address, Address::Unix(_));
-        if !backends.into_iter().flatten().any(|it| needs_ports(&it)) {
+        let needs_ports = |it: &Remote| !matches!(it.address, Address::Unix(_));
+        if !backends.into_iter().flatten().any(needs_ports) {
             return LOCAL_PORTS.ok("local ports", "no backend needs one");
         }
         let admit = &config.admit;
