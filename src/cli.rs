@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use tidegate_runtime::command::wants_colours;
 
 use crate::config::DEFAULT_PATH;
@@ -81,6 +81,13 @@ struct ConfigFile {
     /// The config file
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     config: PathBuf,
+}
+
+/// The definition of the command line, for what is made from it: manual pages, completions, reference.
+/// The options of `demo`, `backend` and `bench` are those of `tidegate-lab`.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command. Exit code 0 good, 1 bad, 2 wrong usage.

@@ -9,6 +9,7 @@
 pub mod backend;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod bench;
+pub mod cli;
 mod conn;
 pub mod demo;
 mod framing;
