@@ -1,7 +1,8 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order clean .venv-docs
+.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
+  packages packages-twice packages-tools try-packages s390x clean .venv-docs
 
 CARGO ?= cargo
 
@@ -211,6 +212,36 @@ faults-tools:
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && \
 	    $$SUDO apt-get install -y -qq --no-install-recommends libfaketime haproxy >/dev/null; }
+
+# .deb, .rpm, a tarball and an image for s390x, aarch64 and x86_64, into target/packages/dist. ARCHITECTURES=s390x makes a
+# part of them. Each architecture takes as long as a release build. (docs/install.md)
+ARCHITECTURES ?=
+packages: packages-tools
+	python3 packaging/build.py $(ARCHITECTURES)
+	python3 packaging/pack.py $(ARCHITECTURES)
+
+# The same once more in another folder: each file must have the same bytes.
+packages-twice: packages
+	sh packaging/twice.sh
+
+# Installs, upgrades, downgrades and removes the .deb and the .rpm of this machine in clean roots, and calls what they
+# start; then runs the programs for s390x and aarch64 under qemu. Needs root.
+try-packages: packages-tools
+	python3 packaging/build.py $(ARCHITECTURES)
+	python3 packaging/try.py
+
+# The tests of the decision core and of what reads bytes, as programs for s390x under qemu.
+s390x: packages-tools
+	python3 packaging/core_tests.py
+
+# rpm packs for rpm's distributions, mmdebstrap makes clean roots, skopeo reads images, qemu runs programs for s390x.
+packages-tools:
+	@command -v rpmbuild >/dev/null && command -v mmdebstrap >/dev/null && command -v skopeo >/dev/null \
+	  && command -v qemu-s390x-static >/dev/null && test -e /usr/s390x-linux-gnu/lib/libc.so.6 || { \
+	  echo "installing rpm, mmdebstrap, skopeo, qemu and the C library of s390x"; \
+	  SUDO=$$(command -v sudo || true); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends \
+	    rpm mmdebstrap skopeo qemu-user-static libc6-s390x-cross >/dev/null; }
 
 clean:
 	$(CARGO) clean

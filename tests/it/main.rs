@@ -60,6 +60,9 @@ mod lease_together;
 mod leaving;
 mod lifecycle;
 mod log;
+#[allow(dead_code)]
+#[path = "../../examples/manual.rs"]
+mod manual;
 mod meaning;
 mod measured;
 mod messages;

@@ -1,5 +1,6 @@
-//! Shipped files other than the source: the Docker context, the units of systemd, and the
-//! process's reports to a service manager.
+//! Shipped files other than the source: the Docker context, the units of systemd, the process's
+//! reports to a service manager, and what the packages contain. `make packages` and
+//! `make try-packages` build and try them; here is what needs no build.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::manual;
 use crate::sidecar::{Sidecar, TIDEGATE, run};
 
 fn root() -> &'static Path {
@@ -181,7 +183,7 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
         };
         says("Type=notify");
         for line in text.lines().filter(|line| line.starts_with("Exec")) {
-            let Some((_, arguments)) = line.split_once("/usr/local/bin/tidegate ") else {
+            let Some((_, arguments)) = line.split_once("/usr/bin/tidegate ") else {
                 assert_eq!(line, "ExecReload=/bin/kill -HUP $MAINPID");
                 continue;
             };
@@ -227,6 +229,250 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
         assert!(text.lines().any(|it| it == directive), "no {directive}");
     }
     assert!(read("config.toml.example").contains("/var/lib/tidegate/callers.json"));
+    // The user that the packages make is the one that the unit asks for.
+    assert!(text.lines().any(|it| it == "User=tidegate"));
+    let users = read("packaging/sysusers.conf");
+    assert!(users.lines().any(|it| it.starts_with("u tidegate ")));
+}
+
+/// Calls `check` with every command of a program and below it, by the name of its manual page.
+fn each_command(command: &clap::Command, check: &mut dyn FnMut(&str, &clap::Command)) {
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    check(name, command);
+    for below in command.get_subcommands() {
+        each_command(below, check);
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page_and_completions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    manual::write(folder.path()).expect("written");
+    let page = |name: &str| fs::read_to_string(folder.path().join(format!("man/{name}.1"))).ok();
+    let mut pages = 0;
+    for program in manual::programs() {
+        let mut program = program.disable_help_subcommand(true);
+        program.build();
+        let name = program.get_name();
+        let completions = [
+            format!("{name}.bash"),
+            format!("_{name}"),
+            format!("{name}.fish"),
+        ];
+        let completions =
+            completions.map(|file| read(folder.path().join("completions").join(file)));
+        each_command(&program, &mut |name, command| {
+            let page = page(name).unwrap_or_else(|| panic!("no page {name}"));
+            assert!(
+                page.contains(&format!(".TH {} 1", name.to_uppercase())),
+                "{page}"
+            );
+            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+                let written = format!("\\-\\-{}", option.replace('-', "\\-"));
+                assert!(page.contains(&written), "{name} has no {written}: {page}");
+                for completion in &completions {
+                    assert!(
+                        completion.contains(option),
+                        "no completion of {name} --{option}"
+                    );
+                }
+            }
+            pages += 1;
+        });
+        let bash = process::Command::new("bash")
+            .arg("-n")
+            .arg(folder.path().join(format!("completions/{name}.bash")))
+            .status()
+            .expect("bash runs");
+        assert!(bash.success(), "the completion for bash");
+    }
+    let written = fs::read_dir(folder.path().join("man"))
+        .expect("pages")
+        .count();
+    assert_eq!(pages, written, "a page for each command, and no other");
+    assert!(pages >= 25, "{pages} pages");
+    assert!(
+        page("tidegate-demo").expect("a page").contains("calls"),
+        "with its options"
+    );
+    assert!(page("tidegate-nothing").is_none());
+}
+
+/// A line of `packaging/pack.py --list`.
+#[derive(Debug)]
+struct Installed {
+    path: String,
+    mode: String,
+    is_config: bool,
+    source: PathBuf,
+}
+
+/// What a package contains.
+fn installed(package: &str, manual: &Path) -> Vec<Installed> {
+    let listed = python()
+        .arg("packaging/pack.py")
+        .args(["--list", package, "--manual"])
+        .arg(manual)
+        .output()
+        .expect("python3 runs");
+    assert!(listed.status.success(), "{listed:?}");
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    let lines = listed.lines().map(|line| {
+        let fields: Vec<_> = line.split('\t').collect();
+        let [path, mode, kind, source] = fields[..] else {
+            panic!("{line}");
+        };
+        Installed {
+            path: path.to_owned(),
+            mode: mode.to_owned(),
+            is_config: kind == "config",
+            source: source.into(),
+        }
+    });
+    lines.collect()
+}
+
+/// python3 that leaves no compiled files behind.
+fn python() -> process::Command {
+    let mut command = process::Command::new("python3");
+    command
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root());
+    command
+}
+
+#[test]
+fn the_packages_contain_what_the_units_and_the_shells_look_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    manual::write(folder.path()).expect("written");
+    for package in ["deb", "rpm", "tar"] {
+        let installed = installed(package, folder.path());
+        let at = |path: &str| {
+            let found = installed.iter().find(|file| file.path == path);
+            found.unwrap_or_else(|| panic!("no {path} in the {package}"))
+        };
+        for file in &installed {
+            let is_built = file.source.starts_with("bin");
+            assert!(is_built || file.source.is_file(), "{file:?} does not exist");
+            assert_eq!(file.is_config, file.path.starts_with("/etc/"), "{file:?}");
+        }
+        assert_eq!(at("/usr/bin/tidegate").mode, "0755");
+        assert_eq!(at("/etc/tidegate/environment").mode, "0600");
+        let units = files_below("packaging")
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|it| it == "service"));
+        for unit in units {
+            let name = unit.file_name().expect("a name").to_string_lossy();
+            let unit = at(&format!("/usr/lib/systemd/system/{name}"));
+            for line in read(&unit.source).lines() {
+                let Some((_, rest)) = line.split_once("/usr/bin/") else {
+                    continue;
+                };
+                let program = rest.split(' ').next().expect("split gives one at least");
+                assert!(line.starts_with('#') || at(&format!("/usr/bin/{program}")).mode == "0755");
+            }
+        }
+        let sources: BTreeSet<_> = installed.iter().map(|file| file.source.clone()).collect();
+        for made in ["man", "completions"] {
+            for entry in fs::read_dir(folder.path().join(made)).expect("made above") {
+                let path = entry.expect("an entry that can be read").path();
+                assert!(
+                    sources.contains(&path),
+                    "{} is not in the {package}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_scripts_of_the_packages_can_be_read_and_start_nothing() {
+    let spec = read("packaging/tidegate.spec");
+    let sections = spec
+        .split("\n%")
+        .filter(|it| it.starts_with("p"))
+        .map(str::to_owned);
+    let scripts = ["postinst", "prerm", "postrm"].map(|name| read(format!("packaging/deb/{name}")));
+    let mut commands = 0;
+    for script in scripts.into_iter().chain(sections) {
+        for line in script
+            .lines()
+            .filter(|line| line.contains("systemctl --system"))
+        {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let allowed = ["daemon-reload", "try-restart", "stop", "disable"];
+            assert!(words.iter().any(|word| allowed.contains(word)), "{line}");
+            assert!(
+                !words
+                    .iter()
+                    .any(|word| ["start", "enable", "restart"].contains(word)),
+                "{line}"
+            );
+            commands += 1;
+        }
+    }
+    assert!(commands >= 8, "{commands} commands were found");
+    for script in ["deb/postinst", "deb/prerm", "deb/postrm", "twice.sh"] {
+        let path = root().join("packaging").join(script);
+        let read = process::Command::new("sh").arg("-n").arg(&path).status();
+        assert!(read.expect("sh runs").success(), "{}", path.display());
+    }
+    for tool in [
+        "archive.py",
+        "build.py",
+        "core_tests.py",
+        "image.py",
+        "pack.py",
+        "try.py",
+    ] {
+        let path = format!("packaging/{tool}");
+        let compiled = python()
+            .args([
+                "-c",
+                "import ast, sys; ast.parse(open(sys.argv[1]).read())",
+                &path,
+            ])
+            .status();
+        assert!(compiled.expect("python3 runs").success(), "{path}");
+    }
+}
+
+#[test]
+fn the_config_of_the_packages_is_good() {
+    let check = |path: &str| {
+        let checked = process::Command::new(TIDEGATE)
+            .args(["check", "--config", path])
+            .current_dir(root())
+            .output()
+            .expect("the binary runs");
+        (
+            checked.status.success(),
+            String::from_utf8_lossy(&checked.stderr).into_owned(),
+        )
+    };
+    assert_eq!(check("packaging/config.toml"), (true, String::new()));
+    assert!(!check("packaging/environment").0, "it is no config");
+}
+
+#[test]
+fn a_program_that_needs_more_than_the_packages_promise_is_refused() {
+    let needs = |architecture: &str| {
+        let script =
+            "import build, sys; build.needs(build.ARCHITECTURES[sys.argv[1]], sys.argv[2])";
+        let checked = python()
+            .args(["-c", script, architecture, TIDEGATE])
+            .env("PYTHONPATH", root().join("packaging"))
+            .output()
+            .expect("python3 runs");
+        assert!(!checked.status.success(), "{checked:?}");
+        String::from_utf8(checked.stderr).expect("text")
+    };
+    // The binary of the tests is linked with the C library of this machine.
+    let told = needs("x86_64");
+    assert!(told.contains("is not static"), "{told}");
+    let told = needs("s390x");
+    assert!(told.contains("above (2, 28)"), "{told}");
 }
 
 const PLAIN: &str = "[[listen]]\nname = \"front\"\nbind = \"127.0.0.1:0\"\nprotocol = \"socket\"\n\

@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+"""Packs what build.py has built: .deb, .rpm, a tarball and an image for each architecture, the list of what is in them
+(CycloneDX), and checksums. `make packages` runs both.
+
+    python3 packaging/pack.py                            everything, into target/packages/dist
+    python3 packaging/pack.py s390x --formats deb,rpm    a part of it
+    python3 packaging/pack.py --list rpm                 the paths of a package, without packing
+
+The same programs give the same bytes: every file has the time of the commit, belongs to root, and has its place by its name.
+"""
+
+import argparse
+import gzip
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import image
+from archive import Entry, archive
+from build import ARCHITECTURES, CARGO, OUT, PROGRAMS, ROOT, commit_time, output_of, run
+
+HERE = ROOT / "packaging"
+FORMATS = ("deb", "rpm", "tar", "image", "sbom")
+UNITS = ("tidegate.service", "tidegate-lease-server.service", "tidegate-lease-agent.service")
+CARGO_CYCLONEDX = "cargo-cyclonedx@0.5.9"
+DESCRIPTION = (
+    "Tidegate is a sidecar reverse proxy. It accepts every call, lets each wait its",
+    "turn, and never sends the service behind it more than it can bear. That service",
+    "may be the z/VM SDK server, or any HTTP or TCP server.",
+)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a package: where it comes from, and where it is installed."""
+
+    source: Path
+    path: str
+    mode: int = 0o644
+    # The administrator changes it: an upgrade keeps it.
+    is_config: bool = False
+
+
+def files(package, programs, manual, config=HERE / "config.toml"):
+    """The files of a package ("deb", "rpm" or "tar"), in the order of their paths."""
+    docs = "/usr/share/doc/tidegate"
+    # Each shell of a distribution looks in its own folder.
+    zsh = "/usr/share/zsh/vendor-completions" if package == "deb" else "/usr/share/zsh/site-functions"
+    license_path = {"deb": f"{docs}/copyright", "rpm": "/usr/share/licenses/tidegate/LICENSE", "tar": f"{docs}/LICENSE"}
+    found = [File(programs / program, f"/usr/bin/{program}", 0o755) for program in PROGRAMS]
+    found += [File(HERE / unit, f"/usr/lib/systemd/system/{unit}") for unit in UNITS]
+    found += [
+        File(HERE / "sysusers.conf", "/usr/lib/sysusers.d/tidegate.conf"),
+        File(config, "/etc/tidegate/config.toml", is_config=True),
+        File(HERE / "environment", "/etc/tidegate/environment", 0o600, is_config=True),
+        File(ROOT / "LICENSE", license_path[package]),
+        File(ROOT / "CHANGELOG.md", f"{docs}/CHANGELOG.md"),
+        File(ROOT / "config.toml.example", f"{docs}/config.toml.example"),
+        File(ROOT / "config.lease-server.toml.example", f"{docs}/config.lease-server.toml.example"),
+        File(HERE / "sdkserver-behind-tidegate.conf", f"{docs}/examples/sdkserver-behind-tidegate.conf"),
+        File(HERE / "grafana/tidegate.json", f"{docs}/examples/grafana.json"),
+        File(HERE / "prometheus/alerts.yml", f"{docs}/examples/prometheus-alerts.yml"),
+        File(HERE / "prometheus/rules.yml", f"{docs}/examples/prometheus-rules.yml"),
+    ]
+    found += [File(page, f"/usr/share/man/man1/{page.name}.gz") for page in (manual / "man").glob("*.1")]
+    for program in PROGRAMS:
+        completions = manual / "completions"
+        found += [
+            File(completions / f"{program}.bash", f"/usr/share/bash-completion/completions/{program}"),
+            File(completions / f"_{program}", f"{zsh}/_{program}"),
+            File(completions / f"{program}.fish", f"/usr/share/fish/vendor_completions.d/{program}.fish"),
+        ]
+    return sorted(found, key=lambda file: file.path)
+
+
+def contents(file, package):
+    """The bytes of a file as they are installed."""
+    data = file.source.read_bytes()
+    if file.path.endswith(".gz"):
+        return gzip.compress(data, mtime=0)
+    # What is unpacked by hand belongs below /usr/local.
+    if package == "tar" and file.path.endswith(".service"):
+        return data.replace(b"/usr/bin/", b"/usr/local/bin/")
+    return data
+
+
+def lay_out(folder, package, listed):
+    """Writes the files as they are installed, below an empty folder."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    for file in listed:
+        path = folder / file.path.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(contents(file, package))
+        path.chmod(file.mode)
+
+
+def at_commit_time(folder, time):
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_dir():
+            path.chmod(0o755)
+        os.utime(path, (time, time), follow_symlinks=False)
+
+
+def filled(template, **values):
+    """A template with its @WORDS@ replaced."""
+    text = (HERE / template).read_text()
+    for word, value in {"UNITS": " ".join(UNITS), **values}.items():
+        text = text.replace(f"@{word}@", value)
+    return text
+
+
+def pack_deb(job):
+    root = job.work / "deb"
+    listed = job.files("deb")
+    lay_out(root, "deb", listed)
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    fields = {
+        "Package": "tidegate",
+        "Version": f"{job.version}-1",
+        "Architecture": job.architecture.deb,
+        "Maintainer": "Tidegate maintainers <maintainers@tidegate.invalid>",
+        "Installed-Size": f"{-(-size // 1024)}",
+        **({} if job.architecture.is_static else {"Depends": "libc6 (>= 2.28)"}),
+        # /bin/kill, which reloads the service.
+        "Recommends": "procps",
+        "Section": "net",
+        "Priority": "optional",
+        "Description": job.summary,
+    }
+    debian = root / "DEBIAN"
+    debian.mkdir()
+    control = [f"{name}: {value}" for name, value in fields.items()] + [f" {line}" for line in DESCRIPTION]
+    (debian / "control").write_text("\n".join(control) + "\n")
+    (debian / "conffiles").write_text("".join(f"{file.path}\n" for file in listed if file.is_config))
+    sums = [
+        f"{hashlib.md5((root / file.path.lstrip('/')).read_bytes()).hexdigest()}  {file.path.lstrip('/')}\n"
+        for file in listed
+        if not file.is_config
+    ]
+    (debian / "md5sums").write_text("".join(sums))
+    for script in ("postinst", "prerm", "postrm"):
+        (debian / script).write_text(filled(f"deb/{script}"))
+        (debian / script).chmod(0o755)
+    at_commit_time(root, job.time)
+    deb = job.out / f"tidegate_{job.version}-1_{job.architecture.deb}.deb"
+    # One thread: xz cuts its blocks by the number of threads.
+    one_thread = job.environment | {"DPKG_DEB_THREADS_MAX": "1"}
+    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, deb, env=one_thread, stdout=subprocess.DEVNULL)
+    return [deb]
+
+
+def pack_rpm(job):
+    root = job.work / "rpm"
+    listed = job.files("rpm")
+    lay_out(root, "rpm", listed)
+    at_commit_time(root, job.time)
+    own = ("/etc/tidegate", "/usr/share/doc/tidegate", "/usr/share/doc/tidegate/examples", "/usr/share/licenses/tidegate")
+    lines = [f"%dir {folder}" for folder in own]
+    for file in listed:
+        config = "%config(noreplace) " if file.is_config else ""
+        kind = "%license " if file.path.startswith("/usr/share/licenses") else "%doc " if "/doc/" in file.path else ""
+        lines.append(f"%attr({file.mode:04o},root,root) {config}{kind}{file.path}")
+    spec = job.work / "tidegate.spec"
+    spec.write_text(
+        filled(
+            "tidegate.spec",
+            VERSION=job.version,
+            SUMMARY=job.summary,
+            DESCRIPTION="\n".join(DESCRIPTION),
+            LAID_OUT=str(root),
+            FILES="\n".join(lines),
+        )
+    )
+    top = job.work / "rpmbuild"
+    if top.exists():
+        shutil.rmtree(top)
+    run(
+        "rpmbuild", "-bb", "--quiet", "--target", f"{job.architecture.name}-linux", "--define", f"_topdir {top}",
+        "--define", f"_rpmdir {job.out}", "--define", "_build_name_fmt %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm", spec,
+        env=job.environment,
+    )  # fmt: skip
+    return [job.out / f"tidegate-{job.version}-1.{job.architecture.name}.rpm"]
+
+
+def pack_tar(job):
+    """What is unpacked below /usr/local."""
+    libc = "musl" if job.architecture.is_static else "gnu"
+    name = f"tidegate-{job.version}-{job.architecture.name}-linux-{libc}"
+    entries = [
+        Entry(f"{name}/{file.path.removeprefix('/usr/').lstrip('/')}", file.mode, contents(file, "tar"))
+        for file in job.files("tar")
+        # systemd reads no users below /usr/local; the unit makes its own.
+        if "/sysusers.d/" not in file.path
+    ]
+    path = job.out / f"{name}.tar.gz"
+    path.write_bytes(gzip.compress(archive(entries, job.time), mtime=0))
+    return [path]
+
+
+def cyclonedx():
+    """cargo-cyclonedx, among the other tools below `target`."""
+    tool = ROOT / "target/tools/bin/cargo-cyclonedx"
+    if not tool.exists():
+        print("pack.py: installing", CARGO_CYCLONEDX, flush=True)
+        run(CARGO, "install", CARGO_CYCLONEDX, "--quiet", "--locked", "--debug", "--root", ROOT / "target/tools")
+    return tool
+
+
+def list_parts(architectures, version, out, environment):
+    """Writes what each program is made of: its crates, with versions, licences and checksums."""
+    tool = cyclonedx()
+    # It writes beside each manifest, so it gets a copy of the sources.
+    source = OUT / "work/source"
+    if source.exists():
+        shutil.rmtree(source)
+    source.mkdir(parents=True)
+    archived = run("git", "archive", "HEAD", cwd=ROOT, stdout=subprocess.PIPE).stdout
+    run("tar", "-x", "-C", source, input=archived)
+    written = []
+    for architecture in architectures:
+        run(
+            tool, "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--target", architecture.target,
+            "--override-filename", "parts", cwd=source, env=environment,
+        )  # fmt: skip
+        for program, folder in zip(PROGRAMS, (source, source / "crates/lab"), strict=True):
+            path = out / f"{program}-{version}-{architecture.name}.cdx.json"
+            text = (folder / "parts.json").read_text()
+            path.write_text(text.replace(str(source), "/tidegate"))
+            written.append(path)
+    shutil.rmtree(source)
+    return written
+
+
+def write_manual():
+    """Manual pages and completions, from the definitions of the command lines."""
+    folder = OUT / "manual"
+    if folder.exists():
+        shutil.rmtree(folder)
+    # With the features that the tests have, so that nothing is built twice.
+    built = ROOT / "target"
+    in_target = os.environ | {"CARGO_TARGET_DIR": str(built)}
+    run(CARGO, "build", "--quiet", "--locked", "--workspace", "--example", "manual", cwd=ROOT, env=in_target)
+    run(built / "debug/examples/manual", folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """One architecture, to be packed."""
+
+    architecture: object
+    version: str
+    summary: str
+    time: int
+    manual: Path
+    config: Path
+    out: Path
+
+    @property
+    def work(self):
+        return OUT / "work" / self.architecture.name
+
+    @property
+    def programs(self):
+        return OUT / "bin" / self.architecture.name
+
+    @property
+    def environment(self):
+        return os.environ | {"SOURCE_DATE_EPOCH": str(self.time), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+    def files(self, package):
+        return files(package, self.programs, self.manual, self.config)
+
+
+def pack(arguments):
+    manifest = (ROOT / "Cargo.toml").read_text()
+    version = arguments.version or re.search(r'^version = "(.+)"', manifest, re.M).group(1)
+    summary = re.search(r'^description = "(.+?):', manifest, re.M).group(1)
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    manual = arguments.manual or write_manual()
+    time = commit_time()
+    jobs = [
+        Job(ARCHITECTURES[name], version, summary, time, manual, arguments.config, out)
+        for name in arguments.architectures or ARCHITECTURES
+    ]
+    for job in jobs:
+        missing = [str(job.programs / program) for program in PROGRAMS if not (job.programs / program).exists()]
+        if missing:
+            sys.exit(f"pack.py: no {', '.join(missing)}: run `python3 packaging/build.py {job.architecture.name}` first")
+        job.work.mkdir(parents=True, exist_ok=True)
+    written = []
+    for package, packed in (("deb", pack_deb), ("rpm", pack_rpm), ("tar", pack_tar)):
+        if package in arguments.formats:
+            written += [path for job in jobs for path in packed(job)]
+    if "image" in arguments.formats:
+        written.append(image.pack(jobs, output_of("git", "rev-parse", "HEAD")))
+    if "sbom" in arguments.formats:
+        written += list_parts([job.architecture for job in jobs], version, out, jobs[0].environment)
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in written}
+    (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+    for path in written:
+        print(f"{path.stat().st_size:>10} bytes  {path.name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", help=", ".join(ARCHITECTURES))
+    parser.add_argument("--formats", default=",".join(FORMATS), help="which of %(default)s")
+    parser.add_argument("--list", choices=("deb", "rpm", "tar"), help="print the paths of this package, and pack nothing")
+    parser.add_argument("--manual", type=Path, help="a folder of manual pages, instead of making them")
+    parser.add_argument("--out", type=Path, default=OUT / "dist", help="where the packages go (target/packages/dist)")
+    parser.add_argument("--version", help="another version than that of Cargo.toml, to try an upgrade")
+    parser.add_argument("--config", type=Path, default=HERE / "config.toml", help="another config, likewise")
+    arguments = parser.parse_args()
+    arguments.formats = arguments.formats.split(",")
+    if wrong := set(arguments.formats) - set(FORMATS):
+        parser.error(f"unknown format {', '.join(sorted(wrong))}: choose from {', '.join(FORMATS)}")
+    if wrong := set(arguments.architectures) - set(ARCHITECTURES):
+        parser.error(f"unknown architecture {', '.join(sorted(wrong))}: choose from {', '.join(ARCHITECTURES)}")
+    if arguments.list:
+        for file in files(arguments.list, Path("bin"), arguments.manual or OUT / "manual"):
+            print(f"{file.path}\t{file.mode:04o}\t{'config' if file.is_config else '-'}\t{file.source}")
+        return
+    pack(arguments)
+
+
+if __name__ == "__main__":
+    main()
