@@ -8,6 +8,7 @@ import datetime
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -96,8 +97,9 @@ def file_system(job):
     if job.architecture.is_static:
         return
     libraries = GLIBC[job.architecture.name]
-    read = subprocess.run(["readelf", "--dynamic", program], capture_output=True, text=True, check=True).stdout
-    for line in read.splitlines():
-        if "(NEEDED)" in line:
-            name = line.split("[")[1].rstrip("]")
-            yield Entry(f"lib/{name}", 0o755, (libraries / name).read_bytes())
+    command = ["readelf", "--wide", "--dynamic", "--program-headers", program]
+    read = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # Libraries, and the loader that finds them, which may be among them.
+    needed = re.findall(r"\(NEEDED\).*\[(.+)\]|program interpreter: /lib/(.+)\]", read)
+    for name in sorted({library or loader for library, loader in needed}):
+        yield Entry(f"lib/{name}", 0o755, (libraries / name).read_bytes())

@@ -37,7 +37,7 @@ OLD, NEW = "0.1.0", "0.1.1"
 GREETING = "hello from the service"
 LINE = "# Written by the administrator."
 # What the start of a system, the tools of this trial and the databases of packages write.
-NOISE = ("/var/lib/dpkg", "/var/lib/rpm", "/var/lib/systemd", "/var/log", "/var/cache", "/root", "/srv", "/packages")
+NOISE = ("/var/lib/apt", "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/systemd", "/var/log", "/var/cache", "/root", "/srv", "/packages")
 
 
 class Failed(Exception):
