@@ -19,11 +19,10 @@ use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
 
 /// The shells with completions.
-pub const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
+pub(crate) const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 
 /// The programs of the packages.
-#[must_use]
-pub fn programs() -> [Command; 2] {
+pub(crate) fn programs() -> [Command; 2] {
     let lab = tidegate_lab::cli::definition();
     let mut tidegate = tidegate::cli::definition();
     // `tidegate` passes the arguments of these on unread. Their options are those of tidegate-lab.
@@ -40,11 +39,7 @@ pub fn programs() -> [Command; 2] {
 }
 
 /// Writes every page and every completion below the folder.
-///
-/// # Errors
-///
-/// If a file cannot be written.
-pub fn write(folder: &Path) -> io::Result<()> {
+pub(crate) fn write(folder: &Path) -> io::Result<()> {
     let pages = folder.join("man");
     let completions = folder.join("completions");
     fs::create_dir_all(&pages)?;

@@ -14,13 +14,15 @@ from build import ARCHITECTURES, ROOT, add_target, environment, run, with_glibc
 CRATES = ("tidegate-limits", "tidegate-callers", "tidegate-h1", "tidegate-zvm")
 # Where Debian's libc6-s390x-cross has the libraries of s390x.
 QEMU = "qemu-s390x-static -L /usr/s390x-linux-gnu"
+# An emulated program takes some twenty times as long. What the order of bytes breaks, it breaks with the first seeds.
+SEEDS = {"TIDEGATE_SEEDS": "300", "TIDEGATE_ORDER_SEEDS": "10"}
 
 
 def main():
     architecture = ARCHITECTURES["s390x"]
     add_target(architecture)
     chosen = sys.argv[1:] or [part for crate in CRATES for part in ("-p", crate)]
-    env = environment() | {"CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_RUNNER": QEMU}
+    env = SEEDS | environment() | {"CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_RUNNER": QEMU}
     begin = time.monotonic()
     for step in (["--no-run"], []):
         run("cargo-zigbuild", "test", "--locked", "--target", with_glibc(architecture), *chosen, *step, cwd=ROOT, env=env)

@@ -28,6 +28,18 @@ HERE = ROOT / "packaging"
 FORMATS = ("deb", "rpm", "tar", "image", "sbom")
 UNITS = ("tidegate.service", "tidegate-lease-server.service", "tidegate-lease-agent.service")
 CARGO_CYCLONEDX = "cargo-cyclonedx@0.5.9"
+# The folders that rpm removes with the last package that has them. A system without zsh or fish has not all of them.
+FOLDERS = (
+    "/etc/tidegate",
+    "/usr/share/doc/tidegate",
+    "/usr/share/doc/tidegate/examples",
+    "/usr/share/fish",
+    "/usr/share/fish/vendor_completions.d",
+    "/usr/share/licenses",
+    "/usr/share/licenses/tidegate",
+    "/usr/share/zsh",
+    "/usr/share/zsh/site-functions",
+)
 DESCRIPTION = (
     "Tidegate is a sidecar reverse proxy. It accepts every call, lets each wait its",
     "turn, and never sends the service behind it more than it can bear. That service",
@@ -160,8 +172,7 @@ def pack_rpm(job):
     listed = job.files("rpm")
     lay_out(root, "rpm", listed)
     at_commit_time(root, job.time)
-    own = ("/etc/tidegate", "/usr/share/doc/tidegate", "/usr/share/doc/tidegate/examples", "/usr/share/licenses/tidegate")
-    lines = [f"%dir {folder}" for folder in own]
+    lines = [f"%dir {folder}" for folder in FOLDERS]
     for file in listed:
         config = "%config(noreplace) " if file.is_config else ""
         kind = "%license " if file.path.startswith("/usr/share/licenses") else "%doc " if "/doc/" in file.path else ""

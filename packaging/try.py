@@ -365,6 +365,15 @@ def foreign(architecture):
     output_of(*qemu, program, "check", "--config", config)
     yield "the .deb has the same program, the .rpm the architecture, and `tidegate check` accepts the config"
 
+    local = root / "local"
+    local.mkdir()
+    tarball = next(packages.glob(f"tidegate-{OLD}-{architecture.name}-linux-*.tar.gz"))
+    run("tar", "-xf", tarball, "--strip-components=1", "-C", local)
+    expect((local / "bin/tidegate").read_bytes() == program.read_bytes(), "the tarball has the same program")
+    unit = (local / "lib/systemd/system/tidegate.service").read_text()
+    expect("ExecStart=/usr/local/bin/tidegate serve" in unit and "/usr/bin/" not in unit, "its unit runs that program")
+    yield "the tarball has the same program, and units that run it below /usr/local"
+
     site = root / "site"
     site.mkdir()
     (site / "index.html").write_text(GREETING)
