@@ -12,13 +12,13 @@ mod checks;
 mod classes;
 mod coordinate;
 pub mod descriptors;
-mod etcd_tls;
 mod fill_in;
 #[cfg(feature = "leases")]
 pub mod lease_server;
 mod part;
 mod quota_store;
 mod sections;
+mod server_tls;
 mod settings;
 mod shared_limits;
 
@@ -223,6 +223,13 @@ fn read_pem(path: &Path) -> Result<Vec<u8>, Mistake> {
             "give the path of a PEM file that tidegate may read",
         )
     })
+}
+
+/// A file that TLS cannot use.
+#[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
+fn pem_mistake(path: &Path, error: &tidegate_runtime::tls::PemError) -> Mistake {
+    let path = quoted(&path.to_string_lossy());
+    Mistake::new(format!("{path} {error}"), error.cure())
 }
 
 /// Reads a config, and the certificates and keys that it names. `origin` is the name of the file, for messages; of the environment, only

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidegate_runtime::tls::{self as pem, PemError};
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -11,7 +12,6 @@ use tokio_rustls::rustls::client::danger::{
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
 };
-use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
@@ -20,7 +20,7 @@ use tokio_rustls::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
 };
 
-use super::read_pem;
+use super::{pem_mistake, read_pem};
 use crate::call::Protocol;
 use crate::call::identity::fnv1a;
 use crate::call::listener::{ClientAuth, TlsSection};
@@ -239,19 +239,11 @@ fn bytes_of(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
 fn store(path: &Path, roots: Vec<CertificateDer<'static>>) -> Result<RootCertStore, Mistake> {
     let mut store = RootCertStore::empty();
     for root in roots {
-        let added = store.add(root);
-        added.map_err(|error| {
-            let cause = format!(
-                "{} holds what can't sign certificates: {error}",
-                shown(path)
-            );
-            Mistake::new(cause, AUTHORITIES_ALONE)
-        })?;
+        let added = store.add(root).map_err(PemError::NotAuthority);
+        added.map_err(|error| pem_mistake(path, &error))?;
     }
     Ok(store)
 }
-
-const AUTHORITIES_ALONE: &str = "give the certificates of the authorities alone";
 
 fn verifier(
     client_ca: &Path,
@@ -267,36 +259,21 @@ fn verifier(
     let built = builder.build();
     built.map_err(|error| {
         let cause = format!("{} can't be used: {error}", shown(client_ca));
-        Mistake::new(cause, AUTHORITIES_ALONE)
+        Mistake::new(cause, "give the certificates of the authorities alone")
     })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Mistake> {
-    const CURE: &str = "give a PEM file that holds -----BEGIN CERTIFICATE-----";
-    let bytes = read_pem(path)?;
-    let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let cause = match found {
-        Ok(found) if found.is_empty() => format!("there is no certificate in {}", shown(path)),
-        Ok(found) => return Ok(found),
-        Err(error) => format!("{} is no PEM: {error}", shown(path)),
-    };
-    Err(Mistake::new(cause, CURE))
+    read(path, pem::certificates)
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
-    let bytes = read_pem(path)?;
-    // What is wrong in it is not quoted: it is a secret.
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
-        let is_encrypted = memchr::memmem::find(&bytes, b"ENCRYPTED").is_some();
-        let cure = if is_encrypted {
-            "a key with a passphrase can't be read: take that off with `openssl pkey`, and let \
-             no other user read the file"
-        } else {
-            "give a PEM file that holds -----BEGIN PRIVATE KEY-----"
-        };
-        let cause = format!("there is no key in {} that can be read", shown(path));
-        Mistake::new(cause, cure)
-    })
+    read(path, pem::private_key)
+}
+
+/// What is made of the bytes of a file.
+fn read<T>(path: &Path, made: fn(&[u8]) -> Result<T, PemError>) -> Result<T, Mistake> {
+    made(&read_pem(path)?).map_err(|error| pem_mistake(path, &error))
 }
 
 fn shown(path: &Path) -> String {

@@ -22,8 +22,8 @@ use self::options::{
     BoundsSection, ElectionSection, Engine, EtcdSection, LogSection, RootSection, Source,
     ZooKeeperSection,
 };
-use super::etcd_tls::EtcdTlsSection;
 use super::part::Part;
+use super::server_tls::{Inside, ServerTlsSection};
 use super::{LoadError, read_text};
 use crate::options::{Catalogue, Mark, Notes, Options, Problems, Reading, Section, Toml};
 use crate::telemetry::{self, Format};
@@ -368,7 +368,7 @@ fn address(own: &RootSection, notes: &Notes) -> String {
 /// `[etcd]`
 struct Etcd {
     options: EtcdSection,
-    tls: EtcdTlsSection,
+    tls: ServerTlsSection,
     /// None where it is not given, or can't be read.
     settings: Option<etcd::Settings>,
     /// Whether what is missing has been reported.
@@ -378,7 +378,7 @@ struct Etcd {
 impl Etcd {
     fn read(section: &Section<'_>) -> Self {
         let notes = section.notes();
-        let (own, tls): (EtcdSection, EtcdTlsSection) = (section.read(), section.read());
+        let (own, tls): (EtcdSection, ServerTlsSection) = (section.read(), section.read());
         let mut cause = !own.endpoints.sound;
         let (user, password) = (&own.user.value, &own.password.value);
         if user.is_some() != password.is_some() {
@@ -390,7 +390,7 @@ impl Etcd {
         let credentials = user.clone().zip(password.clone());
         settings.credentials =
             credentials.map(|(user, password)| etcd::Credentials { user, password });
-        match tls.load(notes) {
+        match tls.load(Inside::Http2, notes) {
             Some(tls) => settings.tls = tls,
             None => cause = true,
         }

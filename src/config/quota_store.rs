@@ -12,8 +12,8 @@ use crate::options::kind::{HOUR, SECOND, choice, distinct, duration, integer, li
 use crate::options::shown::quoted;
 use crate::options::{Notes, Section, Toml, options, words};
 
-use super::etcd_tls::EtcdTlsSection;
 use super::part::Part;
+use super::server_tls::ServerTlsSection;
 
 /// Most servers that are named.
 const SERVERS_MAX: usize = 64;
@@ -101,7 +101,7 @@ options! {
 /// `[quota]`, with the files that it names.
 pub(super) struct QuotaStore {
     pub(super) store: QuotaStoreSection,
-    tls: EtcdTlsSection,
+    tls: ServerTlsSection,
     /// None where something is wrong with it, which has been noted.
     pub(super) engine: Option<Engine>,
 }

@@ -17,7 +17,6 @@
 mod keeper;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
@@ -42,8 +41,6 @@ use super::{Entry, Error, Key, QuotaStore, Swapped};
 pub struct Settings {
     /// The address of etcd, the user, and the time limit of a call.
     pub store: etcd::Settings,
-    /// The files of the store's TLS, if it is used.
-    pub certificates: Option<Certificates>,
     /// The prefix of all keys.
     pub prefix: String,
     /// How long a silent node counts as a member, and keeps the time.
@@ -59,7 +56,6 @@ impl Settings {
                 deadline: store.deadline.min(Duration::from_secs(1)),
                 ..store
             },
-            certificates: None,
             prefix: "/tidegate/quota/".into(),
             time_to_live: TimeToLive::DEFAULT,
         }
@@ -77,15 +73,6 @@ impl Settings {
         };
         endpoints.map(alone).collect()
     }
-}
-
-/// Files in PEM for TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Certificates {
-    /// The authority to trust.
-    pub authority: PathBuf,
-    /// Our certificate and key, if etcd requires one.
-    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// The value at the key of a member that could continue the time.

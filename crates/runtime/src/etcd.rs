@@ -26,10 +26,11 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use self::connection::Member;
-pub use self::endpoint::{Endpoint, EndpointError, Tls, TlsError};
+pub use self::endpoint::{Endpoint, EndpointError};
 use self::failure::Failure;
 pub use self::messages::{KeyValue, Range, Ranged, Swapped};
 pub use self::watch::{Change, Changes, Watch, Watched};
+use crate::tls::TlsClient;
 
 /// The address of etcd, the user, and the time limits of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub struct Settings {
     pub endpoints: Vec<Endpoint>,
     /// Name and password, if etcd requires them.
     pub credentials: Option<Credentials>,
-    /// For `https` endpoints.
-    pub tls: Option<Tls>,
+    /// For `https` endpoints. It needs `h2` among its protocols.
+    pub tls: Option<TlsClient>,
     /// The time limit of one member, from the connect to the last byte of its answer.
     pub try_timeout: Duration,
     /// The time limit of a call over all members.

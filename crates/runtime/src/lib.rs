@@ -1,6 +1,6 @@
 //! The needs of every long-running part of Tidegate: time, values that a reload replaces, pauses
 //! between attempts. Behind features, what commands share, and the shared parts of leases and
-//! quotas: connections to etcd and ZooKeeper, and elections.
+//! quotas: TLS to servers, connections to etcd and ZooKeeper, and elections.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -34,6 +34,8 @@ pub mod origin;
 pub mod page;
 mod per_thread;
 mod scratch;
+#[cfg(feature = "tls")]
+pub mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

@@ -1,11 +1,11 @@
 //! The settings of ZooKeeper, etcd and Redis.
 
 use tidegate_quota::Engine;
-use tidegate_quota::etcd::Certificates;
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd;
+use tidegate_runtime::tls::TlsClient;
 
-use super::super::etcd_tls::EtcdTlsSection;
+use super::super::server_tls::Inside;
 use super::{QuotaStore, QuotaStoreSection, Store};
 use crate::forward::Address;
 use crate::options::shown::quoted;
@@ -102,12 +102,8 @@ impl QuotaStore {
         store.credentials =
             credentials.map(|(user, password)| etcd::Credentials { user, password });
         let mut settings = tidegate_quota::etcd::Settings::new(store);
-        settings.store.tls = self.etcd_tls(notes);
-        let EtcdTlsSection { ca, cert, key, .. } = &self.tls;
-        settings.certificates = ca.value.clone().map(|authority| Certificates {
-            authority,
-            identity: cert.value.clone().zip(key.value.clone()),
-        });
+        let is_tls = |server: &str| server.starts_with("https:");
+        settings.store.tls = self.tls(is_tls, Inside::Http2, notes);
         let root = &mut self.store.root.value;
         settings.prefix = root.get_or_insert(settings.prefix).clone();
         let session = &mut self.store.session_timeout.value;
@@ -117,17 +113,17 @@ impl QuotaStore {
         Some(Engine::Etcd(settings))
     }
 
-    fn etcd_tls(&self, notes: &Notes) -> Option<etcd::Tls> {
+    /// TLS, if an address asks for it.
+    fn tls(&self, is_tls: fn(&str) -> bool, inside: Inside, notes: &Notes) -> Option<TlsClient> {
         let servers = &self.store.servers;
-        let mut addresses = servers.value.iter();
-        let https = addresses.position(|server| server.starts_with("https:"));
-        if let Some(index) = https.filter(|_| self.tls.ca.is_missing()) {
-            let cause = "the authorities that sign the certificates of etcd are missing";
-            let cure = "add ca = \"/etc/tidegate/etcd-ca.pem\" to [quota]";
+        let asks = servers.value.iter().position(|server| is_tls(server));
+        if let Some(index) = asks.filter(|_| self.tls.ca.is_missing()) {
+            let cause = "the authorities that sign the certificates of the store are missing";
+            let cure = "add ca = \"/etc/tidegate/store-ca.pem\" to [quota]";
             notes.missing(&servers.item(index), cause, cure);
             return None;
         }
-        self.tls.load(notes).flatten()
+        self.tls.load(inside, notes).flatten()
     }
 
     fn redis(&mut self, notes: &Notes) -> Option<Engine> {

@@ -235,7 +235,7 @@ fn every_store_is_understood_with_its_own_defaults() {
     let Engine::Etcd(plain) = engine("engine = \"etcd\"\nservers = [\"http://e:2379\"]") else {
         panic!("it is etcd");
     };
-    assert!(plain.store.credentials.is_none() && plain.certificates.is_none());
+    assert!(plain.store.credentials.is_none() && plain.store.tls.is_none());
     assert_eq!(&*plain.prefix, "/tidegate/quota/");
     assert_eq!(plain.time_to_live.get().as_secs(), 10);
 }
@@ -312,18 +312,12 @@ fn tls_to_etcd_needs_an_authority_to_trust() {
     let Engine::Etcd(etcd) = quotas(&store(&format!("ca = \"{ca}\""))).engine else {
         panic!("it is etcd");
     };
-    let certificates = etcd.certificates.expect("they are given");
-    assert!(etcd.store.tls.is_some() && certificates.identity.is_none());
+    assert!(etcd.store.tls.is_some());
     let whole = format!("ca = \"{ca}\"\ncert = \"{cert}\"\nkey = \"{key}\"");
     let Engine::Etcd(etcd) = quotas(&store(&whole)).engine else {
         panic!("it is etcd");
     };
-    assert!(
-        etcd.certificates
-            .expect("they are given")
-            .identity
-            .is_some()
-    );
+    assert!(etcd.store.tls.is_some());
 
     wrong(
         &store(""),

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use http::uri::PathAndQuery;
@@ -16,7 +16,6 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::client::Grpc;
@@ -25,14 +24,15 @@ use tonic::codegen::tokio_stream::{self, StreamExt as _};
 use tonic_prost::ProstCodec;
 
 use super::Settings;
-use super::endpoint::{Endpoint, Tls};
+use super::endpoint::Endpoint;
 use super::failure::Failure;
 use crate::lock;
+use crate::tls::TlsClient;
 
 /// One member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
     endpoint: Endpoint,
-    tls: Option<Tls>,
+    tls: Option<TlsClient>,
     max_reply: usize,
     connection: Mutex<Option<SendRequest<Body>>>,
 }
@@ -147,16 +147,11 @@ impl Member {
             if !endpoint.https {
                 return self.handshake(Box::new(stream)).await;
             }
-            let Some(Tls(tls)) = &self.tls else {
+            let Some(tls) = &self.tls else {
                 return Err(endpoint.unsent("https, but no authority to trust is configured"));
             };
-            let Some(name) = endpoint.server_name() else {
-                return Err(endpoint.unsent("its host is no name that a certificate can carry"));
-            };
-            let stream = TlsConnector::from(Arc::clone(tls))
-                .connect(name, stream)
-                .await
-                .map_err(|error| endpoint.unsent(error))?;
+            let session = tls.connect(&endpoint.host, stream).await;
+            let stream = session.map_err(|error| endpoint.unsent(error))?;
             self.handshake(Box::new(stream)).await
         };
         timeout_at(end, connecting)

@@ -9,9 +9,9 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_runtime::etcd::{
-    self, Change, Changes, Client, Credentials, Endpoint, Error, KeyValue, Range, Swapped, Watch,
-    Watched,
+    Change, Changes, Client, Credentials, Endpoint, Error, KeyValue, Range, Swapped, Watch, Watched,
 };
+use tidegate_runtime::tls::{self, TlsClient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -466,7 +466,7 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
     let mut settings = etcd.settings();
     let untold = Client::new(settings.clone()).get(b"a").await;
     assert!(matches!(untold, Err(Error::Unreachable(_))), "{untold:?}");
-    settings.tls = Some(etcd::Tls::new(certificate.as_bytes(), None).expect("it is a certificate"));
+    settings.tls = Some(trusting(&certificate));
     let client = Client::new(settings.clone());
     client.put(b"a", b"1", None).await.expect("it is trusted");
     let mut watch = client.watch(Range::key(b"a"), 1);
@@ -474,11 +474,19 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
 
     let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
     let other = other.expect("a certificate can be made").cert.pem();
-    settings.tls = Some(etcd::Tls::new(other.as_bytes(), None).expect("it is a certificate"));
+    settings.tls = Some(trusting(&other));
     let stranger = Client::new(settings).get(b"a").await;
     assert!(
         matches!(stranger, Err(Error::Unreachable(_))),
         "{stranger:?}"
     );
-    etcd::Tls::new(b"no certificate", None).expect_err("there is none in it");
+    tls::authorities(b"no certificate").expect_err("there is none in it");
+}
+
+/// A client's side that trusts this authority.
+fn trusting(authority: &str) -> TlsClient {
+    let authority = tls::authorities(authority.as_bytes()).expect("it is a certificate");
+    let mut config = tls::client_config(authority, None).expect("it shows nothing");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsClient::new(config, None)
 }

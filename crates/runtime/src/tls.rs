@@ -1,0 +1,198 @@
+//! TLS to servers, from files in PEM.
+//!
+//! Every error says what is wrong with which certificate, and the cure: rustls names the check
+//! that failed, and a server only sends a number of an alert. Some alerts arrive after the
+//! handshake, with the first answer. So a [`Session`] explains the errors of its reads too.
+
+mod explained;
+mod pem;
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+pub use self::explained::explained;
+pub use self::pem::{PemError, authorities, certificates, private_key};
+use crate::Live;
+
+/// What a client shows to servers: its certificates, its own first, and their key. In PEM.
+#[derive(Clone, Copy)]
+pub struct Identity<'a> {
+    /// The certificate, followed by the chain to a known authority.
+    pub cert: &'a [u8],
+    /// Its key, without a passphrase.
+    pub key: &'a [u8],
+}
+
+impl fmt::Debug for Identity<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Identity")
+    }
+}
+
+/// Trusts these authorities alone, and shows this certificate where a server asks for one. No
+/// protocol is negotiated; set `alpn_protocols` for one.
+///
+/// # Errors
+///
+/// If the certificate and the key do not belong together, or are no PEM.
+pub fn client_config(
+    authorities: RootCertStore,
+    identity: Option<Identity<'_>>,
+) -> Result<ClientConfig, PemError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows TLS 1.2 and 1.3")
+        .with_root_certificates(authorities);
+    let Some(Identity { cert, key }) = identity else {
+        return Ok(builder.with_no_client_auth());
+    };
+    builder
+        .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+        .map_err(PemError::NotItsKey)
+}
+
+/// The client's side of TLS to some servers. Clones share its settings, which a reload replaces
+/// for later connections.
+#[derive(Clone)]
+pub struct TlsClient(Arc<Live<Settings>>);
+
+#[derive(Clone)]
+struct Settings {
+    config: Arc<ClientConfig>,
+    server_name: Option<ServerName<'static>>,
+}
+
+impl TlsClient {
+    /// Expects the server's certificate to be for `server_name`, or for the host that is connected
+    /// to.
+    #[must_use]
+    pub fn new(config: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
+        Self(Arc::new(Live::new(Settings {
+            config: Arc::new(config),
+            server_name,
+        })))
+    }
+
+    /// Takes over the settings of another one, such as after a reload. Open connections stay.
+    pub fn renew(&self, other: &Self) {
+        self.0.set((*other.0.get()).clone());
+    }
+
+    /// Shakes hands over a connection to a host: a name or an IP address, without a port.
+    ///
+    /// # Errors
+    ///
+    /// A text that names the cause and the cure.
+    pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<Session<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Settings {
+            config,
+            server_name,
+        } = (*self.0.get()).clone();
+        let name = match server_name {
+            Some(name) => name,
+            None => ServerName::try_from(host.to_owned()).map_err(|_| {
+                let cause = "no certificate can be for this host: set server_name";
+                io::Error::new(io::ErrorKind::InvalidInput, cause)
+            })?,
+        };
+        let has_identity = config.client_auth_cert_resolver.has_certs();
+        match TlsConnector::from(config).connect(name, stream).await {
+            Ok(stream) => Ok(Session {
+                stream,
+                has_identity,
+            }),
+            Err(error) => Err(explained(error, has_identity)),
+        }
+    }
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsClient")
+    }
+}
+
+/// All are equal: what they hold can change while settings with one of them stay.
+impl PartialEq for TlsClient {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for TlsClient {}
+
+/// An encrypted connection to a server.
+#[derive(Debug)]
+pub struct Session<S> {
+    stream: TlsStream<S>,
+    has_identity: bool,
+}
+
+impl<S> Session<S> {
+    /// The library's own.
+    pub fn get_ref(&self) -> &TlsStream<S> {
+        &self.stream
+    }
+
+    fn explains<T>(&self, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        done.map_err(|error| explained(error, self.has_identity))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Session<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.explains(read)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Session<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.explains(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.explains(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.explains(shut)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.explains(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
