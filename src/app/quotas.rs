@@ -48,6 +48,8 @@ pub(super) struct Quotas {
 /// A store in use.
 struct Running {
     driver: Arc<Driver>,
+    /// What the store was opened with.
+    engine: Engine,
     _stop: DropGuard,
 }
 
@@ -83,7 +85,8 @@ impl Quotas {
         };
         let mut settings = settings.in_force();
         // The driver first, so that it knows a new quota before its first request.
-        if let Some(Running { driver, .. }) = &*running {
+        if let Some(Running { driver, engine, .. }) = &*running {
+            engine.renew_certificates(&settings.engine);
             keep_namespaces(&mut settings, &driver.settings.borrow());
             driver.settings.send_replace(Arc::new(settings.clone()));
         } else {
@@ -108,6 +111,7 @@ impl Quotas {
     }
 
     fn start(&self, settings: tidegate_quota::Quotas) -> Running {
+        let engine = settings.engine.clone();
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
             self.clock,
@@ -120,6 +124,7 @@ impl Quotas {
         tokio::spawn(stop.clone().run_until_cancelled_owned(carries));
         Running {
             driver,
+            engine,
             _stop: stop.drop_guard(),
         }
     }

@@ -10,7 +10,7 @@ use tidegate_quota::Engine;
 use crate::call::claim::QUOTA_KEY_BYTES_MAX;
 use crate::options::kind::{HOUR, SECOND, choice, distinct, duration, integer, line, list, secret};
 use crate::options::shown::quoted;
-use crate::options::{Notes, Section, Toml, options, words};
+use crate::options::{Mark, Notes, Section, Toml, options, words};
 
 use super::part::Part;
 use super::server_tls::ServerTlsSection;
@@ -63,7 +63,8 @@ options! {
         engine: Store = choice().or(Store::Memory).example("\"zookeeper\"").restart();
 
         /// Its addresses. ZooKeeper: "host:port". etcd: "http://host:port" or "https://host:port". Redis
-        /// or Valkey: one "redis://host:port", with /database if needed. Required, except for memory.
+        /// or Valkey: one "redis://host:port", or "rediss://host:port" for TLS, with /database if needed;
+        /// or several, if they are sentinels. Required, except for memory.
         servers: Vec<String> = distinct(
             list(SERVERS_MAX, "[\"10.0.0.1:2181\"]", line(TEXT_MAX, "10.0.0.1:2181")),
         ).described("up to 64 addresses in brackets").or(Vec::new()).restart()
@@ -75,6 +76,20 @@ options! {
 
         /// The password of that user. In a container, set it as TIDEGATE_QUOTA__PASSWORD.
         password: Option<String> = secret("password", TEXT_MAX).optional().restart()
+            .example("\"…\"");
+
+        /// Redis: the name of the primary in its sentinels, which are then the servers above. After a
+        /// failover the sidecar asks them for the new primary.
+        sentinel: Option<String> = line(TEXT_MAX, "mymaster").optional().restart()
+            .example("\"mymaster\"");
+
+        /// Redis: the user name at the sentinels, if they ask for one besides a password.
+        sentinel_user: Option<String> = line(TEXT_MAX, "tidegate").optional().restart()
+            .example("\"tidegate\"");
+
+        /// Redis: the password at the sentinels. In a container, set it as
+        /// TIDEGATE_QUOTA__SENTINEL_PASSWORD.
+        sentinel_password: Option<String> = secret("password", TEXT_MAX).optional().restart()
             .example("\"…\"");
 
         /// The place of the keys: a node of ZooKeeper, a prefix in the others. The same in every sidecar.
@@ -174,13 +189,31 @@ impl QuotaStore {
                 notes.error(sidecars, cause, cure);
             }
         }
-        if store != Store::Etcd {
-            let store = store.name();
+        if matches!(store, Store::Memory | Store::ZooKeeper) {
             for (name, mark) in self.tls.marks().into_iter().filter(|(_, mark)| mark.given) {
-                let cause = format!("{store} is not reached over TLS, and has no {name}");
-                notes.error(mark, cause, "leave it out: only etcd is");
+                let cause = format!(
+                    "{} is not reached over TLS, and has no {name}",
+                    store.name()
+                );
+                notes.error(mark, cause, "leave it out: only etcd and Redis are");
             }
         }
+        if !matches!(store, Store::Memory | Store::Redis) {
+            let of_sentinels = self.of_sentinels();
+            for (name, mark) in of_sentinels.into_iter().filter(|(_, mark)| mark.given) {
+                let cause = format!("{} has no {name}", store.name());
+                notes.error(mark, cause, "leave it out: only Redis has sentinels");
+            }
+        }
+    }
+
+    fn of_sentinels(&self) -> [(&'static str, &Mark); 3] {
+        let store = &self.store;
+        [
+            ("sentinel", &store.sentinel),
+            ("sentinel_user", &store.sentinel_user),
+            ("sentinel_password", &store.sentinel_password),
+        ]
     }
 
     fn is_whole(&self, store: Store, notes: &Notes) {
@@ -213,6 +246,21 @@ impl QuotaStore {
         } else if store == Store::ZooKeeper && is_odd {
             let cause = "a user name of ZooKeeper has no colon";
             notes.missing(user, cause, "give another name");
+        }
+        let QuotaStoreSection {
+            sentinel,
+            sentinel_user,
+            sentinel_password,
+            ..
+        } = &self.store;
+        if store == Store::Redis && sentinel.is_missing() {
+            for (_, mark) in self.of_sentinels().into_iter().filter(|(_, it)| it.given) {
+                let cure = "add sentinel, the name of the primary, or leave it out";
+                notes.missing(mark, "it has no effect without sentinel", cure);
+            }
+        } else if sentinel_user.value.is_some() && sentinel_password.is_missing() {
+            let cure = "add sentinel_password to [quota], or leave sentinel_user out";
+            notes.missing(sentinel_user, "a user is named without a password", cure);
         }
     }
 }

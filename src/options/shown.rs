@@ -14,14 +14,14 @@ use super::nearest::nearest;
 pub(crate) const HIDDEN: &str = "(hidden)";
 
 /// The options that hold one, in any config and any section.
-const KEYS: [&str; 3] = ["token", "password", "auth"];
+const KEYS: [&str; 4] = ["token", "password", "sentinel_password", "auth"];
 
 /// Whether an option holds a secret, by its name or its path.
 pub(crate) fn is_secret(key: &str) -> bool {
     key.split('.').any(|name| {
         let name = name.trim_matches(is_around);
         // Most words of a file need no look at their letters.
-        (3..=10).contains(&name.len()) && nearest(name, KEYS).is_some()
+        (3..=18).contains(&name.len()) && nearest(name, KEYS).is_some()
     })
 }
 

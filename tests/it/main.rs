@@ -14,6 +14,8 @@ mod async_calls;
 mod audit;
 mod backend_tls;
 mod backend_unix;
+#[allow(dead_code, reason = "crates use more of it")]
+mod authority;
 mod bad_input;
 mod bounds;
 mod browser;
@@ -90,6 +92,7 @@ mod scenarios;
 mod series;
 mod sidecar;
 mod spans;
+#[allow(dead_code, reason = "crates use more of it")]
 mod stores;
 mod storm;
 mod streaming;

@@ -3,6 +3,7 @@
 //! `stores` has the real ones.
 
 mod away;
+mod secured;
 mod shown;
 mod stores;
 

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use tidegate_runtime::etcd::{self, Endpoint};
 
+use crate::authority::Issued;
 use crate::child::Process;
 use crate::support::PATIENCE;
 
@@ -287,10 +288,17 @@ pub(crate) struct Redis {
 impl Redis {
     /// Starts one, with flags of the test's own, and waits until it serves.
     pub(crate) fn start(flags: &[&str]) -> Self {
+        Self::with(|_| flags.iter().map(ToString::to_string).collect())
+    }
+
+    /// The same, with flags made from its port.
+    pub(crate) fn with(flags: impl Fn(u16) -> Vec<String>) -> Self {
         needs(&["/usr/bin/redis-server", "/usr/local/bin/redis-server"]);
         let folder = tempfile::tempdir().expect("there is room");
         let port = free_ports(1)[0];
-        let server = Self::server(folder.path(), port, flags);
+        let flags = flags(port);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let server = Self::server(folder.path(), port, &flags);
         Self {
             server,
             port,
@@ -327,5 +335,119 @@ impl Redis {
 
     pub(crate) fn addr(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+}
+
+/// What a member of etcd needs to speak TLS alone with clients, and to ask for certificates.
+pub(crate) fn secured_etcd(port: u16, own: &Issued, ca: &str) -> Vec<String> {
+    vec![
+        format!("--listen-client-urls=https://127.0.0.1:{port}"),
+        format!("--advertise-client-urls=https://127.0.0.1:{port}"),
+        format!("--cert-file={}", own.cert()),
+        format!("--key-file={}", own.key()),
+        format!("--trusted-ca-file={ca}"),
+        "--client-cert-auth".to_owned(),
+        // To check a password is made to take long, and a test does it often.
+        "--bcrypt-cost=4".to_owned(),
+        "--auth-token-ttl=1".to_owned(),
+    ]
+}
+
+/// Switches users on, with one who may use the keys below a prefix.
+pub(crate) fn enable_users(etcd: &Etcd, shows: &Issued, ca: &str, prefix: &str) {
+    let secured = ["--cacert", ca, "--cert", shows.cert(), "--key", shows.key()];
+    let control = |more: &[&str]| etcd.control(&[&secured[..], more].concat());
+    control(&["user", "add", "root:secret"]);
+    control(&["user", "grant-role", "root", "root"]);
+    control(&["role", "add", "sidecars"]);
+    let grant = ["role", "grant-permission", "sidecars", "readwrite", prefix];
+    control(&[&grant[..], &["--prefix=true"]].concat());
+    control(&["user", "add", "tidegate:password"]);
+    control(&["user", "grant-role", "tidegate", "sidecars"]);
+    control(&["user", "add", "stranger:password"]);
+    control(&["auth", "enable"]);
+}
+
+/// What a server of Redis needs to speak TLS alone on its port, and to ask for certificates.
+pub(crate) fn secured_redis(port: u16, own: &Issued, ca: &str) -> Vec<String> {
+    let flags = [
+        "--port",
+        "0",
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        own.cert(),
+        "--tls-key-file",
+        own.key(),
+        "--tls-ca-cert-file",
+        ca,
+        "--tls-replication",
+        "yes",
+    ];
+    flags.into_iter().map(str::to_owned).collect()
+}
+
+/// Three sentinels, gone with their value.
+pub(crate) struct Sentinels {
+    processes: Vec<Process>,
+    ports: Vec<u16>,
+    _folder: tempfile::TempDir,
+}
+
+impl Sentinels {
+    /// Starts three that watch a primary as "mymaster". Each has more lines in its file, made from
+    /// its port.
+    pub(crate) fn start(primary: u16, lines: impl Fn(u16) -> Vec<String>) -> Self {
+        let folder = tempfile::tempdir().expect("there is room");
+        let ports = free_ports(3);
+        let run = |port: &u16| {
+            let mut command = script("redis/sentinel.sh");
+            command
+                .arg(folder.path().join(port.to_string()))
+                .args([port.to_string(), primary.to_string()])
+                .args(lines(*port));
+            let process = Process::start(format!("sentinel {port}"), &mut command);
+            process.stdout.until("watching", PATIENCE, |lines| {
+                let mut lines = lines.iter();
+                lines.any(|line| line.contains("+monitor")).then_some(())
+            });
+            process
+        };
+        Self {
+            processes: ports.iter().map(run).collect(),
+            ports,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    /// Waits until one of them has printed this.
+    pub(crate) fn until(&self, text: &str) {
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let printed = || {
+            let mut all = self.processes.iter().flat_map(|it| it.stdout.all());
+            all.any(|line| line.contains(text))
+        };
+        while !printed() {
+            assert!(std::time::Instant::now() < deadline, "never: {text}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until each has printed this as often as asked.
+    pub(crate) fn each_until(&self, text: &str, times: usize) {
+        for process in &self.processes {
+            process.stdout.until(text, PATIENCE, |lines| {
+                let found = lines.iter().filter(|line| line.contains(text)).count();
+                (found >= times).then_some(())
+            });
+        }
+    }
+
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.processes[at].kill();
     }
 }

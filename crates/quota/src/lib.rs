@@ -88,6 +88,27 @@ impl Engine {
         }
     }
 
+    /// Takes over the certificates of other settings, if these are the same apart from them. Later
+    /// connections of a store that is open use them.
+    pub fn renew_certificates(&self, other: &Self) {
+        if self == other
+            && let (Some(own), Some(other)) = (self.tls(), other.tls())
+        {
+            own.renew(other);
+        }
+    }
+
+    #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+    fn tls(&self) -> Option<&tidegate_runtime::tls::TlsClient> {
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd(settings) => settings.store.tls.as_ref(),
+            #[cfg(feature = "redis")]
+            Self::Redis(settings) => settings.tls.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The word for it in configs and metrics.
     #[must_use]
     pub fn word(&self) -> &'static str {

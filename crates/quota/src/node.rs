@@ -9,6 +9,19 @@ use tidegate_runtime::{Clock, lock};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+/// The end of the cause of a failure that is repeated without a new attempt.
+pub(super) const AGAIN: &str = ", a moment ago";
+/// While the store is unavailable, another cause is logged after this time.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
+
+/// Why all regular checks fail.
+struct Trouble {
+    since: Timestamp,
+    why: Arc<str>,
+    /// What was logged last, and when.
+    logged: (Timestamp, Arc<str>),
+}
+
 /// One node.
 pub(super) struct Node {
     /// The store's name for people.
@@ -18,8 +31,8 @@ pub(super) struct Node {
     pub(super) id: String,
     pub(super) time: watch::Sender<StoreTime>,
     pub(super) members: watch::Sender<usize>,
-    /// Since when all regular checks fail, and why the last one did.
-    trouble: Mutex<Option<(Timestamp, Arc<str>)>>,
+    /// Set while all regular checks fail.
+    trouble: Mutex<Option<Trouble>>,
 }
 
 impl Node {
@@ -46,15 +59,31 @@ impl Node {
         self.members.send_if_modified(tell);
     }
 
-    /// A regular check failed. Logs the first failure.
+    /// A regular check failed. Logs the first failure, and later ones with another cause: a server
+    /// that is reachable again may reject our certificate.
     pub(super) fn failed(&self, cause: &str) {
+        let now = self.clock.now();
+        let news = cause.trim_end_matches(AGAIN);
         let mut trouble = lock(&self.trouble);
-        if trouble.is_none() {
-            warn!(cause, "quota: {} is unavailable", self.store);
+        let log = match &*trouble {
+            None => true,
+            Some(Trouble {
+                logged: (at, why), ..
+            }) => **why != *news && now.since(*at) >= LOG_AGAIN,
+        };
+        if log {
+            warn!(cause = news, "quota: {} is unavailable", self.store);
         }
-        let (since, why) = trouble.get_or_insert_with(|| (self.clock.now(), cause.into()));
-        if **why != *cause {
-            *trouble = Some((*since, cause.into()));
+        let known = trouble.get_or_insert_with(|| Trouble {
+            since: now,
+            why: cause.into(),
+            logged: (now, news.into()),
+        });
+        if log {
+            known.logged = (now, news.into());
+        }
+        if *known.why != *cause {
+            known.why = cause.into();
         }
     }
 
@@ -66,7 +95,9 @@ impl Node {
     }
 
     pub(super) fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        lock(&self.trouble).clone()
+        let trouble = lock(&self.trouble);
+        let known = trouble.as_ref();
+        known.map(|known| (known.since, Arc::clone(&known.why)))
     }
 }
 

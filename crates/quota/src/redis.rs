@@ -7,7 +7,8 @@
 //! | `tidegate:quota:changed:<key>` | channel: told with each write |
 //!
 //! Every script answers with the server's `TIME`, which is the store's time. One server, or a
-//! primary with replicas, from Redis 6 or Valkey on; no cluster, since no redirection is followed.
+//! primary with replicas that sentinels watch, from Redis 6 or Valkey on; no cluster, since no
+//! redirection is followed.
 //!
 //! **The cost of a fail-over.** Replicas lag behind: a dead primary loses the draws that it
 //! confirmed but did not replicate yet, and they are granted again. A window is then exceeded by
@@ -16,23 +17,27 @@
 //! replicas report once per second. `appendonly yes` with `appendfsync always` prevents the loss
 //! for a server that restarts. If no loss is acceptable, use ZooKeeper or etcd.
 
+mod connect;
+
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Script, ScriptInvocation,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, PushKind, RedisConnectionInfo, RedisError, Script, ScriptInvocation,
 };
 use tidegate_limits::quota::Version;
+use tidegate_runtime::tls::TlsClient;
 use tidegate_runtime::{BackOff, Clock};
 use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::node::{Node, sleep_about};
+use self::connect::{Connection, Route};
+pub use self::connect::{Sentinel, Server};
+use super::node::{AGAIN, Node, sleep_about};
 use super::probe::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
@@ -41,8 +46,16 @@ use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
 /// The address of Redis, the user, and the time limit of an answer.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The server, the database and the user. Its `Debug` does not show the password.
-    pub server: redis::ConnectionInfo,
+    /// The server; or the sentinels, in the order of attempts.
+    pub servers: Vec<Server>,
+    /// What to ask the servers if they are sentinels.
+    pub sentinel: Option<Sentinel>,
+    /// Whether every connection uses TLS, also to sentinels.
+    pub asks_tls: bool,
+    /// What to trust and to show then.
+    pub tls: Option<TlsClient>,
+    /// The database and the user. Its `Debug` does not show the password.
+    pub login: RedisConnectionInfo,
     /// The prefix of all keys and channels.
     pub prefix: String,
     /// The time limit of a call, including a new connection if needed.
@@ -53,22 +66,37 @@ pub struct Settings {
 
 /// An invalid address of Redis.
 #[derive(Debug, thiserror::Error)]
-#[error("an address of Redis reads redis://[user[:password]@]host[:port][/database]")]
-pub struct AddressError(#[source] RedisError);
+#[error(
+    "an address of Redis reads redis://[user[:password]@]host[:port][/database], or rediss:// for TLS"
+)]
+pub struct AddressError(#[source] Option<RedisError>);
 
 impl Settings {
-    /// `redis://[user[:password]@]host[:port][/database]`; 1 s for a call, 10 s for a member.
+    /// `redis://[user[:password]@]host[:port][/database]`, or `rediss://` for TLS; 1 s for a call,
+    /// 10 s for a member.
     ///
     /// # Errors
     ///
     /// If the address is invalid.
     pub fn new(address: &str) -> Result<Self, AddressError> {
-        let server = address.into_connection_info().map_err(AddressError)?;
-        // Only this protocol reports changes on the connection of the calls.
-        let settings = server.redis_settings().clone();
-        let settings = settings.set_protocol(ProtocolVersion::RESP3);
+        let secured = address.strip_prefix("rediss://");
+        // The library would connect by itself; all that it reads here is the address.
+        let plain = secured.map(|rest| format!("redis://{rest}"));
+        let given = plain.as_deref().unwrap_or(address);
+        let server = given.into_connection_info();
+        let server = server.map_err(|error| AddressError(Some(error)))?;
+        let ConnectionAddr::Tcp(host, port) = server.addr() else {
+            return Err(AddressError(None));
+        };
         Ok(Self {
-            server: server.set_redis_settings(settings),
+            servers: vec![Server {
+                host: host.as_str().into(),
+                port: *port,
+            }],
+            sentinel: None,
+            asks_tls: secured.is_some(),
+            tls: None,
+            login: with_news(server.redis_settings().clone()),
             prefix: "tidegate:quota:".into(),
             deadline: Duration::from_secs(1),
             member_ttl: Duration::from_secs(10),
@@ -84,23 +112,50 @@ impl Settings {
     /// The same, with a user; without one, as the default user.
     #[must_use]
     pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
-        let mut settings = self.server.redis_settings().clone();
-        if let Some(user) = user {
-            settings = settings.set_username(user);
+        self.login = logged_in(self.login, user, password);
+        self
+    }
+
+    /// The same, whose servers are sentinels that watch a primary by this name.
+    #[must_use]
+    pub fn with_sentinel(mut self, primary: &str, login: Option<(Option<&str>, &str)>) -> Self {
+        let mut settings = with_news(RedisConnectionInfo::default());
+        if let Some((user, password)) = login {
+            settings = logged_in(settings, user, password);
         }
-        self.server = (self.server).set_redis_settings(settings.set_password(password));
+        self.sentinel = Some(Sentinel {
+            primary: primary.into(),
+            login: settings,
+        });
         self
     }
 }
 
+/// Only this protocol reports changes on the connection of the calls.
+fn with_news(login: RedisConnectionInfo) -> RedisConnectionInfo {
+    login.set_protocol(ProtocolVersion::RESP3)
+}
+
+fn logged_in(
+    mut login: RedisConnectionInfo,
+    user: Option<&str>,
+    password: &str,
+) -> RedisConnectionInfo {
+    if let Some(user) = user {
+        login = login.set_username(user);
+    }
+    login.set_password(password)
+}
+
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
-        let (one, two) = (&self.server, &other.server);
-        let (redis, other_redis) = (one.redis_settings(), two.redis_settings());
-        one.addr() == two.addr()
-            && redis.db() == other_redis.db()
-            && redis.username() == other_redis.username()
-            && redis.password() == other_redis.password()
+        let (login, other_login) = (&self.login, &other.login);
+        self.servers == other.servers
+            && self.sentinel == other.sentinel
+            && self.asks_tls == other.asks_tls
+            && login.db() == other_login.db()
+            && login.username() == other_login.username()
+            && login.password() == other_login.password()
             && self.prefix == other.prefix
             && self.deadline == other.deadline
             && self.member_ttl == other.member_ttl
@@ -109,6 +164,10 @@ impl PartialEq for Settings {
 
 impl Eq for Settings {}
 
+/// What to check when a server rejects the user.
+const OF_SERVER: &str = "check user and password in [quota]";
+/// The same for a sentinel.
+const OF_SENTINEL: &str = "check sentinel_user and sentinel_password in [quota]";
 /// The first and the longest pause after a failure. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Redis's time is rounded down to this.
@@ -214,7 +273,8 @@ struct Redis {
 
 /// The one connection, and the bound on its attempts.
 struct Link {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connection>,
+    route: Route,
     /// Numbers the connections, so that only a user of one drops it.
     number: u64,
     back_off: BackOff,
@@ -261,6 +321,7 @@ impl Redis {
             node: Node::new("Redis", clock),
             link: Mutex::new(Link {
                 connection: None,
+                route: Route::default(),
                 number: 0,
                 back_off: BackOff::doubling(BREAK.0, BREAK.1),
                 broken: None,
@@ -315,7 +376,7 @@ impl Redis {
         {
             let mut leave = redis::cmd("ZREM");
             leave.arg(self.members()).arg(node);
-            let _ = timeout_at(deadline, leave.exec_async(&mut connection)).await;
+            let _ = timeout_at(deadline, leave.exec_async(&mut connection.redis)).await;
         }
     }
 
@@ -324,7 +385,7 @@ impl Redis {
         let deadline = Instant::now() + self.settings.deadline;
         let (mut connection, number) = self.connection(deadline).await?;
         let sent = self.node.clock.now();
-        let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection);
+        let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection.redis);
         let (error, answered) = match timeout_at(deadline, called).await {
             Ok(Ok(mut answer)) => {
                 let stamp = take_time(&mut answer)?;
@@ -333,9 +394,11 @@ impl Redis {
                 return Ok(answer);
             }
             Ok(Err(error)) => {
-                // A server with this answer is running, and the next call may succeed.
-                let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
-                (told(error, kind), answered)
+                // A server with this answer is running, and the next call may succeed. Only a server
+                // that was the primary stays in the way of the next one.
+                let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+                    && !(self.settings.sentinel.is_some() && error.code() == Some("READONLY"));
+                (told(error, kind, OF_SERVER), answered)
             }
             Err(_) => (kind.unanswered("no answer in time".into()), false),
         };
@@ -346,7 +409,7 @@ impl Redis {
     }
 
     /// The current connection or a new one, and its number.
-    async fn connection(&self, deadline: Instant) -> Result<(MultiplexedConnection, u64), Error> {
+    async fn connection(&self, deadline: Instant) -> Result<(Connection, u64), Error> {
         let link = timeout_at(deadline, self.link.lock()).await;
         let mut link = link.map_err(not_connected)?;
         if let Some(connection) = &link.connection {
@@ -355,25 +418,18 @@ impl Redis {
         if let Some(broken) = &link.broken
             && Instant::now() < broken.until
         {
-            let cause = format!("{}, a moment ago", broken.cause);
+            let cause = format!("{}{AGAIN}", broken.cause);
             return Err((broken.error)(cause.into()));
         }
-        let client = redis::Client::open(self.settings.server.clone());
-        let client = client.map_err(|error| Error::Refused(error.into()))?;
         let waiters = Arc::clone(&self.waiters);
         let channels = format!("{}changed:", self.settings.prefix);
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.settings.deadline))
             .set_response_timeout(Some(self.settings.deadline))
             .set_push_sender(move |push| {
                 pushed(&push, &channels, &waiters);
                 Ok::<_, redis::aio::SendError>(())
             });
-        let connected = client.get_multiplexed_async_connection_with_config(&config);
-        let connected = match timeout_at(deadline, connected).await {
-            Ok(connected) => connected.map_err(|error| told(error, Kind::Read)),
-            Err(elapsed) => Err(not_connected(elapsed)),
-        };
+        let connected = link.route.connect(&self.settings, config, deadline).await;
         let connection = connected.inspect_err(|error| link.trip(error))?;
         link.number += 1;
         link.connection = Some(connection.clone());
@@ -406,12 +462,13 @@ impl Redis {
         if subscriptions.keys.contains(key) {
             return Ok(());
         }
-        let error = match timeout_at(deadline, connection.subscribe(self.channel(key))).await {
+        let error = match timeout_at(deadline, connection.redis.subscribe(self.channel(key))).await
+        {
             Ok(Ok(())) => {
                 subscriptions.keys.insert(key.clone());
                 return Ok(());
             }
-            Ok(Err(error)) => told(error, Kind::Read),
+            Ok(Err(error)) => told(error, Kind::Read, OF_SERVER),
             Err(_) => Error::Unavailable("no answer in time".into()),
         };
         self.failed(number, &error).await;
@@ -439,7 +496,7 @@ impl Redis {
         for key in idle {
             subscriptions.keys.remove(&key);
             let deadline = Instant::now() + self.settings.deadline;
-            let ended = connection.unsubscribe(self.channel(&key));
+            let ended = connection.redis.unsubscribe(self.channel(&key));
             if !matches!(timeout_at(deadline, ended).await, Ok(Ok(()))) {
                 // An extra channel costs some bytes, and ends with its connection at the latest.
                 return;
@@ -577,14 +634,19 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
     }
 }
 
+fn denied(error: &RedisError) -> Error {
+    let cure = "give this user the commands and keys that docs/quota.md lists";
+    Error::Denied(format!("{error}: {cure}").into())
+}
+
 /// The meaning of the library's error for a call.
-fn told(error: RedisError, kind: Kind) -> Error {
+fn told(error: RedisError, kind: Kind, credentials: &str) -> Error {
     match (error.code(), error.kind()) {
-        (Some("NOPERM"), _) => Error::Denied(error.into()),
+        (Some("NOPERM"), _) => denied(&error),
         // Redis 7.0 and older say it in words, if a command of a script is denied.
-        _ if error.detail().is_some_and(|it| it.contains(DENIED)) => Error::Denied(error.into()),
+        _ if error.detail().is_some_and(|it| it.contains(DENIED)) => denied(&error),
         (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
-            Error::Unauthenticated(error.into())
+            Error::Unauthenticated(format!("{error}: {credentials}").into())
         }
         // It runs, but cannot serve now: it loads its records, has lost its primary or too many
         // replicas, has no memory, or is busy with a foreign script that does not end.

@@ -97,7 +97,7 @@ pub enum Error {
     #[error("no etcd member answers: {0}")]
     Unreachable(Box<str>),
     /// etcd requires a user, or does not know this name and password.
-    #[error("etcd wants other credentials: {0}")]
+    #[error("etcd wants other credentials: {0}: check user and password")]
     Unauthenticated(Box<str>),
     /// The server is not etcd, or has another dialect. A write may have been done or not.
     #[error("an answer that etcd does not give: {0}")]
@@ -116,6 +116,11 @@ pub struct Lease {
 
 /// gRPC's status code for an object that does not exist.
 const NOT_FOUND: i32 = 5;
+/// The same for a user that may not do this.
+const PERMISSION_DENIED: i32 = 7;
+/// What to do then.
+const GRANT: &str = "grant a role of this user readwrite on these keys, with `etcdctl role \
+                     grant-permission`";
 
 /// Whether a call can be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

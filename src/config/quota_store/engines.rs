@@ -123,32 +123,58 @@ impl QuotaStore {
             notes.missing(&servers.item(index), cause, cure);
             return None;
         }
+        if asks.is_none() && !servers.value.is_empty() && servers.sound && self.tls.ca.given {
+            let cause = "it has no effect: no address asks for TLS";
+            let cure =
+                "write the addresses with https:// (etcd) or rediss:// (Redis), or leave it out";
+            notes.error(&self.tls.ca, cause, cure);
+            return None;
+        }
         self.tls.load(inside, notes).flatten()
     }
 
     fn redis(&mut self, notes: &Notes) -> Option<Engine> {
         let servers = self.servers(notes, |given| {
-            let wrong = |cause, cure| Mistake::new(format!("{} {cause}", quoted(given)), cure);
-            if given.starts_with("rediss:") {
-                let cure = "give redis://host:port, with TLS ended in front of it or not at all";
-                return Err(wrong("asks for TLS, which can't be spoken to Redis", cure));
-            }
-            let is_plain = given.starts_with("redis://") && !given.contains(['@', '?']);
+            let is_url = given.starts_with("redis://") || given.starts_with("rediss://");
+            let is_plain = is_url && !given.contains(['@', '?']);
             let settings = tidegate_quota::redis::Settings::new(given);
             settings.ok().filter(|_| is_plain).ok_or_else(|| {
-                let cure = "write it as \"redis://host:port\", with /database behind it if needed";
-                wrong("is no address of Redis", cure)
+                let cause = format!("{} is no address of Redis", quoted(given));
+                let cure = "write it as \"redis://host:port\", or \"rediss://host:port\" for TLS, \
+                            with /database behind it if needed";
+                Mistake::new(cause, cure)
             })
         });
-        if self.store.servers.value.len() > 1 {
+        let given = &self.store.servers;
+        let QuotaStoreSection { sentinel, .. } = &self.store;
+        if given.value.len() > 1 && sentinel.is_missing() {
             let cause = "Redis is one server, and several are named";
-            notes.error(&self.store.servers.item(1), cause, "name the primary alone");
+            let cure = "name the primary alone; or name its sentinels, and add sentinel = \
+                        \"mymaster\"";
+            notes.error(&given.item(1), cause, cure);
             return None;
         }
-        let mut settings = servers.into_iter().next()?;
+        let mut all = servers.into_iter();
+        let mut settings = all.next()?;
+        for (index, other) in all.enumerate() {
+            if (other.asks_tls, other.login.db()) != (settings.asks_tls, settings.login.db()) {
+                let cause = "it asks for another database than the first, or differs in TLS";
+                let cure = "write the same scheme and the same /database behind each: they are the \
+                            primary's";
+                notes.error(&given.item(index + 1), cause, cure);
+            }
+            settings.servers.extend(other.servers);
+        }
         if let Some(password) = &self.store.password.value {
             settings = settings.with_credentials(self.store.user.value.as_deref(), password);
         }
+        if let Some(primary) = &sentinel.value {
+            let user = self.store.sentinel_user.value.as_deref();
+            let password = self.store.sentinel_password.value.as_deref();
+            settings = settings.with_sentinel(primary, password.map(|it| (user, it)));
+        }
+        let is_tls = |server: &str| server.starts_with("rediss:");
+        settings.tls = self.tls(is_tls, Inside::Other, notes);
         let root = &mut self.store.root.value;
         settings.prefix = root.get_or_insert(settings.prefix).clone();
         let session = &mut self.store.session_timeout.value;

@@ -282,23 +282,23 @@ fn redis_is_understood_with_a_password_alone_or_for_a_user() {
         settings
     };
     let usual = engine("servers = [\"redis://10.0.0.1:6379\"]");
-    assert_eq!(usual.server.addr().to_string(), "10.0.0.1:6379");
+    assert_eq!(usual.servers[0].to_string(), "10.0.0.1:6379");
     assert_eq!(
         (&*usual.prefix, usual.member_ttl.as_secs()),
         ("tidegate:quota:", 10)
     );
-    assert_eq!(usual.server.redis_settings().password(), None);
+    assert_eq!(usual.login.password(), None);
     let other = engine(
         "servers = [\"redis://[::1]:6380/3\"]\npassword = \"p\"\nroot = \"q:\"\n\
          session_timeout = \"1m\"",
     );
-    assert_eq!(other.server.addr().to_string(), "::1:6380");
-    let redis = other.server.redis_settings();
+    assert_eq!(other.servers[0].to_string(), "[::1]:6380");
+    let redis = &other.login;
     assert_eq!((redis.db(), redis.username()), (3, None));
     assert_eq!(redis.password(), Some("p"));
     assert_eq!((&*other.prefix, other.member_ttl.as_secs()), ("q:", 60));
     let named = engine("servers = [\"redis://r:1\"]\nuser = \"u\"\npassword = \"p\"");
-    let redis = named.server.redis_settings();
+    let redis = &named.login;
     assert_eq!((redis.username(), redis.password()), (Some("u"), Some("p")));
     assert_ne!(named, other);
 }
@@ -400,6 +400,12 @@ fn an_invalid_server_is_reported_at_its_place() {
         );
         wrong(&store, "servers = ", "quota.servers", words);
     };
+    let wrong_at = |engine: &str, more: &str, option: &str, words: &[&str]| {
+        let store =
+            format!("[quota]\nengine = \"{engine}\"\nexpected_sidecars = 2\n{more}\n{LEAST}");
+        let (line, key) = (format!("{option} = "), format!("quota.{option}"));
+        wrong(&store, &line, &key, words);
+    };
     check(
         "zookeeper",
         "[\"10.0.0.1\"]",
@@ -423,7 +429,23 @@ fn an_invalid_server_is_reported_at_its_place() {
         "[\"10.0.0.1:6379\"]",
         &["no address of Redis", "redis://host:port"],
     );
-    check("redis", "[\"rediss://10.0.0.1:6379\"]", &["TLS"]);
+    check(
+        "redis",
+        "[\"rediss://10.0.0.1:6379\"]",
+        &["authorities", "add ca"],
+    );
+    let sentinels = "[\"redis://a:1\", \"redis://b:1/3\"]\nsentinel = \"mymaster\"";
+    check("redis", sentinels, &["another database", "same /database"]);
+    let redis = "servers = [\"redis://a:1\"]";
+    let alone = format!("{redis}\nsentinel_password = \"p\"");
+    let words = &["no effect without sentinel", "add sentinel"];
+    wrong_at("redis", &alone, "sentinel_password", words);
+    let half = format!("{redis}\nsentinel = \"m\"\nsentinel_user = \"u\"");
+    wrong_at("redis", &half, "sentinel_user", &["without a password"]);
+    let etcd = "servers = [\"http://a:1\"]\nsentinel = \"m\"";
+    wrong_at("etcd", etcd, "sentinel", &["etcd has no sentinel"]);
+    let plain = format!("{redis}\nca = \"/etc/ssl/cert.pem\"");
+    wrong_at("redis", &plain, "ca", &["no effect", "rediss://"]);
     check(
         "redis",
         "[\"redis://a:1\", \"redis://b:1\"]",
@@ -974,9 +996,13 @@ fn a_password_is_never_shown() {
         ("redis", "redis://a:1"),
     ];
     for (engine, server) in servers {
+        let more = match engine {
+            "redis" => format!("sentinel = \"m\"\nsentinel_password = \"{secret}\"\n"),
+            _ => String::new(),
+        };
         let text = format!(
             "[quota]\nengine = \"{engine}\"\nservers = [\"{server}\"]\nuser = \"ann\"\n\
-             password = \"{secret}\"\nexpected_sidecars = 2\n{LEAST}"
+             password = \"{secret}\"\n{more}expected_sidecars = 2\n{LEAST}"
         );
         let config = good(&text);
         let written = config::effective(&config);

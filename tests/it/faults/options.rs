@@ -506,6 +506,26 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\ncert = \"FILES/again.crt\"\nkey = \"FILES/again.key\"",
     ),
     (
+        "quota.server_name",
+        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]",
+        "engine = \"redis\"\nservers = [\"rediss://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\nserver_name = \"redis.example\"",
+    ),
+    (
+        "quota.sentinel",
+        "servers = [\"redis://127.0.0.1:1\"]",
+        "servers = [\"redis://127.0.0.1:1\"]\nsentinel = \"mymaster\"",
+    ),
+    (
+        "quota.sentinel_user",
+        "servers = [\"redis://127.0.0.1:1\"]",
+        "servers = [\"redis://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_user = \"tidegate\"\nsentinel_password = \"secret\"",
+    ),
+    (
+        "quota.sentinel_password",
+        "servers = [\"redis://127.0.0.1:1\"]",
+        "servers = [\"redis://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_password = \"secret\"",
+    ),
+    (
         "admin.bind",
         "[admin]\nbind = \"127.0.0.1:0\"",
         "[admin]\nbind = \"127.0.0.2:0\"",

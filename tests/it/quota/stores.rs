@@ -9,7 +9,7 @@ use crate::sidecar;
 use crate::stores::{Etcd, Redis, ZooKeeper};
 
 /// Two sidecars with the store of this config spend one budget exactly.
-async fn shares_exactly(quota: &str) {
+pub(super) async fn shares_exactly(quota: &str) {
     let backend = Scripted::in_both_dialects().await;
     let limits = limit("all", "total", 200, LONG, REJECT);
     let text = text(backend.addr, &format!("{quota}\n{TWO}"), &limits);

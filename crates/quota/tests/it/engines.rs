@@ -4,6 +4,7 @@
 mod etcd;
 mod memory;
 mod redis;
+mod secured;
 mod zookeeper;
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-use super::Error;
+use super::{Error, GRANT, PERMISSION_DENIED};
 
 /// Why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,6 +54,10 @@ impl Failure {
             | Code::DeadlineExceeded
             | Code::Internal
             | Code::Unavailable => Self::Trouble(message.into()),
+            Code::PermissionDenied => Self::Final(Error::Refused {
+                code: PERMISSION_DENIED,
+                message: format!("{message}: {GRANT}"),
+            }),
             code => Self::Final(Error::Refused {
                 code: code.into(),
                 message: message.to_owned(),

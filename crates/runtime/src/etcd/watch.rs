@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::messages::{self, KeyValue, Range, revision, unsigned};
 use super::proto::event::EventType;
 use super::proto::{WatchRequest, WatchResponse};
-use super::{Client, Error, Ordering};
+use super::{Client, Error, GRANT, Ordering, PERMISSION_DENIED};
 
 /// A stream that is silent for this long is opened again, at another member: this is the only
 /// sign of a paused member or a cut connection. Without changes it costs one request in this
@@ -133,8 +133,8 @@ impl Watch {
             let reason = reply.cancel_reason;
             return if reason.contains("permission denied") {
                 Err(Error::Refused {
-                    code: 7,
-                    message: reason,
+                    code: PERMISSION_DENIED,
+                    message: format!("{reason}: {GRANT}"),
                 })
             } else {
                 debug!(reason, "etcd: a watch was ended");

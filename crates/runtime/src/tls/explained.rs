@@ -94,7 +94,7 @@ fn of_alert(alert: AlertDescription, has_identity: bool) -> String {
         }
         A::CertificateExpired => "our certificate has expired: renew the file in cert",
         A::CertificateRevoked => "our certificate was revoked: give another one in cert",
-        A::BadCertificate | A::UnsupportedCertificate | A::CertificateUnknown => {
+        A::BadCertificate | A::UnsupportedCertificate | A::CertificateUnknown | A::DecryptError => {
             "it rejects our certificate: give one in cert that is for clients, valid, and signed \
              by an authority that it trusts"
         }

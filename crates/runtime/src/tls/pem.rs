@@ -22,7 +22,7 @@ pub enum PemError {
     /// A certificate that no authority has.
     #[error("holds a certificate that signs no others: {0}")]
     NotAuthority(rustls::Error),
-    /// Each is good, but for another.
+    /// Both are good, and do not belong together.
     #[error("is not the key of the certificate: {0}")]
     NotItsKey(rustls::Error),
 }

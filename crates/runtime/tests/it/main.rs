@@ -3,6 +3,9 @@
 #![allow(clippy::disallowed_methods, reason = "tests serve no calls")]
 
 #[allow(dead_code)]
+#[path = "../../../../tests/it/authority.rs"]
+mod authority;
+#[allow(dead_code)]
 #[path = "../../../../tests/it/child.rs"]
 mod child;
 mod election;

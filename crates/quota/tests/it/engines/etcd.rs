@@ -1,5 +1,7 @@
 //! Quota records in real etcd.
 
+mod secured;
+
 use std::time::Duration;
 
 use tidegate_limits::quota::StoreTime;

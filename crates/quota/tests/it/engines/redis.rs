@@ -1,5 +1,8 @@
 //! Quota records in real Redis.
 
+mod secured;
+mod sentinels;
+
 use std::time::{Duration, Instant};
 
 use tidegate_quota::redis::{Settings, start};
