@@ -13,7 +13,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate_leases::client::{Allowance, Client, ClientMetrics, ClientOptions, Share, Use};
+use tidegate_leases::client::{
+    Allowance, Client, ClientMetrics, ClientOptions, Share, TcpDial, TlsDial, Use,
+};
 use tidegate_leases::sharing::{Safe, Servers, Settings, SharedLimit};
 use tidegate_leases::supply::{RATE_OVER, rate, use_of, whole};
 use tidegate_limits::call::BucketId;
@@ -50,6 +52,10 @@ pub fn options(servers: &Servers) -> ClientOptions {
         client_id: servers.id.as_deref().map(ToOwned::to_owned),
         request_timeout: servers.request_timeout,
         interval_min: servers.interval_min,
+        dial: match &servers.tls {
+            Some(tls) => Arc::new(TlsDial(tls.clone())),
+            None => Arc::new(TcpDial),
+        },
         ..ClientOptions::default()
     }
 }
@@ -100,6 +106,12 @@ impl Coordination {
             let before = before.as_ref();
             before.is_some_and(|before| before.servers == settings.servers)
         });
+        // The client that stays connects with what the files hold now.
+        if let (Some(before), Some(kept)) = (&before, kept)
+            && let (Some(own), Some(later)) = (&before.servers.tls, &kept.servers.tls)
+        {
+            own.renew(later);
+        }
         let (client, left) = before.map(|before| (before.client, before.entries)).unzip();
         let mut left: Vec<Entry> = left.unwrap_or_default();
         // Leases from other servers do not count here.

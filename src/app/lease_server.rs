@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_leases::dial::{TcpDial, TlsDial};
 use tidegate_leases::server::page::{self, Shown};
 use tidegate_leases::server::{Metrics, Reach, Service, Templates, keep_asking, serve};
 use tidegate_leases::wire::Epoch;
@@ -119,6 +120,10 @@ impl LeaseServer {
             beside.spawn(keep_asking(
                 service.clone(),
                 config.parents.clone(),
+                match config.parent_tls.clone() {
+                    Some(tls) => Arc::new(TlsDial(tls)),
+                    None => Arc::new(TcpDial),
+                },
                 Arc::clone(&metrics),
                 stop_beside.clone(),
             ));
@@ -137,7 +142,8 @@ impl LeaseServer {
             });
             beside.spawn(admin::serve_router(listener, router, stop_beside.clone()));
         }
-        let answering = serve(listener, service, reach(config), metrics, stop.clone());
+        let (tls, reach) = (config.tls.clone(), reach(config));
+        let answering = serve(listener, service, tls, reach, metrics, stop.clone());
         let serving = tokio::spawn(async move {
             if let Err(error) = answering.await {
                 error!(%error, "leases: no longer served");

@@ -29,14 +29,38 @@ use crate::forward::{Address, Tls};
 use crate::options::shown::quoted;
 use crate::options::{At, Mistake, Notes, Setting};
 
+/// The files of a server.
+pub(super) struct Files<'a> {
+    pub(super) cert: &'a Setting<Option<PathBuf>>,
+    pub(super) key: &'a Setting<Option<PathBuf>>,
+    pub(super) client_ca: &'a Setting<Option<PathBuf>>,
+    pub(super) client_auth: &'a Setting<ClientAuth>,
+    /// What is spoken inside TLS, if clients may be told so.
+    pub(super) inside: Option<&'static [u8]>,
+}
+
 /// Reads the files that a listener names. None where one is missing or bad, which is noted.
 pub(super) fn load(
     tls: &TlsSection,
     protocol: Protocol,
     notes: &Notes,
 ) -> Option<Arc<ServerConfig>> {
+    let is_http = matches!(protocol, Protocol::Http | Protocol::Auto);
+    let files = Files {
+        cert: &tls.cert,
+        key: &tls.key,
+        client_ca: &tls.client_ca,
+        client_auth: &tls.client_auth,
+        // A client that speaks HTTP/2 alone learns it in the handshake.
+        inside: is_http.then_some(b"http/1.1"),
+    };
+    read_files(&files, notes)
+}
+
+/// The same for any server.
+pub(super) fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerConfig>> {
     let provider = Arc::new(ring::default_provider());
-    let own = own(&tls.cert, &tls.key, &provider, notes)?.key;
+    let own = own(tls.cert, tls.key, &provider, notes)?.key;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("the provider knows TLS 1.2 and 1.3");
@@ -45,15 +69,12 @@ pub(super) fn load(
     let builder = match client_ca.filter(|_| client_auth != ClientAuth::Off) {
         Some(client_ca) => {
             let verifier = verifier(client_ca, client_auth, provider);
-            builder.with_client_cert_verifier(notes.taken(&tls.client_ca, verifier)?)
+            builder.with_client_cert_verifier(notes.taken(tls.client_ca, verifier)?)
         }
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
-    if matches!(protocol, Protocol::Http | Protocol::Auto) {
-        // A client that speaks HTTP/2 alone learns it in the handshake.
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    }
+    config.alpn_protocols = tls.inside.iter().map(|it| it.to_vec()).collect();
     Some(Arc::new(config))
 }
 

@@ -13,8 +13,10 @@ mod quotas;
 mod rate_limits;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::call::listener::ClientAuth;
 use crate::options::shown::quoted;
 use crate::options::{Notes, Setting};
 
@@ -53,5 +55,24 @@ fn are_apart<'a>(
         {
             notes.error(setting, format!("{} is {what} too", quoted(text)), cure);
         }
+    }
+}
+
+/// Clients are asked for certificates that an authority has signed, or are not asked.
+pub(super) fn asks_with_an_authority(
+    client_auth: &Setting<ClientAuth>,
+    client_ca: &Setting<Option<PathBuf>>,
+    notes: &Notes,
+) {
+    let asks = client_auth.value != ClientAuth::Off;
+    if asks && client_ca.is_missing() {
+        let cause = "the authority that signs the clients' certificates is missing";
+        let cure = "add client_ca = \"/etc/tidegate/clients.pem\"";
+        notes.missing(client_auth, cause, cure);
+    }
+    if !asks && client_ca.given {
+        let cause = "it has no effect while client_auth is \"off\"";
+        let cure = "leave it out, or write client_auth = \"required\"";
+        notes.warn(client_ca, cause, cure);
     }
 }

@@ -7,6 +7,7 @@ use tidegate_leases::sharing::{ID_BYTES_MAX, ServerAddress};
 use tidegate_limits::Fill;
 
 use super::part::Part;
+use super::server_tls::ServerTlsSection;
 use crate::options::kind::{
     HOUR, MINUTE, MS, SECOND, choice, distinct, duration, integer, list, number, parsed, text,
 };
@@ -90,6 +91,10 @@ options! {
 /// `[coordinate]` and every `[[coordinate.limit]]`.
 pub(super) struct Coordinate {
     pub(super) section: CoordinateSection,
+    tls: ServerTlsSection,
+    /// None without TLS, and where something is wrong with it, which has been noted.
+    #[cfg(feature = "leases")]
+    pub(super) loaded: Option<tidegate_runtime::tls::TlsClient>,
     pub(super) limits: Vec<SharedSection>,
 }
 
@@ -115,8 +120,14 @@ fn servers() -> Kind<Vec<ServerAddress>> {
 impl Part for Coordinate {
     fn read_from(root: &Section<'_>, key: &'static str) -> Self {
         let section = root.section(key).aside();
+        let tls: ServerTlsSection = section.read();
         Self {
             section: section.read(),
+            #[cfg(feature = "leases")]
+            loaded: tls
+                .load(super::server_tls::Inside::Http2, root.notes())
+                .flatten(),
+            tls,
             limits: section.each("limit", LIMITS_MAX),
         }
     }
@@ -124,6 +135,7 @@ impl Part for Coordinate {
     fn write_under(&self, key: &str, out: &mut Toml) {
         if self.section.section.given {
             self.section.write_under(key, out);
+            self.tls.write(out);
             for limit in &self.limits {
                 out.header(format!("[[{key}.limit]]"));
                 limit.write(out);

@@ -17,11 +17,14 @@ use tidegate_leases::server::{Frees, Place as InTree, Reach, Settings, Template,
 use tidegate_leases::wire::Epoch;
 use tidegate_runtime::election::{self, TimeToLive};
 use tidegate_runtime::etcd;
+use tidegate_runtime::tls::{TlsClient, TlsServer};
 
 use self::options::{
-    BoundsSection, ElectionSection, Engine, EtcdSection, LogSection, RootSection, Source,
-    ZooKeeperSection,
+    BoundsSection, ClientTlsSection, ElectionSection, Engine, EtcdSection, LogSection, RootSection,
+    Source, ZooKeeperSection,
 };
+use super::certificates::{self, Files};
+use super::checks::asks_with_an_authority;
 use super::part::Part;
 use super::server_tls::{Inside, ServerTlsSection};
 use super::{LoadError, read_text};
@@ -47,8 +50,12 @@ pub struct LeaseServer {
     pub status_bind: Option<SocketAddr>,
     /// Names by which the status address may be asked, besides IP addresses and those of loopback.
     pub status_allowed_hosts: Arc<[Box<str>]>,
+    /// Set if clients use TLS.
+    pub tls: Option<TlsServer>,
     /// The servers above, `host:port`; none at the root.
     pub parents: Vec<String>,
+    /// Set if the servers above use TLS.
+    pub parent_tls: Option<TlsClient>,
     /// What is taken from the network at most.
     pub reach: Reach,
     /// How the master is found.
@@ -100,6 +107,30 @@ impl LeaseServer {
         Settings {
             epoch,
             ..self.machine.clone()
+        }
+    }
+
+    /// Takes over the certificates of a later config, for later connections. Whether there is TLS at
+    /// all stays as it is.
+    pub fn renew_certificates(&self, later: &Self) {
+        if let (Some(own), Some(later)) = (&self.tls, &later.tls) {
+            own.renew(later);
+        }
+        let stores = |config: &Self| {
+            let rules = match &config.rules {
+                Rules::Etcd { store, .. } => store.tls.clone(),
+                _ => None,
+            };
+            [
+                config.parent_tls.clone(),
+                config.election.place.tls().cloned(),
+                rules,
+            ]
+        };
+        for both in stores(self).into_iter().zip(stores(later)) {
+            if let (Some(own), Some(later)) = both {
+                own.renew(&later);
+            }
         }
     }
 
@@ -253,6 +284,17 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     let etcd = Etcd::read(&section.section("etcd"));
     let zookeeper: ZooKeeperSection = section.section("zookeeper").read();
     let log: LogSection = section.section("log").read();
+    let tls: ClientTlsSection = section.section("tls").aside().read();
+    let tls_loaded = client_tls(&tls, notes);
+    let parent_tls: ServerTlsSection = section.section("parent_tls").read();
+    let parent_tls_loaded = parent_tls.load(Inside::Http2, notes);
+    if let Some(ca) = Some(&parent_tls.ca).filter(|ca| ca.given)
+        && own.parents.value.is_empty()
+        && own.parents.sound
+    {
+        let cure = "leave it out, or add parent = [\"host:port\"]";
+        notes.error(ca, "it has no effect without a parent", cure);
+    }
     let templates = rules::read(section, &own.resources);
 
     let address = address(&own, notes);
@@ -280,9 +322,17 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
         zookeeper.write_under("zookeeper", &mut shown);
     }
     log.write_under("log", &mut shown);
+    if tls.section.given {
+        tls.write_under("tls", &mut shown);
+    }
+    if parent_tls.section.given {
+        parent_tls.write_under("parent_tls", &mut shown);
+    }
     let (shown, _) = shown.finish();
     Some(LeaseServer {
         bind,
+        tls: tls_loaded?,
+        parent_tls: parent_tls_loaded?,
         status_bind: own.status_bind.value,
         status_allowed_hosts: own.status_allowed_hosts.value.iter().cloned().collect(),
         reach: bounds.reach(),
@@ -309,6 +359,23 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
         parents,
         shown: shown.into(),
     })
+}
+
+/// TLS to clients. None inside without it; none at all where something is wrong, which is noted.
+fn client_tls(section: &ClientTlsSection, notes: &Notes) -> Option<Option<TlsServer>> {
+    if !section.section.given {
+        return Some(None);
+    }
+    asks_with_an_authority(&section.client_auth, &section.client_ca, notes);
+    let files = Files {
+        cert: &section.cert,
+        key: &section.key,
+        client_ca: &section.client_ca,
+        client_auth: &section.client_auth,
+        inside: Some(b"h2"),
+    };
+    let config = certificates::read_files(&files, notes)?;
+    Some(Some(TlsServer::new(config)))
 }
 
 /// Where the rules are, and those of the config itself.

@@ -72,7 +72,9 @@ pub(super) fn in_metrics<'a>(
 
 /// The settings, of a config without an error.
 pub(super) fn settings(all: &Sections) -> Option<Settings> {
-    let Coordinate { section, limits } = &all.coordinate;
+    let Coordinate {
+        section, limits, ..
+    } = &all.coordinate;
     if !section.section.given {
         return None;
     }
@@ -99,6 +101,8 @@ pub(super) fn settings(all: &Sections) -> Option<Settings> {
             id: section.id.value.clone(),
             request_timeout: section.request_timeout.value,
             interval_min: section.minimum_interval.value,
+            #[cfg(feature = "leases")]
+            tls: all.coordinate.loaded.clone(),
         },
         expected_sidecars: sidecars.expect("it is within the range of the option"),
         limits: limits.collect(),

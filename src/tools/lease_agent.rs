@@ -21,6 +21,7 @@ mod routes;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,17 +30,19 @@ use clap::{Args, ValueEnum};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tidegate_leases::client::{
-    AfterExpiry, Client, ClientMetrics, ClientOptions, GaugeResource, OpenError, RateResource,
-    ResourceOptions, ResourceState, SafeCapacity, ServerAddress,
+    AfterExpiry, Client, ClientMetrics, ClientOptions, Dial, GaugeResource, OpenError,
+    RateResource, ResourceOptions, ResourceState, SafeCapacity, ServerAddress, TcpDial, TlsDial,
 };
 use tidegate_runtime::command::{executor, listen, parse_duration};
 use tidegate_runtime::lock;
 use tidegate_runtime::metric::Registry;
+use tidegate_runtime::tls::{self, Identity, PemError, TlsClient};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
@@ -72,6 +75,18 @@ pub struct Options {
     /// A capacity server; may be given several times. Any server may name another as the master
     #[arg(long = "server", value_name = "HOST:PORT", required = true)]
     pub servers: Vec<ServerAddress>,
+    /// Connect to the servers over TLS, and trust this authority: a file in PEM
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The certificate to show, if the servers ask for one
+    #[arg(long, value_name = "FILE", requires = "key", requires = "ca")]
+    pub cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// The name in the certificates of the servers, if it is not the host in their addresses
+    #[arg(long, value_name = "NAME", requires = "ca")]
+    pub server_name: Option<String>,
     /// The address for programs on this machine; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9192")]
     pub bind: SocketAddr,
@@ -94,6 +109,42 @@ pub struct Options {
     /// Its client id; by default host, process and a random part
     #[arg(long, value_name = "ID")]
     pub client_id: Option<String>,
+}
+
+/// Plain TCP, or TLS with the files of the options.
+#[expect(clippy::disallowed_methods, reason = "it serves no program yet")]
+fn dial(options: &Options) -> Result<Arc<dyn Dial>, String> {
+    let Some(ca) = &options.ca else {
+        return Ok(Arc::new(TcpDial));
+    };
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+    };
+    let told =
+        |path: &Path, error: PemError| format!("{} {error}: {}", path.display(), error.cure());
+    let authorities = tls::authorities(&read(ca)?).map_err(|error| told(ca, error))?;
+    let shows = match options.cert.as_deref().zip(options.key.as_deref()) {
+        Some((cert, key)) => Some(((cert, read(cert)?), (key, read(key)?))),
+        None => None,
+    };
+    let identity = shows
+        .as_ref()
+        .map(|((_, cert), (_, key))| Identity { cert, key });
+    let config = tls::client_config(authorities, identity).map_err(|error| {
+        let ((cert, _), (key, _)) = shows.as_ref().expect("only these can be wrong");
+        let path = if error.is_of_key() { key } else { cert };
+        told(path, error)
+    });
+    let mut config = config?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = match options.server_name.clone() {
+        Some(name) => {
+            let wrong = format!("{name:?} is no name that a certificate can hold");
+            Some(ServerName::try_from(name).map_err(|_| wrong)?)
+        }
+        None => None,
+    };
+    Ok(Arc::new(TlsDial(TlsClient::new(config, name))))
 }
 
 fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
@@ -195,8 +246,9 @@ impl Agent {
         let addr = listener.local_addr()?;
         let registry = Registry::default();
         let client = ClientOptions {
-            client_id: options.client_id,
+            client_id: options.client_id.clone(),
             metrics: ClientMetrics::new(&registry),
+            dial: dial(&options).map_err(wrong)?,
             ..ClientOptions::default()
         };
         let client =

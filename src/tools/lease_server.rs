@@ -3,7 +3,6 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
@@ -81,7 +80,6 @@ async fn until_stopped(
         _ = signals.stop.next() => return Ok(true),
     };
     let server = started.map_err(|error| error.to_string())?;
-    let settings = Arc::clone(&config.shown);
     service_manager::ready();
     loop {
         tokio::select! {
@@ -92,7 +90,7 @@ async fn until_stopped(
                 #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
                 let loaded = tokio::task::spawn_blocking(move || config::load(&path)).await;
                 let loaded = loaded.expect("reading a config does not panic");
-                reload(&server, loaded, &settings);
+                reload(&server, loaded, &config);
                 service_manager::ready();
             }
             unknown = signals.meaningless.next() => warn!("{unknown} does nothing here"),
@@ -109,8 +107,8 @@ async fn until_stopped(
     Ok(finished)
 }
 
-/// Applies the rules in the current files. An invalid file changes nothing.
-fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &str) {
+/// Applies the rules and the certificates in the current files. An invalid file changes nothing.
+fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, config: &config::LeaseServer) {
     let checked = match loaded {
         Ok(checked) => checked,
         Err(error) => {
@@ -122,9 +120,10 @@ fn reload(server: &LeaseServer, loaded: Result<Checked, LoadError>, settings: &s
         }
     };
     warn_of(&checked.warnings);
-    if *checked.config.shown != *settings {
-        warn!("only resources are reloaded; everything else needs a restart");
+    if checked.config.shown != config.shown {
+        warn!("only resources and certificates are reloaded; everything else needs a restart");
     }
+    config.renew_certificates(&checked.config);
     match checked.config.rules {
         Rules::Here(templates) | Rules::File { templates, .. } => server.apply(templates),
         Rules::Etcd { .. } => info!("the rules are in etcd, and watched there"),

@@ -69,3 +69,31 @@ async fn rules_in_etcd_are_waited_for_and_followed_and_bad_ones_change_nothing()
     says(&server, "/v1/config", "\"capacity\":80.0").await;
     assert!(server.drain().await);
 }
+
+/// Doorman's rules are in etcd's keys API v2, which has contents of its own.
+#[tokio::test]
+async fn the_documented_command_copies_doormans_rules_from_v2_to_v3() {
+    let etcd = Etcd::with(1, "http", |_, _| vec!["--enable-v2=true".into()]);
+    let sh = |script: &str| {
+        let done = std::process::Command::new("sh")
+            .args(["-ec", script])
+            .env("ETCDCTL_ENDPOINTS", etcd.url(0))
+            .env("RULES", RULES)
+            .output();
+        let done = done.expect("it runs");
+        assert!(done.status.success(), "{script}: {done:?}");
+    };
+    sh("ETCDCTL_API=2 etcdctl set /doorman/config \"$RULES\"");
+    let docs = include_str!("../../docs/coming-from-doorman.md");
+    let commands = docs.split("```sh\n").nth(1).expect("there is one");
+    sh(commands.split("```").next().expect("it ends"));
+    let text = format!(
+        "bind = \"127.0.0.1:0\"\nstatus_bind = \"127.0.0.1:0\"\nresources = \
+         \"etcd:/doorman/config\"\n[etcd]\nendpoints = [\"{}\"]\n",
+        etcd.url(0)
+    );
+    let (config, _) = config::read(&text, "leases.toml").expect("it is good");
+    let server = LeaseServer::start(&config).await.expect("it can bind");
+    says(&server, "/v1/config", "\"capacity\":100.0").await;
+    assert!(server.drain().await);
+}

@@ -194,6 +194,7 @@ async fn directed(first: Mastership, reach: Reach) -> Directed {
     tokio::spawn(serve(
         listener,
         service,
+        None,
         reach,
         Arc::new(Metrics::default()),
         stop.clone(),

@@ -56,6 +56,7 @@ mod lease_failover;
 mod lease_mock;
 mod lease_process;
 mod lease_rules_in_etcd;
+mod lease_secured;
 mod lease_server;
 mod lease_simulate;
 mod lease_together;

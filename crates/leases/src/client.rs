@@ -35,7 +35,6 @@ use self::handles::Handle;
 use self::leases::{Failure, Heard, Leases, Opening, RequestId};
 use self::line::{Line, Wants};
 
-pub use self::connect::{Dial, Dialing, TcpDial, Transport};
 pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
 pub use self::handles::{GaugeResource, Guard, RateResource};
 pub use self::line::WaitError;
@@ -45,6 +44,7 @@ pub use self::options::{
 };
 pub use self::probe::{Standing, Unanswered, standing};
 pub use self::share::{Leased, Share, Use};
+pub use crate::dial::{Dial, Dialing, TcpDial, TlsDial, Transport};
 pub use crate::sharing::{BadAddress, ID_BYTES_MAX, ServerAddress};
 pub use tidegate_limits::Tokens;
 

@@ -16,6 +16,8 @@ extern crate alloc;
 pub mod book;
 #[cfg(feature = "client")]
 pub mod client;
+#[cfg(any(feature = "client", feature = "server"))]
+pub mod dial;
 #[cfg(test)]
 #[path = "../../limits/tests/random/mod.rs"]
 mod random;

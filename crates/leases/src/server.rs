@@ -6,10 +6,12 @@
 mod checks;
 mod connection;
 mod glob;
+mod health;
 mod metrics;
 mod observed;
 pub mod page;
 mod parent;
+mod reflection;
 mod rejected;
 mod reply;
 mod resource;

@@ -34,6 +34,9 @@ pub struct Servers {
     pub request_timeout: Duration,
     /// No resource is requested again before this.
     pub interval_min: Duration,
+    /// Set if they are connected to over TLS. It needs `h2` among its protocols.
+    #[cfg(feature = "client")]
+    pub tls: Option<tidegate_runtime::tls::TlsClient>,
 }
 
 /// A limit that takes its capacity from a leased resource.

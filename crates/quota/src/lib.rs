@@ -91,6 +91,7 @@ impl Engine {
     /// Takes over the certificates of other settings, if these are the same apart from them. Later
     /// connections of a store that is open use them.
     pub fn renew_certificates(&self, other: &Self) {
+        #[cfg(any(feature = "etcd", feature = "redis"))]
         if self == other
             && let (Some(own), Some(other)) = (self.tls(), other.tls())
         {
@@ -98,7 +99,7 @@ impl Engine {
         }
     }
 
-    #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+    #[cfg(any(feature = "etcd", feature = "redis"))]
     fn tls(&self) -> Option<&tidegate_runtime::tls::TlsClient> {
         match self {
             #[cfg(feature = "etcd")]

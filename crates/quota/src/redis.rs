@@ -103,10 +103,11 @@ impl Settings {
         })
     }
 
-    /// The server, as `host:port`.
+    /// The server, or the sentinels, each as `host:port`.
     #[must_use]
     pub fn address(&self) -> String {
-        self.server.addr().to_string()
+        let servers: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
+        servers.join(", ")
     }
 
     /// The same, with a user; without one, as the default user.

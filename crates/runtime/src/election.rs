@@ -146,6 +146,19 @@ pub enum Place {
     },
 }
 
+#[cfg(feature = "tls")]
+impl Place {
+    /// What is trusted and shown there, if it is connected to over TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&crate::tls::TlsClient> {
+        match self {
+            #[cfg(feature = "etcd")]
+            Self::Etcd { store, .. } => store.tls.as_ref(),
+            _ => None,
+        }
+    }
+}
+
 impl Settings {
     /// Becomes a candidate; needs a tokio runtime.
     ///

@@ -1,4 +1,4 @@
-//! TLS to servers, from files in PEM.
+//! TLS to servers and of servers, from files in PEM.
 //!
 //! Every error says what is wrong with which certificate, and the cure: rustls names the check
 //! that failed, and a server only sends a number of an alert. Some alerts arrive after the
@@ -14,13 +14,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-pub use self::explained::explained;
+pub use tokio_rustls::server;
+
+pub use self::explained::{explained, explained_to_server};
 pub use self::pem::{PemError, authorities, certificates, private_key};
 use crate::Live;
 
@@ -133,6 +135,44 @@ impl PartialEq for TlsClient {
 }
 
 impl Eq for TlsClient {}
+
+/// The server's side of TLS. Clones share its certificate, which a reload replaces for later
+/// connections.
+#[derive(Clone)]
+pub struct TlsServer(Arc<Live<Arc<ServerConfig>>>);
+
+impl TlsServer {
+    /// With this certificate, and what clients must show.
+    #[must_use]
+    pub fn new(config: Arc<ServerConfig>) -> Self {
+        Self(Arc::new(Live::new(config)))
+    }
+
+    /// Takes over the settings of another one, such as after a reload. Open connections stay.
+    pub fn renew(&self, other: &Self) {
+        self.0.set(Arc::clone(&other.0.get()));
+    }
+
+    /// Shakes hands with a client.
+    ///
+    /// # Errors
+    ///
+    /// A text that names the cause and the cure.
+    pub async fn accept<S>(&self, stream: S) -> io::Result<server::TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = Arc::clone(&*self.0.get());
+        let accepted = TlsAcceptor::from(config).accept(stream).await;
+        accepted.map_err(explained_to_server)
+    }
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsServer")
+    }
+}
 
 /// An encrypted connection to a server.
 #[derive(Debug)]

@@ -13,7 +13,9 @@ use super::super::shared_limits::{Known, in_metrics, known};
 
 /// What depends on two options at once.
 pub(super) fn check(all: &Sections, notes: &Notes) {
-    let Coordinate { section, limits } = &all.coordinate;
+    let Coordinate {
+        section, limits, ..
+    } = &all.coordinate;
     if !section.section.given {
         return;
     }

@@ -96,17 +96,7 @@ fn tls(Listen { listen, tls, .. }: &Listen, notes: &Notes) {
     let Some(&client_auth) = tls.client_auth.meant().filter(|_| tls.section.given) else {
         return;
     };
-    let asks = client_auth != ClientAuth::Off;
-    if asks && tls.client_ca.is_missing() {
-        let cause = "the authority that signs the clients' certificates is missing";
-        let cure = "add client_ca = \"/etc/tidegate/clients.pem\"";
-        notes.missing(&tls.client_auth, cause, cure);
-    }
-    if !asks && tls.client_ca.given {
-        let cause = "it has no effect while client_auth is \"off\"";
-        let cure = "leave it out, or write client_auth = \"required\"";
-        notes.warn(&tls.client_ca, cause, cure);
-    }
+    super::asks_with_an_authority(&tls.client_auth, &tls.client_ca, notes);
     let (Some(&protocol), Some(&required)) = (listen.protocol.meant(), tls.required.meant()) else {
         return;
     };

@@ -8,11 +8,11 @@ use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd;
 
 use crate::admin::hosts;
-use crate::call::listener::address_or_off;
+use crate::call::listener::{ClientAuth, address_or_off};
 use crate::forward::Address;
 use crate::options::kind::{
-    DAY, HOUR, MIB, MS, SECOND, choice, duration, flag, integer, line, list, number, secret, size,
-    text,
+    DAY, HOUR, MIB, MS, SECOND, choice, duration, flag, integer, line, list, number, pem, secret,
+    size, text,
 };
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, Setting, options, words};
@@ -57,8 +57,8 @@ pub(super) enum Source {
 options! {
     /// The addresses of the server, and its place among others.
     pub struct RootSection {
-        /// The address for clients and child servers, over gRPC. It authenticates no client: keep it on
-        /// a network that you trust.
+        /// The address for clients and child servers, over gRPC. Without [tls] and its client_auth it
+        /// authenticates no client: then keep it on a network that you trust.
         bind: Option<SocketAddr> = address_or_off().or(Some(([127, 0, 0, 1], 9_190).into()));
 
         /// The address of the status page, its JSON, and metrics; "" for none.
@@ -146,6 +146,34 @@ options! {
         /// How long a connection may be without a request. After that it is closed and counted; clients
         /// connect again.
         idle_timeout: Duration = duration(SECOND..=DAY).or(Reach::default().idle_timeout);
+    }
+}
+
+options! {
+    /// TLS to clients and child servers. A reload reads the files again, for later connections. They
+    /// set ca, and cert and key if client_auth is "required".
+    pub struct ClientTlsSection {
+        /// The certificate, followed by the chain to a known authority. All candidates of an election
+        /// need the names by which clients find them. Required.
+        cert: Option<PathBuf> = pem("/etc/tidegate/tls.crt").required(
+            "there is no cert",
+            "add cert = \"/etc/tidegate/tls.crt\", or leave tls out",
+        ).example("\"/etc/tidegate/tls.crt\"");
+
+        /// Its key, without a passphrase. Required.
+        key: Option<PathBuf> = pem("/etc/tidegate/tls.key").required(
+            "there is no key",
+            "add key = \"/etc/tidegate/tls.key\", or leave tls out",
+        ).example("\"/etc/tidegate/tls.key\"");
+
+        /// The authorities that sign the certificates of clients. Required if clients are asked for
+        /// one. No other authority is accepted.
+        client_ca: Option<PathBuf> = pem("/etc/tidegate/clients.crt").optional()
+            .example("\"/etc/tidegate/clients.crt\"");
+
+        /// Whether clients are asked for a certificate. "optional" checks it if there is one.
+        /// "required" closes a connection without a good one.
+        client_auth: ClientAuth = choice().or(ClientAuth::Off).example("\"required\"");
     }
 }
 

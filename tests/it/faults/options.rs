@@ -464,6 +464,26 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ),
     ("coordinate.id", "id = \"proxy-1\"", "id = \"proxy-2\""),
     (
+        "coordinate.ca",
+        "[coordinate]\n",
+        "[coordinate]\nca = \"FILES/clients.crt\"\n",
+    ),
+    (
+        "coordinate.cert",
+        "[coordinate]\n",
+        "[coordinate]\nca = \"FILES/clients.crt\"\ncert = \"FILES/tls.crt\"\nkey = \"FILES/tls.key\"\n",
+    ),
+    (
+        "coordinate.key",
+        "[coordinate]\n",
+        "[coordinate]\nca = \"FILES/clients.crt\"\ncert = \"FILES/again.crt\"\nkey = \"FILES/again.key\"\n",
+    ),
+    (
+        "coordinate.server_name",
+        "[coordinate]\n",
+        "[coordinate]\nca = \"FILES/clients.crt\"\nserver_name = \"leases.example\"\n",
+    ),
+    (
         "coordinate.limit.limit",
         "limit = \"rate_limit:poller\"",
         "limit = \"outstanding\"",

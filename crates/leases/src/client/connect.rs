@@ -1,9 +1,6 @@
 //! Talks to capacity servers: finds the master, within a bound.
 
-use std::fmt;
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,8 +8,6 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
@@ -20,6 +15,7 @@ use tower::service_fn;
 use super::leases::Failure;
 use super::metrics::ClientMetrics;
 use super::route::{Onward, Route};
+use crate::dial::{Dial, innermost};
 use crate::sharing::ServerAddress;
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{
@@ -28,36 +24,8 @@ use crate::wire::{
 
 /// The largest answer.   bytes
 const ANSWER_MAX: usize = 4 * 1024 * 1024;
-
-/// The two directions of a connection.
-pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
-
-/// A future connection.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
-
-/// Makes connections to capacity servers. The default is plain TCP; implement another for TLS or
-/// a tunnel.
-pub trait Dial: fmt::Debug + Send + Sync + 'static {
-    /// Connects to a server.
-    fn dial(&self, server: &ServerAddress) -> Dialing;
-}
-
-/// Plain TCP.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TcpDial;
-
-impl Dial for TcpDial {
-    fn dial(&self, server: &ServerAddress) -> Dialing {
-        let server = server.to_string();
-        Box::pin(async move {
-            let stream = TcpStream::connect(server).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream) as Box<dyn Transport>)
-        })
-    }
-}
+/// The most servers whose trouble is remembered.
+const TROUBLES_MAX: usize = 128;
 
 /// An answer of a master.
 pub(super) struct Answered {
@@ -75,6 +43,8 @@ pub(super) struct Servers {
     clock: Clock,
     metrics: ClientMetrics,
     connected: Option<Connected>,
+    /// Why servers do not answer, as logged; each until it answers.
+    troubles: HashMap<ServerAddress, String>,
 }
 
 #[derive(Debug)]
@@ -100,7 +70,20 @@ impl Servers {
             clock,
             metrics,
             connected: None,
+            troubles: HashMap::new(),
         }
+    }
+
+    /// Logs why a server does not answer, once for each reason.
+    fn trouble(&mut self, server: &ServerAddress, cause: String) {
+        if self.troubles.get(server) == Some(&cause) {
+            return tracing::debug!(%server, cause, "capacity server does not answer");
+        }
+        tracing::warn!(%server, cause, "capacity server does not answer");
+        if self.troubles.len() >= TROUBLES_MAX {
+            self.troubles.clear();
+        }
+        self.troubles.insert(server.clone(), cause);
     }
 
     /// The server that is asked next: after an answer, the one that gave it.
@@ -168,13 +151,17 @@ impl Servers {
             sent(at);
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
             let mut failure = Failure::NotSeen;
+            let mut cause = None;
             let attempt = timeout(left, async {
                 let connected = self.connected(&server).await?;
                 failure = Failure::Unknown;
                 call(&mut connected.client, request.clone())
                     .await
                     .map_err(|status| {
-                        tracing::debug!(%server, %status, "capacity server did not answer");
+                        cause = Some(match std::error::Error::source(&status) {
+                            Some(source) => innermost(source),
+                            None => status.to_string(),
+                        });
                         if connected.dial_failed.swap(false, Ordering::Relaxed) {
                             Failure::NotSeen
                         } else {
@@ -184,6 +171,9 @@ impl Servers {
             })
             .await;
             let attempt = attempt.unwrap_or(Err(failure));
+            if let Some(cause) = cause {
+                self.trouble(&server, cause);
+            }
             let answers = |answer: &tonic::Response<A>| mastership(answer.get_ref()).is_none();
             let is_answered = attempt.as_ref().is_ok_and(answers);
             let took = self.clock.now().since(at);
@@ -194,6 +184,9 @@ impl Servers {
                     let answer = answer.into_inner();
                     let Some(named) = mastership(&answer) else {
                         self.route.answered();
+                        if self.troubles.remove(&server).is_some() {
+                            tracing::info!(%server, "capacity server answers again");
+                        }
                         return Ok((answer, at, now_ms));
                     };
                     let master = named.master_address.as_ref();
@@ -222,10 +215,13 @@ impl Servers {
         let is_other = |connected: &Connected| connected.server != *server;
         if self.connected.as_ref().is_none_or(is_other) {
             self.connected = None;
-            self.connected = Some(self.connect(server).await.map_err(|error| {
-                tracing::debug!(%server, %error, "capacity server cannot be reached");
-                Failure::NotSeen
-            })?);
+            match self.connect(server).await {
+                Ok(connected) => self.connected = Some(connected),
+                Err(error) => {
+                    self.trouble(server, innermost(&error));
+                    return Err(Failure::NotSeen);
+                }
+            }
         }
         Ok(self.connected.as_mut().expect("it was made just now"))
     }
@@ -239,7 +235,7 @@ impl Servers {
             let (dial, server) = (Arc::clone(&self.dial), server.clone());
             let dial_failed = Arc::clone(&dial_failed);
             service_fn(move |_| {
-                let dialing = dial.dial(&server);
+                let dialing = dial.dial(server.as_str());
                 let dial_failed = Arc::clone(&dial_failed);
                 async move {
                     let dialed = dialing.await;

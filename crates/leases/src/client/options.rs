@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::{Dial, TcpDial};
 use super::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
 use super::metrics::ClientMetrics;
 use super::{ID_BYTES_MAX, RESOURCES_MAX};
+use crate::dial::{Dial, TcpDial};
 
 /// The settings of a client.
 #[derive(Clone, Debug)]

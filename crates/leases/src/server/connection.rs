@@ -11,15 +11,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tidegate_runtime::tls::TlsServer;
+use tidegate_runtime::tls::server::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, timeout};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 use tracing::warn;
 
-use super::metrics::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Metrics};
+use super::metrics::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Metrics, TLS_HANDSHAKE};
 use super::settings::Reach;
 
 /// The preface of HTTP/2 and the head of the first frame: a peer that sends these uses HTTP/2,
@@ -76,10 +78,60 @@ impl Drop for UnderWay {
     }
 }
 
+/// With or without TLS.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Secured(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Shakes hands, within the time for the beginning of a connection.
+    pub(super) async fn secured(
+        tls: &TlsServer,
+        stream: TcpStream,
+        within: Duration,
+    ) -> Result<Self, (&'static str, String)> {
+        match timeout(within, tls.accept(stream)).await {
+            Ok(Ok(session)) => Ok(Self::Secured(Box::new(session))),
+            Ok(Err(error)) => Err((TLS_HANDSHAKE, error.to_string())),
+            Err(_) => Err((HANDSHAKE_TIMEOUT, "no TLS handshake in time".to_owned())),
+        }
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Secured(session) => session.get_ref().0,
+        }
+    }
+}
+
+/// Runs an expression on either kind of stream.
+macro_rules! on {
+    ($this:expr, $stream:ident => $done:expr) => {
+        match &mut $this.stream {
+            Stream::Plain($stream) => $done,
+            Stream::Secured($stream) => $done,
+        }
+    };
+}
+
+/// Logs why a connection was closed, less and less often.
+pub(super) fn closed(metrics: &Metrics, peer: &str, reason: &str, cause: &str) {
+    let closed = metrics.ours.connections_closed_total(reason);
+    closed.inc();
+    let count = closed.get();
+    // So a peer that opens many connections does not fill the log.
+    if count.is_power_of_two() {
+        warn!(%peer, reason, count, "leases: closed {cause}");
+    }
+}
+
 /// A connection and its place among the open ones.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     activity: Arc<Activity>,
     idle_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -94,7 +146,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(
-        stream: TcpStream,
+        stream: Stream,
         place: OwnedSemaphorePermit,
         reach: &Reach,
         metrics: Arc<Metrics>,
@@ -150,15 +202,9 @@ impl Connection {
     }
 
     fn ended(&self, reason: &str) -> Poll<()> {
-        let closed = self.metrics.ours.connections_closed_total(reason);
-        closed.inc();
-        let count = closed.get();
-        // So a peer that opens many connections does not fill the log.
-        if count.is_power_of_two() {
-            let peer = self.stream.peer_addr();
-            let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
-            warn!(%peer, reason, count, "leases: closed a silent connection");
-        }
+        let peer = self.stream.tcp().peer_addr();
+        let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
+        closed(&self.metrics, &peer, reason, "a silent connection");
         Poll::Ready(())
     }
 }
@@ -185,7 +231,7 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = into.filled().len();
-        match Pin::new(&mut this.stream).poll_read(cx, into) {
+        match on!(this, stream => Pin::new(stream).poll_read(cx, into)) {
             Poll::Ready(read) => {
                 this.came += (into.filled().len() - before) as u64;
                 Poll::Ready(read)
@@ -202,15 +248,15 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        on!(self, stream => Pin::new(stream).poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        on!(self, stream => Pin::new(stream).poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        on!(self, stream => Pin::new(stream).poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -218,10 +264,13 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        on!(self, stream => Pin::new(stream).poll_write_vectored(cx, parts))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Secured(stream) => stream.is_write_vectored(),
+        }
     }
 }

@@ -30,7 +30,7 @@ tidegate_runtime::metrics! {
         request_duration_seconds: Histogram(method) in "s",
         /// Open connections.
         connections: Gauge in "connections",
-        /// Connections closed because the peer was silent, by reason.
+        /// Connections closed because the peer was silent or TLS failed, by reason.
         connections_closed_total: Counter(reason) in "connections",
         /// Times that clients had to wait to be accepted. All connections, or all file descriptors of
         /// the process, were in use.
@@ -116,8 +116,10 @@ pub(super) const ANSWERED: &str = "answered";
 pub(super) const REDIRECTED: &str = "redirected";
 pub(super) const FAILED: &str = "failed";
 
-/// Why a silent connection was closed: it did not start HTTP/2, or sent no request.
+/// Why a connection was closed: it did not start TLS or HTTP/2 in time, it sent no request, or TLS
+/// failed.
 pub(super) const HANDSHAKE_TIMEOUT: &str = "handshake_timeout";
+pub(super) const TLS_HANDSHAKE: &str = "tls_handshake";
 pub(super) const IDLE_TIMEOUT: &str = "idle_timeout";
 
 /// Status codes by their numbers.
@@ -178,7 +180,7 @@ impl Default for Metrics {
         for outcome in [ANSWERED, REDIRECTED, FAILED] {
             ours.parent_requests_total(outcome);
         }
-        for reason in [HANDSHAKE_TIMEOUT, IDLE_TIMEOUT] {
+        for reason in [HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, TLS_HANDSHAKE] {
             ours.connections_closed_total(reason);
         }
         for outcome in [TAKEN, REFUSED] {

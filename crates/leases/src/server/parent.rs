@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use rand::RngExt as _;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::BackOff;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
 use tracing::{debug, warn};
 
 use super::metrics::{ANSWERED, FAILED, Metrics, REDIRECTED};
 use super::service::Service;
+use crate::dial::{Dial, innermost};
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{self, GetServerCapacityRequest};
 
@@ -32,12 +36,14 @@ const ANSWER_MAX: usize = 16 << 20;
 pub async fn keep_asking(
     service: Service,
     parents: Vec<String>,
+    dial: Arc<dyn Dial>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
     let mut asking = Asking {
         service,
         parents,
+        dial,
         next: 0,
         connected: None,
         metrics,
@@ -49,6 +55,7 @@ struct Asking {
     service: Service,
     /// `host:port` of those that may be the master.
     parents: Vec<String>,
+    dial: Arc<dyn Dial>,
     /// Which of them is tried next.
     next: usize,
     /// The one that answered last.
@@ -106,14 +113,14 @@ impl Asking {
                 (None, Some(kept)) => kept,
                 (named, _) => {
                     let address = named.unwrap_or_else(|| self.next_parent());
-                    let Some(client) = connect(&address) else {
+                    let Some(client) = connect(&address, &self.dial) else {
                         continue;
                     };
                     (address, client)
                 }
             };
             let question = client.get_server_capacity(request.clone());
-            let answer = tokio::time::timeout(DEADLINE, question).await;
+            let answer = timeout(DEADLINE, question).await;
             match answer {
                 Ok(Ok(answer)) => {
                     let millis = wire::server_millis(answer.metadata());
@@ -138,7 +145,9 @@ impl Asking {
                 }
                 Ok(Err(status)) => {
                     self.metrics.ours.parent_requests_total(FAILED).inc();
-                    warn!(%address, code = status.code().description(), message = status.message(),
+                    let cause = std::error::Error::source(&status).map(innermost);
+                    let message = cause.as_deref().unwrap_or(status.message());
+                    warn!(%address, code = status.code().description(), message,
                           "leases: the server above answers with an error");
                 }
                 Err(_) => {
@@ -158,7 +167,7 @@ impl Asking {
 }
 
 /// Connects with the first request. `None` if it is not an address.
-fn connect(address: &str) -> Option<CapacityClient<Channel>> {
+fn connect(address: &str, dial: &Arc<dyn Dial>) -> Option<CapacityClient<Channel>> {
     let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
         Ok(endpoint) => endpoint,
         Err(error) => {
@@ -166,10 +175,16 @@ fn connect(address: &str) -> Option<CapacityClient<Channel>> {
             return None;
         }
     };
+    let connector = {
+        let (dial, address) = (Arc::clone(dial), address.to_owned());
+        service_fn(move |_| {
+            let dialing = timeout(CONNECT_TIMEOUT, dial.dial(&address));
+            async move { dialing.await?.map(TokioIo::new) }
+        })
+    };
     let channel = endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(Duration::from_secs(30))
-        .connect_lazy();
+        .connect_with_connector_lazy(connector);
     let client = CapacityClient::new(channel);
     Some(client.max_decoding_message_size(ANSWER_MAX))
 }

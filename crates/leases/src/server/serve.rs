@@ -1,11 +1,12 @@
-//! Serves the four calls on a socket, within bounds.
+//! Serves the four calls on a socket, and the services for tools, within bounds.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tidegate_runtime::tls::TlsServer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
@@ -15,9 +16,11 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::service_fn;
 use tracing::{info, warn};
 
-use super::connection::Connection;
+use super::connection::{Connection, Stream, closed};
+use super::health::Health;
 use super::metrics::Metrics;
 use super::observed::answer;
+use super::reflection;
 use super::service::Service;
 use super::settings::Reach;
 use crate::wire::capacity_server::CapacityServer as Wire;
@@ -48,6 +51,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(
     listener: TcpListener,
     service: Service,
+    tls: Option<TlsServer>,
     reach: Reach,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -56,11 +60,14 @@ pub async fn serve(
     let accepting = accept(
         listener,
         to_server,
+        tls,
         reach,
         Arc::clone(&metrics),
         stop.clone(),
     );
     let accepting = tokio::spawn(accepting);
+    let health = Health::of(service.clone());
+    let following = tokio::spawn(health.clone().keep_following(stop.clone()));
     let wire = Wire::new(service)
         .max_decoding_message_size(reach.message_bytes)
         // What is answered is bounded by what was asked.
@@ -81,9 +88,13 @@ pub async fn serve(
             service_fn(move |request| answer(routes.clone(), Arc::clone(&metrics), request))
         }))
         .add_service(wire)
+        .add_service(health.service(reach.message_bytes))
+        .add_service(reflection::v1())
+        .add_service(reflection::v1alpha())
         .serve_with_incoming_shutdown(ReceiverStream::new(accepted), stop.cancelled_owned())
         .await;
     accepting.abort();
+    following.abort();
     served
 }
 
@@ -91,6 +102,7 @@ pub async fn serve(
 async fn accept(
     listener: TcpListener,
     to_server: mpsc::Sender<io::Result<Connection>>,
+    tls: Option<TlsServer>,
     reach: Reach,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -115,18 +127,38 @@ async fn accept(
             let place = place.expect("no task closes the semaphore");
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            let (metrics, stop) = (Arc::clone(&metrics), stop.clone());
-            Ok(Connection::new(stream, place, &reach, metrics, stop))
+            Ok((stream, place))
         };
-        let accepted: io::Result<Connection> = tokio::select! {
+        let accepted: io::Result<(TcpStream, OwnedSemaphorePermit)> = tokio::select! {
             () = stop.cancelled() => break,
             accepted = next => accepted,
         };
         match accepted {
-            Ok(connection) => {
-                if to_server.send(Ok(connection)).await.is_err() {
-                    break;
-                }
+            Ok((stream, place)) => {
+                let (metrics, stopped) = (Arc::clone(&metrics), stop.clone());
+                let Some(tls) = &tls else {
+                    let stream = Stream::Plain(stream);
+                    let connection = Connection::new(stream, place, &reach, metrics, stopped);
+                    if to_server.send(Ok(connection)).await.is_err() {
+                        break;
+                    }
+                    continue;
+                };
+                // A slow handshake holds up no other one. It has its place.
+                let (tls, to_server) = (tls.clone(), to_server.clone());
+                tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
+                    let peer = stream.peer_addr();
+                    match Stream::secured(&tls, stream, reach.handshake_timeout).await {
+                        Ok(stream) => {
+                            let made = Connection::new(stream, place, &reach, metrics, stopped);
+                            let _ = to_server.send(Ok(made)).await;
+                        }
+                        Err((reason, cause)) => {
+                            let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
+                            closed(&metrics, &peer, reason, &format!("a connection: {cause}"));
+                        }
+                    }
+                }));
             }
             Err(error) => {
                 waits(&format!("cannot accept, further clients wait: {error}"));

@@ -178,6 +178,11 @@ impl Service {
         }
     }
 
+    /// The election that it follows.
+    pub(super) fn mastership(&self) -> watch::Receiver<Mastership> {
+        self.0.mastership.clone()
+    }
+
     /// Answers so far that contained only the master.
     #[must_use]
     pub fn redirected(&self) -> u64 {

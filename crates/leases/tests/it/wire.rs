@@ -53,6 +53,22 @@ fn the_checked_in_code_is_what_the_proto_file_gives() {
     );
 }
 
+/// What the reflection service tells; written anew like the code.
+#[test]
+fn the_checked_in_descriptors_are_what_the_proto_file_gives() {
+    let made = descriptors().encode_to_vec();
+    let path = root().join("src/wire/doorman.bin");
+    if std::env::var_os("TIDEGATE_GENERATE").is_some() {
+        fs::write(&path, &made).expect("written");
+    }
+    let found = fs::read(&path).expect("checked in");
+    assert!(
+        found == made,
+        "src/wire/doorman.bin is not what proto/doorman.proto gives: run \
+         TIDEGATE_GENERATE=1 cargo test -p tidegate-leases wire"
+    );
+}
+
 /// The implementation of `Shaped` for every message.
 fn generated_shapes() -> String {
     let file = file();

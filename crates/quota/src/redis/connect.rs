@@ -184,7 +184,7 @@ async fn is_primary(connection: Connection, server: &Server) -> Result<Connectio
     }
 }
 
-/// As whom, and what to check if the server does not know this user.
+/// The user, and what to check if the server does not know it.
 struct Login<'a> {
     login: &'a RedisConnectionInfo,
     cure: &'static str,

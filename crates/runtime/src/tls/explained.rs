@@ -27,6 +27,43 @@ pub fn explained(error: io::Error, has_identity: bool) -> io::Error {
     io::Error::new(kind, text)
 }
 
+/// The same for a server, whose client is meant.
+#[must_use]
+pub fn explained_to_server(error: io::Error) -> io::Error {
+    let kind = error.kind();
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let text = match of_tls {
+        Some(Error::NoCertificatesPresented) => {
+            "the client shows no certificate: set cert and key there".to_owned()
+        }
+        Some(Error::InvalidCertificate(wrong)) => match wrong {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "the client's certificate is signed by no authority in client_ca".to_owned()
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "the client's certificate has expired: renew it".to_owned()
+            }
+            other => format!("the client's certificate is not good: {other}"),
+        },
+        Some(Error::AlertReceived(AlertDescription::UnknownCA)) => {
+            "the client trusts no authority that signed our certificate: put it into ca there"
+                .to_owned()
+        }
+        Some(Error::AlertReceived(AlertDescription::CertificateExpired)) => {
+            "our certificate has expired: renew the file in cert".to_owned()
+        }
+        Some(Error::AlertReceived(
+            AlertDescription::BadCertificate | AlertDescription::CertificateUnknown,
+        )) => "the client rejects our certificate: its log has the reason".to_owned(),
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "the client speaks no TLS: set ca there".to_owned()
+        }
+        Some(other) => format!("no TLS: {other}"),
+        None => return error,
+    };
+    io::Error::new(kind, text)
+}
+
 fn of_certificate(wrong: &CertificateError) -> String {
     use CertificateError as E;
     match wrong {

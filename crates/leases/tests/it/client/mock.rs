@@ -216,7 +216,8 @@ impl Network {
 }
 
 impl Dial for Network {
-    fn dial(&self, server: &ServerAddress) -> Dialing {
+    fn dial(&self, server: &str) -> Dialing {
+        let server: &ServerAddress = &server.parse().expect("a server's address");
         let servers = self.0.lock().expect("no test panics inside");
         let mock = servers.get(server.as_str()).cloned();
         Box::pin(async move {

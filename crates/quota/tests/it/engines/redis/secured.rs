@@ -56,8 +56,8 @@ async fn each_wrong_certificate_of_redis_is_an_error_with_its_cure() {
 
     let stranger = tls(&other, Some(&client), None);
     check(&redis, stranger, &["no authority in ca", "put the"]).await;
-    let nobody = tls(&ca, None, None);
-    check(&redis, nobody, &["client certificate", "set cert and key"]).await;
+    let bare = tls(&ca, None, None);
+    check(&redis, bare, &["client certificate", "set cert and key"]).await;
     let forged = tls(&ca, Some(&other.issue(&["sidecar"])), None);
     check(&redis, forged, &["our certificate"]).await;
     let late = tls(&ca, Some(&ca.issue_expired(&["late"])), None);
@@ -92,7 +92,7 @@ async fn renewed_certificates_are_used_by_later_connections() {
 
 /// The rights that docs/quota.md lists.
 #[tokio::test]
-async fn a_user_with_the_documented_rights_is_enough_and_one_without_is_told_so() {
+async fn a_user_with_the_documented_rights_is_enough_and_one_without_gets_a_cure() {
     let redis = Redis::start(&[]);
     let docs = include_str!("../../../../../../docs/quota.md");
     let of_docs = docs
