@@ -17,8 +17,8 @@ const NAME_MAX: usize = 253;
 options! {
     /// TLS to servers. A reload reads the files again, for later connections.
     pub struct ServerTlsSection {
-        /// The authorities that sign the certificates of the servers; no other is trusted. With it,
-        /// connections use TLS.
+        /// The authorities that sign the certificates of the servers; no other is trusted. Addresses
+        /// with https:// or rediss:// need it. Addresses without a scheme use TLS if it is set.
         ca: Option<PathBuf> = pem("/etc/tidegate/store-ca.pem").optional()
             .example("\"/etc/tidegate/store-ca.pem\"");
 

@@ -47,6 +47,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::guards::Guards;
 use super::{failed, service_manager};
+use crate::telemetry::{self, Format};
 
 /// The most open connections, nearly all of them waiting. Further ones wait in the kernel's
 /// backlog.
@@ -156,7 +157,19 @@ fn parse_safe(text: &str) -> Result<SafeCapacity, String> {
 /// The command: answers until SIGTERM or ctrl-c, then releases its leases. Exit code 1 if it cannot
 /// start.
 pub(crate) fn run(options: Options) -> ExitCode {
-    match executor(1).and_then(|runtime| runtime.block_on(until_stopped(options))) {
+    // Its client logs why a server does not answer.
+    let settings = telemetry::Settings {
+        format: Format::Auto,
+        level: "info".into(),
+        access: false,
+    };
+    let logs = match telemetry::log::init(&settings) {
+        Ok(logs) => logs,
+        Err(error) => return failed(io::Error::other(error)),
+    };
+    let ended = executor(1).and_then(|runtime| runtime.block_on(until_stopped(options)));
+    logs.finish();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error),
     }

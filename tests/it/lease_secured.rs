@@ -338,3 +338,68 @@ async fn of_two_candidates_in_a_secured_etcd_both_are_healthy_and_one_grants() {
     })
     .await;
 }
+
+/// A server below one with TLS, and an agent, each with the certificate of a client.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_below_and_an_agent_connect_over_tls() {
+    let ca = Authority::new();
+    let own = ca.issue(&["localhost"]);
+    let root = Server::start(&format!("{}{RULES}", tls(&own, &ca)));
+    let shows = ca.issue(&["below"]);
+    let port = root.address.port();
+    let below = Server::start(&format!(
+        "parent = [\"localhost:{port}\"]\n[parent_tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
+        ca.ca(),
+        shows.cert(),
+        shows.key()
+    ));
+    let leased = async |what: &str| {
+        let so = async {
+            while !root.get("/v1/leases").await.body.contains(what) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let so = tokio::time::timeout(PATIENCE, so).await;
+        so.unwrap_or_else(|_| panic!("the root never leased {what}"));
+    };
+    let asks = "{\"client_id\": \"a\", \"resource\": [{\"resource_id\": \"below-1\", \
+                \"priority\": 0, \"wants\": 5}]}";
+    let address = below.address.to_string();
+    let call = "doorman.Capacity/GetCapacity";
+    let (output, told) = asked(&["-plaintext", "-d", asks, &address, call]);
+    assert!(output.status.success(), "{told}");
+    leased("below-1").await;
+
+    let mut command = Command::new(TIDEGATE);
+    let server = format!("localhost:{port}");
+    command.args(["lease-agent", "--server", &server, "--bind", "127.0.0.1:0"]);
+    command.args([
+        "--ca",
+        &ca.ca(),
+        "--cert",
+        shows.cert(),
+        "--key",
+        shows.key(),
+    ]);
+    let agent = Process::start("lease-agent", &mut command);
+    let address: SocketAddr = agent.stderr.until("its address", PATIENCE, |lines| {
+        let line = lines.iter().find_map(|line| line.split("http://").nth(1))?;
+        line.split(';').next()?.parse().ok()
+    });
+    let request = "POST /v1/rate/agents-1/wait HTTP/1.1\r\nHost: localhost\r\n\
+                   Content-Length: 0\r\nConnection: close\r\n\r\n";
+    let answer = ask(address, request.to_owned()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    leased("agents-1").await;
+
+    // A file that is no authority's ends the start with its cure.
+    let mut command = Command::new(TIDEGATE);
+    command.args(["lease-agent", "--server", &server, "--ca", shows.key()]);
+    let output = command.output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && told.contains("holds no certificate"),
+        "{told}"
+    );
+    assert!(told.contains("-----BEGIN CERTIFICATE-----"), "{told}");
+}
