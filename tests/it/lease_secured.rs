@@ -127,13 +127,13 @@ async fn the_documented_commands_work_and_certificates_are_renewed_by_a_reload()
         assert!(done.status.success(), "{command}: {done:?}");
         told.push(String::from_utf8(done.stdout).expect("text"));
     }
-    let is_told = |at: usize, words: &str| assert!(told[at].contains(words), "{}", told[at]);
-    is_told(0, "doorman.Capacity");
-    is_told(0, "grpc.health.v1.Health");
-    is_told(1, "rpc GetCapacity");
-    is_told(2, "\"isMaster\": true");
-    is_told(3, "\"SERVING\"");
-    is_told(4, "\"capacity\": 5");
+    let has = |at: usize, words: &str| assert!(told[at].contains(words), "{}", told[at]);
+    has(0, "doorman.Capacity");
+    has(0, "grpc.health.v1.Health");
+    has(1, "rpc GetCapacity");
+    has(2, "\"isMaster\": true");
+    has(3, "\"SERVING\"");
+    has(4, "\"capacity\": 5");
     assert_eq!(told.len(), 6);
 
     // Wrong set-ups, as the server logs them.
