@@ -325,7 +325,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     if tls.section.given {
         tls.write_under("tls", &mut shown);
     }
-    if parent_tls.section.given {
+    if parent_tls.ca.value.is_some() {
         parent_tls.write_under("parent_tls", &mut shown);
     }
     let (shown, _) = shown.finish();
@@ -457,6 +457,21 @@ impl Etcd {
         let credentials = user.clone().zip(password.clone());
         settings.credentials =
             credentials.map(|(user, password)| etcd::Credentials { user, password });
+        let secured = own.endpoints.value.iter().map(ToString::to_string);
+        let secured = secured.map(|endpoint| endpoint.starts_with("https:"));
+        let secured: Vec<bool> = secured.collect();
+        if secured.contains(&true) && tls.ca.is_missing() {
+            let cause = "the authorities that sign the certificates of etcd are missing";
+            let cure = "add ca = \"/etc/tidegate/store-ca.pem\" to [etcd]";
+            notes.missing(&own.endpoints, cause, cure);
+        } else if !secured.is_empty() && !secured.contains(&true) && tls.ca.given {
+            let cause = "it has no effect: no endpoint asks for TLS";
+            notes.error(
+                &tls.ca,
+                cause,
+                "write the endpoints with https://, or leave it out",
+            );
+        }
         match tls.load(Inside::Http2, notes) {
             Some(tls) => settings.tls = tls,
             None => cause = true,

@@ -170,6 +170,11 @@ fn a_mistake_is_reported_with_its_line_and_cure() {
     );
     wrong("resources = \"etcd:/key\"\n", 0, &["[etcd]"]);
     wrong(
+        "resources = \"etcd:/key\"\n[etcd]\nendpoints = [\"https://a:1\"]\n",
+        3,
+        &["authorities", "add ca"],
+    );
+    wrong(
         &format!("[election]\nengine = \"zookeeper\"\n{RULE}"),
         0,
         &["[zookeeper]"],
