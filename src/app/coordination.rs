@@ -112,6 +112,9 @@ impl Coordination {
         {
             own.renew(later);
         }
+        // It stays with what it was made with, so that a later reload finds that again.
+        let servers = before.as_ref().filter(|_| kept.is_some());
+        let servers = servers.map(|before| before.servers.clone());
         let (client, left) = before.map(|before| (before.client, before.entries)).unzip();
         let mut left: Vec<Entry> = left.unwrap_or_default();
         // Leases from other servers do not count here.
@@ -147,7 +150,7 @@ impl Coordination {
             });
             let mut running = Running {
                 entries: entries.collect(),
-                servers: settings.servers.clone(),
+                servers: servers.unwrap_or_else(|| settings.servers.clone()),
                 client,
             };
             running.carry(self);

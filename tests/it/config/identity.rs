@@ -196,11 +196,11 @@ fn a_bad_file_is_reported_with_key_name_and_reason() {
     wrong(&swap("/tls.crt", ""), &["tls.cert", "it is no file"]);
     wrong(
         &swap("tls.crt", "tls.key"),
-        &["tls.cert", "no certificate in", "BEGIN CERTIFICATE"],
+        &["tls.cert", "holds no certificate", "BEGIN CERTIFICATE"],
     );
     wrong(
         &swap("tls.key", "tls.crt"),
-        &["tls.key", "no key in", "BEGIN PRIVATE KEY"],
+        &["tls.key", "holds no key", "BEGIN PRIVATE KEY"],
     );
 
     files.write("other.key", &Files::new().read("tls.key"));

@@ -179,10 +179,14 @@ safe = 1
 engine = "lease"
 [quota]
 engine = "redis"
-servers = ["redis://127.0.0.1:1"]
+servers = ["rediss://127.0.0.1:1"]
 user = "tidegate"
 password = "secret"
 root = "tidegate:"
+key = "{files}/tls.key"
+cert = "{files}/tls.crt"
+server_name = "redis.example"
+ca = "{files}/clients.crt"
 session_timeout = "4s"
 expected_sidecars = 3
 keys_max = 10000
@@ -495,13 +499,13 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ),
     (
         "quota.engine",
-        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
-        "engine = \"zookeeper\"\nservers = [\"127.0.0.1:1\"]",
+        "engine = \"redis\"\nservers = [\"rediss://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
+        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]",
     ),
     (
         "quota.servers",
-        "redis://127.0.0.1:1",
-        "redis://127.0.0.1:2",
+        "rediss://127.0.0.1:1",
+        "rediss://127.0.0.1:2",
     ),
     ("quota.user", "user = \"tidegate\"", "user = \"sidecar\""),
     (
@@ -512,38 +516,34 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ("quota.root", "root = \"tidegate:\"", "root = \"other:\""),
     (
         "quota.ca",
-        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
-        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"",
+        "clients.crt\"\nsession_timeout",
+        "again.clients.crt\"\nsession_timeout",
     ),
     (
         "quota.cert",
-        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
-        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\ncert = \"FILES/tls.crt\"\nkey = \"FILES/tls.key\"",
+        "tls.crt\"\nserver_name",
+        "again.crt\"\nserver_name",
     ),
-    (
-        "quota.key",
-        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]\nuser = \"tidegate\"\npassword = \"secret\"\nroot = \"tidegate:\"",
-        "engine = \"etcd\"\nservers = [\"https://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\ncert = \"FILES/again.crt\"\nkey = \"FILES/again.key\"",
-    ),
+    ("quota.key", "tls.key\"\ncert = ", "again.key\"\ncert = "),
     (
         "quota.server_name",
-        "engine = \"redis\"\nservers = [\"redis://127.0.0.1:1\"]",
-        "engine = \"redis\"\nservers = [\"rediss://127.0.0.1:1\"]\nca = \"FILES/clients.crt\"\nserver_name = \"redis.example\"",
+        "server_name = \"redis.example\"",
+        "server_name = \"other.example\"",
     ),
     (
         "quota.sentinel",
-        "servers = [\"redis://127.0.0.1:1\"]",
-        "servers = [\"redis://127.0.0.1:1\"]\nsentinel = \"mymaster\"",
+        "servers = [\"rediss://127.0.0.1:1\"]",
+        "servers = [\"rediss://127.0.0.1:1\"]\nsentinel = \"mymaster\"",
     ),
     (
         "quota.sentinel_user",
-        "servers = [\"redis://127.0.0.1:1\"]",
-        "servers = [\"redis://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_user = \"tidegate\"\nsentinel_password = \"secret\"",
+        "servers = [\"rediss://127.0.0.1:1\"]",
+        "servers = [\"rediss://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_user = \"tidegate\"\nsentinel_password = \"secret\"",
     ),
     (
         "quota.sentinel_password",
-        "servers = [\"redis://127.0.0.1:1\"]",
-        "servers = [\"redis://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_password = \"secret\"",
+        "servers = [\"rediss://127.0.0.1:1\"]",
+        "servers = [\"rediss://127.0.0.1:1\"]\nsentinel = \"mymaster\"\nsentinel_password = \"secret\"",
     ),
     (
         "admin.bind",
