@@ -1,6 +1,5 @@
 //! Asks one server who the master is, without a lease: `tidegate check --probe`.
 
-use std::error::Error;
 use std::time::Duration;
 
 use tidegate_runtime::Clock;
@@ -8,6 +7,7 @@ use tokio::time::timeout;
 
 use super::connect::Servers;
 use super::{ClientOptions, unique_id};
+use crate::dial::innermost;
 use crate::sharing::ServerAddress;
 use crate::wire::{DiscoveryRequest, GetCapacityRequest};
 
@@ -84,13 +84,4 @@ async fn ask(server: &ServerAddress, options: &ClientOptions) -> Result<Standing
     let granted = connected.client.get_capacity(nothing).await;
     granted.map_err(status).map_err(refused("GetCapacity"))?;
     Ok(Standing::Master)
-}
-
-/// The cause below all others, which names what went wrong.
-fn innermost(error: &dyn Error) -> String {
-    let mut error = error;
-    while let Some(cause) = error.source() {
-        error = cause;
-    }
-    error.to_string()
 }
