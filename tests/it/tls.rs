@@ -354,7 +354,7 @@ async fn a_bad_certificate_keeps_the_old_config_and_is_reported_with_file_and_re
     // What else the file says is not taken either.
     sidecar.write_config(&config.replace("total:10000", "total:1"));
     let said = sidecar.hang_up("the old one stays").await.join("\n");
-    for word in ["listen[0].tls.cert", "tls.crt", "no certificate in"] {
+    for word in ["listen[0].tls.cert", "tls.crt", "holds no certificate"] {
         assert!(said.contains(word), "no {word} in\n{said}");
     }
     assert_eq!(
