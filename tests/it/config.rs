@@ -302,12 +302,7 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
             }
             // What only a paced rate limit, a quota or a backend with TLS has.
             let is_other_kind = bare == "function = \"guest_list\""
-                || section == "[quota]"
-                || section == "[backend.tls]";
-            // What only a paced rate limit or a quota has.
-            let is_other_kind = bare == "function = \"guest_list\""
-                || section == "[quota]"
-                || section == "[coordinate]";
+                || ["[quota]", "[backend.tls]", "[coordinate]"].contains(&&*section);
             let is_taken = taken.iter().any(|start| bare.starts_with(start));
             let line = if is_taken && !is_other_kind {
                 bare

@@ -12,10 +12,10 @@ mod any_service;
 mod api;
 mod async_calls;
 mod audit;
-mod backend_tls;
-mod backend_unix;
 #[allow(dead_code, reason = "crates use more of it")]
 mod authority;
+mod backend_tls;
+mod backend_unix;
 mod bad_input;
 mod bounds;
 mod browser;
