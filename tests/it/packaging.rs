@@ -267,7 +267,8 @@ fn every_command_has_a_manual_page_and_completions() {
                 page.contains(&format!(".TH {} 1", name.to_uppercase())),
                 "{page}"
             );
-            for option in command.get_arguments().filter_map(clap::Arg::get_long) {
+            let shown = command.get_arguments().filter(|it| !it.is_hide_set());
+            for option in shown.filter_map(clap::Arg::get_long) {
                 let written = format!("\\-\\-{}", option.replace('-', "\\-"));
                 assert!(page.contains(&written), "{name} has no {written}: {page}");
                 for completion in &completions {
