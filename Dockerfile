@@ -12,7 +12,7 @@
 #
 #   curl -H "Authorization: Bearer $(cat tidegate.token)" http://127.0.0.1:9180/metrics
 #
-# docs/operating.md shows the same for Prometheus.
+# docs/how-to/operating.md shows the same for Prometheus.
 
 # Alpine's target is musl, which links statically. A tag can move; a digest cannot. To build from
 # a fixed image, find its digest and pass it:

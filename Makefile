@@ -162,25 +162,25 @@ quota-faults: stores
 	WINDOWS=$(WINDOWS) RUNS=$(RUNS) ZOOKEEPER_FSYNC=yes \
 	  $(CARGO) test --test it quota_faults::the_long_run -- --ignored --nocapture
 
-# Every state of the process with every fault, over each protocol; writes docs/faults.md.
+# Every state of the process with every fault, over each protocol; writes docs/reference/faults.md.
 # CELLS=... runs only those whose names contain it ("HTTP / idle"), and writes nothing.
 CELLS ?=
 faults: stores faults-tools
 	CELLS="$(CELLS)" $(CARGO) test --test it faults::the_matrix -- --exact --ignored --nocapture
 
-# Ten minutes of calls, restarts and reloads, on HAProxy beside it; writes into docs/faults.md.
+# Ten minutes of calls, restarts and reloads, on HAProxy beside it; writes into docs/reference/faults.md.
 MINUTES ?= 10
 soak: faults-tools
 	MINUTES=$(MINUTES) $(CARGO) test --test it faults::the_soak -- --exact --ignored --nocapture
 
-# What `tidegate plan` predicts beside what the real process does; writes docs/predictions.md.
+# What `tidegate plan` predicts beside what the real process does; writes docs/reference/predictions.md.
 # ONLY=... runs only the rows whose names contain it, and writes nothing. TIDEGATE_SEED changes the load.
 ONLY ?=
 predict:
 	ONLY="$(ONLY)" $(CARGO) test --test it predictions::the_table -- --exact --ignored --nocapture
 
 # Every request of tests/http_corpus through Tidegate, HAProxy and nginx, all three as processes of the test; two
-# minutes. Writes docs/http-corpus.md.
+# minutes. Writes docs/reference/http-corpus.md.
 corpus-peers: faults-tools
 	@command -v nginx >/dev/null || { \
 	  echo "installing nginx"; \
@@ -214,7 +214,7 @@ faults-tools:
 	    $$SUDO apt-get install -y -qq --no-install-recommends libfaketime haproxy >/dev/null; }
 
 # .deb, .rpm, a tarball and an image for s390x, aarch64 and x86_64, into target/packages/dist. ARCHITECTURES=s390x makes a
-# part of them. Each architecture takes as long as a release build. (docs/install.md)
+# part of them. Each architecture takes as long as a release build. (docs/how-to/install.md)
 ARCHITECTURES ?=
 packages: packages-tools
 	python3 packaging/build.py $(ARCHITECTURES)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes yesterday.log.gz: forty minutes of a sidecar in front of a backend that shares its time among
-# calls, with a steady load and a burst every three minutes. docs/tune-the-limits.md explains the log.
+# calls, with a steady load and a burst every three minutes. docs/how-to/tune-the-limits.md explains the log.
 #
 #   sh examples/yesterday.sh target/release/tidegate target/release/tidegate-lab yesterday.log.gz
 set -eu

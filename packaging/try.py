@@ -7,7 +7,7 @@
 Each root is a fresh Debian with a real systemd, in namespaces of its own: it sees no network, no process and no file of
 this machine. rpm runs in such a root too, with a package that stands in for the base of a distribution, so that what our
 package requires is checked. Another architecture has no system here: qemu-user runs its program, with the C library of the
-image. `make try-packages` runs this, docs/install.md says what holds.
+image. `make try-packages` runs this, docs/how-to/install.md says what holds.
 """
 
 import argparse

@@ -44,7 +44,7 @@ use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, options};
 
 options! {
-    /// One call to the backend for many identical reads: docs/coalesce.md.
+    /// One call to the backend for many identical reads: docs/how-to/coalesce.md.
     pub struct Section => Settings {
         /// Reads whose identical requests share one call while it is running. Pollers mostly ask for
         /// host_get_info, guest_get_info and guest_list. A function that changes anything is refused.
@@ -54,7 +54,7 @@ options! {
         /// Headers that do not tell reads apart on your own routes ([[route]]). Such reads share an
         /// answer only if all their other headers are equal, because one of them may be a credential.
         /// Add headers that differ from client to client and change no answer. Reads of the z/VM table
-        /// are compared by the headers that docs/coalesce.md lists.
+        /// are compared by the headers that docs/how-to/coalesce.md lists.
         ignored_headers: Arc<[HeaderName]> = headers().or(HARMLESS.map(HeaderName::from_static).into())
             .key("ignore_headers");
 

@@ -333,7 +333,7 @@ TIDEGATE_LISTEN__0__BIND=0.0.0.0:8081.
     )
 }
 
-/// The text of `docs/reference.md`.
+/// The text of `docs/reference/options.md`.
 #[cfg(feature = "leases")]
 #[must_use]
 pub fn reference() -> String {
@@ -342,7 +342,7 @@ pub fn reference() -> String {
 # Reference of options
 
 Every option of the sidecar's config. [configuration.md](configuration.md) explains how to begin,
-and [config.toml.example](../config.toml.example) is the same list as a file. Generated from the
+and [config.toml.example](../../config.toml.example) is the same list as a file. Generated from the
 source: change an option there, and run `make docs`.
 
 ",
@@ -352,8 +352,8 @@ source: change an option there, and run `make docs`.
         "
 # Options of the lease server
 
-Every option of `tidegate lease-server`. [leases.md](leases.md) explains how to begin, and
-[config.lease-server.toml.example](../config.lease-server.toml.example) is the same list as a file.
+Every option of `tidegate lease-server`. [leases.md](../how-to/leases.md) explains how to begin, and
+[config.lease-server.toml.example](../../config.lease-server.toml.example) is the same list as a file.
 
 ",
         false,

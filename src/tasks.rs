@@ -43,7 +43,7 @@ use crate::options::kind::{DAY, GIB, KIB, SECOND, duration, flag, integer, size}
 use crate::options::options;
 
 options! {
-    /// Calls that clients hand over with "Prefer: respond-async" and come back for: docs/tasks.md.
+    /// Calls that clients hand over with "Prefer: respond-async" and come back for: docs/how-to/tasks.md.
     pub struct Section => Settings {
         /// Whether calls can be handed over. Tidegate then answers /v1/tasks itself. The z/VM SDK has
         /// no such path. A reload is enough to switch it.
@@ -53,7 +53,7 @@ options! {
         /// with queue.capacity, which bounds the waiting ones as well.
         tasks_max: usize = integer(1..=1_000_000).of("tasks").or(1024).key("max_tasks");
 
-        /// The same per caller (docs/callers.md), so that one caller cannot take all places.
+        /// The same per caller (docs/how-to/callers.md), so that one caller cannot take all places.
         tasks_per_caller_max: usize = integer(1..=1_000_000).of("tasks").or(256)
             .key("max_tasks_per_caller");
 

@@ -12,7 +12,7 @@ use super::routes::Routes;
 use super::{BucketState, LimitState, Source};
 
 /// The description of this API, for tools.
-const OPENAPI: &str = include_str!("../../docs/openapi.json");
+const OPENAPI: &str = include_str!("../../docs/reference/openapi.json");
 
 pub(super) fn routes() -> Routes<Arc<dyn Source>> {
     Routes::new()

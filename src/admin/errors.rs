@@ -1,5 +1,5 @@
 //! `/errors`: what each reason for a refusal means, and what to do about it. The text is the table of
-//! docs/errors.md, so the page and the document are always the same.
+//! docs/reference/errors.md, so the page and the document are always the same.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::page::answer_text;
 use super::routes::Routes;
 
 /// The document.
-const DOCUMENT: &str = include_str!("../../docs/errors.md");
+const DOCUMENT: &str = include_str!("../../docs/reference/errors.md");
 
 /// A row of its table.
 struct Row {
@@ -68,7 +68,7 @@ fn body() -> Markup {
     html! {
         p {
             "For these reasons Tidegate answers a call itself. The word is the same in the answer, in the "
-            "log and in the metrics. " code { "docs/errors.md" } " has the same table."
+            "log and in the metrics. " code { "docs/reference/errors.md" } " has the same table."
         }
         @for row in rows() {
             section.panel id=(row.reason) aria-label=(row.reason) {
@@ -89,7 +89,7 @@ fn body() -> Markup {
 }
 
 /// Text of the document: names between backquotes are code, and a link to another document is its
-/// name, because no document is here.
+/// place in the project, because no document is here.
 fn words(text: &str) -> Markup {
     html! {
         @for (at, part) in text.split('`').enumerate() {
@@ -98,16 +98,28 @@ fn words(text: &str) -> Markup {
     }
 }
 
+/// The path of a document from the root of the project, by a link of docs/reference/errors.md.
+fn in_the_project(target: &str) -> Option<String> {
+    let (path, _) = target.split_once('#').unwrap_or((target, ""));
+    let path = path.strip_suffix(".md")?;
+    Some(match path.strip_prefix("../") {
+        Some(path) => format!("docs/{path}.md"),
+        None => format!("docs/reference/{path}.md"),
+    })
+}
+
 fn without_links(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
-    while let Some((before, (name, after))) = rest.split_once('[').and_then(|(before, link)| {
-        let (name, target) = link.split_once("](")?;
-        Some((before, (name, target.split_once(')')?.1)))
-    }) {
+    while let Some((before, (name, target, after))) =
+        rest.split_once('[').and_then(|(before, link)| {
+            let (name, link) = link.split_once("](")?;
+            let (target, after) = link.split_once(')')?;
+            Some((before, (name, target, after)))
+        })
+    {
         plain.push_str(before);
-        plain.push_str("docs/");
-        plain.push_str(name);
+        plain.push_str(&in_the_project(target).unwrap_or_else(|| name.to_owned()));
         rest = after;
     }
     plain.push_str(rest);
@@ -136,8 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_the_document_is_its_name() {
-        let text = "see [tasks.md](tasks.md) and [a b](c#d).";
-        assert_eq!(without_links(text), "see docs/tasks.md and docs/a b.");
+    fn a_link_of_the_document_is_its_place_in_the_project() {
+        let text = "see [tasks](../how-to/tasks.md#a), [it](metrics.md) and [a b](https://c/d).";
+        let plain = "see docs/how-to/tasks.md, docs/reference/metrics.md and a b.";
+        assert_eq!(without_links(text), plain);
     }
 }

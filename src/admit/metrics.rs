@@ -27,7 +27,7 @@ tidegate_runtime::metrics! {
         /// can have deadlines of their own.
         queue_threshold_seconds: Gauge in "s",
         /// Claims of room by calls that several limits had passed over. See
-        /// [classes.md](classes.md).
+        /// [classes.md](../how-to/classes.md).
         claims_total: Counter in "claims",
         /// Total time for which claims kept room that other calls could have used.
         claims_idle_seconds_total: FloatCounter in "s",
@@ -54,7 +54,7 @@ tidegate_runtime::metrics! {
     /// What limits that only observe would have done.
     pub struct WouldHaveMetrics: "tidegate_" {
         /// Time that calls would have waited for their turn, while limits only observe. It is the
-        /// whole wait, with what they really waited. See [observe.md](observe.md).
+        /// whole wait, with what they really waited. See [observe.md](../how-to/observe.md).
         would_have_waited_seconds: WaitHistogram(class) in "s",
         /// Calls that would have waited, while limits only observe. Each counts once, for the limit
         /// that would have held it longest.

@@ -113,7 +113,7 @@ options! {
         window_guard: Duration = duration(Duration::ZERO..=10 * SECOND).or(5 * MS);
 
         /// Whether limits hold calls. "observe" holds and refuses no call by a limit, and reports what
-        /// the limits would have done: docs/observe.md. It applies to the limits here, of classes, and
+        /// the limits would have done: docs/how-to/observe.md. It applies to the limits here, of classes, and
         /// to every [[rate_limit]], except where one of them gives its own mode.
         mode: LimitMode = choice().or(LimitMode::Enforce);
 
@@ -127,7 +127,7 @@ options! {
 }
 
 options! {
-    /// How urgent calls are: writes are user work and come first, by weight; see docs/classes.md.
+    /// How urgent calls are: writes are user work and come first, by weight; see docs/how-to/classes.md.
     pub struct PromoteSection {
         /// How long after a user's call on a guest the reads of that guest stay in the class "user". They
         /// are in it while the call runs, too. Raise it where related calls are slow; 0s switches it off.

@@ -1,5 +1,5 @@
 //! The lines of the gate: what the scheduler is given besides calls. With them and the access lines,
-//! a replay takes every decision again (docs/access-log.md).
+//! a replay takes every decision again (docs/reference/access-log.md).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -11,7 +11,7 @@ macro_rules! reasons {
     ($($(#[$about:meta])* $name:ident: $label:literal, $rc:literal, $status:ident;)*) => {
         labels! {
             /// Why a call was not answered by the backend. Its number is the `rs` of the answer;
-            /// docs/errors.md has the table.
+            /// docs/reference/errors.md has the table.
             pub enum Reason {
                 $($(#[$about])* $name = $label,)*
             }

@@ -80,7 +80,7 @@ pub enum What {
 }
 
 labels! {
-    /// The word of a step in the access line. docs/access-log.md explains each.
+    /// The word of a step in the access line. docs/reference/access-log.md explains each.
     pub enum Word {
         /// [`What::Asked`].
         Asked = "asked",

@@ -66,7 +66,7 @@ options! {
 }
 
 options! {
-    /// How urgent calls are: writes are user work and come first, by weight; see docs/classes.md.
+    /// How urgent calls are: writes are user work and come first, by weight; see docs/how-to/classes.md.
     pub struct HeaderSection {
         /// The header that names the class of an HTTP request, where a listener allows it with
         /// class_header. Change it where clients have such a header already.

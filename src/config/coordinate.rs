@@ -24,7 +24,7 @@ words! {
 }
 
 options! {
-    /// Limits that several sidecars in front of one backend share: docs/leases-sidecar.md.
+    /// Limits that several sidecars in front of one backend share: docs/how-to/leases-sidecar.md.
     pub struct CoordinateSection {
         /// The service that shares limits out, unless a limit names another one. "lease": capacity
         /// servers lease shares of them.

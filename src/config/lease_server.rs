@@ -262,7 +262,7 @@ pub fn example() -> String {
     catalogue().example(
         "\
 tidegate lease-server: leases shares of a capacity, on Doorman's wire.
-Every option, with its default; docs/leases.md explains more. Generated from the source: change
+Every option, with its default; docs/how-to/leases.md explains more. Generated from the source: change
 an option there, and run `make docs`. Check a config with
     tidegate lease-server --check --config FILE
 ",

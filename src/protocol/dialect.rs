@@ -1,5 +1,5 @@
 //! What we answer ourselves: to clients of the SDK server in its form, on both protocols; to any other
-//! HTTP client as problem details. docs/errors.md lists every answer.
+//! HTTP client as problem details. docs/reference/errors.md lists every answer.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -7,7 +7,7 @@ tidegate_runtime::metrics! {
     /// Calls that were handed over.
     pub struct TaskMetrics: "tidegate_" {
         /// Calls that were handed over and are here, by state. The states are `waiting`, `running` and
-        /// `ended`; see [tasks.md](tasks.md).
+        /// `ended`; see [tasks.md](../how-to/tasks.md).
         tasks: Gauge(state) in "calls",
         /// Memory used by calls that were handed over. That is their requests while they are in
         /// flight, and their answers.

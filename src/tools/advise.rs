@@ -1,7 +1,7 @@
 //! `tidegate advise`: says from access logs which limits to set.
 //!
 //! The logs become samples, `tidegate-advice` answers, and the answer is printed with its reasons, as a
-//! config, as a diff to today's, and with a plan of what it would change. docs/advise.md has the method.
+//! config, as a diff to today's, and with a plan of what it would change. docs/how-to/advise.md has the method.
 
 mod callers;
 mod config;

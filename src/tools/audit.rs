@@ -5,7 +5,7 @@
 //! trusting it. The sweep is exact and accounts for what the logs leave open: stamps are cut to
 //! microseconds, clocks of hosts differ, and a call without a line may have left at any moment.
 //! Where that could change the verdict, the verdict is unknown.
-//! docs/audit.md has the format of the lines and an example.
+//! docs/how-to/audit.md has the format of the lines and an example.
 
 mod judge;
 mod limit;

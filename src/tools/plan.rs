@@ -1,6 +1,6 @@
 //! `tidegate plan`: replays the logs of sidecars through the scheduler, also under another config.
 //!
-//! A log contains everything that a scheduler was given (docs/access-log.md), and the scheduler is a
+//! A log contains everything that a scheduler was given (docs/reference/access-log.md), and the scheduler is a
 //! pure function of that. So the first thing to show is the identity: fed with the log, it takes
 //! the same decision in every line.
 

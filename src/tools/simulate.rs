@@ -2,7 +2,7 @@
 //!
 //! A scenario says which limits exist, which calls arrive when and what is expected. The
 //! sidecar's own code decides. Only the backend and the clock are simulated. Nothing waits for
-//! real, and the same seed gives the same run everywhere. docs/simulate.md has the format of the
+//! real, and the same seed gives the same run everywhere. docs/how-to/simulate.md has the format of the
 //! files.
 
 mod arrivals;

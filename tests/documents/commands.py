@@ -58,7 +58,7 @@ def makefile():
 @cache
 def api():
     """The paths of the admin address with their methods; a path is a pattern."""
-    found = next(it for it in (ROOT / "docs/reference/openapi.json", ROOT / "docs/openapi.json") if it.is_file())
+    found = next(it for it in (ROOT / "docs/reference/openapi.json", ROOT / "docs/reference/openapi.json") if it.is_file())
     paths = json.loads(found.read_text(encoding="utf-8"))["paths"]
     return [(re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path))), set(methods)) for path, methods in paths.items()]
 

@@ -91,7 +91,7 @@ fn anchor(heading: &str) -> String {
 fn every_alert_has_a_severity_and_a_section_of_the_runbook() {
     let alerts = read("alerts.yml");
     let names = fields(&alerts, "alert");
-    let runbook = read("../../docs/runbook.md");
+    let runbook = read("../../docs/how-to/runbook.md");
     let sections: Vec<&str> = runbook.split("\n## ").skip(1).collect();
     for (field, least) in [("severity", 4), ("summary", 10), ("description", 20)] {
         let values = fields(&alerts, field);
@@ -107,7 +107,7 @@ fn every_alert_has_a_severity_and_a_section_of_the_runbook() {
     for (name, url) in names.iter().zip(urls) {
         let section = sections.iter().find(|section| {
             let heading = section.lines().next().expect("it has a line");
-            url == format!("docs/runbook.md#{}", anchor(heading)) && heading == *name
+            url == format!("docs/how-to/runbook.md#{}", anchor(heading)) && heading == *name
         });
         let section = section.unwrap_or_else(|| panic!("{name}: no section at {url}"));
         for part in [
@@ -136,7 +136,7 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_metric_of_a_rule_is_in_the_docs() {
-    let docs = read("../../docs/metrics.md");
+    let docs = read("../../docs/reference/metrics.md");
     for file in ["alerts.yml", "rules.yml"] {
         let text = read(file);
         let exprs = fields(&text, "expr").join("\n");
@@ -144,7 +144,10 @@ fn every_metric_of_a_rule_is_in_the_docs() {
         assert!(names.len() >= 5, "{names:?}");
         for name in names {
             let is_defined = docs.contains(&format!("\n| `{name}` |"));
-            assert!(is_defined, "{file}: {name} is not in docs/metrics.md");
+            assert!(
+                is_defined,
+                "{file}: {name} is not in docs/reference/metrics.md"
+            );
         }
     }
 }

@@ -338,7 +338,7 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
 
 #[test]
 fn every_config_in_the_docs_is_valid() {
-    const DOCS: &str = include_str!("../../docs/configuration.md");
+    const DOCS: &str = include_str!("../../docs/reference/configuration.md");
     let least = DOCS
         .split("```toml\n")
         .nth(1)

@@ -107,7 +107,7 @@ proptest! {
 
 #[test]
 fn the_docs_list_every_reason_as_it_is() {
-    let docs = include_str!("../../docs/errors.md");
+    let docs = include_str!("../../docs/reference/errors.md");
     let rows: Vec<Vec<&str>> = docs
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| rs "))

@@ -107,7 +107,7 @@ fn every_file_and_test_that_the_map_names_exists() {
         "docs/invariants.md",
         "docs/libraries.md",
         "docs/life-of-a-call.md",
-        "docs/operating.md",
+        "docs/how-to/operating.md",
     ] {
         let document = read(path);
         for word in code(&document) {

@@ -8,7 +8,7 @@ use tidegate::config::{self, lease_server};
 
 /// Compares a file with what it should be, or writes it.
 #[track_caller]
-fn check(file: &str, expected: &str) {
+pub(crate) fn check(file: &str, expected: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("MAKE_DOCS").is_some() {
         fs::write(path, expected).expect("the file can be written");
@@ -41,5 +41,5 @@ fn the_example_of_the_lease_servers_config_is_made_from_the_definitions() {
 
 #[test]
 fn the_reference_of_options_is_made_from_the_definitions() {
-    check("docs/reference.md", &config::reference());
+    check("docs/reference/options.md", &config::reference());
 }

@@ -84,7 +84,7 @@ async fn the_documented_command_copies_doormans_rules_from_v2_to_v3() {
         assert!(done.status.success(), "{script}: {done:?}");
     };
     sh("ETCDCTL_API=2 etcdctl set /doorman/config \"$RULES\"");
-    let docs = include_str!("../../docs/coming-from-doorman.md");
+    let docs = include_str!("../../docs/how-to/coming-from-doorman.md");
     let commands = docs.split("```sh\n").nth(1).expect("there is one");
     sh(commands.split("```").next().expect("it ends"));
     let text = format!(

@@ -97,7 +97,7 @@ fn asked(arguments: &[&str]) -> (Output, String) {
 
 /// The lines of the documents' example, each with its continuation.
 fn documented() -> Vec<String> {
-    let docs = include_str!("../../docs/leases.md");
+    let docs = include_str!("../../docs/how-to/leases.md");
     let block = docs
         .split("```sh\ntls=")
         .nth(1)

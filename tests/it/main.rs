@@ -26,6 +26,7 @@ mod child;
 mod classes;
 mod clock_steps;
 mod coalesce;
+mod command_line;
 mod commands_in_documents;
 mod config;
 mod connecting;

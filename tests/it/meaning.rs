@@ -491,9 +491,16 @@ fn one_pair_of_ports_is_used_everywhere() {
     for name in ["README.md", "config.toml.example", "Dockerfile", "Makefile"] {
         files.push(root.join(name));
     }
-    for folder in ["docs", "packaging"] {
+    for folder in [
+        "docs",
+        "docs/tutorials",
+        "docs/how-to",
+        "docs/reference",
+        "packaging",
+    ] {
         let folder = std::fs::read_dir(root.join(folder)).expect("a folder");
-        files.extend(folder.map(|entry| entry.expect("an entry").path()));
+        let paths = folder.map(|entry| entry.expect("an entry").path());
+        files.extend(paths.filter(|path| path.is_file()));
     }
     // 8081 and 2000 are in front, 8080 and 2001 behind.
     let wrong = [

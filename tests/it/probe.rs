@@ -264,7 +264,7 @@ async fn answering(answer: &'static [u8]) -> Scripted {
 #[test]
 fn every_check_has_a_page_and_a_heading_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let documented = fs::read_to_string(root.join("docs/check-probe.md")).expect("the page");
+    let documented = fs::read_to_string(root.join("docs/how-to/check-probe.md")).expect("the page");
     for kind in CHECKS {
         let (page, anchor) = kind.page.split_once('#').expect("a heading");
         let text = fs::read_to_string(root.join(page)).expect("the page is there");
@@ -380,7 +380,7 @@ fn normal(text: &str) -> Vec<String> {
 #[tokio::test]
 async fn the_example_on_the_page_is_what_the_program_prints() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/check-probe.md")).expect("the page");
+    let page = fs::read_to_string(root.join("docs/how-to/check-probe.md")).expect("the page");
     let block = |language: &str| {
         let (_, rest) = page
             .split_once(&format!("```{language}\n"))

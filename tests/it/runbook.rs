@@ -1,4 +1,4 @@
-//! The commands, paths and metrics of docs/runbook.md are those that there are.
+//! The commands, paths and metrics of docs/how-to/runbook.md are those that there are.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ async fn every_command_of_the_runbook_works_at_a_real_sidecar() {
     let sidecar = Sidecar::start(&text).await;
     let admin = sidecar.admin.to_string();
     let config = sidecar.config_path().to_str().expect("text");
-    let runbook = read("docs/runbook.md");
+    let runbook = read("docs/how-to/runbook.md");
     let commands = quoted(&runbook);
     let commands = commands
         .iter()
@@ -84,8 +84,8 @@ async fn every_command_of_the_runbook_works_at_a_real_sidecar() {
 
 #[test]
 fn every_metric_and_option_file_of_the_runbook_is_there() {
-    let runbook = read("docs/runbook.md");
-    let metrics = read("docs/metrics.md");
+    let runbook = read("docs/how-to/runbook.md");
+    let metrics = read("docs/reference/metrics.md");
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let names = runbook.split(|c| !is_name(c));
     for name in names.filter(|word| word.starts_with("tidegate_")) {
@@ -95,7 +95,7 @@ fn every_metric_and_option_file_of_the_runbook_is_there() {
         let link = link.split(')').next().expect("it ends");
         let file = link.split('#').next().expect("a file");
         if !file.is_empty() {
-            read(&format!("docs/{file}"));
+            read(&format!("docs/how-to/{file}"));
         }
     }
 }

@@ -535,7 +535,7 @@ fn the_worst_of_all_files_decides() {
 #[test]
 fn the_example_in_the_page_about_scenarios_is_one_of_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/simulate.md")).expect("the page is there");
+    let page = fs::read_to_string(root.join("docs/how-to/simulate.md")).expect("the page is there");
     let example = fs::read_to_string(directory().join("storm_in_turn.toml"));
     assert!(page.contains(&example.expect("a scenario can be read")));
 }

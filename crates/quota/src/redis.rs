@@ -636,7 +636,7 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
 }
 
 fn denied(error: &RedisError) -> Error {
-    let cure = "give this user the commands and keys that docs/quota.md lists";
+    let cure = "give this user the commands and keys that docs/how-to/quotas.md lists";
     Error::Denied(format!("{error}: {cure}").into())
 }
 

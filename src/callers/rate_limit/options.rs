@@ -77,7 +77,7 @@ options! {
         /// How it limits. A "bucket" fills at a steady rate, and each call takes its cost from it: after a
         /// silence, a caller may send a burst. "paced" calls go at a steady rate, and a little faster
         /// while they are behind schedule: a late caller catches up, and no caller sends a burst. A
-        /// "quota" is an amount for each window, and several sidecars share it: docs/quota.md, and
+        /// "quota" is an amount for each window, and several sidecars share it: docs/how-to/quotas.md, and
         /// [quota] below.
         kind: Form = choice().or(Form::Bucket);
 

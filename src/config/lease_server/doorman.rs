@@ -79,7 +79,7 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
         Value::Table(table) => (table, None),
         _ => (Table::new(), Some(parsed.root)),
     };
-    let mut reading = Reading::of_tree(tree, "docs/leases.md");
+    let mut reading = Reading::of_tree(tree, "docs/how-to/leases.md");
     for (place, name) in parsed.duplicates {
         let key = String::new();
         reading.notes.error(

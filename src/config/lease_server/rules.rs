@@ -70,7 +70,10 @@ pub(super) fn checked(
             }),
         };
         if let Some(at) = at {
-            let docs = (problem.as_str(), "docs/leases.md says what is allowed");
+            let docs = (
+                problem.as_str(),
+                "docs/how-to/leases.md says what is allowed",
+            );
             let (cause, cure) = problem.rsplit_once(": ").unwrap_or(docs);
             notes.error(&at, cause, cure);
         }

@@ -154,7 +154,7 @@ pub(super) fn beside(advice: &Advice, today: Option<&crate::admit::Settings>) ->
         };
         let (name, value) = (&function.name, own.value);
         text += &format!(
-            "# {name}: at most {value} at once. Only a class has such a limit, and it has turns of its own (docs/classes.md):\n\
+            "# {name}: at most {value} at once. Only a class has such a limit, and it has turns of its own (docs/how-to/classes.md):\n\
              # [[class]]\n# name = \"{}\"\n# functions = [\"{name}\"]\n# outstanding_max = {value}\n",
             plain(name)
         );

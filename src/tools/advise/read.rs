@@ -1,5 +1,5 @@
-//! Reads calls from logs: Tidegate's own (docs/access-log.md), and those of Apache httpd, nginx and
-//! HAProxy (docs/before-you-install.md).
+//! Reads calls from logs: Tidegate's own (docs/reference/access-log.md), and those of Apache httpd, nginx and
+//! HAProxy (docs/how-to/before-you-install.md).
 //!
 //! Which program wrote a log is found out from its first lines: the format that reads most of them.
 

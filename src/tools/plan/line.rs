@@ -1,4 +1,4 @@
-//! Parses the lines of a log that a replay needs: docs/access-log.md.
+//! Parses the lines of a log that a replay needs: docs/reference/access-log.md.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn the_page_about_scenarios_names_every_figure() {
-        let page = include_str!("../../../docs/simulate.md");
+        let page = include_str!("../../../docs/how-to/simulate.md");
         for (field, bounds) in FIGURES {
             // The page names a smallest and a largest figure once, without the bound.
             let name = match bounds {

@@ -13,7 +13,7 @@ use crate::options::tree::Table;
 use crate::options::{Problems, Reading, Section, options, syntax, words};
 
 /// The page that explains every key.
-const PAGE: &str = "docs/simulate.md";
+const PAGE: &str = "docs/how-to/simulate.md";
 /// The most events in one scenario.
 const EVENTS_MAX: usize = 10_000;
 

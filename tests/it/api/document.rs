@@ -1,4 +1,4 @@
-//! The OpenAPI document and docs/api.md describe exactly the answered paths.
+//! The OpenAPI document and docs/reference/api.md describe exactly the answered paths.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{JSON, Served, fake, send};
 use crate::sidecar::run;
 
 pub(super) fn document() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/openapi.json");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/openapi.json");
     let text = std::fs::read_to_string(path).expect("it is there");
     serde_json::from_str(&text).expect("it is JSON")
 }
@@ -192,7 +192,7 @@ async fn schemathesis(address: SocketAddr) {
         .current_dir(folder.path())
         .arg(format!("--config-file={}", config.display()))
         .arg("run")
-        .arg(root.join("docs/openapi.json"))
+        .arg(root.join("docs/reference/openapi.json"))
         .arg(format!("--url=http://{address}"))
         .args(["--max-examples=40", "--seed=7", "--workers=1", "--no-color"])
         // The other phases keep what they find in a database, for the next run.
@@ -246,7 +246,7 @@ async fn every_command_of_the_guide_works_at_the_real_process() {
 
 async fn follow_the_guide(address: SocketAddr, call: &str, figures: Figures) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let guide = std::fs::read_to_string(root.join("docs/api.md")).expect("it is there");
+    let guide = std::fs::read_to_string(root.join("docs/reference/api.md")).expect("it is there");
     // In their order, on one sidecar: what one makes, the next shows.
     let mut commands = 0;
     for rest in guide.split("```sh\n").skip(1) {

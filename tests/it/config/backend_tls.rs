@@ -147,7 +147,7 @@ fn every_config_of_the_page_is_taken_where_its_files_exist() {
     for (from, to) in files {
         std::fs::copy(from, dir.path().join(to)).expect("there is room");
     }
-    let page = include_str!("../../../docs/backend-tls.md");
+    let page = include_str!("../../../docs/how-to/backend-tls.md");
     let blocks: Vec<_> = page.split("```toml\n").skip(1).collect();
     for block in &blocks {
         let block = block.split("```").next().expect("a block");

@@ -107,7 +107,7 @@ pub(super) struct Attempt {
 /// Longest time without an answer that is no hang.
 pub(super) const HUNG: Duration = Duration::from_secs(20);
 
-/// The reasons of docs/errors.md, as answers have them.
+/// The reasons of docs/reference/errors.md, as answers have them.
 const REASONS: &[&str] = &[
     "queue_full",
     "deadline_passed",

@@ -1,5 +1,5 @@
 //! The same requests through HAProxy and nginx, and what reaches the backend behind each. Writes
-//! `docs/http-corpus.md`.
+//! `docs/reference/http-corpus.md`.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -199,7 +199,7 @@ fn sources_of(observed: &[Observed]) -> Vec<&str> {
 
 const HEAD: &str = "# What HTTP/1.1 proxies make of bad requests
 
-`make corpus-peers` writes this page from a run of the [corpus](../tests/http_corpus/README.md). Each request goes through each
+`make corpus-peers` writes this page from a run of the [corpus](../../tests/http_corpus/README.md). Each request goes through each
 proxy twice: alone, and with a second request behind it on the same connection. Behind the proxy is a server that records every
 byte. Last, another client sends a request.
 
@@ -270,7 +270,7 @@ fn page(columns: &[(String, Vec<Observed>)]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs HAProxy and nginx, and writes docs/http-corpus.md: make corpus-peers"]
+#[ignore = "needs HAProxy and nginx, and writes docs/reference/http-corpus.md: make corpus-peers"]
 async fn the_table() {
     let columns = all().await;
     let mut lines = String::new();
@@ -286,7 +286,7 @@ async fn the_table() {
     // Every case, for a closer look.
     let every = Path::new(env!("CARGO_TARGET_TMPDIR")).join("http-corpus.jsonl");
     std::fs::write(every, lines).expect("the folder of the tests");
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/http-corpus.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/http-corpus.md");
     std::fs::write(docs, page(&columns)).expect("the docs can be written to");
     let own = &columns[0].1;
     let ambiguous: Vec<_> = own.iter().filter(|it| !it.doubts.is_empty()).collect();

@@ -26,9 +26,12 @@ fn the_tables_of_the_docs_are_made_from_the_definitions() {
             assert!(written == made, "{page} is out of date: run `make docs`");
         }
     };
-    check("docs/metrics.md", Metrics::new("", "").registry());
-    check("docs/leases.md", server::Metrics::default().registry());
-    check("docs/leases-client.md", &lease_client);
+    check("docs/reference/metrics.md", Metrics::new("", "").registry());
+    check(
+        "docs/how-to/leases.md",
+        server::Metrics::default().registry(),
+    );
+    check("docs/how-to/leases-client.md", &lease_client);
 }
 
 /// The page with each of its tables made anew.

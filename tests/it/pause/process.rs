@@ -168,7 +168,7 @@ async fn a_thousand_clients_wait_out_a_pause_and_the_backend_never_gets_more_tha
 }
 
 #[tokio::test]
-#[ignore = "takes three minutes; it gives the figures of docs/operating.md"]
+#[ignore = "takes three minutes; it gives the figures of docs/how-to/operating.md"]
 async fn a_thousand_clients_wait_out_a_pause_of_two_minutes() {
     storm_over_a_pause(Duration::from_secs(120), Duration::from_secs(30), 100).await;
 }

@@ -712,7 +712,7 @@ async fn over_a_socket_a_lease_is_got_and_counted() {
 
 #[tokio::test]
 async fn the_example_of_the_document_is_this_one_and_works() {
-    let document = include_str!("../../../../docs/leases-client.md");
+    let document = include_str!("../../../../docs/how-to/leases-client.md");
     let block = document.split("```rust\n").nth(1).expect("an example");
     let block = block.split("```").next().expect("split gives one at least");
     assert_eq!(block, include_str!("client/example.rs"));

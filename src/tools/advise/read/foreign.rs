@@ -11,7 +11,7 @@ use super::template::Template;
 use super::whole_seconds::{Blur, spread};
 use super::{CALLS_MAX, haproxy, json};
 
-/// What docs/before-you-install.md asks Apache and nginx for, and the formats that their packages and
+/// What docs/how-to/before-you-install.md asks Apache and nginx for, and the formats that their packages and
 /// manuals use, with a duration at the end. The first that reads most lines counts.
 const USUAL: [&str; 16] = [
     "%{usec}t %D %>s %m %U %a",
@@ -143,7 +143,7 @@ pub(in crate::tools) enum Unfit {
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const PAGE: &str = "docs/before-you-install.md";
+        const PAGE: &str = "docs/how-to/before-you-install.md";
         match self {
             Self::SdkServer => write!(
                 f,

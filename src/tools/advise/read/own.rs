@@ -1,4 +1,4 @@
-//! A line of Tidegate's own access log: docs/access-log.md.
+//! A line of Tidegate's own access log: docs/reference/access-log.md.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -70,23 +70,23 @@ macro_rules! checks {
 }
 
 checks! {
-    CONFIG_FILE = Config "file" "docs/check-probe.md#config";
-    CONFIG_MISTAKE = Config "mistake" "docs/check-probe.md#config";
-    CONFIG_WARNING = Config "warning" "docs/check-probe.md#config";
-    DESCRIPTORS = Machine "descriptors" "docs/check-probe.md#descriptors";
-    SOMAXCONN = Machine "somaxconn" "docs/check-probe.md#somaxconn";
-    LOCAL_PORTS = Machine "local_ports" "docs/check-probe.md#local-ports";
-    CLOCK = Machine "clock" "docs/check-probe.md#clock";
-    CLOCK_SOURCE = Machine "clock_source" "docs/check-probe.md#clock";
-    STATE_FILE = Machine "state_file" "docs/check-probe.md#state-file";
-    APACHE = Machine "apache" "docs/check-probe.md#apache";
-    LISTENER = Listeners "listener" "docs/check-probe.md#listeners";
-    ADMIN = Admin "address" "docs/check-probe.md#admin";
-    SIDECAR = Admin "sidecar" "docs/check-probe.md#admin";
-    BACKEND = Backend "answer" "docs/check-probe.md#backend";
-    BACKEND_CLOCK = Backend "clock" "docs/check-probe.md#clock";
-    STORE = Stores "server" "docs/check-probe.md#stores";
-    LEASE_SERVER = Leases "server" "docs/check-probe.md#lease-servers";
+    CONFIG_FILE = Config "file" "docs/how-to/check-probe.md#config";
+    CONFIG_MISTAKE = Config "mistake" "docs/how-to/check-probe.md#config";
+    CONFIG_WARNING = Config "warning" "docs/how-to/check-probe.md#config";
+    DESCRIPTORS = Machine "descriptors" "docs/how-to/check-probe.md#descriptors";
+    SOMAXCONN = Machine "somaxconn" "docs/how-to/check-probe.md#somaxconn";
+    LOCAL_PORTS = Machine "local_ports" "docs/how-to/check-probe.md#local-ports";
+    CLOCK = Machine "clock" "docs/how-to/check-probe.md#clock";
+    CLOCK_SOURCE = Machine "clock_source" "docs/how-to/check-probe.md#clock";
+    STATE_FILE = Machine "state_file" "docs/how-to/check-probe.md#state-file";
+    APACHE = Machine "apache" "docs/how-to/check-probe.md#apache";
+    LISTENER = Listeners "listener" "docs/how-to/check-probe.md#listeners";
+    ADMIN = Admin "address" "docs/how-to/check-probe.md#admin";
+    SIDECAR = Admin "sidecar" "docs/how-to/check-probe.md#admin";
+    BACKEND = Backend "answer" "docs/how-to/check-probe.md#backend";
+    BACKEND_CLOCK = Backend "clock" "docs/how-to/check-probe.md#clock";
+    STORE = Stores "server" "docs/how-to/check-probe.md#stores";
+    LEASE_SERVER = Leases "server" "docs/how-to/check-probe.md#lease-servers";
 }
 
 /// What came of a check, best first.

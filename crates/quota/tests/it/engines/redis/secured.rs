@@ -90,15 +90,15 @@ async fn renewed_certificates_are_used_by_later_connections() {
     node.put(&key("a"), None, "1").await;
 }
 
-/// The rights that docs/quota.md lists.
+/// The rights that docs/how-to/quotas.md lists.
 #[tokio::test]
 async fn a_user_with_the_documented_rights_is_enough_and_one_without_gets_a_cure() {
     let redis = Redis::start(&[]);
-    let docs = include_str!("../../../../../../docs/quota.md");
+    let docs = include_str!("../../../../../../docs/how-to/quotas.md");
     let of_docs = docs
         .lines()
         .find_map(|line| line.strip_prefix("user tidegate "));
-    let rights = of_docs.expect("docs/quota.md has a line of an ACL file");
+    let rights = of_docs.expect("docs/how-to/quotas.md has a line of an ACL file");
     let rights: Vec<&str> = rights.split(' ').collect();
     let set = [&["acl", "setuser", "tidegate"], &rights[..]].concat();
     assert_eq!(super::control(&redis, &set), "OK\n");
@@ -119,7 +119,10 @@ async fn a_user_with_the_documented_rights_is_enough_and_one_without_gets_a_cure
     let told = super::node(address("poor:pw")).store.get(&key).await;
     let error = told.expect_err("it may not");
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
-    assert!(error.with_cause().contains("docs/quota.md"), "{error:?}");
+    assert!(
+        error.with_cause().contains("docs/how-to/quotas.md"),
+        "{error:?}"
+    );
     let told = super::node(address("tidegate:wrong")).store.get(&key).await;
     let text = told.expect_err("a wrong password").with_cause();
     assert!(text.contains("check user and password"), "{text}");

@@ -1,0 +1,121 @@
+//! The page of the command line is made from its definition: every command, with its arguments, their
+//! defaults and their variables.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, Command};
+
+use crate::generated::check;
+
+const HEAD: &str = "# The command line
+
+Every command with its arguments. Made from the definitions in the code: change an argument there, and run `make docs`. Each
+command prints the same with `--help`, and `man tidegate-check` is the page of `tidegate check`.
+
+Exit codes: 0 is good, 1 is bad (a mistake in the config, a limit that was exceeded, a sidecar that is not ready), 2 is wrong usage.
+";
+
+/// A cell of a table, on one line.
+fn cell(text: &str) -> String {
+    let text = text.replace('|', "\\|").replace('<', "&lt;");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// How an argument is written: `-c, --config <FILE>`.
+fn form(arg: &Arg) -> String {
+    let takes = arg.get_action().takes_values();
+    let names = arg.get_value_names().unwrap_or_default();
+    let names: Vec<_> = names.iter().map(|name| format!("<{name}>")).collect();
+    let more = if arg.get_num_args().is_some_and(|it| it.max_values() > 1) {
+        "…"
+    } else {
+        ""
+    };
+    let value = match takes {
+        true if names.is_empty() => format!("<{}>{more}", arg.get_id()),
+        true => names.join(" ") + more,
+        false => String::new(),
+    };
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let short = arg.get_short().map(|short| format!("-{short}"));
+    let names: Vec<_> = [short, long].into_iter().flatten().collect();
+    match names.is_empty() {
+        true => value,
+        false => format!("{} {value}", names.join(", "))
+            .trim_end()
+            .to_owned(),
+    }
+}
+
+fn arguments(command: &Command, page: &mut String) {
+    let shown =
+        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    let list: Vec<_> = command.get_arguments().filter(shown).collect();
+    if list.is_empty() {
+        return;
+    }
+    page.push_str("\n| argument | what it is | default |\n|---|---|---|\n");
+    for arg in list {
+        let about = arg.get_long_help().or(arg.get_help());
+        let mut about = cell(&about.map(ToString::to_string).unwrap_or_default());
+        let words = arg.get_possible_values();
+        let words: Vec<_> = words
+            .iter()
+            .filter(|it| !it.is_hide_set())
+            .map(|it| format!("`{}`", it.get_name()))
+            .collect();
+        if !words.is_empty() && arg.get_action().takes_values() {
+            let _ = write!(about, ": {}", words.join(", "));
+        }
+        if let Some(variable) = arg.get_env() {
+            let _ = write!(about, " (`{}`)", variable.to_string_lossy());
+        }
+        let default: Vec<_> = arg
+            .get_default_values()
+            .iter()
+            .map(|it| it.to_string_lossy())
+            .collect();
+        let default = match (default.join(" "), arg.is_required_set()) {
+            (_, true) => "required".to_owned(),
+            (none, false) if none.is_empty() || !arg.get_action().takes_values() => String::new(),
+            (default, false) => format!("`{default}`"),
+        };
+        let _ = writeln!(
+            page,
+            "| `{}` | {about} | {default} |",
+            form(arg).replace('|', "\\|")
+        );
+    }
+}
+
+/// A command, and those below it.
+fn describe(command: &Command, path: &str, page: &mut String) {
+    let mut below: Vec<_> = command
+        .get_subcommands()
+        .filter(|it| !it.is_hide_set() && it.get_name() != "help")
+        .collect();
+    below.sort_by_key(|it| it.get_display_order());
+    if path.contains(' ') || !below.is_empty() {
+        let about = command.get_long_about().or(command.get_about());
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        let _ = write!(page, "\n## `{path}`\n\n{}\n", about.replace('<', "&lt;"));
+        let usage = command.clone().render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ").trim().to_owned();
+        let _ = write!(page, "\n```text\n{usage}\n```\n");
+        arguments(command, page);
+    }
+    for command in below {
+        describe(command, &format!("{path} {}", command.get_name()), page);
+    }
+}
+
+#[test]
+fn the_page_of_the_command_line_is_made_from_the_definitions() {
+    let mut page = HEAD.to_owned();
+    for mut program in [tidegate::cli::definition(), tidegate_lab::cli::definition()] {
+        program.build();
+        let name = program.get_name().to_owned();
+        describe(&program, &name, &mut page);
+    }
+    check("docs/reference/command-line.md", &page);
+}
