@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
+.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
   packages packages-twice packages-tools try-packages s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -38,9 +38,9 @@ check: deny
 	   $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz; \
 	 else echo "no C++ compiler: the fuzz targets were not checked"; fi
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
-	@if rustc --print target-libdir --target s390x-unknown-linux-gnu >/dev/null 2>&1 \
-	   && [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu)" ]; then \
-	   $(CARGO) check --target s390x-unknown-linux-gnu; \
+	@# Without the features that need a C compiler for it; `make packages` builds all of it.
+	@if [ -d "$$(rustc --print target-libdir --target s390x-unknown-linux-gnu 2>/dev/null)" ]; then \
+	   $(CARGO) check -p tidegate --no-default-features --features otlp --target s390x-unknown-linux-gnu; \
 	 else echo "s390x-unknown-linux-gnu is not installed: not checked"; fi
 
 # cargo-deny, which reads deny.toml.
@@ -134,6 +134,11 @@ bench:
 bench-viewers:
 	$(CARGO) build --release --workspace --quiet
 	python3 benches/viewers.py
+
+# What spans cost; three minutes. Replaces their part of docs/benchmarks.md.
+bench-spans:
+	$(CARGO) build --release --workspace --quiet
+	python3 benches/spans.py
 
 # Instructions, allocations and system calls of one call, by stage; needs valgrind. Replaces their part of
 # docs/benchmarks.md. AGAINST is an older binary with its symbols, to compare.

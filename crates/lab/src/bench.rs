@@ -18,6 +18,7 @@ mod tally;
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -98,6 +99,9 @@ pub struct Options {
     /// Alternate between --function and guest_start, a read and a write
     #[arg(long)]
     pub mix: bool,
+    /// Calls over HTTP belong to a trace (traceparent), and every Nth is sampled
+    #[arg(long, value_name = "N")]
+    pub sampled_every: Option<NonZeroU64>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -53,7 +54,13 @@ pub(crate) struct Requests {
     protocol: Protocol,
     /// Call `n` sends the entry at `n` modulo their number.
     turns: Vec<Vec<u8>>,
+    /// The same for every Nth call, whose trace is sampled.
+    sampled: Option<(NonZeroU64, Vec<Vec<u8>>)>,
 }
+
+/// The header of a call that belongs to a trace.
+const TRACED: &str = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00\r\n";
+const SAMPLED: &str = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
 
 impl Requests {
     pub(crate) fn new(options: &Options) -> Self {
@@ -61,21 +68,27 @@ impl Requests {
         if options.mix {
             functions.push("guest_start");
         }
-        let turns = functions
-            .iter()
-            .map(|function| match options.protocol {
+        let turns = |more: &str| {
+            let turn = |function: &&str| match options.protocol {
                 Protocol::Socket => array(function, &options.userid),
-                Protocol::Http => http_request(function, &options.userid, options.target),
-            })
-            .collect();
+                Protocol::Http => http_request(function, &options.userid, options.target, more),
+            };
+            functions.iter().map(turn).collect()
+        };
+        let every = options.sampled_every;
         Self {
             protocol: options.protocol,
-            turns,
+            turns: turns(every.map_or("", |_| TRACED)),
+            sampled: every.map(|every| (every, turns(SAMPLED))),
         }
     }
 
     fn turn(&self, call: u64) -> &[u8] {
-        &self.turns[(call % self.turns.len() as u64) as usize]
+        let turns = match &self.sampled {
+            Some((every, sampled)) if call.is_multiple_of(every.get()) => sampled,
+            _ => &self.turns,
+        };
+        &turns[(call % turns.len() as u64) as usize]
     }
 }
 
@@ -92,7 +105,7 @@ fn array(function: &str, userid: &str) -> Vec<u8> {
     format!("[{function}, {args}, {{}}]").into_bytes()
 }
 
-fn http_request(function: &str, userid: &str, target: SocketAddr) -> Vec<u8> {
+fn http_request(function: &str, userid: &str, target: SocketAddr, more: &str) -> Vec<u8> {
     let (method, path, body) = match function {
         "guest_get_info" => ("GET", format!("/guests/{userid}/info"), vec![]),
         "guest_get_power_state" => ("GET", format!("/guests/{userid}/power_state"), vec![]),
@@ -109,7 +122,7 @@ fn http_request(function: &str, userid: &str, target: SocketAddr) -> Vec<u8> {
     };
     let mut request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: tidegate-bench\r\n\
-         Accept: */*\r\nContent-Type: application/json\r\n"
+         Accept: */*\r\nContent-Type: application/json\r\n{more}"
     );
     if method == "POST" {
         request.push_str(&format!("Content-Length: {}\r\n", body.len()));
