@@ -372,7 +372,7 @@ mod tests {
             let name = key.rsplit('.').next().expect("split gives one");
             assert_eq!(
                 is_secret(&key),
-                ["token", "tokens", "password"].contains(&name),
+                ["token", "tokens", "password", "sentinel_password"].contains(&name),
                 "{key}"
             );
         }

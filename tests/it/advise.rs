@@ -529,7 +529,8 @@ async fn the_same_log_and_seed_give_the_same_report() {
 #[tokio::test]
 async fn the_page_about_tuning_shows_what_its_log_gives() {
     let root = env!("CARGO_MANIFEST_DIR");
-    let page = std::fs::read_to_string(format!("{root}/docs/tune-the-limits.md")).expect("a page");
+    let page =
+        std::fs::read_to_string(format!("{root}/docs/how-to/tune-the-limits.md")).expect("a page");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let log = Command::new("gzip")
         .args(["-dc", &format!("{root}/examples/yesterday.log.gz")])

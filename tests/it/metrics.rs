@@ -166,6 +166,8 @@ fn exercise_connections(metrics: &Metrics) {
     metrics.protocol.http_fallback_total("expect").inc();
     metrics.process.access_lines_lost_total().inc();
     metrics.process.log_events_lost_total().reach(4);
+    metrics.process.spans_sent_total().inc();
+    metrics.process.spans_lost_total("queue_full").inc();
 }
 
 fn exercise_observed(metrics: &Metrics) {

@@ -165,6 +165,8 @@ impl Probed {
             for part in ["cause", "cure"] {
                 assert_eq!(check[part].is_string(), wrong, "{check}");
                 let text = check[part].as_str().unwrap_or_default();
+                // What a peer did to a connection may differ from one run to the next.
+                let (text, _) = text.split_once(": ").unwrap_or((text, ""));
                 assert!(flat.contains(&words(text)), "{text} in {}", self.text);
             }
         }

@@ -7,7 +7,7 @@ use std::process::Command;
 use tidegate_runtime::etcd::{self, Endpoint};
 
 use crate::authority::Issued;
-use crate::child::Process;
+use crate::child::{Found, Process};
 use crate::support::PATIENCE;
 
 /// A script below `tests/peers`.
@@ -294,29 +294,41 @@ impl Redis {
     /// The same, with flags made from its port.
     pub(crate) fn with(flags: impl Fn(u16) -> Vec<String>) -> Self {
         needs(&["/usr/bin/redis-server", "/usr/local/bin/redis-server"]);
-        let folder = tempfile::tempdir().expect("there is room");
-        let port = free_ports(1)[0];
-        let flags = flags(port);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let server = Self::server(folder.path(), port, &flags);
-        Self {
-            server,
-            port,
-            folder,
+        // Another test may take a free port before the server does.
+        for _ in 0..5 {
+            let folder = tempfile::tempdir().expect("there is room");
+            let port = free_ports(1)[0];
+            let flags = flags(port);
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            if let Some(server) = Self::serving(folder.path(), port, &flags) {
+                return Self {
+                    server,
+                    port,
+                    folder,
+                };
+            }
         }
+        panic!("Redis ends before it serves");
     }
 
     fn server(folder: &Path, port: u16, flags: &[&str]) -> Process {
+        Self::serving(folder, port, flags).expect("it does not end before it serves")
+    }
+
+    /// A server, or none if it has ended before it served.
+    fn serving(folder: &Path, port: u16, flags: &[&str]) -> Option<Process> {
         let mut command = script("redis/server.sh");
         command.arg(folder).arg(port.to_string()).args(flags);
         let server = Process::start("Redis", &mut command);
-        server.stdout.until("serving", PATIENCE, |lines| {
-            lines
-                .iter()
-                .any(|line| line.contains("Ready to accept connections"))
-                .then_some(())
+        let found = server.stdout.find(PATIENCE, |lines| {
+            let is_ready = |line: &String| line.contains("Ready to accept connections");
+            lines.iter().any(is_ready).then_some(())
         });
-        server
+        match found {
+            Found::It(()) => Some(server),
+            Found::Ended => None,
+            Found::NotInTime => panic!("Redis does not serve"),
+        }
     }
 
     /// Kills it and restarts it with its data.

@@ -399,7 +399,8 @@ smapi_max_outstanding_requests=4
 
     #[test]
     fn an_option_keeps_the_name_that_the_config_gives_it_if_the_value_can_be_said_there() {
-        let today = format!("{TODAY}smapi_request_postpone_threshold_seconds = 50 # Apache\n");
+        let today = format!("{TODAY}smapi_request_postpone_threshold_seconds = 50 # Apache\n")
+            .replace("[backend]", "[queue]\npostpone = \"in_turn\"\n[backend]");
         let check = |value: &str, line: &str| {
             let edited = Edited::of(&today, &[limits(THRESHOLD, value)]).expect("a config");
             assert_eq!(edited.left_out, []);

@@ -84,7 +84,7 @@ fn what_cannot_be_together_is_one_mistake_with_its_cure() {
     );
     check(
         &secured(&format!("ca = \"{}\"", issued.key.display())),
-        &["backend.tls.ca", "there is no certificate in"],
+        &["backend.tls.ca", "holds no certificate"],
     );
     check(
         &secured(&format!("{ca}\nserver_name = \"a b\"")),
