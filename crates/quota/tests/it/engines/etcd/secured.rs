@@ -37,6 +37,18 @@ fn etcd(own: &Issued, ca: &Authority) -> Etcd {
     Etcd::with(1, "https", |port, _| secured_etcd(port, own, &ca.ca()))
 }
 
+/// What a server of TLS 1.3 says of our certificate comes behind the handshake. It is lost where a write finds
+/// the connection closed before it was read.
+async fn check_alert(etcd: &Etcd, tls: TlsClient, words: &str) {
+    let told = node(etcd, tls, "tidegate", "password");
+    let error = told.store.get(&key("a")).await.expect_err("it is wrong");
+    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    let told = error.with_cause();
+    let is_lost = ["connection closed", "broken pipe", "reset"];
+    let is_lost = is_lost.iter().any(|it| told.contains(it));
+    assert!(told.contains(words) || is_lost, "{words:?}: {told}");
+}
+
 async fn check(etcd: &Etcd, tls: TlsClient, words: &[&str]) {
     let told = node(etcd, tls, "tidegate", "password");
     let told = told.store.get(&key("a")).await;
@@ -83,9 +95,9 @@ async fn each_wrong_certificate_of_etcd_is_an_error_with_its_cure() {
     let serving = etcd(&ca.issue(&["127.0.0.1"]), &ca);
     let stranger = tls(&other, Some(&shows), None);
     check(&serving, stranger, &["no authority in ca"]).await;
-    check(&serving, tls(&ca, None, None), &["set cert and key"]).await;
+    check_alert(&serving, tls(&ca, None, None), "set cert and key").await;
     let forged = tls(&ca, Some(&other.issue(&["sidecar"])), None);
-    check(&serving, forged, &["our certificate"]).await;
+    check_alert(&serving, forged, "our certificate").await;
     let named = etcd(&ca.issue(&["etcd.example"]), &ca);
     let words = &["for etcd.example, not for 127.0.0.1", "server_name"];
     check(&named, tls(&ca, Some(&shows), None), words).await;
