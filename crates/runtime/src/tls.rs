@@ -10,14 +10,14 @@ mod pem;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::server;
@@ -115,6 +115,7 @@ impl TlsClient {
             Ok(stream) => Ok(Session {
                 stream,
                 has_identity,
+                said: Said::default(),
             }),
             Err(error) => Err(explained(error, has_identity)),
         }
@@ -179,16 +180,64 @@ impl fmt::Debug for TlsServer {
 pub struct Session<S> {
     stream: TlsStream<S>,
     has_identity: bool,
+    said: Said,
+}
+
+/// Why a server ended a session, once that was read. The library of a protocol above may lose it: to its
+/// calls a connection is only closed.
+#[derive(Clone, Debug, Default)]
+pub struct Said(Arc<OnceLock<Box<str>>>);
+
+impl Said {
+    /// The cause and the cure, if the server gave one.
+    #[must_use]
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(|said| &**said)
+    }
 }
 
 impl<S> Session<S> {
+    /// Where to look for the reason when it has ended.
+    #[must_use]
+    pub fn said(&self) -> Said {
+        self.said.clone()
+    }
+
     /// The library's own.
     pub fn get_ref(&self) -> &TlsStream<S> {
         &self.stream
     }
 
     fn explains<T>(&self, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        done.map_err(|error| explained(error, self.has_identity))
+        done.map_err(|error| {
+            let is_of_tls = error.get_ref().is_some_and(|it| it.is::<rustls::Error>());
+            let error = explained(error, self.has_identity);
+            if is_of_tls {
+                // The first reason is the one that counts.
+                let _ = self.said.0.set(error.to_string().into());
+            }
+            error
+        })
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
+    /// The same for a write. TLS 1.3 refuses a certificate behind the handshake, so a write may find the
+    /// connection closed before the alert was read.
+    fn explains_write<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        done: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if matches!(done, Poll::Ready(Err(_))) && self.said.get().is_none() {
+            let mut rest = [0; 1024];
+            let read = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut rest));
+            let _ = self.explains(read);
+            if let Some(said) = self.said.get() {
+                return Poll::Ready(Err(io::Error::other(said.to_owned())));
+            }
+        }
+        self.explains(done)
     }
 }
 
@@ -210,12 +259,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Session<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.explains(written)
+        self.explains_write(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.explains(flushed)
+        self.explains_write(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -229,7 +278,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Session<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.explains(written)
+        self.explains_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -27,15 +27,18 @@ use super::Settings;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
 use crate::lock;
-use crate::tls::TlsClient;
+use crate::tls::{Said, TlsClient};
 
 /// One member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
     endpoint: Endpoint,
     tls: Option<TlsClient>,
     max_reply: usize,
-    connection: Mutex<Option<SendRequest<Body>>>,
+    connection: Mutex<Option<Connected>>,
 }
+
+/// A connection, and why its server ended it.
+type Connected = (SendRequest<Body>, Said);
 
 /// What carries a connection. One type for TCP and TLS: each type has an HTTP/2 of its own in the program, 150 KB.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -101,7 +104,7 @@ impl Member {
             Some(Err(_)) => return Err(self.endpoint.garbage("a token that is no header's value")),
         };
         let kept = lock(&self.connection).clone();
-        let connection = match kept.filter(|kept| kept.is_ready()) {
+        let (connection, said) = match kept.filter(|(kept, _)| kept.is_ready()) {
             Some(kept) => kept,
             None => {
                 let connected = self.connect(end).await?;
@@ -113,6 +116,7 @@ impl Member {
         let caller = Caller {
             endpoint,
             connection,
+            said,
             token,
         };
         let grpc = Grpc::with_origin(caller, self.endpoint.origin());
@@ -136,7 +140,7 @@ impl Member {
         Err(failure)
     }
 
-    async fn connect(&self, end: Instant) -> Result<SendRequest<Body>, Failure> {
+    async fn connect(&self, end: Instant) -> Result<Connected, Failure> {
         let endpoint = &self.endpoint;
         let connecting = async {
             let stream = TcpStream::connect(&*endpoint.authority)
@@ -145,27 +149,31 @@ impl Member {
             // Small requests, each answered before the next.
             let _ = stream.set_nodelay(true);
             if !endpoint.https {
-                return self.handshake(Box::new(stream)).await;
+                return self.handshake(Box::new(stream), Said::default()).await;
             }
             let Some(tls) = &self.tls else {
                 return Err(endpoint.unsent("https, but no authority to trust is configured"));
             };
             let session = tls.connect(&endpoint.host, stream).await;
             let stream = session.map_err(|error| endpoint.unsent(error))?;
-            self.handshake(Box::new(stream)).await
+            let said = stream.said();
+            self.handshake(Box::new(stream), said).await
         };
         timeout_at(end, connecting)
             .await
             .unwrap_or_else(|_| Err(endpoint.unsent("not connected in time")))
     }
 
-    async fn handshake(&self, stream: Box<dyn Stream>) -> Result<SendRequest<Body>, Failure> {
+    async fn handshake(&self, stream: Box<dyn Stream>, said: Said) -> Result<Connected, Failure> {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
-            .map_err(|error| self.endpoint.unsent(error))?;
+            .map_err(|error| {
+                self.endpoint
+                    .unsent(said.get().unwrap_or(&error.to_string()))
+            })?;
         // Ends with its sender and the last reply; the calls get its errors.
         tokio::spawn(connection);
-        Ok(sender)
+        Ok((sender, said))
     }
 }
 
@@ -173,6 +181,7 @@ impl Member {
 struct Caller {
     endpoint: Endpoint,
     connection: SendRequest<Body>,
+    said: Said,
     token: Option<HeaderValue>,
 }
 
@@ -183,7 +192,7 @@ impl Service<Request<Body>> for Caller {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let ready = self.connection.poll_ready(cx);
-        ready.map_err(|error| self.endpoint.unsent(cause(&error)))
+        ready.map_err(|error| self.endpoint.unsent(cause(&error, &self.said)))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
@@ -191,12 +200,12 @@ impl Service<Request<Body>> for Caller {
             request.headers_mut().insert("token", token.clone());
         }
         let sent = self.connection.try_send_request(request);
-        let endpoint = self.endpoint.clone();
+        let (endpoint, said) = (self.endpoint.clone(), self.said.clone());
         Box::pin(async move {
             let response = sent.await.map_err(|mut refused| {
                 let unsent = refused.take_message().is_some();
                 let error = refused.into_error();
-                let cause = cause(&error);
+                let cause = cause(&error, &said);
                 if is_no_http2(&error) {
                     endpoint.garbage(cause)
                 } else if unsent {
@@ -216,8 +225,11 @@ impl Service<Request<Body>> for Caller {
     }
 }
 
-/// An error with its innermost cause, which says most.
-fn cause(error: &hyper::Error) -> String {
+/// What the server said, or else an error with its innermost cause, which says most.
+fn cause(error: &hyper::Error, said: &Said) -> String {
+    if let Some(said) = said.get() {
+        return said.to_owned();
+    }
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
