@@ -18,6 +18,7 @@ use tidegate_leases::wire::Epoch;
 use tidegate_runtime::election::{self, TimeToLive};
 use tidegate_runtime::etcd;
 use tidegate_runtime::tls::{TlsClient, TlsServer};
+use tidegate_runtime::zookeeper;
 
 use self::options::{
     BoundsSection, ClientTlsSection, ElectionSection, Engine, EtcdSection, LogSection, RootSection,
@@ -282,7 +283,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     let bounds: BoundsSection = section.section("bounds").read();
     let elected: ElectionSection = section.section("election").read();
     let etcd = Etcd::read(&section.section("etcd"));
-    let zookeeper: ZooKeeperSection = section.section("zookeeper").read();
+    let zookeeper = ZooKeeper::read(&section.section("zookeeper"));
     let log: LogSection = section.section("log").read();
     let tls: ClientTlsSection = section.section("tls").aside().read();
     let tls_loaded = client_tls(&tls, notes);
@@ -318,8 +319,9 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
         etcd.options.write_under("etcd", &mut shown);
         etcd.tls.write_under("etcd", &mut shown);
     }
-    if zookeeper.servers.value.is_some() {
-        zookeeper.write_under("zookeeper", &mut shown);
+    if zookeeper.options.servers.value.is_some() {
+        zookeeper.options.write_under("zookeeper", &mut shown);
+        zookeeper.tls.write_under("zookeeper", &mut shown);
     }
     log.write_under("log", &mut shown);
     if tls.section.given {
@@ -499,7 +501,7 @@ fn election(
     section: &ElectionSection,
     address: &str,
     etcd: &Etcd,
-    zookeeper: &ZooKeeperSection,
+    zookeeper: &ZooKeeper,
     notes: &Notes,
 ) -> Option<election::Settings> {
     let (engine, key) = (&section.engine, section.key.value.clone());
@@ -509,7 +511,10 @@ fn election(
             let store = etcd.needed_by(engine, notes);
             store.map(|store| election::Place::Etcd { store, key })
         }
-        Engine::ZooKeeper => zookeeper_place(zookeeper, engine, key, notes),
+        Engine::ZooKeeper => {
+            let store = zookeeper.needed_by(engine, notes);
+            store.map(|store| election::Place::ZooKeeper { store, path: key })
+        }
     };
     Some(election::Settings {
         address: address.to_owned(),
@@ -518,28 +523,49 @@ fn election(
     })
 }
 
-fn zookeeper_place(
-    section: &ZooKeeperSection,
-    engine: &Mark,
-    path: String,
-    notes: &Notes,
-) -> Option<election::Place> {
-    let Some(servers) = &section.servers.value else {
-        if section.servers.is_missing() {
-            let cause = format!("{} needs the address of ZooKeeper", engine.key);
-            let cure = "add [zookeeper] with servers = \"127.0.0.1:2181\"";
-            notes.missing(&section.section, cause, cure);
+/// `[zookeeper]`
+struct ZooKeeper {
+    options: ZooKeeperSection,
+    tls: ServerTlsSection,
+    /// None where something is wrong with it, which has been noted.
+    loaded: Option<Option<TlsClient>>,
+}
+
+impl ZooKeeper {
+    fn read(section: &Section<'_>) -> Self {
+        let (options, tls): (ZooKeeperSection, ServerTlsSection) = (section.read(), section.read());
+        Self {
+            options,
+            loaded: tls.load(Inside::Other, section.notes()),
+            tls,
         }
-        return None;
-    };
-    let mut store = tidegate_runtime::zookeeper::Settings::new(servers.clone());
-    if let Some(auth) = &section.auth.value {
-        let Some((scheme, credentials)) = auth.split_once(':') else {
-            let cure = "write them as \"digest:user:password\"";
-            notes.error(&section.auth, "the credentials have no scheme", cure);
+    }
+
+    /// The store, for an option that needs it.
+    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<zookeeper::Settings> {
+        let ZooKeeperSection {
+            section,
+            servers,
+            auth,
+        } = &self.options;
+        let Some(addresses) = &servers.value else {
+            if servers.is_missing() {
+                let cause = format!("{} needs the address of ZooKeeper", option.key);
+                let cure = "add [zookeeper] with servers = \"127.0.0.1:2181\"";
+                notes.missing(section, cause, cure);
+            }
             return None;
         };
-        store.auth = Some((scheme.to_owned(), credentials.as_bytes().to_vec()));
+        let mut store = zookeeper::Settings::new(addresses.clone());
+        store.tls.clone_from(self.loaded.as_ref()?);
+        if let Some(text) = &auth.value {
+            let Some((scheme, credentials)) = text.split_once(':') else {
+                let cure = "write them as \"digest:user:password\"";
+                notes.error(auth, "the credentials have no scheme", cure);
+                return None;
+            };
+            store.auth = Some((scheme.to_owned(), credentials.as_bytes().to_vec()));
+        }
+        Some(store)
     }
-    Some(election::Place::ZooKeeper { store, path })
 }

@@ -62,7 +62,7 @@ options! {
         /// it may grant again what the primary had not replicated yet.
         engine: Store = choice().or(Store::Memory).example("\"zookeeper\"").restart();
 
-        /// Its addresses. ZooKeeper: "host:port". etcd: "http://host:port" or "https://host:port". Redis
+        /// Its addresses. ZooKeeper: "host:port", for TLS with ca below. etcd: "http://host:port" or "https://host:port". Redis
         /// or Valkey: one "redis://host:port", or "rediss://host:port" for TLS, with /database if needed;
         /// or several, if they are sentinels. Required, except for memory.
         servers: Vec<String> = distinct(
@@ -179,7 +179,7 @@ impl QuotaStore {
         if store == Store::Memory {
             let cure = "leave it out, or write engine = \"zookeeper\", \"etcd\" or \"redis\"";
             let of_memory = ["engine", "expected_sidecars", "keys_max"];
-            for (name, mark) in self.store.marks() {
+            for (name, mark) in [self.store.marks(), self.tls.marks()].concat() {
                 if mark.given && !of_memory.contains(&name) {
                     notes.error(mark, format!("a quota in memory has no {name}"), cure);
                 }
@@ -187,15 +187,6 @@ impl QuotaStore {
             if sidecars.value.is_some_and(|count| count > 1) {
                 let cause = "a quota in memory is shared with no other sidecar";
                 notes.error(sidecars, cause, cure);
-            }
-        }
-        if matches!(store, Store::Memory | Store::ZooKeeper) {
-            for (name, mark) in self.tls.marks().into_iter().filter(|(_, mark)| mark.given) {
-                let cause = format!(
-                    "{} is not reached over TLS, and has no {name}",
-                    store.name()
-                );
-                notes.error(mark, cause, "leave it out: only etcd and Redis are");
             }
         }
         if !matches!(store, Store::Memory | Store::Redis) {

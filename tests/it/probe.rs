@@ -941,7 +941,7 @@ async fn a_zookeeper_and_an_etcd_that_deny_the_sidecar_access() {
         ("stores", "server", &store.servers()),
         "failed",
         "cannot write /quota",
-        "the store denies access to this key: ZooKeeper wants other credentials",
+        "the store denies access to this key: ZooKeeper denies it to these credentials: NoAuth",
         "let the user in: setAcl /quota with create, read, write and delete (cdrw), and the same \
          for the node of the members",
     );

@@ -1,7 +1,7 @@
 //! Real etcd, ZooKeeper and Redis on loopback, for one test each.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tidegate_runtime::etcd::{self, Endpoint};
@@ -188,6 +188,14 @@ pub(crate) struct ZooKeeper {
     ports: Vec<u16>,
     folder: tempfile::TempDir,
     ensemble: Vec<String>,
+    /// Of servers that speak TLS alone.
+    secured: Option<Secured>,
+}
+
+/// What a server of ZooKeeper shows and trusts.
+struct Secured {
+    keys: PathBuf,
+    ca: String,
 }
 
 impl ZooKeeper {
@@ -209,12 +217,36 @@ impl ZooKeeper {
             ports: clients.to_vec(),
             folder,
             ensemble: if count == 1 { Vec::new() } else { ensemble },
+            secured: None,
         };
         for at in 0..count {
             let server = zookeeper.server(at);
             zookeeper.servers.push(server);
         }
         zookeeper.serves().await;
+        zookeeper
+    }
+
+    /// Starts one that speaks TLS alone, shows a certificate, and wants those of an authority.
+    pub(crate) fn secured(own: &Issued, ca: &str) -> Self {
+        needs(&["/usr/share/java/zookeeper.jar"]);
+        let folder = tempfile::tempdir().expect("there is room");
+        let read = |path| std::fs::read_to_string(path).expect("a test wrote it");
+        let keys = folder.path().join("server.pem");
+        let both = read(&own.key) + &read(&own.cert);
+        std::fs::write(&keys, both).expect("there is room");
+        let mut zookeeper = Self {
+            servers: Vec::new(),
+            ports: free_ports(1),
+            folder,
+            ensemble: Vec::new(),
+            secured: Some(Secured {
+                keys,
+                ca: ca.to_owned(),
+            }),
+        };
+        let server = zookeeper.server(0);
+        zookeeper.servers.push(server);
         zookeeper
     }
 
@@ -238,6 +270,11 @@ impl ZooKeeper {
             .arg(own)
             .arg(self.ports[at].to_string())
             .args(&self.ensemble);
+        if let Some(Secured { keys, ca }) = &self.secured {
+            command
+                .env("ZOOKEEPER_KEYS", keys)
+                .env("ZOOKEEPER_TRUST", ca);
+        }
         Process::start(format!("ZooKeeper {at}"), &mut command)
     }
 
@@ -339,6 +376,34 @@ impl Redis {
 
     pub(crate) fn kill(&mut self) {
         self.server.kill();
+    }
+
+    /// Waits until its only replica has all that was written before. Redis's own `WAIT` counts only
+    /// the writes of the connection that asks.
+    pub(crate) async fn replicated(&self) {
+        let number = |told: &str, of: &str| {
+            let (_, rest) = told.split_once(of)?;
+            let digits = rest.split(|it: char| !it.is_ascii_digit()).next()?;
+            digits.parse::<u64>().ok()
+        };
+        let told = async || {
+            let mut ask = tokio::process::Command::new("redis-cli");
+            ask.args(["-p", &self.port.to_string(), "info", "replication"]);
+            let told = ask.output().await.expect("it comes with Redis");
+            String::from_utf8(told.stdout).expect("it speaks UTF-8")
+        };
+        let written = number(&told().await, "master_repl_offset:").expect("it has a replica");
+        let has_all = async {
+            loop {
+                let told = told().await;
+                let replica = told.lines().find(|line| line.starts_with("slave0:"));
+                if replica.and_then(|it| number(it, "offset=")) >= Some(written) {
+                    return;
+                }
+            }
+        };
+        let has_all = tokio::time::timeout(PATIENCE, has_all).await;
+        has_all.expect("the replica has what was written");
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -91,7 +91,7 @@ impl Engine {
     /// Takes over the certificates of other settings, if these are the same apart from them. Later
     /// connections of a store that is open use them.
     pub fn renew_certificates(&self, other: &Self) {
-        #[cfg(any(feature = "etcd", feature = "redis"))]
+        #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
         if self == other
             && let (Some(own), Some(other)) = (self.tls(), other.tls())
         {
@@ -99,14 +99,16 @@ impl Engine {
         }
     }
 
-    #[cfg(any(feature = "etcd", feature = "redis"))]
+    #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
     fn tls(&self) -> Option<&tidegate_runtime::tls::TlsClient> {
         match self {
             #[cfg(feature = "etcd")]
             Self::Etcd(settings) => settings.store.tls.as_ref(),
             #[cfg(feature = "redis")]
             Self::Redis(settings) => settings.tls.as_ref(),
-            _ => None,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(settings) => settings.store.tls.as_ref(),
+            Self::Memory => None,
         }
     }
 

@@ -18,10 +18,9 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{TOTAL_MAX, Version};
 use tidegate_runtime::Clock;
-use tidegate_runtime::zookeeper::{self, Client};
+use tidegate_runtime::zookeeper::{self, Client, Stat};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
-use zookeeper_client as zk;
 
 use super::node::{Node, sleep_about};
 use super::probe::{NAME, Obstacle, Step};
@@ -127,9 +126,9 @@ impl ZooKeeper {
     }
 
     /// Learns the time from a write.
-    fn stamped(&self, sent: Timestamp, stat: &zk::Stat) {
+    fn stamped(&self, sent: Timestamp, stat: &Stat) {
         let stamp = u64::try_from(stat.mtime).unwrap_or(0);
-        if stat.is_invalid() || stamp == 0 {
+        if stamp == 0 {
             return;
         }
         self.node
@@ -177,7 +176,7 @@ impl ZooKeeper {
         match self.client.get(path).await {
             Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
             Ok(None) => Ok(Word::Absent),
-            Err(error @ zookeeper::Error::Unauthenticated(zk::Error::NoAuth)) => {
+            Err(error @ zookeeper::Error::Denied(_)) => {
                 let error = told(error);
                 Ok(Word::Unreadable(error.with_cause()))
             }
@@ -222,13 +221,7 @@ impl Remote for ZooKeeper {
         };
         if let Some(stat) = written.map_err(told)? {
             self.stamped(sent, &stat);
-            // Some ZooKeepers do not return the state of a new node.
-            let made = expected.is_none();
-            return Ok(Swapped::Done(if made {
-                Version(0)
-            } else {
-                version(&stat)
-            }));
+            return Ok(Swapped::Done(version(&stat)));
         }
         let found = timeout_at(deadline, self.get(key)).await;
         let late = |_| Error::Unavailable("what stands there was not told in time".into());
@@ -357,7 +350,7 @@ fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
 /// ZooKeeper counts a node's writes up to 31 bits and then continues from the lowest number. All
 /// values except one are compared: -1 means any, so one write in four thousand million is not
 /// checked.
-fn version(stat: &zk::Stat) -> Version {
+fn version(stat: &Stat) -> Version {
     Version(u64::from(stat.version.cast_unsigned()))
 }
 
@@ -367,7 +360,7 @@ fn told(error: zookeeper::Error) -> Error {
         E::Refused(_) => Error::Refused(error.into()),
         E::Unknown(_) => Error::Unknown(error.into()),
         E::Unreachable(_) => Error::Unavailable(error.into()),
-        E::Unauthenticated(zk::Error::NoAuth) => Error::Denied(error.into()),
+        E::Denied(_) => Error::Denied(error.into()),
         E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Garbage(_) => Error::Garbage(error.into()),
     }

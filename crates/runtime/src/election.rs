@@ -154,7 +154,9 @@ impl Place {
         match self {
             #[cfg(feature = "etcd")]
             Self::Etcd { store, .. } => store.tls.as_ref(),
-            _ => None,
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper { store, .. } => store.tls.as_ref(),
+            Self::OneNode => None,
         }
     }
 }

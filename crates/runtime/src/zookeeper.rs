@@ -1,21 +1,30 @@
-//! ZooKeeper, with sessions that are replaced when they end.
+//! ZooKeeper, over TCP or TLS.
 //!
-//! The client library keeps a session over lost connections, but cannot be used after the session
-//! expires; [`Client`] then makes the next one. Every call has a deadline, and an error says
-//! whether a write may have been done. ClickHouse Keeper gives a new session without notice if it
-//! does not know the old one. So no code here relies on a session: not on the nodes it owns, and
-//! not on its end.
+//! Every call has a deadline, and an error says whether a write may have been done. A session goes
+//! on over lost connections and is replaced when it ends. ClickHouse Keeper gives a new session
+//! without notice if it does not know the old one. So no code here relies on a session: not on the
+//! nodes it owns, and not on its end. (docs/decisions/0032-zookeeper-client.md)
+
+mod servers;
+mod session;
+mod wire;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio::time::timeout;
-use tracing::debug;
-use zookeeper_client as zk;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use self::servers::{Servers, is_path};
+pub use self::session::Trouble;
+use self::session::{Call, Failure, Reply, WAITING_MAX, Watch};
+pub use self::wire::{Code, Stat};
+use self::wire::{Fields, Lifetime, Meaning, Op, Reader};
+use crate::tls::TlsClient;
 
 /// The address of ZooKeeper, the credentials, and the time limits of an answer.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,6 +35,8 @@ pub struct Settings {
     pub session_timeout: Duration,
     /// Scheme and credentials, such as `digest` and `user:password`.
     pub auth: Option<(String, Vec<u8>)>,
+    /// What to trust and to show, if the servers speak TLS.
+    pub tls: Option<TlsClient>,
     /// The time limit of a call, including a new session if needed.
     pub deadline: Duration,
 }
@@ -38,6 +49,7 @@ impl Settings {
             servers: servers.into(),
             session_timeout: Duration::from_secs(4),
             auth: None,
+            tls: None,
             deadline: Duration::from_secs(2),
         }
     }
@@ -49,6 +61,7 @@ impl fmt::Debug for Settings {
             .field("servers", &self.servers)
             .field("session_timeout", &self.session_timeout)
             .field("auth", &self.auth.as_ref().map(|(scheme, _)| scheme))
+            .field("tls", &self.tls)
             .field("deadline", &self.deadline)
             .finish()
     }
@@ -58,20 +71,45 @@ impl fmt::Debug for Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// ZooKeeper refused, and did nothing.
-    #[error("ZooKeeper refused")]
-    Refused(#[source] zk::Error),
+    #[error("ZooKeeper refused: {0}")]
+    Refused(Code),
     /// It may have been applied, or may still be: the answer did not come.
-    #[error("ZooKeeper did not say whether it was done")]
-    Unknown(#[source] zk::Error),
+    #[error("ZooKeeper did not say whether it was done: {0}")]
+    Unknown(Trouble),
     /// No server answers; the call had no effect.
-    #[error("no ZooKeeper server answers")]
-    Unreachable(#[source] zk::Error),
-    /// The credentials are missing, wrong, or do not allow it; the call had no effect.
-    #[error("ZooKeeper wants other credentials")]
-    Unauthenticated(#[source] zk::Error),
+    #[error("no ZooKeeper server answers: {0}")]
+    Unreachable(Trouble),
+    /// The credentials do not allow it, or are missing; the call had no effect.
+    #[error("ZooKeeper denies it to these credentials: {0}")]
+    Denied(Code),
+    /// The credentials are wrong; the call had no effect.
+    #[error("ZooKeeper wants other credentials: {0}")]
+    Unauthenticated(Code),
     /// The server's answer is not ZooKeeper's. A write may have been done or not.
-    #[error("an answer that ZooKeeper does not give")]
-    Garbage(#[source] zk::Error),
+    #[error("an answer that ZooKeeper does not give: {0}")]
+    Garbage(Trouble),
+}
+
+impl Error {
+    /// The meaning of a failure for a call.
+    fn of(failure: Failure, kind: Kind) -> Self {
+        let open = |trouble| match kind {
+            Kind::Read => Self::Unreachable(trouble),
+            Kind::Write => Self::Unknown(trouble),
+        };
+        match failure {
+            Failure::Said(code) => match code.meaning() {
+                Meaning::Refused => Self::Refused(code),
+                Meaning::Denied => Self::Denied(code),
+                Meaning::Unauthenticated => Self::Unauthenticated(code),
+                Meaning::Open => open(Trouble::new(code)),
+                Meaning::Garbage => Self::Garbage(Trouble::new(code)),
+            },
+            Failure::Unsent(trouble) => Self::Unreachable(trouble),
+            Failure::Unanswered(trouble) => open(trouble),
+            Failure::Garbage(trouble) => Self::Garbage(trouble),
+        }
+    }
 }
 
 /// A node and its value.
@@ -80,11 +118,20 @@ pub struct Node {
     /// Its value.
     pub data: Vec<u8>,
     /// The number, time and transaction of its writes.
-    pub stat: zk::Stat,
+    pub stat: Stat,
 }
 
-/// Ready when the node has changed since it was read, or its session has ended.
-pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Ready when the node may have changed since it was read, or the connection is lost.
+#[derive(Debug)]
+pub struct Changed(oneshot::Receiver<()>);
+
+impl Future for Changed {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut self.0).poll(cx).map(|_| ())
+    }
+}
 
 /// Whether a call without an answer may have had an effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,7 +146,9 @@ pub struct Client(Arc<Shared>);
 
 struct Shared {
     settings: Settings,
-    session: Arc<Mutex<Option<zk::Client>>>,
+    /// None if the addresses are none.
+    servers: Option<Servers>,
+    calls: OnceLock<mpsc::Sender<Call>>,
 }
 
 impl fmt::Debug for Client {
@@ -109,12 +158,13 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects with the first call.
+    /// Connects with the first call, which needs a tokio runtime.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self(Arc::new(Shared {
+            servers: Servers::parse(&settings.servers),
             settings,
-            session: Arc::default(),
+            calls: OnceLock::new(),
         }))
     }
 
@@ -124,14 +174,11 @@ impl Client {
     ///
     /// Any except [`Error::Unknown`].
     pub async fn get(&self, path: &str) -> Result<Option<Node>, Error> {
-        let read = self.call(Kind::Read, async |session| {
-            let (data, stat) = session.get_data(path).await?;
-            Ok(Node { data, stat })
-        });
-        match read.await {
-            Err(Error::Refused(zk::Error::NoNode)) => Ok(None),
+        let of = self.at(path, Kind::Read)?;
+        of.error(match of.get().await {
+            Err(Failure::Said(Code::NO_NODE)) => Ok(None),
             read => read.map(Some),
-        }
+        })
     }
 
     /// As [`get`](Self::get), with one notice when the node changes or is made.
@@ -140,20 +187,21 @@ impl Client {
     ///
     /// Any except [`Error::Unknown`].
     pub async fn get_and_watch(&self, path: &str) -> Result<(Option<Node>, Changed), Error> {
-        self.call(Kind::Read, async |session| {
-            let mut found = session.get_and_watch_data(path).await;
-            if matches!(found, Err(zk::Error::NoNode)) {
-                let (stat, watcher) = session.check_and_watch_stat(path).await?;
-                if stat.is_none() {
-                    return Ok((None, changed(watcher)));
+        let of = self.at(path, Kind::Read)?;
+        let found = async {
+            loop {
+                match of.get_and_watch().await {
+                    Err(Failure::Said(Code::NO_NODE)) => {}
+                    found => return found.map(|(node, changed)| (Some(node), changed)),
+                }
+                let (is_there, changed) = of.exists_and_watch().await?;
+                if !is_there {
+                    return Ok((None, changed));
                 }
                 // It was made in between.
-                found = session.get_and_watch_data(path).await;
             }
-            let (data, stat, watcher) = found?;
-            Ok((Some(Node { data, stat }), changed(watcher)))
-        })
-        .await
+        };
+        of.error(found.await)
     }
 
     /// Makes a persistent node, and its missing ancestors. Returns its state, or `None` if it
@@ -164,15 +212,12 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn create(&self, path: &str, data: &[u8]) -> Result<Option<zk::Stat>, Error> {
-        let made = self.call(Kind::Write, async |session| {
-            self.make(session, path, data, zk::CreateMode::Persistent)
-                .await
-        });
-        match made.await {
-            Err(Error::Refused(zk::Error::NodeExists)) => Ok(None),
+    pub async fn create(&self, path: &str, data: &[u8]) -> Result<Option<Stat>, Error> {
+        let of = self.at(path, Kind::Write)?;
+        of.error(match of.make(data, Lifetime::Persistent).await {
+            Err(Failure::Said(Code::NODE_EXISTS)) => Ok(None),
             made => made.map(Some),
-        }
+        })
     }
 
     /// Writes a node, if it had this number of writes before. Returns its new state, or `None` if
@@ -181,19 +226,12 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn set(
-        &self,
-        path: &str,
-        data: &[u8],
-        version: i32,
-    ) -> Result<Option<zk::Stat>, Error> {
-        let set = self.call(Kind::Write, async |session| {
-            session.set_data(path, data, Some(version)).await
-        });
-        match set.await {
-            Err(Error::Refused(zk::Error::BadVersion | zk::Error::NoNode)) => Ok(None),
+    pub async fn set(&self, path: &str, data: &[u8], version: i32) -> Result<Option<Stat>, Error> {
+        let of = self.at(path, Kind::Write)?;
+        of.error(match of.set(data, version).await {
+            Err(Failure::Said(Code::BAD_VERSION | Code::NO_NODE)) => Ok(None),
             set => set.map(Some),
-        }
+        })
     }
 
     /// Writes a node that ends with this client's session at the latest, over any earlier value.
@@ -204,17 +242,12 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn put_ephemeral(&self, path: &str, data: &[u8]) -> Result<zk::Stat, Error> {
-        self.call(Kind::Write, async |session| {
-            match session.set_data(path, data, None).await {
-                Err(zk::Error::NoNode) => {
-                    self.make(session, path, data, zk::CreateMode::Ephemeral)
-                        .await
-                }
-                set => set,
-            }
+    pub async fn put_ephemeral(&self, path: &str, data: &[u8]) -> Result<Stat, Error> {
+        let of = self.at(path, Kind::Write)?;
+        of.error(match of.set(data, ANY_VERSION).await {
+            Err(Failure::Said(Code::NO_NODE)) => of.make(data, Lifetime::Ephemeral).await,
+            set => set,
         })
-        .await
     }
 
     /// Deletes a node with any value. Returns whether it existed.
@@ -223,13 +256,12 @@ impl Client {
     ///
     /// Any.
     pub async fn delete(&self, path: &str) -> Result<bool, Error> {
-        let deleted = self.call(Kind::Write, async |session| {
-            session.delete(path, None).await
-        });
-        match deleted.await {
-            Err(Error::Refused(zk::Error::NoNode)) => Ok(false),
-            deleted => deleted.map(|()| true),
-        }
+        let of = self.at(path, Kind::Write)?;
+        let fields = Fields::default().text(&of.path).int(ANY_VERSION);
+        of.error(match of.ask(Op::Delete, fields, None).await {
+            Err(Failure::Said(Code::NO_NODE)) => Ok(false),
+            deleted => deleted.map(|_| true),
+        })
     }
 
     /// The names of a node's children; none if the node does not exist. With one notice when a
@@ -239,157 +271,176 @@ impl Client {
     ///
     /// Any except [`Error::Unknown`].
     pub async fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Changed), Error> {
-        self.call(Kind::Read, async |session| {
-            match session.list_and_watch_children(path).await {
-                Ok((children, watcher)) => Ok((children, changed(watcher))),
-                Err(zk::Error::NoNode) => {
-                    let (_, watcher) = session.check_and_watch_stat(path).await?;
-                    Ok((Vec::new(), changed(watcher)))
+        let of = self.at(path, Kind::Read)?;
+        let listed = async {
+            let (reply, changed) = match of.ask_and_watch(Op::GetChildren).await {
+                Err(Failure::Said(Code::NO_NODE)) => {
+                    let (_, changed) = of.exists_and_watch().await?;
+                    return Ok((Vec::new(), changed));
                 }
-                Err(error) => Err(error),
-            }
+                listed => listed?,
+            };
+            let children = Reader(&reply.fields).texts().ok_or_else(cut_short)?;
+            Ok((children, changed))
+        };
+        of.error(listed.await)
+    }
+
+    /// Something to do with one node, by a deadline from now.
+    fn at(&self, path: &str, kind: Kind) -> Result<At<'_>, Error> {
+        let servers = self.0.servers.as_ref().filter(|_| is_path(path));
+        let servers = servers.ok_or(Error::Refused(Code::BAD_ARGUMENTS))?;
+        let path = match path {
+            "/" if !servers.chroot.is_empty() => servers.chroot.clone(),
+            path => format!("{}{path}", servers.chroot),
+        };
+        Ok(At {
+            client: self,
+            servers,
+            path,
+            kind,
+            deadline: Instant::now() + self.0.settings.deadline,
         })
-        .await
+    }
+}
+
+/// How long a call waits behind its deadline to be told whether it was sent.
+const GRACE: Duration = Duration::from_millis(100);
+/// The version that each version of a node equals.
+const ANY_VERSION: i32 = -1;
+
+/// One node, and the deadline of all that is asked of it.
+struct At<'a> {
+    client: &'a Client,
+    servers: &'a Servers,
+    path: String,
+    kind: Kind,
+    deadline: Instant,
+}
+
+impl At<'_> {
+    fn error<T>(&self, done: Result<T, Failure>) -> Result<T, Error> {
+        done.map_err(|failure| Error::of(failure, self.kind))
     }
 
-    /// Any client can read and change the new nodes; with credentials, only clients with the same
-    /// ones.
-    fn acls(&self) -> zk::Acls<'static> {
-        match self.0.settings.auth {
-            Some(_) => zk::Acls::creator_all(),
-            None => zk::Acls::anyone_all(),
+    async fn get(&self) -> Result<Node, Failure> {
+        let fields = Fields::default().text(&self.path).flag(false);
+        node(&self.ask(Op::GetData, fields, None).await?)
+    }
+
+    async fn get_and_watch(&self) -> Result<(Node, Changed), Failure> {
+        let (reply, changed) = self.ask_and_watch(Op::GetData).await?;
+        Ok((node(&reply)?, changed))
+    }
+
+    /// Whether it is there, with a notice when it changes or is made.
+    async fn exists_and_watch(&self) -> Result<(bool, Changed), Failure> {
+        let (sender, changed) = oneshot::channel();
+        match self.watch(Op::Exists, sender).await {
+            Ok(_) => Ok((true, Changed(changed))),
+            Err(Failure::Said(Code::NO_NODE)) => Ok((false, Changed(changed))),
+            Err(failure) => Err(failure),
         }
     }
 
-    /// Makes a node, and its missing ancestors.
-    async fn make(
-        &self,
-        session: &zk::Client,
-        path: &str,
-        data: &[u8],
-        mode: zk::CreateMode,
-    ) -> Result<zk::Stat, zk::Error> {
-        let options = mode.with_acls(self.acls());
-        let mut made = session.create(path, data, &options).await;
-        if matches!(made, Err(zk::Error::NoNode)) {
-            self.make_above(session, path).await?;
-            made = session.create(path, data, &options).await;
-        }
-        made.map(|(stat, _)| stat)
+    async fn ask_and_watch(&self, op: Op) -> Result<(Reply, Changed), Failure> {
+        let (sender, changed) = oneshot::channel();
+        let reply = self.watch(op, sender).await?;
+        Ok((reply, Changed(changed)))
     }
 
-    /// Makes a node's missing ancestors.
-    async fn make_above(&self, session: &zk::Client, path: &str) -> Result<(), zk::Error> {
-        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
-        let options = zk::CreateMode::Persistent.with_acls(self.acls());
-        match session.mkdir(above, &options).await {
-            Ok(()) | Err(zk::Error::NodeExists) => Ok(()),
-            Err(error) => Err(error),
-        }
+    async fn watch(&self, op: Op, changed: oneshot::Sender<()>) -> Result<Reply, Failure> {
+        let path = self.path.clone();
+        let fields = Fields::default().text(&path).flag(true);
+        self.ask(op, fields, Some(Watch { path, changed })).await
     }
 
-    /// Calls once, in the current session or a new one.
-    async fn call<T>(
-        &self,
-        kind: Kind,
-        call: impl AsyncFnOnce(&zk::Client) -> Result<T, zk::Error>,
-    ) -> Result<T, Error> {
-        let deadline = self.0.settings.deadline;
-        let mut used = None;
-        let called = timeout(deadline, async {
-            let session = self.session().await?;
-            used = Some(session.session_id());
-            call(&session).await
-        });
-        match called.await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(classified(error, kind, used.is_some())),
-            Err(_) => {
-                if let Some(used) = used {
-                    self.abandon(used).await;
+    async fn set(&self, data: &[u8], version: i32) -> Result<Stat, Failure> {
+        let fields = Fields::default().text(&self.path).bytes(data).int(version);
+        let reply = self.ask(Op::SetData, fields, None).await?;
+        Reader(&reply.fields).stat().ok_or_else(cut_short)
+    }
+
+    /// Makes the node, and its missing ancestors: from the node upwards, since a client may have no
+    /// right above an ancestor that is there.
+    async fn make(&self, data: &[u8], lifetime: Lifetime) -> Result<Stat, Failure> {
+        let mut missing = vec![&*self.path];
+        loop {
+            let at = missing[missing.len() - 1];
+            let made = match missing.len() {
+                1 => self.make_one(at, data, lifetime).await,
+                _ => self.make_one(at, b"", Lifetime::Persistent).await,
+            };
+            match made {
+                Err(Failure::Said(Code::NO_NODE)) => match at.rsplit_once('/') {
+                    Some((above, _)) if !above.is_empty() => missing.push(above),
+                    _ => return made,
+                },
+                // Another client has made an ancestor.
+                Err(Failure::Said(Code::NODE_EXISTS)) if missing.len() > 1 => {
+                    missing.pop();
                 }
-                Err(classified(zk::Error::Timeout, kind, used.is_some()))
+                Ok(_) if missing.len() > 1 => {
+                    missing.pop();
+                }
+                made => return made,
             }
         }
     }
 
-    /// Drops a session that does not answer. The library would keep it until it expires, even at a
-    /// server that hangs. No code here needs it, and the next one is made at any server that
-    /// answers.
-    async fn abandon(&self, silent: zk::SessionId) {
-        let mut session = self.0.session.lock().await;
-        if session
-            .as_ref()
-            .is_some_and(|known| known.session_id() == silent)
-        {
-            *session = None;
-        }
+    async fn make_one(&self, at: &str, data: &[u8], lifetime: Lifetime) -> Result<Stat, Failure> {
+        let of_creator = self.client.0.settings.auth.is_some();
+        let fields = Fields::default().text(at).bytes(data);
+        let fields = fields.access(of_creator).int(lifetime as i32);
+        let reply = self.ask(Op::Create, fields, None).await?;
+        let mut fields = Reader(&reply.fields);
+        fields.text().ok_or_else(cut_short)?;
+        // Some ZooKeepers do not tell the state of a new node.
+        let untold = Stat {
+            mzxid: reply.zxid,
+            mtime: 0,
+            version: 0,
+        };
+        Ok(fields.stat().unwrap_or(untold))
     }
 
-    /// The session; a new one if there is none or it has ended.
-    async fn session(&self) -> Result<zk::Client, zk::Error> {
-        let mut session = Arc::clone(&self.0.session).lock_owned().await;
-        if let Some(known) = session.as_ref() {
-            let state = known.state();
-            if !state.is_terminated() {
-                return Ok(known.clone());
-            }
-            debug!(%state, "zookeeper: the session has ended");
-            *session = None;
-        }
-        let settings = self.0.settings.clone();
-        // In a separate task: a call that is dropped before the session is made must not prevent
-        // the next call from getting it.
-        let connecting = tokio::spawn(async move {
-            let mut connector = zk::Client::connector()
-                .with_session_timeout(settings.session_timeout)
-                // A server that hangs must leave time for the next one within the same call.
-                .with_connection_timeout(
-                    (settings.session_timeout * 2 / 5).min(settings.deadline / 2),
-                );
-            if let Some((scheme, credentials)) = &settings.auth {
-                connector = connector.with_auth(scheme, credentials);
-            }
-            let connected = timeout(settings.deadline, connector.connect(&settings.servers)).await;
-            let made = connected.unwrap_or(Err(zk::Error::Timeout))?;
-            debug!(session = %made.session_id(), "zookeeper: a new session");
-            *session = Some(made.clone());
-            Ok(made)
+    async fn ask(&self, op: Op, fields: Fields, watch: Option<Watch>) -> Result<Reply, Failure> {
+        let (answer, answered) = oneshot::channel();
+        let call = Call {
+            op,
+            fields,
+            watch,
+            deadline: self.deadline,
+            answer,
+        };
+        let calls = self.client.0.calls.get_or_init(|| {
+            let (sender, calls) = mpsc::channel(WAITING_MAX);
+            let settings = self.client.0.settings.clone();
+            tokio::spawn(session::serve(settings, self.servers.clone(), calls));
+            sender
         });
-        match connecting.await {
-            Ok(made) => made,
-            Err(failed) => Err(zk::Error::UnexpectedError(failed.to_string())),
+        let place = timeout_at(self.deadline, calls.reserve()).await;
+        let Ok(Ok(place)) = place else {
+            return Err(Failure::Unsent(Trouble::new("too many calls wait already")));
+        };
+        place.send(call);
+        // The task looks at the deadline of the oldest call, which says whether that was sent. A later
+        // step of an older call may have less time left.
+        match timeout_at(self.deadline + GRACE, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Failure::Unanswered(Trouble::new("the client has ended"))),
+            Err(_) => Err(Failure::Unanswered(Trouble::new("no answer in time"))),
         }
     }
 }
 
-fn changed(watcher: zk::OneshotWatcher) -> Changed {
-    Box::pin(async move {
-        watcher.changed().await;
-    })
+fn node(reply: &Reply) -> Result<Node, Failure> {
+    let mut fields = Reader(&reply.fields);
+    let data = fields.bytes().ok_or_else(cut_short)?.to_vec();
+    let stat = fields.stat().ok_or_else(cut_short)?;
+    Ok(Node { data, stat })
 }
 
-/// The meaning of the library's error for a call.
-fn classified(error: zk::Error, kind: Kind, sent: bool) -> Error {
-    use zk::Error as E;
-    match error {
-        E::NoAuth | E::AuthFailed => Error::Unauthenticated(error),
-        E::NoNode
-        | E::NodeExists
-        | E::BadVersion
-        | E::BadArguments(_)
-        | E::NoChildrenForEphemerals
-        | E::NotEmpty
-        | E::InvalidAcl
-        | E::QuotaExceeded
-        | E::NotReadOnly
-        | E::Throttled
-        | E::Unimplemented => Error::Refused(error),
-        E::NoHosts => Error::Unreachable(error),
-        E::UnmarshalError { .. } | E::UnexpectedError(_) | E::UnexpectedErrorCode(_) => {
-            Error::Garbage(error)
-        }
-        _ if sent && kind == Kind::Write => Error::Unknown(error),
-        _ => Error::Unreachable(error),
-    }
+fn cut_short() -> Failure {
+    Failure::Garbage(Trouble::new("an answer without all its fields"))
 }

@@ -73,6 +73,8 @@ impl QuotaStore {
         store.session_timeout = *session.get_or_insert(store.session_timeout);
         let digest = |(user, password)| ("digest".to_owned(), format!("{user}:{password}").into());
         store.auth = self.credentials().map(digest);
+        // Its addresses have no scheme.
+        store.tls = self.tls.load(Inside::Other, notes).flatten();
         let mut settings = tidegate_quota::zookeeper::Settings::new(store);
         let root = self
             .store

@@ -13,7 +13,6 @@ use crate::options::{Mark, Mistake, Notes};
 pub(in crate::config) enum Inside {
     Http2,
     /// A protocol without a name of its own.
-    #[cfg(feature = "quotas")]
     Other,
 }
 

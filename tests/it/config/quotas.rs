@@ -341,6 +341,24 @@ fn tls_to_etcd_needs_an_authority_to_trust() {
     wrong(&no_ca, "cert = ", "quota.cert", &["no effect without ca"]);
 }
 
+/// Its addresses have no scheme.
+#[test]
+fn zookeeper_is_reached_over_tls_if_there_is_an_authority_to_trust() {
+    let files = Files::new();
+    let ca = files.dir.path().join("clients.crt");
+    let store = |lines: &str| {
+        let text = format!(
+            "[quota]\nengine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n{lines}\n{LEAST}"
+        );
+        let Engine::ZooKeeper(settings) = quotas(&text).engine else {
+            panic!("it is ZooKeeper");
+        };
+        settings.store.tls
+    };
+    assert!(store("").is_none());
+    assert!(store(&format!("ca = \"{}\"", ca.display())).is_some());
+}
+
 #[test]
 fn a_quota_and_where_it_is_kept_belong_together() {
     wrong(
@@ -503,17 +521,22 @@ fn an_option_of_another_engine_is_reported() {
         "quota.expected_sidecars",
         &["no other sidecar"],
     );
-    check(
-        "",
-        "ca = \"/ca.pem\"",
-        "quota.ca",
-        &["over TLS", "only etcd"],
-    );
+    check("", "ca = \"/ca.pem\"", "quota.ca", &["in memory", cure]);
     good(&format!("[quota]\nexpected_sidecars = 1\n{LEAST}"));
 
     let zookeeper = "engine = \"zookeeper\"\nexpected_sidecars = 2\nservers = [\"a:1\"]\n";
-    check(zookeeper, "cert = \"/t.crt\"", "quota.cert", &["over TLS"]);
-    check(zookeeper, "key = \"/t.key\"", "quota.key", &["over TLS"]);
+    check(
+        zookeeper,
+        "cert = \"/t.crt\"",
+        "quota.cert",
+        &["no effect without ca"],
+    );
+    check(
+        zookeeper,
+        "key = \"/t.key\"",
+        "quota.key",
+        &["no effect without ca"],
+    );
     for root in [
         "quota",
         "/",

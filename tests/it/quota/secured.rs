@@ -5,7 +5,7 @@ use super::*;
 
 use crate::authority::{Authority, Issued};
 use crate::sidecar;
-use crate::stores::{Etcd, Redis, Sentinels, enable_users, secured_etcd, secured_redis};
+use crate::stores::{Etcd, Redis, Sentinels, ZooKeeper, enable_users, secured_etcd, secured_redis};
 
 /// The lines of `[quota]` for certificates.
 fn certificates(ca: &Authority, shows: &Issued) -> String {
@@ -26,6 +26,37 @@ async fn two_sidecars_share_a_budget_in_etcd_with_tls_and_a_user() {
          {files}"
     ))
     .await;
+}
+
+/// Then with a certificate that is renewed by a reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_sidecars_share_a_budget_in_zookeeper_with_tls_and_a_user() {
+    let (ca, other) = (Authority::new(), Authority::new());
+    let zookeeper = ZooKeeper::secured(&ca.issue(&["127.0.0.1"]), &ca.ca());
+    let shows = ca.issue(&["sidecar"]);
+    let (addr, files) = (zookeeper.addr(0), certificates(&ca, &shows));
+    let store = format!(
+        "engine = \"zookeeper\"\nservers = [\"{addr}\"]\nuser = \"tidegate\"\n\
+         password = \"password\"\nsession_timeout = \"2s\"\n{files}"
+    );
+    shares_exactly(&store).await;
+
+    let foreign = other.issue(&["sidecar"]);
+    let store = store.replace(&files, &certificates(&ca, &foreign));
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("other", "total", 1_000, LONG, REJECT);
+    let text = text(backend.addr, &format!("{store}\n{ALONE}"), &limits);
+    let sidecar = sidecar::Sidecar::start(&text).await;
+    let listener = sidecar.listener("test").await;
+    let status = async |wanted: u16| {
+        eventually(async || (call(listener, "").await.status == wanted).then_some(())).await;
+    };
+    status(503).await;
+    let logged = sidecar.log().wait(&["quota:", "our certificate"]).await;
+    assert!(logged.contains("give"), "no cure: {logged}");
+    shows.replace(&foreign);
+    sidecar.hang_up("config reloaded").await;
+    status(200).await;
 }
 
 /// A sidecar starts with a certificate that the store rejects. A reload reads a good one.
@@ -106,10 +137,7 @@ async fn a_budget_holds_over_a_failover_of_redis_when_nothing_was_left_to_replic
     };
     up().await;
     let (of_a, of_b) = tokio::join!(a.calls("", TOTAL / 4), b.calls("", TOTAL / 4));
-    let replicated = std::process::Command::new("redis-cli")
-        .args(["-p", &of, "wait", "1", "10000"])
-        .output();
-    assert_eq!(replicated.expect("it comes with Redis").stdout, b"1\n");
+    primary.replicated().await;
     primary.kill();
     let away = async || (a.quotas().await["store"]["up"] == false).then_some(());
     eventually(away).await;

@@ -28,7 +28,7 @@ impl Node {
     }
 }
 
-fn version(stat: &zookeeper_client::Stat) -> Version {
+fn version(stat: &zookeeper::Stat) -> Version {
     Version {
         revision: u64::try_from(stat.mzxid).unwrap_or(0),
         writes: stat.version,

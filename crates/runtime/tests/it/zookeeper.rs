@@ -124,10 +124,123 @@ async fn a_client_without_credentials_may_not_change_protected_nodes() {
         .expect("it is the owner's");
     let stranger = Client::new(Settings::new(zookeeper.servers()));
     let read = stranger.get("/a").await;
-    assert!(matches!(read, Err(Error::Unauthenticated(_))), "{read:?}");
+    assert!(matches!(read, Err(Error::Denied(_))), "{read:?}");
     let written = stranger.set("/a", b"", 1).await;
-    assert!(
-        matches!(written, Err(Error::Unauthenticated(_))),
-        "{written:?}"
-    );
+    assert!(matches!(written, Err(Error::Denied(_))), "{written:?}");
+}
+
+#[tokio::test]
+async fn a_session_and_its_nodes_outlive_a_connection() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let relay = Relay::start(zookeeper.addr(0)).await;
+    let client = Client::new(Settings::new(relay.addr.to_string()));
+    let direct = Client::new(Settings::new(zookeeper.servers()));
+    client.put_ephemeral("/a/b", b"").await.expect("it is up");
+    let (made, changed) = direct.get_and_watch("/a/b").await.expect("it is up");
+    let (_, lost) = client.get_and_watch("/a/b").await.expect("it is up");
+    relay.set(Mode::Cut);
+    // A client that waits reads again.
+    tokio::time::timeout(PATIENCE, lost)
+        .await
+        .expect("a lost watch ends");
+    relay.set(Mode::Open);
+    let found = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Ok(found) = client.get("/a/b").await {
+                return found;
+            }
+        }
+    });
+    assert_eq!(found.await.expect("it connects again"), made);
+    // Gone with the client, not with the timeout of the session.
+    drop(client);
+    let gone = tokio::time::timeout(Duration::from_secs(2), changed).await;
+    gone.expect("the session ends with its client");
+    assert_eq!(direct.get("/a/b").await.expect("it is up"), None);
+}
+
+#[tokio::test]
+async fn a_chroot_stands_before_every_path() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let inside = Client::new(Settings::new(format!("{}/in/side", zookeeper.servers())));
+    let (none, changed) = inside.get_and_watch("/a").await.expect("it is up");
+    assert_eq!(none, None);
+    inside.create("/a", b"1").await.expect("it is up");
+    tokio::time::timeout(PATIENCE, changed)
+        .await
+        .expect("it is reported");
+    let direct = Client::new(Settings::new(zookeeper.servers()));
+    let node = direct.get("/in/side/a").await.expect("it is up");
+    assert_eq!(node.expect("it was made").data, b"1");
+    let (children, _) = inside.children_and_watch("/").await.expect("it is up");
+    assert_eq!(children, ["a"]);
+    assert!(inside.delete("/a").await.expect("it is up"));
+    assert!(!inside.delete("/a").await.expect("it is up"));
+}
+
+#[tokio::test]
+async fn more_calls_than_a_server_takes_at_once_are_all_answered() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let mut settings = Settings::new(zookeeper.servers());
+    settings.deadline = PATIENCE;
+    let client = Client::new(settings);
+    client.create("/a", b"").await.expect("it is up");
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..5_000 {
+        let client = client.clone();
+        calls.spawn(async move { client.get("/a").await.expect("it is up").is_some() });
+    }
+    assert!(calls.join_all().await.into_iter().all(|found| found));
+}
+
+/// The queues are full, and each call ends by its deadline all the same.
+#[tokio::test]
+async fn calls_without_a_server_end_in_time_and_wait_within_a_bound() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let relay = Relay::start(zookeeper.addr(0)).await;
+    relay.set(Mode::Stalled);
+    let mut settings = Settings::new(relay.addr.to_string());
+    settings.deadline = Duration::from_millis(400);
+    let client = Client::new(settings);
+    let began = tokio::time::Instant::now();
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..5_000 {
+        let client = client.clone();
+        calls.spawn(async move { client.create("/a", b"").await });
+    }
+    for told in calls.join_all().await {
+        assert!(matches!(told, Err(Error::Unreachable(_))), "{told:?}");
+    }
+    let took = began.elapsed();
+    assert!(took < PATIENCE, "{took:?}");
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_named_and_a_later_call_is_answered_the_same() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let mut settings = Settings::new(zookeeper.servers());
+    settings.auth = Some(("unheard-of".into(), b"user:secret".to_vec()));
+    let client = Client::new(settings);
+    for _ in 0..2 {
+        let told = client.get("/").await;
+        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_and_a_server_of_another_kind_are_errors() {
+    let wrong = Client::new(Settings::new("no:port:here")).get("/").await;
+    assert!(matches!(wrong, Err(Error::Refused(_))), "{wrong:?}");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let addr = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad\r\n").await;
+            tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
+        }
+    });
+    let told = Client::new(Settings::new(addr.to_string())).get("/").await;
+    assert!(matches!(told, Err(Error::Garbage(_))), "{told:?}");
 }

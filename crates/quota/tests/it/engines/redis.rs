@@ -214,22 +214,7 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
     for _ in 0..100 {
         kept = count_on().await.expect("the replica is there");
     }
-    // `WAIT` would count only the writes of the connection that asks. A call that blocks would also
-    // stop the relay.
-    let copy = self::node(replica.addr());
-    let caught_up = async {
-        loop {
-            // It refuses the node's own writes, and answers nothing while it loads.
-            if let Ok(Some(found)) = copy.store.get(&key).await
-                && super::count(&found) == kept
-            {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let caught_up = tokio::time::timeout(PATIENCE, caught_up).await;
-    caught_up.expect("the replica has what was written");
+    primary.replicated().await;
     relay.set(Mode::Stalled);
     let began = Instant::now();
     let mut all = kept;

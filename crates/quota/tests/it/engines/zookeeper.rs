@@ -1,5 +1,7 @@
 //! Quota records in real ZooKeeper.
 
+mod secured;
+
 use std::time::Duration;
 
 use tidegate_quota::zookeeper::{Settings, start};

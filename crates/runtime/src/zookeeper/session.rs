@@ -1,0 +1,612 @@
+//! One session after the other, each over one connection after the other.
+//!
+//! A task owns all of it. It sends the calls in order, and ZooKeeper answers in that order; so the
+//! oldest call that waits for its answer shows by its deadline whether the server still answers.
+//! A lost connection is replaced at the next server, and the session goes on, if the servers still
+//! know it. The task ends with the last client, and ends the session.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::seq::SliceRandom as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio_stream::StreamExt as _;
+use tokio_util::codec::FramedRead;
+use tokio_util::codec::length_delimited::{LengthDelimitedCodec, LengthDelimitedCodecError};
+use tracing::debug;
+
+use super::Settings;
+use super::servers::{Server, Servers};
+use super::wire::{AUTH, Code, Fields, Op, PING, Reader, WATCH};
+use crate::BackOff;
+
+/// Calls that wait for a connection, and as many again that wait for a place among these.
+pub(super) const WAITING_MAX: usize = 1024;
+/// Calls that wait for an answer. A server reads no more than this of all its clients.
+const SENT_MAX: usize = 1000;
+/// The largest answer. ZooKeeper's own limit of a value is 1 MiB.
+const ANSWER_MAX: usize = 4 << 20;
+/// The first and the longest pause after no server could be reached. Meanwhile calls fail at once.
+const BREAK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long the end of a session may take to be sent.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// After this part of the session's timeout without a request the server is asked whether it lives;
+/// after twice that without a word it is left.
+const PING_SHARE: u32 = 3;
+
+/// One request.
+pub(super) struct Call {
+    pub(super) op: Op,
+    pub(super) fields: Fields,
+    /// The watch that it sets.
+    pub(super) watch: Option<Watch>,
+    /// Not sent after this. A server that has not answered by then is left.
+    pub(super) deadline: Instant,
+    pub(super) answer: oneshot::Sender<Result<Reply, Failure>>,
+}
+
+/// Ends when something happens at this path, or the connection is lost.
+pub(super) struct Watch {
+    pub(super) path: String,
+    pub(super) changed: oneshot::Sender<()>,
+}
+
+/// The fields of an answer.
+pub(super) struct Reply {
+    /// The newest transaction that the server knew.
+    pub(super) zxid: i64,
+    pub(super) fields: Vec<u8>,
+}
+
+/// Why a call has no reply.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// ZooKeeper says so.
+    Said(Code),
+    /// It was not sent.
+    Unsent(Trouble),
+    /// It was sent, and may have been done.
+    Unanswered(Trouble),
+    /// The answer is none of ZooKeeper's.
+    Garbage(Trouble),
+}
+
+/// What went wrong, and at which server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Trouble(Arc<str>);
+
+impl Trouble {
+    pub(super) fn new(text: impl std::fmt::Display) -> Self {
+        Self(text.to_string().into())
+    }
+}
+
+/// What the servers know of a session.
+#[derive(Default)]
+struct Session {
+    /// 0: none yet.
+    id: i64,
+    password: Vec<u8>,
+    timeout: Duration,
+    /// The newest transaction that was seen. A server that is behind it refuses the session.
+    zxid: i64,
+}
+
+/// What carries a connection: TCP, or TLS over it.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+struct Connection {
+    server: Server,
+    answers: FramedRead<ReadHalf<Box<dyn Stream>>, LengthDelimitedCodec>,
+    requests: Outgoing,
+}
+
+/// What is on its way to a server.
+struct Outgoing {
+    to: WriteHalf<Box<dyn Stream>>,
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Outgoing {
+    /// Sends the rest. Nothing is lost or sent twice if this is dropped in between.
+    async fn send(&mut self) -> io::Result<()> {
+        while self.written < self.bytes.len() {
+            match self.to.write(&self.bytes[self.written..]).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => self.written += count,
+            }
+        }
+        self.to.flush().await?;
+        self.bytes.clear();
+        self.written = 0;
+        Ok(())
+    }
+}
+
+/// Serves the calls until no client is left.
+pub(super) async fn serve(settings: Settings, mut servers: Servers, calls: mpsc::Receiver<Call>) {
+    servers.all.shuffle(&mut rand::rng());
+    let task = Task {
+        settings,
+        servers: servers.all,
+        next: 0,
+        session: Session::default(),
+        heard: Instant::now(),
+        back_off: BackOff::doubling(BREAK.0, BREAK.1),
+        calls,
+        waiting: VecDeque::new(),
+    };
+    task.run().await;
+}
+
+struct Task {
+    settings: Settings,
+    servers: Vec<Server>,
+    /// The server to try next.
+    next: usize,
+    session: Session,
+    /// When a server last said something in this session.
+    heard: Instant,
+    back_off: BackOff,
+    calls: mpsc::Receiver<Call>,
+    /// Calls for the next connection.
+    waiting: VecDeque<Call>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        loop {
+            match self.connected().await {
+                None => return,
+                Some(Ok(connection)) => {
+                    self.back_off.reset();
+                    if self.serve_over(connection).await {
+                        return;
+                    }
+                }
+                Some(Err(failure)) => {
+                    debug!(?failure, "zookeeper: no server could be reached");
+                    for call in self.waiting.drain(..) {
+                        let _ = call.answer.send(Err(failure.clone()));
+                    }
+                    if self.paused(&failure).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fails every call during a pause. Whether no client is left.
+    async fn paused(&mut self, failure: &Failure) -> bool {
+        let end = Instant::now() + self.back_off.pause_with_jitter(rand::random());
+        loop {
+            match timeout_at(end, self.calls.recv()).await {
+                Err(_) => return false,
+                Ok(None) => return true,
+                Ok(Some(call)) => {
+                    let _ = call.answer.send(Err(failure.clone()));
+                }
+            }
+        }
+    }
+
+    /// A connection to the first server that takes one. Calls wait meanwhile, each until its deadline.
+    /// `None` if no client is left.
+    async fn connected(&mut self) -> Option<Result<Connection, Failure>> {
+        if self.session.id != 0 && self.heard.elapsed() > self.session.timeout {
+            debug!("zookeeper: the session has ended");
+            self.session = Session::default();
+        }
+        let mut connecting = pin!(connect_to_one(
+            &self.settings,
+            &self.servers,
+            &mut self.next,
+            &mut self.session,
+        ));
+        let waiting = &mut self.waiting;
+        loop {
+            let oldest = waiting.front().map(|call| call.deadline);
+            tokio::select! {
+                connected = &mut connecting => {
+                    self.heard = Instant::now();
+                    return Some(connected);
+                }
+                call = self.calls.recv(), if waiting.len() < WAITING_MAX => waiting.push_back(call?),
+                () = until(oldest) => {
+                    if let Some(call) = waiting.pop_front() {
+                        let _ = call.answer.send(Err(Failure::Unsent(in_time())));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Serves calls over a connection until it is lost. Whether no client is left.
+    async fn serve_over(&mut self, connection: Connection) -> bool {
+        let Connection {
+            server,
+            mut answers,
+            mut requests,
+        } = connection;
+        debug!(%server, session = self.session.id, "zookeeper: connected");
+        let mut open = Open {
+            number: 0,
+            sent: VecDeque::new(),
+            watches: Watches::default(),
+        };
+        for call in self.waiting.drain(..) {
+            open.take(call, &mut requests.bytes);
+        }
+        let mut spoke = Instant::now();
+        let silence = self.session.timeout / PING_SHARE;
+        let lost = loop {
+            let oldest = open.sent.front().map(|sent| sent.deadline);
+            let mut timer = (self.heard + 2 * silence).min(spoke + silence);
+            timer = oldest.map_or(timer, |oldest| timer.min(oldest));
+            let has_requests = !requests.bytes.is_empty();
+            tokio::select! {
+                answer = answers.next() => {
+                    self.heard = Instant::now();
+                    let done = match answer {
+                        None => Err(io::Error::other("the server closed the connection").into()),
+                        Some(Err(error)) => Err(Lost::from(error)),
+                        Some(Ok(message)) => open.answered(&message, &mut self.session),
+                    };
+                    if let Err(lost) = done {
+                        break lost;
+                    }
+                }
+                call = self.calls.recv(), if open.sent.len() < SENT_MAX => {
+                    let Some(call) = call else {
+                        requests.bytes.extend(Fields::default().request(open.next(), Op::Close));
+                        let farewell = async {
+                            if requests.send().await.is_ok() {
+                                // The server closes the connection behind its answer.
+                                while let Some(Ok(_)) = answers.next().await {}
+                            }
+                        };
+                        let _ = timeout(FAREWELL, farewell).await;
+                        return true;
+                    };
+                    open.take(call, &mut requests.bytes);
+                }
+                sent = requests.send(), if has_requests => {
+                    spoke = Instant::now();
+                    if let Err(error) = sent {
+                        break error.into();
+                    }
+                }
+                () = sleep_until(timer) => {
+                    let now = Instant::now();
+                    let is_late = oldest.is_some_and(|oldest| oldest <= now);
+                    if is_late || self.heard + 2 * silence <= now {
+                        break Lost::No(in_time().0);
+                    }
+                    if spoke + silence <= now {
+                        spoke = now;
+                        requests.bytes.extend(Fields::default().request(PING, Op::Ping));
+                    }
+                }
+            }
+        };
+        debug!(%server, ?lost, "zookeeper: the connection is lost");
+        let failure = lost.at(&server);
+        for sent in open.sent {
+            let _ = sent.answer.send(Err(failure.clone()));
+        }
+        false
+    }
+}
+
+/// What has been sent over a connection, and not answered.
+struct Open {
+    number: i32,
+    sent: VecDeque<Sent>,
+    watches: Watches,
+}
+
+struct Sent {
+    number: i32,
+    op: Op,
+    watch: Option<Watch>,
+    deadline: Instant,
+    answer: oneshot::Sender<Result<Reply, Failure>>,
+}
+
+impl Open {
+    /// Numbers go from 1 to the highest, and begin again.
+    fn next(&mut self) -> i32 {
+        self.number = self.number.checked_add(1).unwrap_or(1);
+        self.number
+    }
+
+    /// Sends a call, unless it is too late or nobody waits for it.
+    fn take(&mut self, call: Call, requests: &mut Vec<u8>) {
+        let Call {
+            op,
+            fields,
+            watch,
+            deadline,
+            answer,
+        } = call;
+        if answer.is_closed() {
+            return;
+        }
+        if deadline <= Instant::now() {
+            let _ = answer.send(Err(Failure::Unsent(in_time())));
+            return;
+        }
+        let number = self.next();
+        requests.extend(fields.request(number, op));
+        self.sent.push_back(Sent {
+            number,
+            op,
+            watch,
+            deadline,
+            answer,
+        });
+    }
+
+    /// Hands a message to whom it is for.
+    fn answered(&mut self, message: &[u8], session: &mut Session) -> Result<(), Lost> {
+        let mut fields = Reader(message);
+        let header = (fields.int(), fields.long(), fields.int());
+        let (Some(number), Some(zxid), Some(code)) = header else {
+            return Err(Lost::garbage("an answer without a header"));
+        };
+        match number {
+            WATCH => {
+                let event = (fields.int(), fields.int(), fields.text());
+                let (Some(_), Some(_), Some(path)) = event else {
+                    return Err(Lost::garbage("an event without a path"));
+                };
+                self.watches.changed(path);
+                return Ok(());
+            }
+            PING => return Ok(()),
+            _ => {}
+        }
+        let Some(sent) = self.sent.pop_front().filter(|sent| sent.number == number) else {
+            return Err(Lost::garbage("an answer to another request"));
+        };
+        session.zxid = session.zxid.max(zxid);
+        let code = Code::of(code);
+        let is_watched = match code {
+            None => true,
+            // The server watches for a node that is not there yet.
+            Some(code) => code == Code::NO_NODE && sent.op == Op::Exists,
+        };
+        if let Some(watch) = sent.watch.filter(|_| is_watched) {
+            self.watches.add(watch);
+        }
+        let reply = match code {
+            Some(code) => Err(Failure::Said(code)),
+            None => Ok(Reply {
+                zxid,
+                fields: fields.0.to_vec(),
+            }),
+        };
+        let _ = sent.answer.send(reply);
+        Ok(())
+    }
+}
+
+/// The watches that wait, by their path.
+#[derive(Default)]
+struct Watches {
+    paths: HashMap<String, Vec<oneshot::Sender<()>>>,
+    /// The number of paths at which those are dropped that nobody waits for.
+    full: usize,
+}
+
+impl Watches {
+    fn add(&mut self, watch: Watch) {
+        if self.paths.len() >= self.full.max(64) {
+            self.paths.retain(|_, waiting| {
+                waiting.retain(|changed| !changed.is_closed());
+                !waiting.is_empty()
+            });
+            self.full = 2 * self.paths.len();
+        }
+        let waiting = self.paths.entry(watch.path).or_default();
+        waiting.retain(|changed| !changed.is_closed());
+        waiting.push(watch.changed);
+    }
+
+    /// Wakes all at a path, whatever happened there: each reads it again.
+    fn changed(&mut self, path: &str) {
+        for changed in self.paths.remove(path).into_iter().flatten() {
+            let _ = changed.send(());
+        }
+    }
+}
+
+/// Why a connection is of no use.
+#[derive(Debug)]
+enum Lost {
+    /// The server is gone, or does not answer.
+    No(Arc<str>),
+    /// It speaks something else.
+    Garbage(Arc<str>),
+    /// It says why.
+    Said(Code),
+}
+
+impl Lost {
+    fn garbage(what: &str) -> Self {
+        Self::Garbage(what.into())
+    }
+
+    /// For the calls that were sent.
+    fn at(self, server: &Server) -> Failure {
+        let trouble = |text: Arc<str>| Trouble::new(format_args!("{server}: {text}"));
+        match self {
+            Self::No(text) => Failure::Unanswered(trouble(text)),
+            Self::Garbage(text) => Failure::Garbage(trouble(text)),
+            Self::Said(code) => Failure::Said(code),
+        }
+    }
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Self {
+        let is_foreign = error
+            .get_ref()
+            .is_some_and(|it| it.is::<LengthDelimitedCodecError>());
+        match is_foreign {
+            true => Self::garbage("an answer that is too long for ZooKeeper"),
+            false => Self::No(error.to_string().into()),
+        }
+    }
+}
+
+fn in_time() -> Trouble {
+    Trouble::new("no answer in time")
+}
+
+async fn until(end: Option<Instant>) {
+    match end {
+        Some(end) => sleep_until(end).await,
+        None => pending().await,
+    }
+}
+
+/// Connects to the servers in turn until one takes the session, or gives a new one. Each has its part
+/// of a call's time, so that one that hangs leaves some for the next.
+async fn connect_to_one(
+    settings: &Settings,
+    servers: &[Server],
+    next: &mut usize,
+    session: &mut Session,
+) -> Result<Connection, Failure> {
+    let patience = (settings.session_timeout * 2 / 5).min(settings.deadline / 2);
+    let mut failed = Failure::Unsent(in_time());
+    for _ in servers {
+        let server = &servers[*next % servers.len()];
+        *next = (*next + 1) % servers.len();
+        let connecting = timeout(patience, connect(settings, server, session));
+        let lost = match connecting.await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(lost)) => lost,
+            Err(_) => Lost::No("no connection in time".into()),
+        };
+        failed = match lost.at(server) {
+            // The handshake is no call.
+            Failure::Unanswered(trouble) => Failure::Unsent(trouble),
+            failure => failure,
+        };
+    }
+    Err(failed)
+}
+
+async fn connect(
+    settings: &Settings,
+    server: &Server,
+    session: &mut Session,
+) -> Result<Connection, Lost> {
+    loop {
+        let mut connection = open(settings, server).await?;
+        if connection.begin(settings, session).await? {
+            connection.show_credentials(settings).await?;
+            return Ok(connection);
+        }
+        debug!(%server, "zookeeper: the session has expired");
+        *session = Session::default();
+    }
+}
+
+async fn open(settings: &Settings, server: &Server) -> Result<Connection, Lost> {
+    let stream = TcpStream::connect((&*server.host, server.port)).await?;
+    // Small requests, each answered soon.
+    let _ = stream.set_nodelay(true);
+    let stream: Box<dyn Stream> = match &settings.tls {
+        None => Box::new(stream),
+        Some(tls) => Box::new(tls.connect(&server.host, stream).await?),
+    };
+    let (from, to) = split(stream);
+    let codec = LengthDelimitedCodec::builder()
+        .max_frame_length(ANSWER_MAX)
+        .new_codec();
+    Ok(Connection {
+        server: server.clone(),
+        answers: FramedRead::new(from, codec),
+        requests: Outgoing {
+            to,
+            bytes: Vec::new(),
+            written: 0,
+        },
+    })
+}
+
+impl Connection {
+    /// Sends one message and reads one.
+    async fn ask(&mut self, message: Vec<u8>) -> Result<Vec<u8>, Lost> {
+        self.requests.bytes = message;
+        self.requests.send().await?;
+        match self.answers.next().await {
+            Some(answer) => Ok(answer?.to_vec()),
+            None => Err(io::Error::other(
+                "the server closed the connection: it may be no member of a quorum, know of \
+                 fewer writes than another one, or speak TLS there",
+            )
+            .into()),
+        }
+    }
+
+    /// Goes on with a session, or begins one. Returns `false` if the session has ended.
+    async fn begin(&mut self, settings: &Settings, session: &mut Session) -> Result<bool, Lost> {
+        let asked = settings.session_timeout.as_millis();
+        let message = Fields::default()
+            .int(0)
+            .long(session.zxid)
+            .int(i32::try_from(asked).unwrap_or(i32::MAX))
+            .long(session.id)
+            .bytes(&session.password)
+            .flag(false)
+            .message();
+        let answer = self.ask(message).await?;
+        let mut fields = Reader(&answer);
+        let given = (fields.int(), fields.int(), fields.long(), fields.bytes());
+        let (Some(_), Some(millis), Some(id), Some(password)) = given else {
+            return Err(Lost::garbage("an answer that begins no session"));
+        };
+        let Some(millis) = u64::try_from(millis).ok().filter(|millis| *millis > 0) else {
+            // A server that gives no session at all must not be asked for ever.
+            return match session.id {
+                0 => Err(Lost::No("the server gives no session".into())),
+                _ => Ok(false),
+            };
+        };
+        session.id = id;
+        session.password = password.to_vec();
+        session.timeout = Duration::from_millis(millis);
+        Ok(true)
+    }
+
+    async fn show_credentials(&mut self, settings: &Settings) -> Result<(), Lost> {
+        let Some((scheme, credentials)) = &settings.auth else {
+            return Ok(());
+        };
+        let fields = Fields::default().int(0).text(scheme).bytes(credentials);
+        let answer = self.ask(fields.request(AUTH, Op::Auth)).await?;
+        let mut fields = Reader(&answer);
+        match (fields.int(), fields.long(), fields.int()) {
+            (Some(AUTH), Some(_), Some(code)) => match Code::of(code) {
+                None => Ok(()),
+                Some(code) => Err(Lost::Said(code)),
+            },
+            _ => Err(Lost::garbage("no answer to the credentials")),
+        }
+    }
+}
