@@ -149,8 +149,9 @@ def main():
     cpu, p99 = {it: [] for it in sidecars}, {it: [] for it in sidecars}
     failed = {it: 0 for it in sidecars}
     time.sleep(3)  # Threads of the start have ended.
-    for _ in range(opts.rounds):
-        for it in sidecars:
+    for round in range(opts.rounds):
+        first = round % len(sidecars)  # What runs behind another load is quicker: each takes each place.
+        for it in sidecars[first:] + sidecars[:first]:
             before, began = it.cpu(), time.monotonic()
             report = load(it.port, opts.rate, opts.seconds, it.every)
             cpu[it].append((it.cpu() - before) / (time.monotonic() - began) / 1e7)
@@ -170,13 +171,13 @@ def main():
     text = '''%s
 ## What spans cost
 
-Measured by `make bench-spans` (%s), %s: %s, %d cores, Linux %s, loopback only. Medians of %d rounds of %g s
+Measured by `python3 %s` (%s), %s: %s, %d cores, Linux %s, loopback only. Medians of %d rounds of %g s
 at %d HTTP calls a second. CPU is in percent of one core, and "more" in percent of the CPU without `[trace]`.
 
 %s
 
 %s
-''' % (BEGIN, version, time.strftime('%Y-%m-%d'), model, os.cpu_count(), platform.release(), opts.rounds, opts.seconds,
+''' % (BEGIN, ' '.join(['benches/spans.py', *sys.argv[1:]]), version, time.strftime('%Y-%m-%d'), model, os.cpu_count(), platform.release(), opts.rounds, opts.seconds,
        opts.rate, '\n'.join(rows), END)
     print(text)
     whole = open(opts.out).read()
