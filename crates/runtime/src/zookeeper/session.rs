@@ -331,7 +331,7 @@ impl Open {
         self.number
     }
 
-    /// Sends a call, unless it is too late or nobody waits for it.
+    /// Sends a call, unless it is too late or its caller is gone.
     fn take(&mut self, call: Call, requests: &mut Vec<u8>) {
         let Call {
             op,
@@ -358,7 +358,7 @@ impl Open {
         });
     }
 
-    /// Hands a message to whom it is for.
+    /// Hands a message to the call or the watches that it is for.
     fn answered(&mut self, message: &[u8], session: &mut Session) -> Result<(), Lost> {
         let mut fields = Reader(message);
         let header = (fields.int(), fields.long(), fields.int());
@@ -406,7 +406,7 @@ impl Open {
 #[derive(Default)]
 struct Watches {
     paths: HashMap<String, Vec<oneshot::Sender<()>>>,
-    /// The number of paths at which those are dropped that nobody waits for.
+    /// The number of paths at which those are dropped whose caller is gone.
     full: usize,
 }
 
