@@ -313,6 +313,12 @@ impl ZooKeeper {
     pub(crate) fn restart(&mut self, at: usize) {
         self.servers[at] = self.server(at);
     }
+
+    /// Deletes the data of a killed server.
+    pub(crate) fn forget(&self, at: usize) {
+        let own = self.folder.path().join(at.to_string());
+        std::fs::remove_dir_all(own).expect("it was started");
+    }
 }
 
 /// A Redis, gone with its value.

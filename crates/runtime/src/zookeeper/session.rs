@@ -219,7 +219,9 @@ impl Task {
             let oldest = waiting.front().map(|call| call.deadline);
             tokio::select! {
                 connected = &mut connecting => {
-                    self.heard = Instant::now();
+                    if connected.is_ok() {
+                        self.heard = Instant::now();
+                    }
                     return Some(connected);
                 }
                 call = self.calls.recv(), if waiting.len() < WAITING_MAX => waiting.push_back(call?),

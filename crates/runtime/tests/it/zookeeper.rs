@@ -159,6 +159,34 @@ async fn a_session_and_its_nodes_outlive_a_connection() {
     assert_eq!(direct.get("/a/b").await.expect("it is up"), None);
 }
 
+/// A server refuses a session that has seen more writes than it has.
+#[tokio::test]
+async fn a_store_that_begins_anew_gets_a_new_session() {
+    let mut zookeeper = ZooKeeper::start(1).await;
+    let settings = Settings {
+        // Longer than any pause between two attempts.
+        session_timeout: Duration::from_secs(2),
+        ..Settings::new(zookeeper.servers())
+    };
+    let client = Client::new(settings);
+    for version in 0..20 {
+        client.create("/a", b"").await.expect("it is up");
+        let set = client.set("/a", b"", version).await;
+        set.expect("it is up").expect("no other client writes");
+    }
+    zookeeper.member(0).kill();
+    zookeeper.forget(0);
+    zookeeper.restart(0);
+    let read = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Ok(node) = client.get("/a").await {
+                return node;
+            }
+        }
+    });
+    assert_eq!(read.await.expect("it is served"), None);
+}
+
 #[tokio::test]
 async fn a_chroot_stands_before_every_path() {
     let zookeeper = ZooKeeper::start(1).await;
