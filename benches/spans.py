@@ -149,8 +149,8 @@ def main():
     cpu, p99 = {it: [] for it in sidecars}, {it: [] for it in sidecars}
     failed = {it: 0 for it in sidecars}
     time.sleep(3)  # Threads of the start have ended.
-    for round in range(opts.rounds):
-        first = round % len(sidecars)  # What runs behind another load is quicker: each takes each place.
+    for number in range(opts.rounds):
+        first = number % len(sidecars)  # What runs behind another load is quicker: each takes each place.
         for it in sidecars[first:] + sidecars[:first]:
             before, began = it.cpu(), time.monotonic()
             report = load(it.port, opts.rate, opts.seconds, it.every)

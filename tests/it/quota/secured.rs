@@ -13,6 +13,20 @@ fn certificates(ca: &Authority, shows: &Issued) -> String {
     format!("ca = \"{ca}\"\ncert = \"{cert}\"\nkey = \"{key}\"")
 }
 
+async fn until_status(listener: SocketAddr, wanted: u16) {
+    eventually(async || (call(listener, "").await.status == wanted).then_some(())).await;
+}
+
+/// A sidecar whose store rejects its certificate, which the log says with a cure.
+async fn refused_for_our_certificate(text: &str) -> (sidecar::Sidecar, SocketAddr) {
+    let sidecar = sidecar::Sidecar::start(text).await;
+    let listener = sidecar.listener("test").await;
+    until_status(listener, 503).await;
+    let logged = sidecar.log().wait(&["quota:", "our certificate"]).await;
+    assert!(logged.contains("give"), "no cure: {logged}");
+    (sidecar, listener)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_sidecars_share_a_budget_in_etcd_with_tls_and_a_user() {
     let ca = Authority::new();
@@ -46,17 +60,10 @@ async fn two_sidecars_share_a_budget_in_zookeeper_with_tls_and_a_user() {
     let backend = Scripted::in_both_dialects().await;
     let limits = limit("other", "total", 1_000, LONG, REJECT);
     let text = text(backend.addr, &format!("{store}\n{ALONE}"), &limits);
-    let sidecar = sidecar::Sidecar::start(&text).await;
-    let listener = sidecar.listener("test").await;
-    let status = async |wanted: u16| {
-        eventually(async || (call(listener, "").await.status == wanted).then_some(())).await;
-    };
-    status(503).await;
-    let logged = sidecar.log().wait(&["quota:", "our certificate"]).await;
-    assert!(logged.contains("give"), "no cure: {logged}");
+    let (sidecar, listener) = refused_for_our_certificate(&text).await;
     shows.replace(&foreign);
     sidecar.hang_up("config reloaded").await;
-    status(200).await;
+    until_status(listener, 200).await;
 }
 
 /// A sidecar starts with a certificate that the store rejects. A reload reads a good one.
@@ -80,18 +87,11 @@ async fn a_reload_renews_certificates_and_a_bad_file_changes_nothing() {
     );
     let limits = limit("all", "total", 1_000, LONG, REJECT);
     let text = text(backend.addr, &quota, &limits);
-    let sidecar = sidecar::Sidecar::start(&text).await;
-    let listener = sidecar.listener("test").await;
-    let status = async |wanted: u16| {
-        eventually(async || (call(listener, "").await.status == wanted).then_some(())).await;
-    };
-    status(503).await;
-    let logged = sidecar.log().wait(&["quota:", "our certificate"]).await;
-    assert!(logged.contains("give"), "no cure: {logged}");
+    let (sidecar, listener) = refused_for_our_certificate(&text).await;
 
     ca.issue(&["sidecar"]).replace(&shows);
     sidecar.hang_up("config reloaded").await;
-    status(200).await;
+    until_status(listener, 200).await;
     std::fs::write(&shows.key, "no key").expect("there is room");
     let lines = sidecar.hang_up("config refused").await;
     let names_it = |line: &String| line.contains("holds no key") && line.contains("PRIVATE KEY");
@@ -100,7 +100,7 @@ async fn a_reload_renews_certificates_and_a_bad_file_changes_nothing() {
     let port = address.port();
     let flags = flags(port);
     redis.restart(&flags.iter().map(String::as_str).collect::<Vec<_>>());
-    status(200).await;
+    until_status(listener, 200).await;
 }
 
 /// Redis, a replica and three sentinels; the primary dies between two halves of a budget.
