@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tidegate_runtime::Stream;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -58,10 +58,6 @@ pub enum Inlet {
     /// A socket file.
     Unix(UnixListener),
 }
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 impl Inlet {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {

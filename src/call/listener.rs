@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[cfg(feature = "tls")]
 use tokio_rustls::rustls::ServerConfig;
 
+use tidegate_runtime::Causes;
+
 use super::Dialect;
 use crate::options::kind::{choice, flag, name, parsed, pem, text};
 use crate::options::shown::quoted;
@@ -111,6 +113,7 @@ impl TlsSection {
             client_auth: self.client_auth.value,
             required: self.required.required(),
             loaded,
+            failures: Arc::default(),
         }
     }
 }
@@ -329,6 +332,8 @@ pub struct Tls {
     pub required: bool,
     /// What the files held when they were read.
     pub loaded: Arc<ServerConfig>,
+    /// Why handshakes failed since then, as logged.
+    pub failures: Arc<Causes>,
 }
 
 impl fmt::Debug for Tls {

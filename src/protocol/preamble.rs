@@ -52,7 +52,7 @@ pub(super) async fn read(
                 return Err(SILENT);
             };
             let patience = settings.handshake_timeout;
-            let session = tls::accept(wire, &certificate.loaded, patience, identity).await?;
+            let session = tls::accept(wire, certificate, patience, identity).await?;
             if listener.user_from == UserFrom::Certificate {
                 match tls::subject(&session) {
                     Ok(user) => identity.user = user,

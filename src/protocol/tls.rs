@@ -1,18 +1,19 @@
 //! TLS to clients: the handshake, and the session after it.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate_runtime::tls::explained_to_server;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::{self, CertificateError, ServerConfig};
+use tokio_rustls::rustls;
 use tokio_rustls::server::TlsStream;
 
 use super::certificate;
 use super::wire::Wire;
 use crate::call::Rejection;
 use crate::call::identity::{self, Identity};
+use crate::call::listener::Tls;
 
 /// An encrypted connection.
 pub(super) type Session = TlsStream<Wire>;
@@ -30,45 +31,32 @@ pub(super) fn below_mut(session: &mut Session) -> &mut Wire {
 /// The handshake, within `patience`. Of the identity, it only logs parts.
 pub(super) async fn accept(
     wire: Wire,
-    config: &Arc<ServerConfig>,
+    tls: &Tls,
     patience: Duration,
     identity: &Identity,
 ) -> Result<Session, Rejection> {
     // Each flight of the handshake is answered, so none should wait for the ACK of the last.
     // A socket that cannot be told so is only slower.
     let _ = wire.tcp().set_nodelay(true);
-    let acceptor = TlsAcceptor::from(Arc::clone(config));
+    let acceptor = TlsAcceptor::from(Arc::clone(&tls.loaded));
     match timeout(patience, acceptor.accept(wire)).await {
         Ok(Ok(session)) => Ok(session),
         Ok(Err(error)) => {
-            if is_of_version_1(&error) {
+            let is_of_tls = error.get_ref().is_some_and(|it| it.is::<rustls::Error>());
+            let cause = explained_to_server(error);
+            // Any other client has only gone away.
+            if is_of_tls && let Some(count) = tls.failures.count(&cause.to_string()) {
                 let client = identity.address.map(|address| address.to_string());
-                tracing::info!(
+                tracing::warn!(
                     listener = &*identity.listener,
                     client = client.as_deref().unwrap_or("a socket file"),
-                    "the client's certificate is of X.509 version 1, which is not taken: issue \
-                     one of version 3, such as with `openssl req -x509` or `openssl x509 -req \
-                     -extfile`"
+                    count,
+                    "no TLS handshake: {cause}"
                 );
-            } else {
-                tracing::debug!(%error, "no TLS handshake");
             }
             Err(Rejection::TlsHandshake)
         }
         Err(_) => Err(Rejection::HandshakeTimeout),
-    }
-}
-
-/// Whether the handshake failed because the client's certificate is of X.509 version 1, which
-/// `openssl x509 -req` makes without `-extfile`. The library accepts only version 3, and gives
-/// its reason as a text.
-fn is_of_version_1(error: &io::Error) -> bool {
-    let tls = error.get_ref().and_then(|error| error.downcast_ref());
-    match tls {
-        Some(rustls::Error::InvalidCertificate(CertificateError::Other(reason))) => {
-            reason.0.to_string() == "UnsupportedCertVersion"
-        }
-        _ => false,
     }
 }
 

@@ -496,7 +496,10 @@ async fn silent_clients_shut_out_neither_the_status_page_nor_other_clients_for_l
     );
     process
         .log
-        .wait(&["closed a silent connection", "handshake_timeout"])
+        .wait(&[
+            "closed a connection that did not start HTTP/2 in time",
+            "handshake_timeout",
+        ])
         .await;
 }
 

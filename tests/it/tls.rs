@@ -417,20 +417,42 @@ async fn a_drain_does_not_wait_for_who_never_shakes_hands() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_version_1_is_refused_with_a_line_at_info_that_says_the_cure() {
+async fn each_cause_of_a_refused_handshake_is_logged_with_its_cure_among_many_of_another() {
     let (backend, files) = (Scripted::in_both_dialects().await, Files::new());
     let listener = files.asking("required", "required = true");
     let sidecar = Sidecar::start(&one_listener(backend.addr, &listener, "")).await;
-    let stream = connect(sidecar.listener("test").await).await;
-    // In TLS 1.3 the client finds out only when it reads.
-    if let Ok(mut stream) = files.connect(stream, Shows::Version1("nova")).await {
-        let mut answer = Vec::new();
-        let read = stream.read_to_end(&mut answer).await;
-        assert!(read.is_err() && answer.is_empty(), "{answer:?}");
+    let addr = sidecar.listener("test").await;
+    let refused = async |shows: Shows<'_>| {
+        let stream = connect(addr).await;
+        // In TLS 1.3 the client finds out only when it reads.
+        if let Ok(mut stream) = files.connect(stream, shows).await {
+            let mut answer = Vec::new();
+            let read = stream.read_to_end(&mut answer).await;
+            assert!(read.is_err() && answer.is_empty(), "{answer:?}");
+        }
+    };
+    for _ in 0..20 {
+        refused(Shows::Nothing).await;
     }
-    let line = sidecar.log().wait(&["X.509 version 1", "version 3"]).await;
-    assert!(
-        line.contains("127.0.0.1") && line.contains("test"),
-        "{line}"
-    );
+    let cases = [
+        (Shows::Nothing, "the client shows no certificate"),
+        (Shows::Forged("nova"), "no authority in client_ca"),
+        (
+            Shows::Version1("nova"),
+            "X.509 version 1, which is not taken: issue one of version 3",
+        ),
+    ];
+    for (shows, words) in cases {
+        refused(shows).await;
+        let line = sidecar.log().wait(&["no TLS handshake", words]).await;
+        for part in ["127.0.0.1", "test", "WARN"] {
+            assert!(line.contains(part), "{part:?}: {line}");
+        }
+    }
+    // The first, and then each time that the number has doubled.
+    let all = sidecar.log().lines();
+    let lines = all
+        .iter()
+        .filter(|line| line.contains("shows no certificate"));
+    assert_eq!(lines.count(), 5, "{all:#?}");
 }

@@ -44,7 +44,7 @@ pub use self::options::{
 };
 pub use self::probe::{Standing, Unanswered, standing};
 pub use self::share::{Leased, Share, Use};
-pub use crate::dial::{Dial, Dialing, TcpDial, TlsDial, Transport};
+pub use crate::dial::{Dial, Dialed, Dialing, TcpDial, TlsDial};
 pub use crate::sharing::{BadAddress, ID_BYTES_MAX, ServerAddress};
 pub use tidegate_limits::Tokens;
 

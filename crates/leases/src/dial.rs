@@ -4,18 +4,29 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tidegate_runtime::tls::TlsClient;
-use tokio::io::{AsyncRead, AsyncWrite};
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tidegate_runtime::tls::{Said, TlsClient};
+use tidegate_runtime::{Stream, lock};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tonic::Status;
+use tower::{Service, service_fn};
 
-/// The two directions of a connection.
-pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+/// A connection that was made.
+pub struct Dialed {
+    /// What carries the requests.
+    pub stream: Box<dyn Stream>,
+    /// Why the server ended it, once it has said so.
+    pub said: Said,
+}
 
 /// A future connection.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Box<dyn Transport>>> + Send>>;
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Dialed>> + Send>>;
 
 /// Makes connections to capacity servers. The default is plain TCP.
 pub trait Dial: fmt::Debug + Send + Sync + 'static {
@@ -30,7 +41,11 @@ pub struct TcpDial;
 impl Dial for TcpDial {
     fn dial(&self, server: &str) -> Dialing {
         let server = server.to_owned();
-        Box::pin(async move { Ok(Box::new(connected(&server).await?) as Box<dyn Transport>) })
+        Box::pin(async move {
+            let stream = Box::new(connected(&server).await?);
+            let said = Said::default();
+            Ok(Dialed { stream, said })
+        })
     }
 }
 
@@ -45,7 +60,9 @@ impl Dial for TlsDial {
             let host = server.rsplit_once(':').map_or(&*server, |(host, _)| host);
             let host = host.trim_matches(['[', ']']);
             let session = tls.connect(host, connected(&server).await?).await?;
-            Ok(Box::new(session) as Box<dyn Transport>)
+            let said = session.said();
+            let stream = Box::new(session);
+            Ok(Dialed { stream, said })
         })
     }
 }
@@ -54,6 +71,54 @@ async fn connected(server: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// How it went with the connections of one channel, which connects again when it must.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dials {
+    has_failed: Arc<AtomicBool>,
+    said: Arc<Mutex<Said>>,
+}
+
+impl Dials {
+    /// Makes connections to a server for its channel, each within a bound.
+    pub(crate) fn connector(
+        &self,
+        dial: &Arc<dyn Dial>,
+        server: &str,
+        within: Duration,
+    ) -> impl Service<Uri, Response = TokioIo<Box<dyn Stream>>, Error = io::Error, Future: Send>
+    + Send
+    + 'static
+    + use<> {
+        let (dial, server, dials) = (Arc::clone(dial), server.to_owned(), self.clone());
+        service_fn(move |_| {
+            let dialing = timeout(within, dial.dial(&server));
+            let dials = dials.clone();
+            async move {
+                let dialed = dialing.await.unwrap_or_else(|late| Err(late.into()));
+                dials.has_failed.store(dialed.is_err(), Ordering::Relaxed);
+                let Dialed { stream, said } = dialed?;
+                *lock(&dials.said) = said;
+                Ok(TokioIo::new(stream))
+            }
+        })
+    }
+
+    /// Whether the last attempt to connect has failed. It says so once.
+    pub(crate) fn have_failed(&self) -> bool {
+        self.has_failed.swap(false, Ordering::Relaxed)
+    }
+
+    /// Why there is no answer: what the server said when it ended TLS, or the innermost cause.
+    pub(crate) fn cause(&self, status: &Status) -> String {
+        let said = lock(&self.said);
+        match (said.get(), std::error::Error::source(status)) {
+            (Some(said), _) => said.to_owned(),
+            (None, Some(source)) => innermost(source),
+            (None, None) => status.message().to_owned(),
+        }
+    }
 }
 
 /// The innermost cause of an error, which says most.

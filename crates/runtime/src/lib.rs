@@ -9,6 +9,7 @@
 )]
 
 mod back_off;
+mod causes;
 mod clock;
 #[cfg(feature = "command")]
 #[expect(
@@ -34,14 +35,17 @@ pub mod origin;
 pub mod page;
 mod per_thread;
 mod scratch;
+mod stream;
 #[cfg(feature = "tls")]
 pub mod tls;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
 pub use back_off::BackOff;
+pub use causes::Causes;
 pub use clock::{Clock, Timer};
 pub use live::Live;
 pub use lock::lock;
 pub use per_thread::PerThread;
 pub use scratch::with_scratch;
+pub use stream::Stream;

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
@@ -116,6 +116,7 @@ impl TlsClient {
                 stream,
                 has_identity,
                 said: Said::default(),
+                broken: None,
             }),
             Err(error) => Err(explained(error, has_identity)),
         }
@@ -181,6 +182,8 @@ pub struct Session<S> {
     stream: TlsStream<S>,
     has_identity: bool,
     said: Said,
+    /// Why a write failed, until all was read that came before.
+    broken: Option<io::Error>,
 }
 
 /// Why a server ended a session, once that was read. The library of a protocol above may lose it: to its
@@ -222,22 +225,45 @@ impl<S> Session<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
-    /// The same for a write. TLS 1.3 refuses a certificate behind the handshake, so a write may find the
-    /// connection closed before the alert was read.
+    /// The result of a write. TLS 1.3 refuses a certificate behind the handshake, so a write may find the connection
+    /// closed before the alert was read. Then it fails only once all that came before the end was read: the alert
+    /// is with the kernel, but this process may not have heard of it.
     fn explains_write<T>(
         &mut self,
         cx: &mut Context<'_>,
         done: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if matches!(done, Poll::Ready(Err(_))) && self.said.get().is_none() {
-            let mut rest = [0; 1024];
-            let read = Pin::new(&mut self.stream).poll_read(cx, &mut ReadBuf::new(&mut rest));
-            let _ = self.explains(read);
-            if let Some(said) = self.said.get() {
-                return Poll::Ready(Err(io::Error::other(said.to_owned())));
+        let is_ended = |error: &io::Error| {
+            use io::ErrorKind::{BrokenPipe, ConnectionReset};
+            matches!(error.kind(), BrokenPipe | ConnectionReset)
+        };
+        match done {
+            Poll::Ready(Err(error)) if is_ended(&error) && self.said.get().is_none() => {
+                self.broken = Some(error);
+                self.poll_broken(cx).map(Err)
+            }
+            done => self.explains(done),
+        }
+    }
+
+    /// Why writing ended. A client that writes has no use for what may have come besides.
+    fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let mut rest = [0; 1024];
+        loop {
+            let mut rest = ReadBuf::new(&mut rest);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut rest));
+            let has_more = read.is_ok() && !rest.filled().is_empty();
+            let _ = self.explains(Poll::Ready(read));
+            if !has_more {
+                break;
             }
         }
-        self.explains(done)
+        let broken = self.broken.take();
+        Poll::Ready(match (self.said.get(), broken) {
+            (Some(said), _) => io::Error::other(said.to_owned()),
+            (None, Some(broken)) => broken,
+            (None, None) => io::ErrorKind::BrokenPipe.into(),
+        })
     }
 }
 
@@ -258,11 +284,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Session<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.broken.is_some() {
+            return self.poll_broken(cx).map(Err);
+        }
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.explains_write(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.broken.is_some() {
+            return self.poll_broken(cx).map(Err);
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.explains_write(cx, flushed)
     }
@@ -277,6 +309,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Session<S> {
         cx: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.broken.is_some() {
+            return self.poll_broken(cx).map(Err);
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
         self.explains_write(cx, written)
     }

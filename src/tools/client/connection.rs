@@ -7,8 +7,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tidegate_runtime::Stream;
 use tidegate_runtime::command::executor;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::Address;
@@ -40,10 +40,6 @@ pub(in crate::tools) enum Asked<'a> {
     /// That it is no longer there.
     Remove,
 }
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Asks a path, and returns the status and the body, if they come within `bound`.
 pub(in crate::tools) fn answer(

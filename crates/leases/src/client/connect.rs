@@ -2,20 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
 
 use super::leases::Failure;
 use super::metrics::ClientMetrics;
 use super::route::{Onward, Route};
-use crate::dial::{Dial, innermost};
+use crate::dial::{Dial, Dials, innermost};
 use crate::sharing::ServerAddress;
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{
@@ -51,8 +48,8 @@ pub(super) struct Servers {
 pub(super) struct Connected {
     server: ServerAddress,
     pub(super) client: CapacityClient<Channel>,
-    /// The channel itself reconnects; this reports when that failed.
-    dial_failed: Arc<AtomicBool>,
+    /// The channel itself reconnects; this knows how that went.
+    dials: Dials,
 }
 
 impl Servers {
@@ -158,11 +155,8 @@ impl Servers {
                 call(&mut connected.client, request.clone())
                     .await
                     .map_err(|status| {
-                        cause = Some(match std::error::Error::source(&status) {
-                            Some(source) => innermost(source),
-                            None => status.to_string(),
-                        });
-                        if connected.dial_failed.swap(false, Ordering::Relaxed) {
+                        cause = Some(connected.dials.cause(&status));
+                        if connected.dials.have_failed() {
                             Failure::NotSeen
                         } else {
                             Failure::Unknown
@@ -230,27 +224,15 @@ impl Servers {
         &self,
         server: &ServerAddress,
     ) -> Result<Connected, tonic::transport::Error> {
-        let dial_failed = Arc::new(AtomicBool::new(false));
-        let connector = {
-            let (dial, server) = (Arc::clone(&self.dial), server.clone());
-            let dial_failed = Arc::clone(&dial_failed);
-            service_fn(move |_| {
-                let dialing = dial.dial(server.as_str());
-                let dial_failed = Arc::clone(&dial_failed);
-                async move {
-                    let dialed = dialing.await;
-                    dial_failed.store(dialed.is_err(), Ordering::Relaxed);
-                    dialed.map(TokioIo::new)
-                }
-            })
-        };
+        let dials = Dials::default();
+        let connector = dials.connector(&self.dial, server.as_str(), self.deadline);
         let channel = Endpoint::from_shared(format!("http://{server}"))?
             .connect_with_connector(connector)
             .await?;
         Ok(Connected {
             server: server.clone(),
             client: CapacityClient::new(channel).max_decoding_message_size(ANSWER_MAX),
-            dial_failed,
+            dials,
         })
     }
 }

@@ -117,13 +117,10 @@ macro_rules! on {
     };
 }
 
-/// Logs why a connection was closed, less and less often.
+/// Counts why a connection was closed, and logs each cause less and less often.
 pub(super) fn closed(metrics: &Metrics, peer: &str, reason: &str, cause: &str) {
-    let closed = metrics.ours.connections_closed_total(reason);
-    closed.inc();
-    let count = closed.get();
-    // So a peer that opens many connections does not fill the log.
-    if count.is_power_of_two() {
+    metrics.ours.connections_closed_total(reason).inc();
+    if let Some(count) = metrics.closings.count(cause) {
         warn!(%peer, reason, count, "leases: closed {cause}");
     }
 }
@@ -204,7 +201,11 @@ impl Connection {
     fn ended(&self, reason: &str) -> Poll<()> {
         let peer = self.stream.tcp().peer_addr();
         let peer = peer.map_or("unknown".to_owned(), |peer| peer.to_string());
-        closed(&self.metrics, &peer, reason, "a silent connection");
+        let cause = match reason {
+            HANDSHAKE_TIMEOUT => "a connection that did not start HTTP/2 in time",
+            _ => "a connection that sent no request for long",
+        };
+        closed(&self.metrics, &peer, reason, cause);
         Poll::Ready(())
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{Histogram, IntCounter};
-use tidegate_runtime::lock;
 use tidegate_runtime::metric::{Figure, Reach, Registry, Show};
+use tidegate_runtime::{Causes, lock};
 use tonic::Code;
 
 use super::{ResourceNow, Standing, Status};
@@ -156,6 +156,8 @@ pub struct Metrics {
     registry: Registry,
     pub(super) ours: LeaseServerMetrics,
     doormans: DoormanServerMetrics,
+    /// Why connections were closed, as logged.
+    pub(super) closings: Causes,
     /// By method: to look each of these up costs more than counting.
     methods: [OfMethod; METHODS.len()],
     /// Levels are mirrored by one scrape at a time.
@@ -207,6 +209,7 @@ impl Default for Metrics {
             registry,
             ours,
             doormans,
+            closings: Causes::default(),
             methods,
             scraping: Mutex::default(),
         }

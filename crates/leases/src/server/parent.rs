@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use rand::RngExt as _;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::BackOff;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
 use tracing::{debug, warn};
 
 use super::metrics::{ANSWERED, FAILED, Metrics, REDIRECTED};
 use super::service::Service;
-use crate::dial::{Dial, innermost};
+use crate::dial::{Dial, Dials};
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{self, GetServerCapacityRequest};
 
@@ -59,9 +57,12 @@ struct Asking {
     /// Which of them is tried next.
     next: usize,
     /// The one that answered last.
-    connected: Option<(String, CapacityClient<Channel>)>,
+    connected: Option<Connected>,
     metrics: Arc<Metrics>,
 }
+
+/// A server, the channel to it, and how its connections went.
+type Connected = (String, CapacityClient<Channel>, Dials);
 
 impl Asking {
     async fn go_on(&mut self) {
@@ -109,14 +110,14 @@ impl Asking {
         let (mut tried, mut redirects) = (0, 0);
         while tried <= self.parents.len() || named.is_some() {
             tried += 1;
-            let (address, mut client) = match (named.take(), kept.take()) {
+            let (address, mut client, dials) = match (named.take(), kept.take()) {
                 (None, Some(kept)) => kept,
                 (named, _) => {
                     let address = named.unwrap_or_else(|| self.next_parent());
-                    let Some(client) = connect(&address, &self.dial) else {
+                    let Some((client, dials)) = connect(&address, &self.dial) else {
                         continue;
                     };
-                    (address, client)
+                    (address, client, dials)
                 }
             };
             let question = client.get_server_capacity(request.clone());
@@ -132,7 +133,7 @@ impl Asking {
                         });
                         let resources = answer.response.len();
                         debug!(resources, "leases: the server above has answered");
-                        self.connected = Some((address, client));
+                        self.connected = Some((address, client, dials));
                         return true;
                     };
                     self.metrics.ours.parent_requests_total(REDIRECTED).inc();
@@ -145,8 +146,7 @@ impl Asking {
                 }
                 Ok(Err(status)) => {
                     self.metrics.ours.parent_requests_total(FAILED).inc();
-                    let cause = std::error::Error::source(&status).map(innermost);
-                    let message = cause.as_deref().unwrap_or(status.message());
+                    let message = dials.cause(&status);
                     warn!(%address, code = status.code().description(), message,
                           "leases: the server above answers with an error");
                 }
@@ -167,7 +167,7 @@ impl Asking {
 }
 
 /// Connects with the first request. `None` if it is not an address.
-fn connect(address: &str, dial: &Arc<dyn Dial>) -> Option<CapacityClient<Channel>> {
+fn connect(address: &str, dial: &Arc<dyn Dial>) -> Option<(CapacityClient<Channel>, Dials)> {
     let endpoint = match Endpoint::from_shared(format!("http://{address}")) {
         Ok(endpoint) => endpoint,
         Err(error) => {
@@ -175,16 +175,11 @@ fn connect(address: &str, dial: &Arc<dyn Dial>) -> Option<CapacityClient<Channel
             return None;
         }
     };
-    let connector = {
-        let (dial, address) = (Arc::clone(dial), address.to_owned());
-        service_fn(move |_| {
-            let dialing = timeout(CONNECT_TIMEOUT, dial.dial(&address));
-            async move { dialing.await?.map(TokioIo::new) }
-        })
-    };
+    let dials = Dials::default();
+    let connector = dials.connector(dial, address, CONNECT_TIMEOUT);
     let channel = endpoint
         .http2_keep_alive_interval(Duration::from_secs(30))
         .connect_with_connector_lazy(connector);
     let client = CapacityClient::new(channel);
-    Some(client.max_decoding_message_size(ANSWER_MAX))
+    Some((client.max_decoding_message_size(ANSWER_MAX), dials))
 }

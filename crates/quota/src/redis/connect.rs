@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tidegate_runtime::Stream;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
@@ -72,10 +72,6 @@ pub(super) struct Connection {
     pub(super) redis: MultiplexedConnection,
     _carries: Arc<AbortOnDropHandle<()>>,
 }
-
-/// What carries a connection. One type for TCP and TLS.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Which sentinel is asked first: the one that answered last.
 #[derive(Debug, Default)]

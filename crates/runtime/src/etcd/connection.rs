@@ -13,7 +13,6 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
@@ -26,8 +25,8 @@ use tonic_prost::ProstCodec;
 use super::Settings;
 use super::endpoint::Endpoint;
 use super::failure::Failure;
-use crate::lock;
 use crate::tls::{Said, TlsClient};
+use crate::{Stream, lock};
 
 /// One member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
@@ -39,10 +38,6 @@ pub(super) struct Member {
 
 /// A connection, and why its server ended it.
 type Connected = (SendRequest<Body>, Said);
-
-/// What carries a connection. One type for TCP and TLS: each type has an HTTP/2 of its own in the program, 150 KB.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// Messages of a stream, in order.
 pub(super) type Messages<T> = tonic::Streaming<T>;

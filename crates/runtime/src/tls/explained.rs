@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
+use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage, OtherError};
 
 /// The same error, with the cause and the cure as its text, if it is of TLS. `has_identity`:
 /// whether we have a certificate to show.
@@ -34,7 +34,7 @@ pub fn explained_to_server(error: io::Error) -> io::Error {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref());
     let text = match of_tls {
         Some(Error::NoCertificatesPresented) => {
-            "the client shows no certificate: set cert and key there".to_owned()
+            "the client shows no certificate: give it one, with its key".to_owned()
         }
         Some(Error::InvalidCertificate(wrong)) => match wrong {
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
@@ -43,20 +43,27 @@ pub fn explained_to_server(error: io::Error) -> io::Error {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 "the client's certificate has expired: renew it".to_owned()
             }
+            CertificateError::Other(reason) if is_of_version_1(reason) => {
+                "the client's certificate is of X.509 version 1, which is not taken: issue one of version 3, such as \
+                 with `openssl req -x509` or `openssl x509 -req -extfile`"
+                    .to_owned()
+            }
             other => format!("the client's certificate is not good: {other}"),
         },
         Some(Error::AlertReceived(AlertDescription::UnknownCA)) => {
-            "the client trusts no authority that signed our certificate: put it into ca there"
+            "the client trusts no authority that signed our certificate: give it that authority"
                 .to_owned()
         }
         Some(Error::AlertReceived(AlertDescription::CertificateExpired)) => {
             "our certificate has expired: renew the file in cert".to_owned()
         }
         Some(Error::AlertReceived(
-            AlertDescription::BadCertificate | AlertDescription::CertificateUnknown,
+            AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError,
         )) => "the client rejects our certificate: its log has the reason".to_owned(),
         Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-            "the client speaks no TLS: set ca there".to_owned()
+            "the client speaks no TLS: let it connect with TLS".to_owned()
         }
         Some(other) => format!("no TLS: {other}"),
         None => return error,
@@ -99,7 +106,7 @@ fn of_certificate(wrong: &CertificateError) -> String {
             "its certificate is not for servers: issue one with the extended key usage serverAuth"
                 .to_owned()
         }
-        E::Other(reason) if reason.0.to_string() == "UnsupportedCertVersion" => {
+        E::Other(reason) if is_of_version_1(reason) => {
             "its certificate is of X.509 version 1, which is not taken: issue one of version 3, \
              such as with `openssl x509 -req -extfile`"
                 .to_owned()
@@ -109,6 +116,12 @@ fn of_certificate(wrong: &CertificateError) -> String {
         }
         other => format!("its certificate is not good: {other}"),
     }
+}
+
+/// The library gives this reason as a text. Many a certificate is of version 1: `openssl x509 -req` makes it without
+/// `-extfile`.
+fn is_of_version_1(reason: &OtherError) -> bool {
+    reason.0.to_string() == "UnsupportedCertVersion"
 }
 
 /// `DnsName("a")` and the like, as the library lists them.

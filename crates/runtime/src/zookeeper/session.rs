@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::seq::SliceRandom as _;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -25,7 +25,7 @@ use tracing::debug;
 use super::Settings;
 use super::servers::{Server, Servers};
 use super::wire::{AUTH, Code, Fields, Op, PING, Reader, WATCH};
-use crate::BackOff;
+use crate::{BackOff, Stream};
 
 /// Calls that wait for a connection, and as many again that wait for a place among these.
 pub(super) const WAITING_MAX: usize = 1024;
@@ -99,10 +99,6 @@ struct Session {
     /// The newest transaction that was seen. A server that is behind it refuses the session.
     zxid: i64,
 }
-
-/// What carries a connection: TCP, or TLS over it.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 struct Connection {
     server: Server,

@@ -5,13 +5,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_leases::client::{Dial, Dialing, ServerAddress, Transport};
+use tidegate_leases::client::{Dial, Dialed, Dialing, ServerAddress};
 use tidegate_leases::wire::capacity_server::{Capacity, CapacityServer};
 use tidegate_leases::wire::{
     DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse,
     GetServerCapacityRequest, GetServerCapacityResponse, Lease, Mastership, ReleaseCapacityRequest,
     ReleaseCapacityResponse, ResourceResponse,
 };
+use tidegate_runtime::tls::Said;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -235,7 +236,10 @@ impl Dial for Network {
                     .await;
                 served.expect("it serves until the client leaves");
             });
-            Ok(Box::new(ours) as Box<dyn Transport>)
+            Ok(Dialed {
+                stream: Box::new(ours),
+                said: Said::default(),
+            })
         })
     }
 }
