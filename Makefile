@@ -235,7 +235,7 @@ try-packages: packages-tools
 	python3 packaging/build.py $(ARCHITECTURES)
 	python3 packaging/try.py
 
-# The tests of the decision core and of what reads bytes, as programs for s390x under qemu. Half an hour on two busy cores.
+# The tests of the decision core and of what reads bytes, as programs for s390x under qemu. Ten minutes on two busy cores.
 s390x: packages-tools
 	python3 packaging/core_tests.py
 

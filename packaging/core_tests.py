@@ -21,7 +21,7 @@ SEEDS = {"TIDEGATE_SEEDS": "300", "TIDEGATE_ORDER_SEEDS": "10"}
 def main():
     architecture = ARCHITECTURES["s390x"]
     add_target(architecture)
-    chosen = sys.argv[1:] or [part for crate in CRATES for part in ("-p", crate)]
+    chosen = sys.argv[1:] or [part for crate in CRATES for part in ("-p", crate)] + ["--features", "tidegate-limits/tower"]
     env = SEEDS | environment() | {"CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_RUNNER": QEMU}
     begin = time.monotonic()
     for step in (["--no-run"], []):
