@@ -78,10 +78,23 @@ pub struct Config {
     pub telemetry: crate::telemetry::Settings,
     /// Settings of spans.
     pub trace: crate::telemetry::spans::Settings,
+    /// The files with certificates that are read.
+    pub certificates: Vec<CertificateFile>,
     /// Every option in effect as TOML, without secrets.
     effective: String,
     /// The options whose change takes effect only after a restart.
     restarts: Restarts,
+}
+
+/// A file with certificates, as an option names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFile {
+    /// The option, such as `listen.tls.cert`.
+    pub option: &'static str,
+    /// The path.
+    pub path: PathBuf,
+    /// Whether any of its certificates may be used, because they are authorities; else all of them are shown to others.
+    pub is_of_authorities: bool,
 }
 
 impl Config {

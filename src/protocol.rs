@@ -3,6 +3,7 @@
 //! A connection that has sent nothing holds no buffer and no parser: those come with the
 //! first byte, which also tells the two protocols apart where one port speaks both.
 
+#[cfg(feature = "tls")]
 pub mod certificate;
 pub mod dialect;
 pub mod forwarded;

@@ -31,6 +31,11 @@ impl Part for BackendTls {
 }
 
 impl BackendTls {
+    /// What is said there.
+    pub(super) fn section(&self) -> &BackendTlsSection {
+        &self.section
+    }
+
     /// Reads the files, if a backend needs them, and notes what is wrong.
     pub(super) fn load(&mut self, backend: &BackendSection, notes: &Notes) {
         let targets = [&backend.socket, &backend.http, &backend.tcp];

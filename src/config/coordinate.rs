@@ -91,7 +91,7 @@ options! {
 /// `[coordinate]` and every `[[coordinate.limit]]`.
 pub(super) struct Coordinate {
     pub(super) section: CoordinateSection,
-    tls: ServerTlsSection,
+    pub(super) tls: ServerTlsSection,
     /// None without TLS, and where something is wrong with it, which has been noted.
     #[cfg(feature = "leases")]
     pub(super) loaded: Option<tidegate_runtime::tls::TlsClient>,

@@ -116,7 +116,7 @@ options! {
 /// `[quota]`, with the files that it names.
 pub(super) struct QuotaStore {
     pub(super) store: QuotaStoreSection,
-    tls: ServerTlsSection,
+    pub(super) tls: ServerTlsSection,
     /// None where something is wrong with it, which has been noted.
     pub(super) engine: Option<Engine>,
 }

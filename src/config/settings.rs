@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidegate_quota::{QuotaLimit, Quotas};
@@ -16,9 +17,9 @@ use crate::options::At;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use crate::{admit, callers, classify};
 
-use super::Config;
 use super::sections::{Listen, RateLimit, Sections};
 use super::shared_limits;
+use super::{CertificateFile, Config};
 
 /// The settings.
 ///
@@ -58,6 +59,7 @@ pub(super) fn of(mut all: Sections) -> Config {
         admin: all.admin.settings(),
         telemetry: all.log.settings(),
         trace: all.trace.settings(),
+        certificates: certificates(all),
         effective,
         restarts,
     }
@@ -79,6 +81,41 @@ impl Sections {
     pub(super) fn quotas(&self) -> impl Iterator<Item = &RateLimit> {
         self.rate_limits.iter().filter(|it| it.limit.is_quota())
     }
+}
+
+/// Every file once, in the order of the sections.
+fn certificates(all: &Sections) -> Vec<CertificateFile> {
+    let own = |option, path: &Option<PathBuf>| (option, path.clone(), false);
+    let authorities = |option, path: &Option<PathBuf>| (option, path.clone(), true);
+    let listeners = all.listen.iter().flatten().map(|it| &it.tls);
+    let mut given: Vec<_> = listeners
+        .flat_map(|tls| {
+            [
+                own("listen.tls.cert", &tls.cert.value),
+                authorities("listen.tls.client_ca", &tls.client_ca.value),
+            ]
+        })
+        .collect();
+    let backend = all.backend_tls.section();
+    given.push(authorities("backend.tls.ca", &backend.ca.value));
+    given.push(own("backend.tls.cert", &backend.cert.value));
+    given.push(authorities("coordinate.ca", &all.coordinate.tls.ca.value));
+    given.push(own("coordinate.cert", &all.coordinate.tls.cert.value));
+    given.push(authorities("quota.ca", &all.quota.tls.ca.value));
+    given.push(own("quota.cert", &all.quota.tls.cert.value));
+    let mut files: Vec<CertificateFile> = Vec::new();
+    for (option, path, is_of_authorities) in given {
+        let Some(path) = path else { continue };
+        let file = CertificateFile {
+            option,
+            path,
+            is_of_authorities,
+        };
+        if !files.contains(&file) {
+            files.push(file);
+        }
+    }
+    files
 }
 
 fn classify(all: &Sections) -> classify::Settings {

@@ -1,91 +1,51 @@
-//! The user's name in a client's certificate.
+//! What a certificate says: its name, and how long it is valid.
 //!
-//! TLS has checked the certificate before; all that is read here is the common name in its
-//! subject (RFC 5280, 4.1: the fields of `TBSCertificate` in their order).
+//! Nothing is checked here. TLS does that, and has done it before a client's certificate comes here.
 
-/// DER's tags of what is passed on the way.
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const INTEGER: u8 = 0x02;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const VERSION: u8 = 0xa0;
-/// The kinds of text that are UTF-8, or part of it: UTF8String, PrintableString, IA5String.
-const TEXTS: [u8; 3] = [0x0c, 0x13, 0x16];
-/// 2.5.4.3
-const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+use std::time::SystemTime;
+
+use x509_cert::Certificate;
+use x509_cert::der::asn1::ObjectIdentifier;
+use x509_cert::der::{Decode as _, Tag, Tagged as _};
+
+/// RFC 4519, 2.3
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
 /// The common name in the subject of a certificate. `None` if there is no such name, if there are
 /// several (it is unknown which is meant), or if it has an obsolete text type.
 #[must_use]
-pub fn common_name(der: &[u8]) -> Option<&[u8]> {
-    let mut outer = Der(der);
-    let mut certificate = Der(outer.expect(SEQUENCE)?);
-    let mut fields = Der(certificate.expect(SEQUENCE)?);
-    if fields.0.first() == Some(&VERSION) {
-        fields.expect(VERSION)?;
-    }
-    fields.expect(INTEGER)?;
-    for _signature_issuer_validity in 0..3 {
-        fields.expect(SEQUENCE)?;
-    }
-    let mut names = Der(fields.expect(SEQUENCE)?);
-    let mut found = None;
-    while !names.0.is_empty() {
-        let mut same_level = Der(names.expect(SET)?);
-        while !same_level.0.is_empty() {
-            let mut pair = Der(same_level.expect(SEQUENCE)?);
-            if pair.expect(OBJECT_IDENTIFIER)? != COMMON_NAME {
-                continue;
-            }
-            let (kind, text) = pair.next()?;
-            if found.is_some() || !TEXTS.contains(&kind) {
-                return None;
-            }
-            found = Some(text);
-        }
-    }
-    found
+pub fn common_name(der: &[u8]) -> Option<Box<str>> {
+    let certificate = Certificate::from_der(der).ok()?;
+    let names = certificate.tbs_certificate().subject().iter();
+    let mut names = names.filter(|name| name.oid == COMMON_NAME);
+    let (Some(name), None) = (names.next(), names.next()) else {
+        return None;
+    };
+    let is_text = matches!(
+        name.value.tag(),
+        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String
+    );
+    let text = str::from_utf8(name.value.value()).ok();
+    text.filter(|_| is_text).map(Into::into)
 }
 
-/// Values in DER, one after another.
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    /// The tag and the content of the next value.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, mut rest) = rest.split_first()?;
-        let length = if first < 0x80 {
-            usize::from(first)
-        } else {
-            // The length of the length, then the length. No certificate takes 16 MiB.
-            let digits = usize::from(first & 0x7f);
-            if !(1..=3).contains(&digits) {
-                return None;
-            }
-            let (length, after) = rest.split_at_checked(digits)?;
-            rest = after;
-            length
-                .iter()
-                .fold(0, |sum, &byte| sum << 8 | usize::from(byte))
-        };
-        let (content, after) = rest.split_at_checked(length)?;
-        self.0 = after;
-        Some((tag, content))
-    }
-
-    /// The content of the next value, if it has this tag.
-    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.next()
-            .filter(|(found, _)| *found == tag)
-            .map(|(_, content)| content)
-    }
+/// The first and the last moment at which a certificate is valid. `None` if it cannot be read, or begins before 1970.
+#[must_use]
+pub fn validity(der: &[u8]) -> Option<(SystemTime, SystemTime)> {
+    let certificate = Certificate::from_der(der).ok()?;
+    let validity = certificate.tbs_certificate().validity();
+    Some((
+        validity.not_before.to_system_time(),
+        validity.not_after.to_system_time(),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, date_time_ymd};
 
     fn certificate(names: &[(DnType, DnValue)]) -> Vec<u8> {
         let mut subject = DistinguishedName::new();
@@ -110,7 +70,7 @@ mod tests {
     fn the_common_name_is_found_among_others() {
         let check = |names: &[(DnType, DnValue)], found: Option<&str>| {
             let der = certificate(names);
-            assert_eq!(common_name(&der), found.map(str::as_bytes), "{names:?}");
+            assert_eq!(common_name(&der).as_deref(), found, "{names:?}");
         };
         let organization = (DnType::OrganizationName, text("Example"));
         check(&[(DnType::CommonName, text("nova"))], Some("nova"));
@@ -133,28 +93,33 @@ mod tests {
 
     #[test]
     fn two_common_names_are_none() {
-        // The same subject with its one name doubled, by hand: rcgen keeps one of each kind.
-        let one = [
-            &[SEQUENCE, 8, OBJECT_IDENTIFIER, 3],
-            COMMON_NAME,
-            &[0x0c, 1, b'a'],
-        ]
-        .concat();
-        let names = [&[SET, 10], &*one].concat();
-        let subject = [&[SEQUENCE, 24], &*names, &*names].concat();
-        let short = [INTEGER, 1, 1, SEQUENCE, 0, SEQUENCE, 0, SEQUENCE, 0];
-        let check = |subject: &[u8], found: Option<&[u8]>| {
-            let length = u8::try_from(short.len() + subject.len()).expect("short");
-            let der = [
-                &[SEQUENCE, length + 2, SEQUENCE, length],
-                &short[..],
-                subject,
-            ]
-            .concat();
-            assert_eq!(common_name(&der), found);
+        // Under a type of its own: rcgen keeps one of each.
+        let again = DnType::CustomDnType(vec![2, 5, 4, 3]);
+        let der = certificate(&[(DnType::CommonName, text("a")), (again, text("b"))]);
+        assert_eq!(common_name(&der), None);
+    }
+
+    #[test]
+    fn the_first_and_the_last_moment_are_those_of_the_certificate() {
+        let check = |from: (i32, u8, u8), to: (i32, u8, u8), seconds: Option<(u64, u64)>| {
+            let mut params = CertificateParams::default();
+            params.not_before = date_time_ymd(from.0, from.1, from.2);
+            params.not_after = date_time_ymd(to.0, to.1, to.2);
+            let key = KeyPair::generate().expect("a key");
+            let made = params.self_signed(&key).expect("a certificate");
+            let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            let expected = seconds.map(|(from, to)| (at(from), at(to)));
+            assert_eq!(validity(made.der()), expected, "{from:?} {to:?}");
         };
-        check(&[&[SEQUENCE, 12], &*names].concat(), Some(b"a"));
-        check(&subject, None);
+        // Up to 2049 as UTCTime, from then on as GeneralizedTime (RFC 5280, 4.1.2.5).
+        let year_2000 = 946_684_800;
+        check(
+            (2000, 1, 1),
+            (2049, 12, 31),
+            Some((year_2000, 2_524_521_600)),
+        );
+        check((2000, 1, 1), (2050, 1, 1), Some((year_2000, 2_524_608_000)));
+        check((1960, 1, 1), (2050, 1, 1), None);
     }
 
     #[test]
@@ -162,12 +127,13 @@ mod tests {
         let der = certificate(&[(DnType::CommonName, text("nova"))]);
         for end in 0..der.len() {
             assert_eq!(common_name(&der[..end]), None);
+            assert_eq!(validity(&der[..end]), None);
         }
         for at in 0..der.len() {
             for value in [0, 0x7f, 0x80, 0x81, 0x84, 0xff] {
                 let mut bent = der.clone();
                 bent[at] = value;
-                let _ = common_name(&bent);
+                let _ = (common_name(&bent), validity(&bent));
             }
         }
     }

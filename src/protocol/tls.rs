@@ -66,6 +66,6 @@ pub(super) fn subject(session: &Session) -> Result<Option<Arc<str>>, identity::U
         return Ok(None);
     };
     let name = certificate::common_name(own).ok_or(identity::Unusable)?;
-    let user = identity::user(name)?;
+    let user = identity::user(name.as_bytes())?;
     Ok(user.map(|user| Arc::from(&*user)))
 }

@@ -251,5 +251,5 @@ pub(crate) fn shown(stream: &TlsStream<TcpStream>) -> String {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().expect("a server shows one");
     let name = tidegate::protocol::certificate::common_name(&certificates[0]);
-    String::from_utf8(name.expect("it has one").to_vec()).expect("UTF-8")
+    name.expect("it has one").into()
 }

@@ -116,6 +116,7 @@ impl Dials {
         match (said.get(), std::error::Error::source(status)) {
             (Some(said), _) => said.to_owned(),
             (None, Some(source)) => innermost(source),
+            (None, None) if status.message().is_empty() => status.code().to_string(),
             (None, None) => status.message().to_owned(),
         }
     }

@@ -6,6 +6,8 @@
 
 mod apache;
 mod backend;
+#[cfg(feature = "tls")]
+mod certificates;
 mod holder;
 mod kinds;
 #[cfg(feature = "leases")]
@@ -22,6 +24,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
+#[cfg(feature = "tls")]
+use std::time::SystemTime;
 use std::time::{Duration, Instant};
 
 use tidegate_runtime::command::{executor, exit_code, wants_colours};
@@ -80,6 +84,8 @@ fn findings(path: &Path, root: &Path) -> Vec<Finding> {
             all.extend(others.map(|it| problem(it, CONFIG_WARNING)));
             all.push(machine::descriptors(&descriptors));
             all.push(machine.local_ports(&config));
+            #[cfg(feature = "tls")]
+            all.extend(certificates::check(&config, SystemTime::now()));
             all.extend(of_a_good_config(path, root, Arc::new(config)));
             all
         }

@@ -49,7 +49,7 @@ pub(super) struct Connected {
     server: ServerAddress,
     pub(super) client: CapacityClient<Channel>,
     /// The channel itself reconnects; this knows how that went.
-    dials: Dials,
+    pub(super) dials: Dials,
 }
 
 impl Servers {

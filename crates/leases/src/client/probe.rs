@@ -67,10 +67,8 @@ async fn ask(server: &ServerAddress, options: &ClientOptions) -> Result<Standing
         .await
         .map_err(|error| Unanswered::NotReached(innermost(&error)))?;
     let refused = |method| move |why| Unanswered::Refused { method, why };
-    let status = |status: tonic::Status| match status.message() {
-        "" => status.code().to_string(),
-        message => message.to_owned(),
-    };
+    let dials = connected.dials.clone();
+    let status = |status: tonic::Status| dials.cause(&status);
     let told = connected.client.discovery(DiscoveryRequest {}).await;
     let told = told.map_err(status).map_err(refused("Discovery"))?;
     let told = told.into_inner();

@@ -7,6 +7,8 @@ pub enum Group {
     Config,
     /// This machine.
     Machine,
+    /// The certificates, ours and those of authorities.
+    Certificates,
     /// The addresses for clients.
     Listeners,
     /// The address for operators.
@@ -26,6 +28,7 @@ impl Group {
         match self {
             Self::Config => "config",
             Self::Machine => "machine",
+            Self::Certificates => "certificates",
             Self::Listeners => "listeners",
             Self::Admin => "admin",
             Self::Backend => "backend",
@@ -80,6 +83,7 @@ checks! {
     CLOCK_SOURCE = Machine "clock_source" "docs/how-to/check-probe.md#clock";
     STATE_FILE = Machine "state_file" "docs/how-to/check-probe.md#state-file";
     APACHE = Machine "apache" "docs/how-to/check-probe.md#apache";
+    CERTIFICATE = Certificates "validity" "docs/how-to/check-probe.md#certificates";
     LISTENER = Listeners "listener" "docs/how-to/check-probe.md#listeners";
     ADMIN = Admin "address" "docs/how-to/check-probe.md#admin";
     SIDECAR = Admin "sidecar" "docs/how-to/check-probe.md#admin";
