@@ -1,12 +1,12 @@
 //! Stands in for `tls` in a build without that feature. No listener has a certificate, so none of
 //! this runs.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use super::wire::Wire;
 use crate::call::Rejection;
 use crate::call::identity::{Identity, Unusable};
+use crate::call::listener::Tls;
 
 pub(super) type Session = Wire;
 
@@ -20,11 +20,11 @@ pub(super) fn below_mut(session: &mut Session) -> &mut Wire {
 
 pub(super) async fn accept(
     _: Wire,
-    certificate: &Infallible,
+    tls: &Tls,
     _: Duration,
     _: &Identity,
 ) -> Result<Session, Rejection> {
-    match *certificate {}
+    match *tls.loaded {}
 }
 
 pub(super) fn subject(_: &Session) -> Result<Option<std::sync::Arc<str>>, Unusable> {
