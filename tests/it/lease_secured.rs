@@ -4,15 +4,16 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::authority::{Authority, Issued};
 use crate::child::Process;
 use crate::sidecar::{Sidecar, TIDEGATE};
-use crate::stores::{Etcd, enable_users, free_ports, secured_etcd};
-use crate::support::{Answer, PATIENCE, Scripted, ask};
+use crate::stores::{Etcd, ZooKeeper, enable_users, free_ports, secured_etcd};
+use crate::support::{Answer, PATIENCE, Scripted, ask, connect};
 
 const RULES: &str = "[[resource]]\nglob = \"*\"\ncapacity = 10\nsafe_capacity = 1\n\
                      algorithm = { kind = \"fair_share\", lease = \"60s\", refresh = \"1s\", \
@@ -260,6 +261,85 @@ async fn a_sidecar_says_what_is_wrong_with_its_certificates_and_a_reload_cures_i
     let leased = tokio::time::timeout(PATIENCE, leases).await;
     leased.expect("it holds a lease");
     assert_eq!(call().await, 200);
+}
+
+/// Neither a client that stops within its handshake, nor one that says nothing, holds up a reload or another client.
+#[tokio::test]
+async fn a_stalled_handshake_holds_up_no_reload_and_is_closed_in_time() {
+    let (ca, other) = (Authority::new(), Authority::new());
+    let own = ca.issue(&["127.0.0.1"]);
+    let bounds = "[bounds]\nhandshake_timeout = \"3s\"\n";
+    let server = Server::start(&format!("{}{bounds}{RULES}", tls(&own, &ca)));
+    let shows = ca.issue(&["ops"]);
+    let address = server.address.to_string();
+    let lists = |ca: &Authority| {
+        let ca = ca.ca();
+        let shown = ["-cacert", &ca, "-cert", shows.cert(), "-key", shows.key()];
+        let end = ["-connect-timeout", "2", &address, "list"];
+        asked(&[&shown[..], &end].concat()).0.status.success()
+    };
+    let began = Instant::now();
+    let mut silent = connect(server.address).await;
+    let mut stalled = connect(server.address).await;
+    stalled.write_all(&[0x16, 3, 1]).await.expect("it reads");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    other.issue(&["127.0.0.1"]).replace(&own);
+    server.process.signal("HUP");
+    server.says("rules were read anew");
+    assert!(lists(&other) && !lists(&ca), "the new certificate is shown");
+    for stream in [&mut silent, &mut stalled] {
+        let read = tokio::time::timeout(PATIENCE, stream.read(&mut [0; 64])).await;
+        let read = read.expect("it is closed in time");
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    }
+    assert!(
+        began.elapsed() >= Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    server.says("no TLS handshake in time");
+    let closed = "tidegate_lease_connections_closed_total{reason=\"handshake_timeout\"} 2";
+    let metrics = server.get("/metrics").await.body;
+    assert!(metrics.contains(closed), "{metrics}");
+    assert!(lists(&other), "the last one is served");
+}
+
+/// Two candidates in a ZooKeeper with TLS and client certificates; then the certificates are renewed.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_candidates_in_a_secured_zookeeper_one_grants_and_the_other_takes_over() {
+    let (ca, other) = (Authority::new(), Authority::new());
+    let zookeeper = ZooKeeper::secured(&ca.issue(&["127.0.0.1"]), &ca.ca());
+    let candidate = |ca: &Authority, shows: &Issued| {
+        let servers = zookeeper.servers();
+        let (ca, cert, key) = (ca.ca(), shows.cert(), shows.key());
+        Server::start(&format!(
+            "[election]\nengine = \"zookeeper\"\ntime_to_live = \"2s\"\n[zookeeper]\n\
+             servers = \"{servers}\"\nca = \"{ca}\"\ncert = \"{cert}\"\nkey = \"{key}\"\n{RULES}"
+        ))
+    };
+    let is_master = async |server: &Server| {
+        let so = async {
+            while !server
+                .get("/metrics")
+                .await
+                .body
+                .contains("tidegate_lease_master 1")
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let so = tokio::time::timeout(2 * PATIENCE, so).await;
+        so.expect("it becomes the master");
+    };
+    // A certificate of another authority is refused, and the log says so.
+    let wrong = candidate(&ca, &other.issue(&["wrong"]));
+    wrong.says("our certificate");
+    let first = candidate(&ca, &ca.issue(&["first"]));
+    is_master(&first).await;
+    let second = candidate(&ca, &ca.issue(&["second"]));
+    first.process.signal("TERM");
+    first.says("\"finished\":true");
+    is_master(&second).await;
 }
 
 /// Two candidates in an etcd with TLS, client certificates and users, which holds their rules too.

@@ -22,7 +22,7 @@ mod zookeeper;
 
 use std::time::Duration;
 
-use crate::Clock;
+use crate::{Causes, Clock};
 use rand::RngExt;
 use tidegate_limits::Timestamp;
 use tokio::sync::watch;
@@ -216,6 +216,7 @@ fn contend<R: Register + 'static>(
             ttl,
             clock,
             tell,
+            troubles: None,
         };
         shutdown.run_until_cancelled(contest.go_on()).await;
         contest.resign().await;
@@ -230,6 +231,8 @@ struct Contest<R> {
     ttl: TimeToLive,
     clock: Clock,
     tell: watch::Sender<Mastership>,
+    /// Why the store did not answer as it should, as logged since it last did.
+    troubles: Option<Causes>,
 }
 
 impl<R: Register> Contest<R> {
@@ -243,7 +246,10 @@ impl<R: Register> Contest<R> {
                 Step::Read => {
                     let read = timeout(self.ttl.renewal(), self.register.read()).await;
                     match read.unwrap_or(Err(Trouble::Late)) {
-                        Ok(entry) => self.candidate.found(self.clock.now(), entry),
+                        Ok(entry) => {
+                            self.answered();
+                            self.candidate.found(self.clock.now(), entry);
+                        }
                         Err(trouble) => self.failed(&trouble),
                     }
                 }
@@ -253,7 +259,10 @@ impl<R: Register> Contest<R> {
                     let swap = self.register.swap(expected, &record);
                     let swap = timeout(self.ttl.renewal(), swap).await;
                     match swap.unwrap_or(Err(Trouble::Late)) {
-                        Ok(swapped) => self.candidate.swapped(self.clock.now(), swapped),
+                        Ok(swapped) => {
+                            self.answered();
+                            self.candidate.swapped(self.clock.now(), swapped);
+                        }
                         Err(trouble) => self.failed(&trouble),
                     }
                 }
@@ -268,8 +277,17 @@ impl<R: Register> Contest<R> {
         }
     }
 
+    fn answered(&mut self) {
+        if self.troubles.take().is_some() {
+            info!("election: the store answers again");
+        }
+    }
+
     fn failed(&mut self, trouble: &Trouble) {
-        debug!(%trouble, "election: the store did not answer as it should");
+        let troubles = self.troubles.get_or_insert_default();
+        if let Some(count) = troubles.count(&trouble.to_string()) {
+            warn!(%trouble, count, "election: the store did not answer as it should");
+        }
         self.candidate.failed(self.clock.now(), rand::random());
     }
 

@@ -69,7 +69,7 @@ pub(super) enum Trouble {
     #[error("no answer in time")]
     Late,
     /// Not replaced: it may belong to another program.
-    #[error("the election's place holds something else")]
+    #[error("the election's place holds something else: {0}")]
     Foreign(#[source] serde_json::Error),
     #[cfg(feature = "etcd")]
     #[error(transparent)]
