@@ -18,6 +18,8 @@ const EACH_THREAD: u64 = 4;
 const STORE: u64 = 16;
 /// For each capacity server.
 const EACH_LEASE_SERVER: u64 = 2;
+/// For the collector of spans, with a name lookup.
+const COLLECTOR: u64 = 2;
 /// For the admin address, and the least of it where there are few.
 const ADMIN: u64 = 64;
 const ADMIN_MIN: u64 = 8;
@@ -57,6 +59,7 @@ impl Descriptors {
             + EACH_THREAD * (config.listen.threads as u64 - 1)
             + admin
             + config.quotas.as_ref().map_or(0, |_| STORE)
+            + config.trace.otlp.as_ref().map_or(0, |_| COLLECTOR)
             + EACH_LEASE_SERVER * lease_servers;
         let left = limit.saturating_sub(others);
         // A call that runs has one client, and one connection to a backend. It may also have left
@@ -123,6 +126,8 @@ mod tests {
         assert!(divide("", all.needed - 1).warning().is_some());
         let threads = divide("[server]\nthreads = 3", u64::MAX);
         assert_eq!(threads.needed, all.needed + 2 * EACH_THREAD);
+        let traced = divide("[trace]\notlp = \"http://127.0.0.1:4318\"", u64::MAX);
+        assert_eq!(traced.needed, all.needed + COLLECTOR);
     }
 
     #[test]

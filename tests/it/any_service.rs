@@ -285,7 +285,7 @@ async fn every_refusal_of_a_plain_service_is_problem_details() {
 
 #[tokio::test]
 async fn a_backend_that_is_down_or_breaks_off_is_a_problem_too() {
-    let nothing = five_lines(closed_port().await, 100);
+    let nothing = five_lines(closed_port(), 100);
     let sidecar = started(&format!("{nothing}limits.max_wait = \"100ms\"\n")).await;
     let get = "GET /x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
     let down = refused(sidecar.listener("web").await, get, 503).await;

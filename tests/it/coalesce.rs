@@ -759,7 +759,7 @@ async fn a_reload_ends_what_is_kept_and_what_may_be_joined() {
 
 #[tokio::test]
 async fn a_shared_read_waits_for_a_backend_that_is_down_and_is_sent_once() {
-    let down = crate::support::closed_port().await;
+    let down = crate::support::closed_port();
     let stack = Arc::new(Stack::start(&text(down, "", "")));
     let clients: Vec<_> = (0..5)
         .map(|_| {

@@ -352,7 +352,7 @@ impl Drop for Load {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_grows_with_demand_and_losing_every_server_leaves_the_safe_share() {
     let backend = Recorded::start().await;
-    let port = closed_port().await.port();
+    let port = closed_port().port();
     let unused = SocketAddr::from(([127, 0, 0, 1], port));
     let shared = sidecar_text(backend.backend.addr, &coordinate(unused));
     let started = Instant::now();
@@ -488,7 +488,7 @@ async fn three_sidecars_before_one_backend_never_exceed_it_while_they_and_the_se
     eprintln!("TIDEGATE_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let backend = Recorded::start().await;
-    let port = closed_port().await.port();
+    let port = closed_port().port();
     let text = sidecar_text(
         backend.backend.addr,
         &coordinate(SocketAddr::from(([127, 0, 0, 1], port))),

@@ -150,7 +150,7 @@ async fn too_slow_is_said_as_a_whole_error() {
 
 #[tokio::test]
 async fn an_unreachable_backend_holds_the_queue_until_the_deadline() {
-    let text = text(closed_port().await, "").replace("max_wait = \"30s\"", "max_wait = \"1s\"");
+    let text = text(closed_port(), "").replace("max_wait = \"30s\"", "max_wait = \"1s\"");
     let stack = Stack::start(&text);
     let before = stack.clock.now();
     let answer = json(&stack.ask(array("guest_get_info", "X")).await);
@@ -169,7 +169,7 @@ async fn an_unreachable_backend_holds_the_queue_until_the_deadline() {
 #[tokio::test]
 async fn a_backend_that_recovers_gets_every_waiting_call() {
     for protocol in ["socket", "http"] {
-        let addr = closed_port().await;
+        let addr = closed_port();
         let stack = Arc::new(Stack::start(&text(addr, "")));
         let calls: Vec<_> = (0..50)
             .map(|number| {

@@ -100,7 +100,7 @@ async fn an_address_that_is_bound_everywhere_is_asked_on_loopback() {
 
 #[tokio::test]
 async fn a_missing_sidecar_is_reported_at_once() {
-    let told = asked(crate::support::closed_port().await).await;
+    let told = asked(crate::support::closed_port()).await;
     assert!(matches!(told, Err(Unhealthy::NoAnswer { .. })), "{told:?}");
 }
 

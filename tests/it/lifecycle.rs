@@ -111,7 +111,7 @@ fn complaints(said: &Said) -> Vec<&str> {
 async fn a_port_in_use_is_reported_in_one_line_with_address_and_option() {
     let other = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let taken = other.local_addr().expect("it is bound").to_string();
-    let backend = closed_port().await;
+    let backend = closed_port();
     let listener = config(backend, &outstanding(1)).replacen("127.0.0.1:0", &taken, 1);
     let said = does_not_start(&listener, &["port is in use", &taken, "listener test"]).await;
     assert_eq!(complaints(&said).len(), 1, "{}", said.err);
@@ -158,8 +158,7 @@ async fn missing_permission_is_reported_in_one_line_with_cause() {
     };
     let first_free = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let path = dir.path().join("config.toml");
-    let low =
-        config(closed_port().await, &outstanding(1)).replacen("127.0.0.1:0", "127.0.0.1:1", 1);
+    let low = config(closed_port(), &outstanding(1)).replacen("127.0.0.1:0", "127.0.0.1:1", 1);
     std::fs::write(&path, low).expect("it can be written to");
     if first_free.is_ok_and(|port| port.trim() == "0") {
         println!("skipped: every port is free to everybody here");
@@ -255,7 +254,7 @@ async fn the_exit_code_of_check_says_whether_the_config_is_good() {
         command.args(arguments).arg(&path);
         command
     };
-    std::fs::write(&path, config(closed_port().await, &outstanding(7))).expect("written");
+    std::fs::write(&path, config(closed_port(), &outstanding(7))).expect("written");
     let good = run(&mut check(&["check", "--config"])).await;
     assert_eq!(good.code, Some(0), "{}", good.err);
     assert!(good.out.contains("7 calls at once"), "{}", good.out);

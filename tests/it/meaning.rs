@@ -590,7 +590,7 @@ async fn a_name_that_leads_back_takes_no_second_slot() {
     // A name to the config, an address of this machine to the system.
     const BACK: &str = "0x7f000001";
     for dialect in ["socket", "http"] {
-        let port = crate::support::closed_port().await.port();
+        let port = crate::support::closed_port().port();
         let backend = match dialect {
             "socket" => format!("socket = \"{BACK}:{port}\""),
             _ => format!("kind = \"http\"\nhttp = \"http://{BACK}:{port}\""),

@@ -531,7 +531,7 @@ async fn after_a_reload_that_moves_the_backend_no_call_goes_to_the_old_one() {
 
 #[tokio::test]
 async fn a_reload_that_moves_a_backend_that_was_down_opens_the_gate_at_once() {
-    let stack = Arc::new(Stack::start(&text(closed_port().await, "")));
+    let stack = Arc::new(Stack::start(&text(closed_port(), "")));
     let call = tokio::spawn({
         let stack = Arc::clone(&stack);
         async move { stack.ask(LIMITED).await }

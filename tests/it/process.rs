@@ -149,7 +149,7 @@ async fn why_it_does_not_start_is_one_line_of_json_where_the_log_is_json() {
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let other = other.expect("a free port");
     let taken = other.local_addr().expect("it is bound").to_string();
-    let good = config(closed_port().await, "");
+    let good = config(closed_port(), "");
     for (text, words) in [
         (good.replacen("127.0.0.1:0", &taken, 1), "port is in use"),
         (
@@ -404,7 +404,7 @@ async fn a_hang_up_while_the_config_is_first_read_is_a_reload_and_no_end() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("config.toml");
     fifo(&path);
-    let text = config(closed_port().await, "");
+    let text = config(closed_port(), "");
     let (child, log) = spawn(&path);
     let mut config = read_by_now(&path).await;
     signal(&child, "HUP");
@@ -480,7 +480,7 @@ async fn a_healthy_process_stays_healthy_whatever_becomes_of_its_config_file() {
     std::fs::remove_file(&path).expect("it is ours");
     let said = healthcheck(&path, &[], runtime.path()).await;
     assert_eq!(said.code, Some(0), "{}", said.err);
-    let wrong = closed_port().await.to_string();
+    let wrong = closed_port().to_string();
     let said = healthcheck(&path, &["--admin", &wrong], runtime.path()).await;
     assert_eq!(said.code, Some(1), "{}", said.err);
     assert!(said.err.contains(&wrong), "{}", said.err);
@@ -722,7 +722,7 @@ fn may_open(files: u64) {
 async fn check_says_which_connections_the_descriptors_do_not_allow() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("config.toml");
-    std::fs::write(&path, config(closed_port().await, "")).expect("it can be written to");
+    std::fs::write(&path, config(closed_port(), "")).expect("it can be written to");
     let check = async |limit| {
         let mut command = few_descriptors(limit)(TIDEGATE);
         let said = run(command.args(["check", "--config"]).arg(&path)).await;

@@ -10,9 +10,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::sync::Notify;
 
 use crate::sidecar::Sidecar;
-use crate::support::{Answer, Scripted, ask, closed_port, until};
+use crate::support::{Answer, Scripted, ask, closed_port, connect, until};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
@@ -38,6 +39,7 @@ struct Collector {
     server: Scripted,
     bodies: Arc<Mutex<Vec<Vec<u8>>>>,
     answer: Arc<Mutex<&'static str>>,
+    hangs_up: Arc<Notify>,
 }
 
 const TAKEN: &str =
@@ -53,11 +55,21 @@ impl Collector {
             Arc::<Mutex<Vec<Vec<u8>>>>::default(),
             Arc::new(Mutex::new(TAKEN)),
         );
-        let (into, says) = (Arc::clone(&bodies), Arc::clone(&answer));
+        let hangs_up = Arc::new(Notify::new());
+        let (into, says, ends) = (
+            Arc::clone(&bodies),
+            Arc::clone(&answer),
+            Arc::clone(&hangs_up),
+        );
         let server = Scripted::start(move |_, mut stream| {
-            let (into, says) = (Arc::clone(&into), Arc::clone(&says));
+            let (into, says, ends) = (Arc::clone(&into), Arc::clone(&says), Arc::clone(&ends));
             async move {
-                while let Some(body) = request(&mut stream).await {
+                loop {
+                    let body = tokio::select! {
+                        body = request(&mut stream) => body,
+                        () = ends.notified() => None,
+                    };
+                    let Some(body) = body else { break };
                     into.lock().expect("no panic").push(body);
                     let answer = *says.lock().expect("no panic");
                     if stream.write_all(answer.as_bytes()).await.is_err() {
@@ -71,6 +83,7 @@ impl Collector {
             server,
             bodies,
             answer,
+            hangs_up,
         }
     }
 
@@ -398,7 +411,7 @@ async fn a_dead_collector_and_one_that_hangs_cost_spans_and_no_call() {
         std::future::pending::<()>().await;
     })
     .await;
-    for collector in [closed_port().await, silent.addr] {
+    for collector in [closed_port(), silent.addr] {
         let text_of = config(&service, collector, "queue = 4\ntimeout = \"200ms\"");
         let sidecar = Sidecar::start(&text_of.replace("total:2", "total:1000")).await;
         let addr = sidecar.listener("web").await;
@@ -434,4 +447,47 @@ async fn the_last_spans_leave_before_the_process_ends() {
     let (status, _) = sidecar.ended().await;
     assert_eq!(status.code(), Some(0));
     assert_eq!(collector.spans().await.len(), 5);
+}
+
+/// Silent clients hold every connection that is accepted, and yet the collector is reached, and reached again after
+/// it has closed its connection.
+#[tokio::test]
+async fn with_few_descriptors_spans_arrive_and_calls_are_answered() {
+    let (service, collector) = (service().await, Collector::start().await);
+    let text_of = config(&service, collector.server.addr, "").replace("total:2", "total:1000");
+    let sidecar = Sidecar::start_with(&text_of, |binary| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", binary]);
+        command
+    })
+    .await;
+    let addr = sidecar.listener("web").await;
+    let mut kept = connect(addr).await;
+    let mut call = async || {
+        let request = get("01").replace("Connection: close\r\n", "");
+        kept.write_all(request.as_bytes())
+            .await
+            .expect("it is taken");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"-01") {
+            let read = kept.read_buf(&mut answer).await.expect("an answer");
+            assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        }
+    };
+    call().await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(connect(addr).await);
+    }
+    let open = "tidegate_connections{listener=\"web\"}";
+    while sidecar.metric(open).await < sidecar.metric("tidegate_connections_limit").await {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    reaches(&sidecar, "sent", 1.0).await;
+    collector.hangs_up.notify_waiters();
+    for _ in 0..5 {
+        call().await;
+    }
+    reaches(&sidecar, "sent", 6.0).await;
+    assert_eq!(collector.spans().await.len(), 6);
 }

@@ -1,8 +1,9 @@
 //! Real etcd, ZooKeeper and Redis on loopback, for one test each.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidegate_runtime::etcd::{self, Endpoint};
 
@@ -29,14 +30,27 @@ fn needs(path: &[&str]) {
     );
 }
 
-/// Ports that are free now. All are held until all are known, so no two are the same.
+/// A port without a listener, which no other test of this process gets. It is below the range of outgoing
+/// connections: a port from that range could be taken until its server listens or while it is down, even by a
+/// connection to itself.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Two runs side by side begin in different places.
+    let start = std::process::id().wrapping_mul(61);
+    (0..20_000)
+        .find_map(|_| {
+            let step = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            let port = u16::try_from(10_000 + step % 20_000).expect("below 30,000");
+            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+                .is_ok()
+                .then_some(port)
+        })
+        .expect("one of 20,000 ports is free")
+}
+
+/// Several such ports.
 pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback has free ports"))
-        .collect();
-    held.iter()
-        .map(|listener| listener.local_addr().expect("it is bound").port())
-        .collect()
+    (0..count).map(|_| free_port()).collect()
 }
 
 /// A cluster of etcd, gone with its value.

@@ -688,9 +688,8 @@ impl Held {
 }
 
 /// A port without a listener.
-pub(crate) async fn closed_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    listener.local_addr().expect("it is bound")
+pub(crate) fn closed_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], crate::stores::free_port()))
 }
 
 /// One array of the socket protocol.

@@ -138,7 +138,7 @@ async fn a_token_is_read_from_its_file_and_asked_for_without() {
 
 #[tokio::test]
 async fn a_missing_sidecar_is_reported_with_its_address() {
-    let address = crate::support::closed_port().await.to_string();
+    let address = crate::support::closed_port().to_string();
     let mut command = Command::new(TIDEGATE);
     let told = run(command.args(["limits", "--admin", &address])).await;
     assert_eq!(told.code, Some(1));

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
 use super::cases::Case;
@@ -14,6 +13,7 @@ use super::client::Until;
 use super::recording::Recording;
 use super::{ENGINES, Post, Run, SIDECARS, Variant, ambiguous, for_all, posts};
 use crate::sidecar::run;
+use crate::stores::free_port;
 use crate::support::until;
 
 /// What one proxy made of one case.
@@ -71,16 +71,11 @@ async fn observe_all(posts: Vec<Post>) -> Vec<Observed> {
     .await
 }
 
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    listener.local_addr().expect("it is bound").port()
-}
-
 /// The frontends of a peer: a port of its own for each backend.
 async fn frontends() -> Vec<(u16, Recording)> {
     let mut all = Vec::new();
     for _ in 0..SIDECARS {
-        all.push((free_port().await, Recording::start().await));
+        all.push((free_port(), Recording::start().await));
     }
     all
 }

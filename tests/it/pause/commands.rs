@@ -95,7 +95,7 @@ async fn at_the_socket_file_every_command_works_without_a_token_and_acts_are_by_
 async fn a_config_whose_socket_file_is_gone_leads_to_its_address_with_its_first_named_token() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("admin.sock");
-    let free = crate::support::closed_port().await;
+    let free = crate::support::closed_port();
     let backend = Scripted::in_both_dialects().await;
     let sections = format!(
         "[limits]\nper_window = \"total:20\"\n[admin]\nbind = \"{free}\"\n\

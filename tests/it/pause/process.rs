@@ -359,7 +359,7 @@ async fn limits_that_only_observe_hold_no_call_but_a_pause_does() {
 
 #[tokio::test]
 async fn a_backend_that_was_down_comes_back_with_a_ramp_if_the_config_says_so() {
-    let addr = closed_port().await;
+    let addr = closed_port();
     let text = config(addr, "", "").replace(
         &format!("socket = \"{addr}\""),
         &format!("socket = \"{addr}\"\nramp = \"30s\""),

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tidegate::call::Reason;
 
-use super::stage::{Backend, Client, Hop, Tidegate, alone, free_port, until};
+use super::stage::{Backend, Client, Hop, Tidegate, alone, until};
 use super::storm::{Storm, densest_second};
+use crate::stores::free_port;
 
 const AT_ONCE: usize = 10;
 

@@ -1,9 +1,8 @@
 //! The real peers as this test's own processes, and the proxy between them.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use tempfile::TempDir;
 
 use super::wire::{Wire, get};
 use crate::child::Process;
+use crate::stores::free_port;
 
 /// Nothing here takes longer, unless it hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,23 +36,6 @@ pub(super) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// A port without a listener. It is below the range of outgoing connections: a port from that
-/// range could be taken while its server is down, even by a connection to itself.
-pub(super) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Two runs side by side begin in different places.
-    let start = std::process::id().wrapping_mul(61);
-    (0..20_000)
-        .find_map(|_| {
-            let step = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-            let port = u16::try_from(10_000 + step % 20_000).expect("below 30,000");
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-                .is_ok()
-                .then_some(port)
-        })
-        .expect("one of 20,000 ports is free")
 }
 
 /// A script of `tests/peers` under the Python that `make test` installed for it.

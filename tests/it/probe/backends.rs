@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_backend_that_is_not_there() {
-    let (one, two) = (closed_port().await, closed_port().await);
+    let (one, two) = (closed_port(), closed_port());
     let setup = Setup::new(&config(
         &format!("kind = \"zvm\"\nsocket = \"{one}\"\nhttp = \"http://{two}\""),
         "",

@@ -24,7 +24,7 @@ async fn a_store_that_is_not_there() {
         ("etcd", "http://", "etcd"),
         ("zookeeper", "", "ZooKeeper"),
     ] {
-        let address = closed_port().await;
+        let address = closed_port();
         let lines = format!("engine = \"{engine}\"\nservers = [\"{scheme}{address}\"]");
         let probed = Setup::new(&before(&backend, &quota(&lines))).probe().await;
         probed.only(&[("stores", "server")]);
@@ -46,7 +46,7 @@ async fn a_store_that_is_not_there() {
 #[tokio::test]
 async fn a_store_of_which_one_server_is_down() {
     let (backend, etcd) = (backend().await, Etcd::start(1));
-    let closed = closed_port().await;
+    let closed = closed_port();
     let (good, bad) = (etcd.url(0), format!("http://{closed}"));
     let lines = format!("engine = \"etcd\"\nservers = [\"{bad}\", \"{good}\"]");
     let probed = Setup::new(&before(&backend, &quota(&lines))).probe().await;
@@ -209,7 +209,7 @@ fn coordinate(servers: &[&str]) -> String {
 #[tokio::test]
 async fn lease_servers_that_are_unreachable_or_not_the_master() {
     let backend = backend().await;
-    let closed = closed_port().await.to_string();
+    let closed = closed_port().to_string();
     let probe = async |servers: &[&str]| {
         let setup = Setup::new(&before(&backend, &coordinate(servers)));
         setup.probe().await

@@ -36,7 +36,7 @@ impl Storm {
             [admin]
             bind = "{}"
             "#,
-            closed_port().await
+            closed_port()
         );
         let text = listens("", &both(backend.addr, backend.addr), &sections);
         let sidecar = Sidecar::start(&text).await;
