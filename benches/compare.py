@@ -16,7 +16,6 @@ cores. So calls a second are a figure of the whole system, and the proxy's own C
 import argparse
 import json
 import os
-import platform
 import re
 import shutil
 import socket
@@ -27,7 +26,7 @@ import time
 import urllib.request
 
 import peers
-from peers import (NOT_REACHED, ROOT, WORK, Backend, bench, cpu_seconds, engines, free_port, haproxy, lab, median, nginx, progress,
+from peers import (NOT_REACHED, ROOT, WORK, Backend, bench, cpu_seconds, engines, free_port, haproxy, lab, machine, median, nginx, progress,
                    relay, rss_mb, start, stop, table, tidegate, version)
 
 PARTS = ['socket', 'http', 'memory', 'storm', 'users', 'callers', 'core']
@@ -632,13 +631,11 @@ def heading(section):
 
 def measured(body, parts, began):
     """Replaces what was measured in the file of benchmarks, and keeps the rest."""
-    cpu = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), platform.machine())
     load = os.getloadavg()[0]
     stamp = '%s, %s, load average %.1f at the end' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), load)
     head = ['# Benchmarks\n',
-            'Measured by `make bench` (%s), %s: %s, %d cores, Linux %s, loopback only; load average %.1f at the end. %d rounds of %.1f s a run, medians. '
-            'Load, proxy and backend share the cores.\n' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), cpu, os.cpu_count(), platform.release(),
-                                                     load, opts.rounds, opts.seconds),
+            'Measured by `make bench` (%s), %s: %s, loopback only; load average %.1f at the end. %d rounds of %.1f s a run, medians. '
+            'Load, proxy and backend share the cores.\n' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), machine(), load, opts.rounds, opts.seconds),
             'Peers: %s; %s. With two threads or workers if nothing else is said, limits on and not reached, no access log. Took %.0f s.\n' % (
                 version('haproxy', '-v'), version('nginx', '-v'), time.time() - began),
             'Relays: `tidegate-lab relay`, on one thread as Tidegate. Of bytes: each client has a connection of its own at the backend. '

@@ -3,9 +3,11 @@
 Tidegate, HAProxy and nginx have their limits switched on and not reached. The relays of tidegate-lab have none.
 A benchmark sets `BIN` to the tidegate it measures. All that was started ends with the benchmark.
 """
+import argparse
 import atexit
 import json
 import os
+import platform
 import shutil
 import signal
 import socket
@@ -135,10 +137,10 @@ def relay(name, kind, listen, target, under=()):
 ENGINES = [('Tidegate, hyper engine', {'client': 'http_engine = "hyper"'})]
 
 
-def configure(name, behind, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192):
+def configure(name, behind, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192, has_admin=True):
     """Writes a config. `lines` are more lines of a section: `server`, `listen`, `client`, or `backend`, where they replace
-    the size of the pool. Returns its path and the admin port."""
-    admin = free_port()
+    the size of the pool. Returns its path and the admin port, if it has one."""
+    admin = free_port() if has_admin else None
     path = os.path.join(WORK, name + '.toml')
     with open(path, 'w') as out:
         out.write('''
@@ -169,12 +171,12 @@ postpone = "in_turn"
 [limits]
 %s
 [admin]
-bind = "127.0.0.1:%d"
+bind = %s
 [log]
 %s
 %s
 ''' % (threads, lines.get('server', ''), listen, protocol, lines.get('listen', ''), listener, lines.get('client', ''), behind.socket, behind.http, lines.get('backend', 'pool_max_idle = 512'),
-       workers, queue, limits, admin, log, more))
+       workers, queue, limits, '"127.0.0.1:%d"' % admin if admin else 'false', log, more))
     return path, admin
 
 
@@ -190,7 +192,7 @@ def tidegate(name, behind, listen, limits, binary=None, under=(), env=None, **op
         # A version with only one kind of backend.
         text = open(path).read().replace('kind = "zvm"\n', '')
         open(path, 'w').write(text)
-    child = start([*under, binary or BIN, 'serve', '--config', path], name + '.log', [listen, admin], env)
+    child = start([*under, binary or BIN, 'serve', '--config', path], name + '.log', [listen] + [admin] * bool(admin), env)
     child.admin = admin
     return child
 
@@ -295,6 +297,38 @@ def version(*args):
         return done.stdout.decode().splitlines()[0]
     except OSError:
         return '%s is not here' % args[0]
+
+
+def machine():
+    """The processor, and what else a table names of the machine."""
+    with open('/proc/cpuinfo') as lines:
+        cpu = next((line.split(':')[1].strip() for line in lines if line.startswith('model name')), platform.machine())
+    return '%s, %d cores, Linux %s' % (cpu, os.cpu_count(), platform.release())
+
+
+def options(text, rounds, seconds):
+    """The flags of a benchmark that replaces one part of the file of benchmarks."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--rounds', type=int, default=rounds)
+    parser.add_argument('--seconds', type=float, default=seconds, help='of one run')
+    parser.add_argument('--rate', type=int, default=5000, help='calls a second')
+    parser.add_argument('--binary', default=BIN, help='the tidegate to measure')
+    parser.add_argument('--out', default=os.path.join(ROOT, 'docs', 'benchmarks.md'))
+    return parser.parse_args()
+
+
+def replace(out, part, text):
+    """Puts a text in place of the part between its two comments, or at the end."""
+    begin, end = '<!-- %s -->' % part, '<!-- end of %s -->' % part
+    text = '%s\n%s\n%s\n' % (begin, text.strip('\n'), end)
+    print(text)
+    whole = open(out).read()
+    if begin in whole:
+        whole = whole[:whole.index(begin)] + text.rstrip('\n') + whole[whole.index(end) + len(end):]
+    else:
+        whole = whole.rstrip('\n') + '\n\n' + text
+    with open(out, 'w') as file:
+        file.write(whole)
 
 
 def progress(text):
