@@ -347,31 +347,20 @@ TIDEGATE_LISTEN__0__BIND=0.0.0.0:8081.
 }
 
 /// The text of `docs/reference/options.md`.
-#[cfg(feature = "leases")]
 #[must_use]
 pub fn reference() -> String {
-    let sidecar = catalogue().reference(
+    catalogue().reference(
         "\
-# Reference of options
+# Options
 
-Every option of the sidecar's config. [configuration.md](configuration.md) explains how to begin,
-and [config.toml.example](../../config.toml.example) is the same list as a file. Generated from the
-source: change an option there, and run `make docs`.
+Every option of the sidecar's config. [Configuration](configuration.md) explains how to begin, and
+[config.toml.example](../../config.toml.example) is the same list as a file. The lease server has
+[options of its own](lease-server-options.md). Generated from the source: change an option there, and
+run `make docs`.
 
 ",
         true,
-    );
-    let lease_server = lease_server::catalogue().reference(
-        "
-# Options of the lease server
-
-Every option of `tidegate lease-server`. [leases.md](../how-to/leases.md) explains how to begin, and
-[config.lease-server.toml.example](../../config.lease-server.toml.example) is the same list as a file.
-
-",
-        false,
-    );
-    sidecar + &lease_server
+    )
 }
 
 #[cfg(test)]

@@ -270,6 +270,22 @@ an option there, and run `make docs`. Check a config with
     )
 }
 
+/// The text of `docs/reference/lease-server-options.md`.
+#[must_use]
+pub fn reference() -> String {
+    catalogue().reference(
+        "\
+# Options of the lease server
+
+Every option of `tidegate lease-server`. [Leases](../how-to/leases.md) explains how to begin, and
+[config.lease-server.toml.example](../../config.lease-server.toml.example) is the same list as a file.
+Generated from the source: change an option there, and run `make docs`.
+
+",
+        false,
+    )
+}
+
 /// Every option there is, by its path, with what it allows in words.
 #[must_use]
 pub fn options() -> BTreeMap<String, String> {

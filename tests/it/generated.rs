@@ -42,4 +42,8 @@ fn the_example_of_the_lease_servers_config_is_made_from_the_definitions() {
 #[test]
 fn the_reference_of_options_is_made_from_the_definitions() {
     check("docs/reference/options.md", &config::reference());
+    check(
+        "docs/reference/lease-server-options.md",
+        &lease_server::reference(),
+    );
 }
