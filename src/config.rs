@@ -32,7 +32,7 @@ use crate::call::BackendKind;
 use crate::call::identity::fnv1a;
 use crate::listen;
 use crate::options::tree::Table;
-use crate::options::{Catalogue, Reading, Restarts};
+use crate::options::{Catalogue, Form, Reading, Restarts};
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
 use crate::options::{Mistake, shown::quoted};
 pub use crate::options::{Place, Problem, Problems, Severity};
@@ -42,7 +42,19 @@ use crate::telemetry::Format;
 pub const DEFAULT_PATH: &str = "/etc/tidegate/config.toml";
 
 /// The file that lists every option.
-const EXAMPLE: &str = "config.toml.example";
+const FORM: Form = Form {
+    example: "config.toml.example",
+    elsewhere: &[
+        "resource",
+        "resources",
+        "parent",
+        "parent_tls",
+        "election",
+        "etcd",
+        "zookeeper",
+    ],
+    cure: "that is of a lease server: check its file with `tidegate lease-server --check --config FILE`",
+};
 
 /// Largest config that is read.   bytes
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -172,7 +184,7 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
 #[must_use]
 pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();
-    let mut reading = Reading::of(&text, EXAMPLE);
+    let mut reading = Reading::of(&text, FORM);
     reading.lay_over(variables());
     let log: crate::telemetry::Section = reading.root().section("log").read();
     log.format.value
@@ -273,7 +285,7 @@ pub fn read_knowing(
     env: impl Iterator<Item = (String, String)>,
     known_functions: &[&str],
 ) -> Result<Checked, Problems> {
-    let mut reading = Reading::of(text, EXAMPLE);
+    let mut reading = Reading::of(text, FORM);
     reading.lay_over(env);
     let (config, problems) = checked(reading, known_functions);
     let problems = Problems::new(origin, text, problems);
@@ -292,7 +304,7 @@ pub fn read_knowing(
 ///
 /// Every mistake.
 pub(crate) fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
-    let (config, problems) = checked(Reading::of_tree(tree, EXAMPLE), &[]);
+    let (config, problems) = checked(Reading::of_tree(tree, FORM), &[]);
     config.ok_or(problems)
 }
 
@@ -322,7 +334,7 @@ pub fn catalogue() -> Catalogue {
     // One entry of each array, so that its options are asked for.
     let arrays = "[[listen]]\n[[route]]\n[[class]]\n[[caller]]\n[[rate_limit]]\n\
                   [[coordinate.limit]]\n";
-    let reading = Reading::of(arrays, EXAMPLE);
+    let reading = Reading::of(arrays, FORM);
     Sections::read(&reading);
     reading.catalogue()
 }
@@ -367,6 +379,18 @@ run `make docs`.
 mod tests {
     use super::*;
     use crate::options::shown::is_secret;
+
+    #[test]
+    #[cfg(feature = "leases")]
+    fn each_kind_of_config_knows_what_only_the_other_has() {
+        let (ours, theirs) = (catalogue(), lease_server::catalogue());
+        for (form, own, other) in [(FORM, &ours, &theirs), (lease_server::FORM, &theirs, &ours)] {
+            let (own, other) = (own.inside(""), other.inside(""));
+            for name in form.elsewhere {
+                assert!(other.contains(name) && !own.contains(name), "{name}");
+            }
+        }
+    }
 
     #[test]
     fn only_tokens_passwords_and_credentials_are_secrets() {

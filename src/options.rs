@@ -34,7 +34,7 @@ pub(crate) use nearest::nearest;
 pub(crate) use notes::Notes;
 #[cfg(feature = "leases")]
 pub(crate) use place::Lines;
-pub(crate) use reader::Reading;
+pub(crate) use reader::{Form, Reading};
 pub(crate) use shown::did_you_mean;
 
 /// Defines the options of a section.

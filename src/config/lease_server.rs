@@ -29,7 +29,7 @@ use super::checks::asks_with_an_authority;
 use super::part::Part;
 use super::server_tls::{Inside, ServerTlsSection};
 use super::{LoadError, read_text};
-use crate::options::{Catalogue, Mark, Notes, Options, Problems, Reading, Section, Toml};
+use crate::options::{Catalogue, Form, Mark, Notes, Options, Problems, Reading, Section, Toml};
 use crate::telemetry::{self, Format};
 
 pub use doorman::templates;
@@ -38,7 +38,11 @@ pub use doorman::templates;
 pub const DEFAULT_PATH: &str = "/etc/tidegate/lease-server.toml";
 
 /// The file that lists every option.
-const EXAMPLE: &str = "config.lease-server.toml.example";
+pub(super) const FORM: Form = Form {
+    example: "config.lease-server.toml.example",
+    elsewhere: &["listen", "backend", "limits", "queue", "admin", "quota"],
+    cure: "that is of a sidecar: check its file with `tidegate check --config FILE`",
+};
 /// Descriptors that are not for clients.
 const DESCRIPTORS_KEPT: u64 = 128;
 
@@ -218,7 +222,7 @@ pub fn load(path: &Path) -> Result<Checked, LoadError> {
 #[must_use]
 pub fn log_format(path: &Path) -> Format {
     let text = read_text(path).unwrap_or_default();
-    let reading = Reading::of(&text, EXAMPLE);
+    let reading = Reading::of(&text, FORM);
     let log: LogSection = reading.root().section("log").read();
     log.format.value
 }
@@ -240,7 +244,7 @@ pub fn load_templates(path: &Path) -> Result<Templates, LoadError> {
 ///
 /// Every mistake, warnings included.
 pub fn read(text: &str, origin: &str) -> Result<(LeaseServer, Problems), Problems> {
-    let mut reading = Reading::of(text, EXAMPLE);
+    let mut reading = Reading::of(text, FORM);
     let config = root(&reading.root());
     let problems = Problems::new(origin, text, reading.problems());
     match config {
@@ -252,7 +256,7 @@ pub fn read(text: &str, origin: &str) -> Result<(LeaseServer, Problems), Problem
 /// Every option there is.
 #[must_use]
 pub fn catalogue() -> Catalogue {
-    let reading = Reading::of("[[resource]]\nalgorithm = {}\n", EXAMPLE);
+    let reading = Reading::of("[[resource]]\nalgorithm = {}\n", FORM);
     root(&reading.root());
     reading.catalogue()
 }

@@ -124,14 +124,17 @@ impl Catalogue {
         own.chain(below).collect()
     }
 
-    /// A section that has an option of this name.
-    pub(crate) fn section_of(&self, name: &str) -> Option<&str> {
-        let mut options = self.all();
-        let found = options.find(|(_, section, key, it)| {
+    /// A section that has an option of this name, as a config writes it. Preferably one within that in which it is.
+    pub(crate) fn section_of(&self, name: &str, within: &str) -> Option<String> {
+        let options = self.all().filter(|(_, section, key, it)| {
             (*key == name || it.alias_key() == Some(name)) && !section.path.is_empty()
         });
-        let (_, section, ..) = found?;
-        section.path.split('.').next()
+        let is_outside = |section: &About| {
+            let rest = section.path.strip_prefix(within);
+            !rest.is_some_and(|rest| rest.starts_with('.'))
+        };
+        let (_, section, ..) = options.min_by_key(|(_, section, ..)| is_outside(section))?;
+        section.header()
     }
 
     /// The variable that was probably meant.

@@ -159,13 +159,34 @@ pub(crate) struct Reading {
     pathless: Vec<Arc<str>>,
     /// Every option that was asked for.
     catalogue: RefCell<Catalogue>,
+    form: Form,
+}
+
+/// A kind of config, as messages need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
     /// The file that lists every option.
-    example: &'static str,
+    pub(crate) example: &'static str,
+    /// What another kind of config has at its top.
+    pub(crate) elsewhere: &'static [&'static str],
+    /// What to do with a file that has it.
+    pub(crate) cure: &'static str,
+}
+
+/// A config of which no other kind is known.
+impl From<&'static str> for Form {
+    fn from(example: &'static str) -> Self {
+        Self {
+            example,
+            elsewhere: &[],
+            cure: "",
+        }
+    }
 }
 
 impl Reading {
-    /// Begins with the text of a config. `example` is the file that lists every option.
-    pub(crate) fn of(text: &str, example: &'static str) -> Self {
+    /// Begins with the text of a config.
+    pub(crate) fn of(text: &str, form: impl Into<Form>) -> Self {
         let parsed = syntax::parse(text);
         Self {
             notes: Notes::new(parsed.broken, parsed.lost),
@@ -173,13 +194,13 @@ impl Reading {
             problems: parsed.problems,
             pathless: Vec::new(),
             catalogue: RefCell::default(),
-            example,
+            form: form.into(),
         }
     }
 
     /// Begins with a tree.
-    pub(crate) fn of_tree(tree: Table, example: &'static str) -> Self {
-        let empty = Self::of("", example);
+    pub(crate) fn of_tree(tree: Table, form: impl Into<Form>) -> Self {
+        let empty = Self::of("", form);
         Self { tree, ..empty }
     }
 
@@ -254,10 +275,13 @@ impl Reading {
         if let Some(ours) = sdkserver_name(name) {
             return (message, format!("this is {ours} here"));
         }
+        if section.is_empty() && self.form.elsewhere.contains(&name) {
+            return (message, self.form.cure.to_owned());
+        }
         let near = did_you_mean(name, catalogue.inside(section));
-        let cure = near.unwrap_or_else(|| match catalogue.section_of(name) {
-            Some(section) => format!("{name} belongs in [{section}]"),
-            None => format!("leave it out; {} lists every option", self.example),
+        let cure = near.unwrap_or_else(|| match catalogue.section_of(name, section) {
+            Some(section) => format!("{name} belongs in {section}"),
+            None => format!("leave it out; {} lists every option", self.form.example),
         });
         (message, cure)
     }

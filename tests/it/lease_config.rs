@@ -132,6 +132,16 @@ fn a_rule_says_what_it_says() {
 
 #[test]
 fn a_mistake_is_reported_with_its_line_and_cure() {
+    wrong(
+        &format!("{RULE}lease = \"60s\"\nalgorithm.kind = \"static\"\n"),
+        4,
+        &["lease belongs in [resource.algorithm]"],
+    );
+    wrong(
+        &format!("{RULE}[limits]\nper_window = \"total:30\"\n"),
+        4,
+        &["of a sidecar", "`tidegate check --config"],
+    );
     let rule = |line: &str| format!("[[resource]]\nglob = \"*\"\ncapacity = 100\n{line}\n");
     wrong(
         "bind = \"x\"\n[[resource]]\nglob = \"*\"\ncapacity = 1\n",

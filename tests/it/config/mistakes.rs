@@ -27,6 +27,16 @@ fn an_unknown_option_is_an_error_that_names_the_nearest() {
     );
     wrong("quee", "x = 1", &["\"queue\""]);
     wrong(
+        "server",
+        "user_from = 2",
+        &["user_from belongs in [[listen]]"],
+    );
+    wrong(
+        "etcd",
+        "x = 1",
+        &["of a lease server", "`tidegate lease-server --check"],
+    );
+    wrong(
         "sdkserver",
         "bind_addr = \"127.0.0.1\"",
         &["[[listen]], [queue] and [limits]"],
