@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::scheduler::Cause;
-use tidegate_runtime::{Clock, lock};
+use tidegate_runtime::{Causes, Clock, lock};
 
 use super::access::{AccessLine, Started};
 use super::lately::{Lately, durations};
@@ -40,6 +40,8 @@ pub struct Teller {
     started: Started,
     /// The last time a shortage was logged.
     short_at: Mutex<Option<Timestamp>>,
+    /// Why connections were closed before their first request, by listener, as logged.
+    rejections: Causes,
 }
 
 impl Teller {
@@ -60,6 +62,7 @@ impl Teller {
             lately: Arc::default(),
             tally: Arc::default(),
             short_at: Mutex::default(),
+            rejections: Causes::default(),
             started: Started::new(clock.wall(Timestamp::ZERO)),
             clock,
         }
@@ -230,11 +233,17 @@ impl Observe for Teller {
             reason: rejection.label(),
         };
         self.metrics.protocol.connections_rejected_total(of).inc();
-        tracing::debug!(
-            listener = %identity.listener,
-            peer = %identity.peer,
-            reason = rejection.label(),
-            "connection closed before its first request"
-        );
+        let (listener, reason) = (&*identity.listener, rejection.label());
+        if let Some(cause) = rejection.in_words()
+            && let Some(count) = self.rejections.count(&format!("{listener} {reason}"))
+        {
+            let peer = identity.peer.to_string();
+            tracing::warn!(
+                listener,
+                peer,
+                count,
+                "connection closed before its first request: {cause}"
+            );
+        }
     }
 }

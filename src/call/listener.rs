@@ -359,6 +359,31 @@ impl PartialEq for Tls {
 
 impl Eq for Tls {}
 
+impl Rejection {
+    /// The cause and the cure, for the log. `None` if that was logged where more is known.
+    #[must_use]
+    pub fn in_words(self) -> Option<&'static str> {
+        match self {
+            Self::UntrustedProxy => Some(
+                "this listener wants a PROXY header, and the peer is no trusted proxy: add its address to \
+                 trusted_proxies in [callers], or set proxy_protocol = \"off\"",
+            ),
+            Self::ProxyHeader => Some(
+                "this listener wants a PROXY header, and no whole one came: let the proxy send version 1 or 2 of it, \
+                 or set proxy_protocol = \"off\"",
+            ),
+            Self::NotTls => Some(
+                "this listener wants TLS, and the client does not speak it: let it connect with TLS, or leave tls out",
+            ),
+            Self::TlsHandshake => None,
+            Self::HandshakeTimeout => Some(
+                "no whole PROXY header, or no TLS handshake, within client.handshake_timeout: raise that for clients \
+                 far away",
+            ),
+        }
+    }
+}
+
 labels! {
     /// Why a connection was closed before its first request.
     pub enum Rejection {

@@ -519,3 +519,30 @@ async fn a_slow_header_leaves_the_request_its_own_time() {
     asked.expect("it is open");
     assert_eq!(read_all(&mut client).await.as_bytes(), OK);
 }
+
+#[tokio::test]
+async fn a_proxy_that_is_not_trusted_is_named_in_the_log_with_the_cure() {
+    let backend = Scripted::in_both_dialects().await;
+    let elsewhere = "[callers]\ntrusted_proxies = [\"192.0.2.0/24\"]";
+    let sidecar = Sidecar::start(&one_listener(backend.addr, REQUIRED, elsewhere)).await;
+    let addr = sidecar.listener("test").await;
+    for _ in 0..3 {
+        turned_away(addr, V1_TCP4).await;
+    }
+    let line = sidecar.log().wait(&["is no trusted proxy"]).await;
+    for words in [
+        "WARN",
+        "127.0.0.1",
+        "trusted_proxies in [callers]",
+        "\"test\"",
+    ] {
+        assert!(line.contains(words), "{words:?}: {line}");
+    }
+    sidecar
+        .log()
+        .wait(&["is no trusted proxy", "\"count\":2"])
+        .await;
+    let lines = sidecar.log().lines();
+    let told = lines.iter().filter(|it| it.contains("no trusted proxy"));
+    assert_eq!(told.count(), 2, "{lines:#?}");
+}
