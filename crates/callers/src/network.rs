@@ -1,16 +1,8 @@
-//! Addresses and networks, as patterns and as what is seen.
+//! Networks: addresses that begin alike.
 
-use alloc::format;
-use alloc::string::ToString;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
-
-use crate::identity::Field;
-use crate::pattern::{Demand, PatternError};
-
-/// The longest way to write an address or a network.   bytes
-const LENGTH_MAX: usize = 64;
 
 /// Addresses with the same leading bits. What is not in the prefix is zero.
 ///
@@ -68,14 +60,6 @@ impl Network {
     pub fn contains(&self, address: IpAddr) -> bool {
         masked(address.to_canonical(), self.bits) == self.address
     }
-
-    pub(super) fn demand(&self) -> Demand {
-        let bits = self.bits.into();
-        match self.is_exact() {
-            true => Demand::Exact(bits),
-            false => Demand::Prefix(bits),
-        }
-    }
 }
 
 /// The bits of an address.
@@ -125,38 +109,9 @@ impl fmt::Display for Network {
     }
 }
 
-pub(super) fn parse(text: &str) -> Result<Option<Network>, PatternError> {
-    if text.is_empty() || text == "*" {
-        return Ok(None);
-    }
-    if text.len() > LENGTH_MAX {
-        return Err(PatternError::TooLong {
-            field: Field::Ip,
-            bytes: text.len(),
-            max: LENGTH_MAX,
-        });
-    }
-    if let Some(leading) = text.strip_suffix('*') {
-        return leading_numbers(leading)
-            .map(Some)
-            .ok_or_else(|| PatternError::NotWholeNumbers { given: text.into() });
-    }
-    text.parse().map(Some).map_err(|error| {
-        let given = text.into();
-        match error {
-            NetworkError::NotAnAddress => PatternError::NotAnAddress { given },
-            NetworkError::PrefixLength { max } => PatternError::PrefixLength { given, max },
-            NetworkError::HostBitsSet(network) => PatternError::HostBitsSet {
-                given,
-                network: network.to_string().into(),
-            },
-        }
-    })
-}
-
 /// The network of an address as written, where an IPv4 network may be in IPv6 dress; if bits
 /// are set beyond the prefix, the network without them.
-fn network(address: IpAddr, bits: u8) -> Result<Network, Network> {
+pub(crate) fn network(address: IpAddr, bits: u8) -> Result<Network, Network> {
     /// The bits that an IPv4 address is dressed in.
     const DRESS: u8 = 96;
     let plain = address.to_canonical();
@@ -182,29 +137,10 @@ fn digits(text: &str) -> Option<u8> {
     if is_plain { text.parse().ok() } else { None }
 }
 
-/// The network of `10.1.` or `2001:db8:`: whole numbers, and the separator after the last.
-fn leading_numbers(text: &str) -> Option<Network> {
-    let (separator, max, width) = if text.ends_with('.') {
-        ('.', 4, 8)
-    } else {
-        (':', 8, 16)
-    };
-    let numbers = text.strip_suffix(separator)?;
-    let count = numbers.split(separator).count();
-    if count >= max || numbers.split(separator).any(str::is_empty) {
-        return None;
-    }
-    let zeros = max - count;
-    let address = if separator == '.' {
-        IpAddr::V4(format!("{numbers}{}", ".0".repeat(zeros)).parse().ok()?)
-    } else {
-        IpAddr::V6(format!("{numbers}{}", ":0".repeat(zeros)).parse().ok()?)
-    };
-    network(address, count as u8 * width).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString as _;
+
     use super::*;
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! [`Pattern`] has the syntax, [`Specificity`] the order.
 
+mod address;
 mod error;
 mod specificity;
 mod text;
@@ -16,7 +17,7 @@ pub use self::specificity::Specificity;
 pub(crate) use self::specificity::{Demand, Shape};
 pub use self::text::TextPattern;
 use crate::identity::{Field, FieldSet, Identity};
-use crate::network::{self, Network};
+use crate::network::Network;
 
 /// The longest literal of one field. A longer value matches no pattern exactly.   bytes
 pub const LITERAL_MAX: usize = 256;
@@ -103,7 +104,7 @@ impl Pattern {
             user_agent: read(Field::UserAgent, text.user_agent),
             listener: read(Field::Listener, text.listener),
         };
-        match network::parse(text.ip) {
+        match address::parse(text.ip) {
             Ok(network) => pattern.ip = network,
             Err(mistake) => mistakes.push(mistake),
         }
@@ -201,7 +202,7 @@ impl Pattern {
     fn demand(&self, field: Field) -> Demand {
         match self.text(field) {
             Some(pattern) => pattern.demand(),
-            None => self.ip.as_ref().map_or(Demand::Nothing, Network::demand),
+            None => self.ip.as_ref().map_or(Demand::Nothing, address::demand),
         }
     }
 

@@ -31,7 +31,7 @@ use tracing::debug;
 
 use self::keeper::Told;
 use super::node::{Node, sleep_about};
-use super::probe::{NAME, Obstacle, Step};
+use super::obstacle::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Entry, Error, Key, QuotaStore, Swapped};

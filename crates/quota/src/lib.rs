@@ -27,6 +27,7 @@ mod key;
 pub mod memory;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod node;
+mod obstacle;
 mod probe;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -47,7 +48,7 @@ use tidegate_limits::quota::{Standing, StoreTime, Version};
 use tokio::sync::watch;
 
 pub use self::key::{Key, KeyError};
-pub use self::probe::{Obstacle, Step};
+pub use self::obstacle::{Obstacle, Step};
 pub use self::settings::{QuotaLimit, Quotas};
 use tidegate_runtime::Clock;
 

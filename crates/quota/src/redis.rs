@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use self::connect::{Connection, Route};
 pub use self::connect::{Sentinel, Server};
 use super::node::{AGAIN, Node, sleep_about};
-use super::probe::{NAME, Obstacle, Step};
+use super::obstacle::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use super::node::{Node, sleep_about};
-use super::probe::{NAME, Obstacle, Step};
+use super::obstacle::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::{Configured, Entry, Error, Key, Mark, QuotaStore, Swapped};
 
