@@ -20,8 +20,6 @@ use tracing::{info, warn};
 use super::process::ProcessMetrics;
 use super::spans::{Attribute, Collector, Event, Settings, Span, Spans, Value};
 
-/// Spans of one request.
-const BATCH_MAX: usize = 512;
 /// How long the first span waits for others.
 const EVERY: Duration = Duration::from_secs(1);
 /// Largest answer that is read.   bytes
@@ -63,65 +61,62 @@ pub async fn keep_sending(spans: Arc<Spans>, metrics: ProcessMetrics) {
     let mut pauses = PAUSES;
     let mut is_well = true;
     loop {
-        spans.stirred.notified().await;
-        wait(&spans, EVERY).await;
+        while spans.is_empty() {
+            spans.stirred.notified().await;
+        }
+        wait(&spans, EVERY, || spans.ends() || spans.are_enough()).await;
+        let batch = spans.take();
         loop {
-            let batch = spans.take(BATCH_MAX);
-            if batch.is_empty() {
+            let settings = spans.settings();
+            let lost = |reason| metrics.spans_lost_total(reason).inc_by(batch.len() as u64);
+            let Some(collector) = &settings.otlp else {
+                lost("off");
                 break;
-            }
-            loop {
-                let settings = spans.settings();
-                let lost = |reason| metrics.spans_lost_total(reason).inc_by(batch.len() as u64);
-                let Some(collector) = &settings.otlp else {
-                    lost("off");
+            };
+            match send(&mut sender, collector, &settings, &batch).await {
+                Ok(rejected) => {
+                    let rejected = rejected.min(batch.len() as u64);
+                    metrics
+                        .spans_sent_total()
+                        .inc_by(batch.len() as u64 - rejected);
+                    metrics.spans_lost_total("refused").inc_by(rejected);
+                    pauses = PAUSES;
+                    if !std::mem::replace(&mut is_well, true) {
+                        info!(%collector, "the collector takes spans again");
+                    }
                     break;
-                };
-                match send(&mut sender, collector, &settings, &batch).await {
-                    Ok(rejected) => {
-                        let rejected = rejected.min(batch.len() as u64);
-                        metrics
-                            .spans_sent_total()
-                            .inc_by(batch.len() as u64 - rejected);
-                        metrics.spans_lost_total("refused").inc_by(rejected);
-                        pauses = PAUSES;
-                        if !std::mem::replace(&mut is_well, true) {
-                            info!(%collector, "the collector takes spans again");
-                        }
+                }
+                Err(error) => {
+                    sender = None;
+                    let later = error.may_be_taken_later();
+                    if std::mem::replace(&mut is_well, false) {
+                        warn!(%collector, %error, "the collector does not take spans; calls are not affected");
+                    }
+                    if !later {
+                        lost("refused");
                         break;
                     }
-                    Err(error) => {
-                        sender = None;
-                        let later = error.may_be_taken_later();
-                        if std::mem::replace(&mut is_well, false) {
-                            warn!(%collector, %error, "the collector does not take spans; calls are not affected");
-                        }
-                        if !later {
-                            lost("refused");
-                            break;
-                        }
-                        if spans.ends() {
-                            lost("ended");
-                            break;
-                        }
-                        wait(&spans, pauses.pause()).await;
+                    if spans.ends() {
+                        lost("ended");
+                        break;
                     }
+                    wait(&spans, pauses.pause(), || spans.ends()).await;
                 }
             }
-            spans.put_down(batch.len());
         }
+        spans.put_down(batch.len());
     }
 }
 
-/// Waits for this time, or until the process ends.
-async fn wait(spans: &Spans, time: Duration) {
-    let ends = async {
-        while !spans.ends() {
+/// Waits for this time, or until it is cut short.
+async fn wait(spans: &Spans, time: Duration, is_cut_short: impl Fn() -> bool) {
+    let cut_short = async {
+        while !is_cut_short() {
             spans.stirred.notified().await;
         }
     };
     // Too late is as good.
-    let _ = timeout(time, ends).await;
+    let _ = timeout(time, cut_short).await;
 }
 
 type Sender = (Collector, SendRequest<Full<Bytes>>);

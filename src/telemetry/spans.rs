@@ -15,6 +15,9 @@ use crate::options::kind::{Kind, MINUTE, MS, SECOND, duration, integer, line, te
 use crate::options::shown::quoted;
 use crate::options::{Mistake, options};
 
+/// Spans of one request to the collector.
+const BATCH_MAX: usize = 512;
+
 options! {
     /// Traces: a span for each call whose client sampled it (traceparent), sent to a collector of
     /// OpenTelemetry. Calls never wait for the collector.
@@ -144,7 +147,7 @@ pub struct Spans {
     queue: Mutex<VecDeque<Span>>,
     /// Spans that a request under way has, or that wait to be tried again.
     in_hand: AtomicUsize,
-    /// A span has come, or the settings have changed, or the process ends.
+    /// A first span has come, or enough of them, or the settings have changed, or the process ends.
     pub(super) stirred: Notify,
     /// None is left.
     emptied: Notify,
@@ -183,11 +186,16 @@ impl Spans {
     pub fn add(&self, span: Span) -> bool {
         let max = self.settings.get().queue as usize;
         let mut queue = lock(&self.queue);
-        let has_room = queue.len() + self.in_hand.load(Ordering::Relaxed) < max;
+        let in_hand = self.in_hand.load(Ordering::Relaxed);
+        let has_room = queue.len() + in_hand < max;
         if has_room {
             queue.push_back(span);
+            let count = queue.len();
             drop(queue);
-            self.stirred.notify_one();
+            // The sender is woken for the first one, and once there is enough to send.
+            if count == 1 || count == BATCH_MAX || count + in_hand == max {
+                self.stirred.notify_one();
+            }
         }
         has_room
     }
@@ -214,14 +222,26 @@ impl Spans {
         self.ends.load(Ordering::Relaxed)
     }
 
+    /// Whether none wait.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.queue).is_empty()
+    }
+
+    /// Whether there are as many as a request takes, or no room for more.
+    pub(super) fn are_enough(&self) -> bool {
+        let queued = lock(&self.queue).len();
+        let max = self.settings.get().queue as usize;
+        queued >= BATCH_MAX || queued + self.in_hand.load(Ordering::Relaxed) >= max
+    }
+
     pub(super) fn settings(&self) -> std::sync::Arc<Settings> {
         self.settings.get()
     }
 
-    /// Takes up to `most`, the oldest first. They count until [`Self::put_down`].
-    pub(super) fn take(&self, most: usize) -> Vec<Span> {
+    /// Takes those of one request, the oldest first. They count until [`Self::put_down`].
+    pub(super) fn take(&self) -> Vec<Span> {
         let mut queue = lock(&self.queue);
-        let count = queue.len().min(most);
+        let count = queue.len().min(BATCH_MAX);
         let taken = queue.drain(..count).collect();
         self.in_hand.fetch_add(count, Ordering::Relaxed);
         taken
@@ -266,14 +286,28 @@ mod tests {
     #[test]
     fn those_in_hand_count_against_the_bound() {
         let spans = Spans::new(settings(3));
-        assert!((0..3).all(|_| spans.add(span())));
-        assert!(!spans.add(span()));
-        assert_eq!(spans.take(2).len(), 2);
+        assert!(spans.add(span()) && spans.add(span()));
+        assert_eq!(spans.take().len(), 2);
+        assert!(spans.add(span()));
         assert!(!spans.add(span()), "the two are not sent yet");
         spans.put_down(2);
         assert!(spans.add(span()) && spans.add(span()) && !spans.add(span()));
         spans.apply(settings(4));
         assert!(spans.add(span()) && !spans.add(span()));
+    }
+
+    #[test]
+    fn enough_is_what_a_request_takes_or_all_that_has_room() {
+        let spans = Spans::new(settings(BATCH_MAX as u32 + 2));
+        assert!(spans.is_empty() && !spans.are_enough());
+        assert!((1..BATCH_MAX).all(|_| spans.add(span()) && !spans.are_enough()));
+        assert!(spans.add(span()) && spans.are_enough());
+        assert_eq!(spans.take().len(), BATCH_MAX);
+        assert!(spans.add(span()) && !spans.are_enough());
+        assert!(
+            spans.add(span()) && spans.are_enough(),
+            "there is no room for more"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,7 +317,7 @@ mod tests {
         assert!(spans.add(span()));
         let put_down = async {
             spans.stirred.notified().await;
-            let taken = spans.take(9).len();
+            let taken = spans.take().len();
             tokio::time::sleep(SECOND).await;
             spans.put_down(taken);
         };

@@ -491,3 +491,38 @@ async fn with_few_descriptors_spans_arrive_and_calls_are_answered() {
     reaches(&sidecar, "sent", 6.0).await;
     assert_eq!(collector.spans().await.len(), 6);
 }
+
+/// More than have room in the second in which the sender would wait for others.
+#[tokio::test]
+async fn spans_that_come_quickly_are_sent_as_soon_as_there_are_enough() {
+    let (service, collector) = (service().await, Collector::start().await);
+    let text_of = config(&service, collector.server.addr, "queue = 1100");
+    let sidecar = Sidecar::start(&text_of.replace("total:2", "total:100000")).await;
+    let addr = sidecar.listener("web").await;
+    let request = get("01").replace("Connection: close\r\n", "");
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let request = request.clone();
+        clients.spawn(async move {
+            let mut stream = connect(addr).await;
+            for _ in 0..100 {
+                stream
+                    .write_all(request.as_bytes())
+                    .await
+                    .expect("it is taken");
+                let mut answer = Vec::new();
+                while !answer.ends_with(b"-01") {
+                    assert!(stream.read_buf(&mut answer).await.expect("an answer") > 0);
+                }
+            }
+        });
+    }
+    clients.join_all().await;
+    reaches(&sidecar, "sent", 1600.0).await;
+    assert!(lost(&sidecar, "queue_full").await < 0.5);
+    let requests = collector.bodies.lock().expect("no panic").len();
+    assert!(
+        requests < 20,
+        "{requests} requests: each has what came meanwhile"
+    );
+}
