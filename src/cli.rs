@@ -42,7 +42,7 @@ enum Command {
 
     /// List the callers: how much they call, and what limits them
     Callers(tools::client::Admin),
-    /// List every limit and rate limit, and how much of it is used
+    /// List every limit, rate limit and quota, and how much of it is used
     Limits(tools::client::Admin),
     /// Follow a running sidecar on a screen: what waits, why, and until when
     Top(tools::top::Arguments),

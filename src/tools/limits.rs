@@ -1,4 +1,4 @@
-//! `tidegate limits`: every limit and rate limit, its use, and the calls that wait.
+//! `tidegate limits`: every limit, rate limit and quota, its use, and the calls that wait.
 
 use std::process::ExitCode;
 
@@ -15,10 +15,13 @@ pub(crate) fn run(admin: &Admin) -> ExitCode {
 fn ask(admin: &Admin) -> Result<Value, ClientError> {
     let mut limits = admin.get("/v1/limits")?;
     let mut rate_limits = admin.get("/v1/rate-limits")?;
+    let mut quotas = admin.get("/v1/quotas")?;
     Ok(json!({
         "limits": limits["limits"].take(),
         "buckets": limits["buckets"].take(),
         "rate_limits": rate_limits["rate_limits"].take(),
+        "quotas": quotas["quotas"].take(),
+        "quota_store": quotas["store"].take(),
     }))
 }
 
@@ -53,10 +56,64 @@ fn shown(answer: &Value) -> String {
         ("REJECTED", &|it| figure(&it["rejected"])),
     ];
     format!(
-        "{}\n{}",
+        "{}\n{}{}",
         table(&limits, list(answer, "limits")),
-        table(&rate_limits, list(answer, "rate_limits"))
+        table(&rate_limits, list(answer, "rate_limits")),
+        quotas(answer)
     )
+}
+
+/// Nothing if there are none.
+fn quotas(answer: &Value) -> String {
+    let rows = list(answer, "quotas");
+    if rows.is_empty() {
+        return String::new();
+    }
+    let admitted = |quota: &Value| {
+        let ways = ["local", "drew", "waited"];
+        let counts = ways.map(|way| quota["decisions"][way].as_u64().unwrap_or_default());
+        counts.iter().sum::<u64>().to_string()
+    };
+    let columns: [Column<'_, Value>; 9] = [
+        ("QUOTA", &|it| word(&it["name"])),
+        ("TOTAL", &|it| figure(&it["total"])),
+        ("WINDOW", &|it| {
+            format!("{} s", figure(&it["window_seconds"]))
+        }),
+        ("OWN SHARE", &|it| figure(&it["safe_share"])),
+        ("DOES", &does),
+        ("KEYS", &|it| figure(&it["keys"])),
+        ("ADMITTED", &admitted),
+        ("REFUSED", &|it| figure(&it["decisions"]["refused"])),
+        ("DRAWS", &|it| figure(&it["draws"])),
+    ];
+    format!(
+        "\n{}{}\n",
+        table(&columns, rows),
+        kept_in(&answer["quota_store"])
+    )
+}
+
+/// Where they are kept, and whether that is there.
+fn kept_in(store: &Value) -> String {
+    let engine = word(&store["engine"]);
+    if engine == "memory" {
+        return "Kept in the memory of this sidecar alone.".to_owned();
+    }
+    let (members, expected) = (
+        figure(&store["members"]),
+        figure(&store["expected_sidecars"]),
+    );
+    match (store["up"].as_bool(), store["trouble"]["text"].as_str()) {
+        (Some(true), _) => {
+            format!(
+                "Kept in {engine}, which answers; {members} of at most {expected} sidecars share it."
+            )
+        }
+        (Some(false), Some(_)) => format!("Kept in {engine}: {}.", word(&store["trouble"]["text"])),
+        (Some(false), None) => format!("Kept in {engine}, which is unavailable."),
+        (None, _) => format!("Kept in {engine}, which has not answered yet."),
+    }
 }
 
 /// The first of two figures that exists.

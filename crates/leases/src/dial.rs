@@ -96,6 +96,8 @@ impl Dials {
             let dialing = timeout(within, dial.dial(&server));
             let dials = dials.clone();
             async move {
+                // What an earlier connection was told says nothing about this one.
+                *lock(&dials.said) = Said::default();
                 let dialed = dialing.await.unwrap_or_else(|late| Err(late.into()));
                 dials.has_failed.store(dialed.is_err(), Ordering::Relaxed);
                 let Dialed { stream, said } = dialed?;

@@ -57,6 +57,10 @@ outstanding  all    at once        4  10  now
 
 RATE LIMIT  LABEL       FROM  KIND    BURST  RATE/S  ACHIEVED  TOKENS  OPENS  DOES    CALLERS  QUEUED  CHARGED  REJECTED
 r1          monitoring  api   bucket     30       3         -      30  now    delays        1       0        0         0
+
+QUOTA                TOTAL  WINDOW  OWN SHARE  DOES    KEYS  ADMITTED  REFUSED  DRAWS
+rate_limit:per_user    100  60 s           16  delays     1       103        1      5
+Kept in zookeeper: the store is unavailable: <refused>.
 "
     );
     let tools = said(&served, &["limits", "--json"]).await;

@@ -2,6 +2,9 @@
 
 use super::*;
 
+use crate::sidecar::{Sidecar, TIDEGATE, run};
+use crate::support::ask;
+
 #[tokio::test]
 async fn a_record_of_another_tool_is_left_alone_and_reported_and_other_keys_go_on() {
     let rig = Rig::start().await;
@@ -121,4 +124,68 @@ async fn a_record_of_a_window_far_away_closes_its_key_only_as_long_as_it_is_ther
     rig.memory.tamper(&key, None);
     eventually(async || (sidecar.call("eve").await.status == 200).then_some(())).await;
     eventually(async || (sidecar.metric(troubled).await == 0.0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn limits_on_the_command_line_have_quotas_and_say_where_they_are_kept() {
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("each", "user", 3, LONG, REJECT);
+    let text = |store: &str| {
+        one_listener(
+            backend.addr,
+            "user_from = \"basic\"",
+            &format!("{store}{limits}"),
+        )
+    };
+    let said = async |sidecar: &Sidecar, more: &[&str]| {
+        let mut command = tokio::process::Command::new(TIDEGATE);
+        command.args(["limits", "--admin", &sidecar.admin.to_string()]);
+        run(command.args(more)).await.out
+    };
+    let sidecar = Sidecar::start(&text("[quota]\n")).await;
+    let request = "GET /guests HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Basic YWxpY2U6eA==\r\n\r\n";
+    for _ in 0..5 {
+        ask(sidecar.listener("test").await, request.to_owned()).await;
+    }
+    let told = said(&sidecar, &[]).await;
+    let row = told
+        .lines()
+        .find(|line| line.contains("each "))
+        .expect("a row");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        cells[cells.len() - 4..cells.len() - 1],
+        ["1", "3", "2"],
+        "{told}"
+    );
+    assert!(
+        told.ends_with("Kept in the memory of this sidecar alone.\n"),
+        "{told}"
+    );
+    let read: serde_json::Value =
+        serde_json::from_str(&said(&sidecar, &["--json"]).await).expect("JSON");
+    assert_eq!(read["quotas"][0]["decisions"]["refused"], 2);
+    assert_eq!(read["quota_store"]["engine"], "memory");
+}
+
+#[tokio::test]
+async fn limits_on_the_command_line_say_that_the_store_is_unavailable() {
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("each", "user", 3, LONG, REJECT);
+    let closed = crate::support::closed_port();
+    let store = format!(
+        "[quota]\nengine = \"redis\"\nservers = [\"redis://{closed}\"]\nexpected_sidecars = 2\n"
+    );
+    let sidecar =
+        Sidecar::start(&one_listener(backend.addr, "", &format!("{store}{limits}"))).await;
+    let told = eventually(async || {
+        let mut command = tokio::process::Command::new(TIDEGATE);
+        command.args(["limits", "--admin", &sidecar.admin.to_string()]);
+        let told = run(&mut command).await.out;
+        told.contains("Kept in redis: the store is unavailable: ")
+            .then_some(told)
+    })
+    .await;
+    let row = told.lines().find(|line| line.contains("each "));
+    assert!(row.is_some(), "{told}");
 }
