@@ -478,15 +478,19 @@ impl Conn {
                 Mode::Rst | Mode::Down => return self.reset(),
                 _ => {}
             }
-            tokio::select! {
-                read = self.stream.read_buf(&mut self.buffer) => {
-                    if read.unwrap_or(0) == 0 {
-                        self.left = true;
-                        return Err(Over);
-                    }
+            match self.stream.try_read_buf(&mut self.buffer) {
+                // It is open now. What is read says less: this task may read it long after it was sent.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.heard = Instant::now();
-                    return Ok(());
                 }
+                Ok(1..) => return Ok(()),
+                Ok(0) | Err(_) => {
+                    self.left = true;
+                    return Err(Over);
+                }
+            }
+            tokio::select! {
+                ready = self.stream.readable() => ready?,
                 changed = self.modes.changed() => changed.map_err(|_| Over)?,
             }
         }
