@@ -118,7 +118,7 @@ fn of_certificate(wrong: &CertificateError) -> String {
     }
 }
 
-/// The library gives this reason as a text. Many a certificate is of version 1: `openssl x509 -req` makes it without
+/// The library gives this reason as a text. Such certificates are common: `openssl x509 -req` makes them without
 /// `-extfile`.
 fn is_of_version_1(reason: &OtherError) -> bool {
     reason.0.to_string() == "UnsupportedCertVersion"
