@@ -82,7 +82,7 @@ def speed(protocol):
     candidates += [
         ('HAProxy, 1 thread', lambda port: haproxy('haproxy1-' + mode, port, target, mode, threads=1)),
         ('nginx', lambda port: nginx('nginx-' + ngx, port, target, ngx)),
-        ('Tidegate, 2 threads', ours('tidegate2', threads=2)),
+        ('Tidegate, 1 thread', ours('tidegate1', threads=1)),
         ('Tidegate, access log', ours('tidegatelog', log='access = true')),
         ('relay of bytes', lambda port: relay('bytes-' + protocol, 'bytes', port, target))]
     name, kind = {'socket': ('relay of one call', 'once'), 'http': ('relay on hyper', 'hyper')}[protocol]
@@ -638,7 +638,7 @@ def measured(body, parts, began):
             'Load, proxy and backend share the cores.\n' % (version(BIN, '--version'), time.strftime('%Y-%m-%d'), machine(), load, opts.rounds, opts.seconds),
             'Peers: %s; %s. With two threads or workers if nothing else is said, limits on and not reached, no access log. Took %.0f s.\n' % (
                 version('haproxy', '-v'), version('nginx', '-v'), time.time() - began),
-            'Relays: `tidegate-lab relay`, on one thread as Tidegate. Of bytes: each client has a connection of its own at the backend. '
+            'Relays: `tidegate-lab relay`, on one thread. Of bytes: each client has a connection of its own at the backend. '
             'Of one call: what a client sends first, and the reply to its end. On hyper: hyper on both sides. '
             'None has limits, deadlines or a log, so they show what a proxy costs that does nothing.\n']
     old_head, old, by_hand = '', [], ''

@@ -137,7 +137,7 @@ def relay(name, kind, listen, target, under=()):
 ENGINES = [('Tidegate, hyper engine', {'client': 'http_engine = "hyper"'})]
 
 
-def configure(name, behind, listen, limits, queue='', threads=1, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192, has_admin=True):
+def configure(name, behind, listen, limits, queue='', threads=2, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192, has_admin=True):
     """Writes a config. `lines` are more lines of a section: `server`, `listen`, `client`, or `backend`, where they replace
     the size of the pool. Returns its path and the admin port, if it has one."""
     admin = free_port() if has_admin else None

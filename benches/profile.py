@@ -278,7 +278,7 @@ def variants(protocol):
     found += [('16 workers', ours('workers16', workers=16)),
               ('allocator: no cache of a thread', ours('tcache', env={'_RJEM_MALLOC_CONF': 'tcache:false'})),
               ('allocator: never returns pages', ours('decay', env={'_RJEM_MALLOC_CONF': 'dirty_decay_ms:-1,muzzy_decay_ms:-1'})),
-              ('2 threads', ours('threads2', threads=2))]
+              ('1 thread', ours('threads1', threads=1))]
     for other in opts.other:
         name, binary = other.split('=', 1)
         found.append((name, ours(name.replace(' ', '-'), binary=os.path.abspath(binary))))

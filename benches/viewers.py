@@ -29,7 +29,7 @@ class Sidecar:
         self.name, self.port, self.lines = name, free_port(), 0
         limits = ', '.join(['total:1000000'] + ['function_%d:1000000' % it for it in range(FUNCTIONS)])
         limits = 'allow_unknown = true\nper_window = "%s"\noutstanding = 1000' % limits
-        self.child = tidegate('sidecar-%d' % self.port, backend, self.port, limits, protocol='http', has_admin=viewers is not None)
+        self.child = tidegate('sidecar-%d' % self.port, backend, self.port, limits, protocol='http', threads=1, has_admin=viewers is not None)
         for _ in range(viewers or 0):
             threading.Thread(target=self.view, daemon=True).start()
 

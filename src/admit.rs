@@ -158,17 +158,17 @@ impl Gate {
                     }
                 });
             };
-            // A call that promotes others does so once it has a place.
+            // A call that promotes others does so once it has a place. If it needs none, no other waits.
             let acts_on = guest.filter(|_| ask.role == Role::Acts && class == own);
-            let call = match acts_on {
-                Some(_) => call,
-                None => match state.run_at_once(lane, now, call) {
-                    Ok(hold) => {
-                        note_asked(true);
-                        return Ok(Told::AtOnce(hold, now));
+            let call = match state.run_at_once(lane, now, call) {
+                Ok(hold) => {
+                    note_asked(true);
+                    if let Some(guest) = acts_on {
+                        at_gate.tie = state.acts_on(&self.queue, guest, now, &mut promoted);
                     }
-                    Err(call) => call,
-                },
+                    return Ok(Told::AtOnce(hold, now));
+                }
+                Err(call) => call,
             };
             note_asked(false);
             let submitted = state.lanes[lane as usize].submit(now, call, Waiter::default());

@@ -63,7 +63,7 @@ use crate::forward::Forwarder;
 use crate::listen::threads::{Place, Threads};
 use crate::listen::{self, Bound, Connections, SocketFile, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;
-use crate::protocol::{self, Accepted, Conversation};
+use crate::protocol::{self, Accepted, Conversation, Stop};
 use crate::tasks::Tasks;
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
@@ -122,7 +122,7 @@ struct Shared {
     conversations: TaskTracker,
     threads: Threads,
     /// Set when no connection may begin another call.
-    closing: CancellationToken,
+    closing: Stop,
     /// Set when a drain has taken too long.
     cutting: CancellationToken,
     ready: AtomicBool,
@@ -345,7 +345,7 @@ impl App {
         for listener in listeners {
             listener.stop.cancel();
         }
-        shared.closing.cancel();
+        shared.closing.set();
         shared.conversations.close();
         let bound = shared.config.get().listen.drain_timeout;
         // A task is finished like a call that a client waits for.
@@ -541,7 +541,7 @@ impl Shared {
             callers.clone(),
             clock,
         ));
-        let (closing, cutting) = (CancellationToken::new(), CancellationToken::new());
+        let (closing, cutting) = (Stop::default(), CancellationToken::new());
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             callers: callers.clone(),
@@ -731,17 +731,23 @@ impl Shared {
             warn!(listener = %settings.get().name, %error, "cannot accept");
         };
         let looked_up = Mutex::default();
+        let is_one_call = AtomicBool::new(false);
         let handle = |stream, peer, connection| {
             let listener = settings.get();
             let listen = &self.metrics.listen;
             let counted = listen.opened_at(&mut lock(&looked_up), &listener.name);
-            let accepted = Accepted {
-                stream,
-                peer,
-                listener,
-                at: self.clock.now(),
+            let mut accepted = Accepted::new(stream, peer, listener, self.clock.now());
+            if self.threads.may_be_many() {
+                // One that has said nothing yet is probably like the one before it.
+                let known = accepted.is_one_call();
+                let before = is_one_call.load(Ordering::Relaxed);
+                is_one_call.store(known.unwrap_or(before), Ordering::Relaxed);
+            }
+            // To move one call costs more than the other thread saves.
+            let Place { executor, taken } = match is_one_call.load(Ordering::Relaxed) {
+                true => self.threads.here(),
+                false => self.threads.place(),
             };
-            let Place { executor, taken } = self.threads.place();
             let held = (connection, counted, taken);
             let conversing = protocol::converse(accepted, self.conversation.get(), held);
             match executor {

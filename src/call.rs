@@ -36,6 +36,7 @@ mod head;
 pub mod identity;
 pub(crate) mod link;
 pub mod listener;
+pub(crate) mod loopback;
 pub mod pace;
 pub mod rate_limit;
 mod record;

@@ -221,7 +221,7 @@ async fn turn_of_all(call: &SharedCall, mut waiting: Waiting) -> Result<Permit, 
 impl Pipeline {
     /// What a request asks, its caller, and how it is answered.
     fn way<'a>(&'a self, request: Request, progress: &'a Progress) -> (Arc<Record>, Way<'a>) {
-        let mut operation = self.classifier.get().classify(&request);
+        let mut operation = self.classifier.look(|it| it.classify(&request));
         let Request {
             origin,
             mut message,

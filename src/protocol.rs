@@ -13,12 +13,14 @@ pub mod metrics;
 mod preamble;
 pub mod proxy_header;
 mod socket;
+mod stop;
 mod stream;
 mod tcp;
 #[cfg_attr(not(feature = "tls"), path = "protocol/without_tls.rs")]
 mod tls;
 pub mod trusted;
 mod tunnel;
+mod turn;
 mod wire;
 
 use std::future::poll_fn;
@@ -36,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::http::{answer, json, refused_with};
 use self::io::Client;
+pub use self::stop::Stop;
 use self::trusted::TrustedProxies;
 use crate::call::{
     BackendKind, Dialect, HttpEngine, Identity, Listener, Origin, Peer, Protocol, Serve,
@@ -105,16 +108,46 @@ options! {
 }
 
 /// A connection that has just been accepted.
-#[derive(Debug)]
 pub struct Accepted {
-    /// The connection, non-blocking.
-    pub stream: TcpStream,
-    /// Who is at the other end.
-    pub peer: Peer,
-    /// Where it came in.
-    pub listener: Arc<Listener>,
-    /// When it was accepted.
-    pub at: Timestamp,
+    client: Client,
+    /// What was read of it.
+    first: Box<[u8]>,
+    peer: Peer,
+    listener: Arc<Listener>,
+    at: Timestamp,
+}
+
+impl Accepted {
+    /// A connection, non-blocking, with who is at its other end, where it came in and when.
+    #[must_use]
+    pub fn new(stream: TcpStream, peer: Peer, listener: Arc<Listener>, at: Timestamp) -> Self {
+        Self {
+            client: Client::new(stream),
+            first: Box::default(),
+            peer,
+            listener,
+            at,
+        }
+    }
+
+    /// Whether it is one call of the socket protocol, which is over soon; `None` if that is not known yet. Reads what
+    /// is here.
+    pub fn is_one_call(&mut self) -> Option<bool> {
+        match self.listener.protocol {
+            Protocol::Socket => Some(true),
+            Protocol::Auto if !self.listener.has_preamble() => {
+                let mut first = Vec::new();
+                // An end or an error shows again at the next read.
+                let _ = self.client.read_at_once(&mut first);
+                self.first = first.into_boxed_slice();
+                let dialect = |first| self.listener.protocol.dialect(first);
+                self.first
+                    .first()
+                    .map(|first| dialect(*first) == Dialect::Socket)
+            }
+            Protocol::Auto | Protocol::Http | Protocol::Tcp => Some(false),
+        }
+    }
 }
 
 /// Where a connection came in; its clock began when it was accepted.
@@ -156,7 +189,7 @@ pub struct Conversation<S> {
     /// Tells the time.
     pub clock: Clock,
     /// Set when the proxy goes down: finish what is under way, begin nothing.
-    pub stop: CancellationToken,
+    pub stop: Stop,
     /// Set when that has taken too long: what has no end of its own is cut off.
     pub cut: CancellationToken,
 }
@@ -217,13 +250,17 @@ impl<S: Serve, H: Unpin> Future for Conversing<S, H> {
 }
 
 fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> Then {
+    let (first, at) = (accepted.first, accepted.at);
     let silent = Silent {
-        client: Client::new(accepted.stream),
+        client: accepted.client,
         peer: accepted.peer,
         identity: None,
         listener: accepted.listener,
-        at: accepted.at,
+        at,
     };
+    if !first.is_empty() {
+        return speak(silent, at, first.into_vec(), conversation);
+    }
     if silent.listener.has_preamble() {
         return Then::Goes(Box::pin(past_preamble(silent, conversation)));
     }
@@ -253,8 +290,8 @@ async fn past_preamble<S: Serve>(silent: Silent, conversation: Arc<Conversation<
 }
 
 /// Ends when the proxy goes down, and what may have been on its way has had its time.
-async fn stopped(stop: &CancellationToken) {
-    stop.cancelled().await;
+async fn stopped(stop: &Stop) {
+    stop.wait().await;
     sleep(LAST_REQUEST).await;
 }
 
@@ -284,7 +321,7 @@ fn wait_for_first<S: Serve>(
     let mut timer = Timer::default();
     let mut is_stopping = false;
     async move {
-        let mut stop = pin!(conversation.stop.cancelled());
+        let mut stop = pin!(conversation.stop.wait());
         let first = poll_fn(|cx| {
             let mut first = Vec::new();
             if let Poll::Ready(read) = silent.client.poll_some(cx, &mut first) {

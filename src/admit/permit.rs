@@ -8,7 +8,7 @@ use tidegate_limits::{Hold, Timestamp};
 use tokio::time::Instant;
 
 use super::promote::Ending;
-use super::queue::{Lane, Queue};
+use super::queue::{Lane, Queue, State};
 use super::shadow::{Over, ShadowId};
 use crate::call::claim::{self, Settling};
 use crate::call::steps::What;
@@ -65,8 +65,17 @@ impl Permit {
             Outcome::Served | Outcome::Overloaded => call.settling.take(),
             Outcome::Failed => None,
         };
+        if let Tie::Acts { until } = &mut call.tie
+            && outcome == Outcome::Served
+            && call.record.note(|facts| facts.is_success())
+        {
+            until.ending = Ending::Success;
+        }
         let admitted = self.admitted;
         let (now, settled, would) = call.queue.change_in(call.lane, |state, now| {
+            if let Tie::Acts { until } = &mut call.tie {
+                until.end(state, now);
+            }
             let settled = settling
                 .zip(self.sent)
                 .map(|(settling, sent)| settling.settled(now.since(sent)));
@@ -81,7 +90,7 @@ impl Permit {
             (now, settled, would)
         });
         let measured = settled.map(|settled| claim::drawn(settled.charged));
-        let succeeded = call.record.note(|facts| {
+        call.record.note(|facts| {
             facts.step(now, What::ended(outcome, measured));
             if settled.is_some() {
                 facts.rare_mut().settled = settled;
@@ -94,12 +103,8 @@ impl Permit {
                 Outcome::Served => Verdict::Passed,
                 Outcome::Overloaded | Outcome::Failed => Verdict::Failed,
             };
-            outcome == Outcome::Served && facts.is_success()
         });
         call.record.answered();
-        if let (Tie::Acts { until }, true) = (&mut call.tie, succeeded) {
-            until.ending = Ending::Success;
-        }
         Some(call.queue.clock.instant(now))
     }
 }
@@ -169,16 +174,28 @@ impl Drop for Permit {
 /// A user call on a guest that was passed to `Promotions::begins`, until it is dropped.
 pub(super) struct Acting {
     pub(super) queue: Arc<Queue>,
-    pub(super) guest: Arc<str>,
+    /// `None` once it has ended.
+    pub(super) guest: Option<Arc<str>>,
     pub(super) ending: Ending,
+}
+
+impl Acting {
+    fn end(&mut self, state: &mut State, now: Timestamp) {
+        if let Some(guest) = self.guest.take() {
+            state.promotions.ends(&guest, now, self.ending);
+        }
+    }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        // No turn results from it, so the scheduler is not asked.
-        let mut state = self.queue.lock();
-        let now = self.queue.clock.now();
-        state.promotions.ends(&self.guest, now, self.ending);
+        if self.guest.is_some() {
+            // No turn results from it, so the scheduler is not asked.
+            let queue = Arc::clone(&self.queue);
+            let mut state = queue.lock();
+            let now = queue.clock.now();
+            self.end(&mut state, now);
+        }
     }
 }
 

@@ -300,7 +300,7 @@ impl State {
         }
         let until = Acting {
             queue: Arc::clone(queue),
-            guest,
+            guest: Some(guest),
             ending: Ending::NoSuccess,
         };
         Tie::Acts { until }

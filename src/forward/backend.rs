@@ -17,6 +17,7 @@ use super::streamed::Readers;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
 use super::{Address, Bounds, Remote, Resolve, Tls, hyper_upstream};
+use crate::call::loopback::without_pacing;
 use crate::call::{Destination, Generation, Link};
 
 /// A backend, as calls use it.
@@ -56,6 +57,9 @@ impl Backend {
         let bounds = &self.bounds;
         let stream = self.connector.connect(bounds.connect_timeout).await?;
         let stream = not_ours(stream, &bounds.own)?;
+        if let Ok(peer) = stream.peer_addr() {
+            without_pacing(&stream, peer.ip());
+        }
         let Some(tls) = &self.tls else {
             return Ok(Link::Plain(stream));
         };

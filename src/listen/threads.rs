@@ -23,6 +23,8 @@ type Start = fn(usize, CancellationToken) -> io::Result<Thread>;
 /// The thread that accepts, and those beside it.
 pub struct Threads {
     here: Load,
+    /// There may be others beside the one that accepts.
+    may_be_many: bool,
     beside: Mutex<Beside>,
     stop: CancellationToken,
     start: Start,
@@ -87,6 +89,7 @@ impl Threads {
     fn with(most: usize, start: Start) -> Self {
         Self {
             here: Load::default(),
+            may_be_many: most > 1,
             beside: Mutex::new(Beside {
                 most: most.saturating_sub(1),
                 next_at: BEFORE_THE_NEXT,
@@ -94,6 +97,21 @@ impl Threads {
             }),
             stop: CancellationToken::new(),
             start,
+        }
+    }
+
+    /// Whether there may be others beside the thread that accepts.
+    #[must_use]
+    pub fn may_be_many(&self) -> bool {
+        self.may_be_many
+    }
+
+    /// A place on the thread that accepts.
+    #[must_use]
+    pub fn here(&self) -> Place {
+        Place {
+            executor: None,
+            taken: self.here.take(),
         }
     }
 
@@ -124,10 +142,7 @@ impl Threads {
                 executor: Some(thread.executor.clone()),
                 taken: thread.load.take(),
             },
-            None => Place {
-                executor: None,
-                taken: self.here.take(),
-            },
+            None => self.here(),
         }
     }
 

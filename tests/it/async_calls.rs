@@ -19,7 +19,7 @@ use tidegate::call::{
 };
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
-use tidegate::protocol::{self, Conversation};
+use tidegate::protocol::{self, Conversation, Stop};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -948,7 +948,7 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
         serve: Sabotaged(stack.pipeline.clone()),
         settings: config.protocol,
         clock: stack.clock,
-        stop: CancellationToken::new(),
+        stop: Stop::default(),
         cut: CancellationToken::new(),
     });
     let connections = Connections::new(16);

@@ -118,7 +118,7 @@ fn doubted(text: &str, words: &[&str]) {
 #[test]
 fn the_least_config_gets_the_documented_defaults() {
     let config = good(LEAST);
-    assert_eq!(config.listen.threads, 1);
+    assert_eq!(config.listen.threads, 2);
     assert_eq!(config.listen.drain_timeout, Duration::from_secs(30));
     assert_eq!(config.listen.max_connections, 16384);
     let listener = &config.listen.listeners[0];

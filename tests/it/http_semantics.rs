@@ -199,7 +199,7 @@ async fn a_call_that_comes_while_its_connection_is_stopped_is_answered() {
     let stack = backend.stack();
     let mut client = idle_client(&stack).await;
     call_unnoticed(&mut client);
-    stack.closing.cancel();
+    stack.closing.set();
     let mut client = TcpStream::from_std(client).expect("it is open");
     let answer = read_all(&mut client).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");

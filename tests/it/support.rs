@@ -22,7 +22,7 @@ use tidegate::config::{self, Config};
 use tidegate::forward::{Forwarder, Resolve};
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
-use tidegate::protocol::{self, Accepted, Conversation};
+use tidegate::protocol::{self, Accepted, Conversation, Stop};
 use tidegate::tasks::Tasks;
 use tidegate_lab::backend::{Backend, Options, Running};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
@@ -132,7 +132,7 @@ pub(crate) struct Stack {
     pub(crate) connections: Arc<Connections>,
     pub(crate) pipeline: Pipeline,
     /// Cancelled, it makes the connections finish what is under way.
-    pub(crate) closing: CancellationToken,
+    pub(crate) closing: Stop,
     _stop: DropGuard,
 }
 
@@ -179,7 +179,7 @@ impl Stack {
             stop.clone()
                 .run_until_cancelled_owned(async move { timer.keep_time().await }),
         );
-        let closing = CancellationToken::new();
+        let closing = Stop::default();
         let conversation = Arc::new(Conversation {
             serve: pipeline.clone(),
             settings: config.protocol,
@@ -251,12 +251,8 @@ pub(crate) fn serve<S: Serve>(
     stop: CancellationToken,
 ) {
     let handle = move |stream, peer, connection| {
-        let accepted = Accepted {
-            stream,
-            peer,
-            listener: Arc::clone(&listener),
-            at: conversation.clock.now(),
-        };
+        let now = conversation.clock.now();
+        let accepted = Accepted::new(stream, peer, Arc::clone(&listener), now);
         let conversation = Arc::clone(&conversation);
         tokio::spawn(protocol::converse(accepted, conversation, connection));
     };

@@ -169,6 +169,60 @@ async fn a_thread_is_started_for_many_connections_and_not_for_few() {
 }
 
 #[tokio::test]
+async fn calls_of_the_socket_protocol_stay_on_the_thread_that_accepts_and_those_of_http_do_not() {
+    const CALL: &[u8] = b"[\"guest_get_info\", [\"T1\"], {}]";
+    let http = Counting::start(Semaphore::MAX_PERMITS / 2).await;
+    let (arrived, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (own, gate) = (Arc::clone(&arrived), Arc::clone(&go));
+    let socket = Scripted::start(move |_, mut stream| {
+        let (arrived, go) = (Arc::clone(&own), Arc::clone(&gate));
+        async move {
+            let mut request = [0; 4096];
+            if let Ok(1..) = stream.read(&mut request).await {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                go.acquire().await.expect("it stays open").forget();
+                let _ = stream.write_all(b"{\"overallRC\": 0}").await;
+            }
+        }
+    });
+    let socket = socket.await;
+    let both = config(http.backend.addr, "")
+        .replace("protocol = \"http\"", "protocol = \"auto\"")
+        .replace(
+            "kind = \"http\"",
+            &format!("kind = \"zvm\"\nsocket = \"{}\"", socket.addr),
+        );
+    let sidecar = Sidecar::start(&both).await;
+    let addr = sidecar.listener("test").await;
+    let at_backend = |calls: usize| {
+        let arrived = Arc::clone(&arrived);
+        async move {
+            let arrived = || arrived.load(Ordering::SeqCst);
+            until(|| arrived() == calls, || format!("{} calls", arrived())).await;
+        }
+    };
+    let mut calls = Vec::new();
+    for _ in 0..CLIENTS {
+        calls.push(sending(addr, CALL).await);
+    }
+    at_backend(CLIENTS).await;
+    assert_eq!(call_threads(sidecar.pid), 0);
+    // Those of HTTP are shared out beside them.
+    let mut clients = clients(addr).await;
+    assert_eq!(call_threads(sidecar.pid), 1);
+    // A client that says nothing for a while is served wherever it is.
+    let mut late = connect(addr).await;
+    sleep(Duration::from_millis(50)).await;
+    late.write_all(CALL).await.expect("it is open");
+    at_backend(CLIENTS + 1).await;
+    ask_all(&mut clients).await;
+    go.add_permits(CLIENTS + 1);
+    for mut call in calls.into_iter().chain([late]) {
+        assert_eq!(read_until(&mut call, "}").await, "{\"overallRC\": 0}");
+    }
+}
+
+#[tokio::test]
 async fn calls_of_two_threads_share_every_limit() {
     let it = Counting::start(0).await;
     let limits = "[limits]\noutstanding = 5\n\

@@ -5,7 +5,7 @@
 //! pass on. [`Kind::Hyper`] reads HTTP, and nothing else. None of them has limits, deadlines or a log:
 //! what Tidegate takes above them is its own.
 //!
-//! They run on one thread, as Tidegate does by default.
+//! They run on one thread.
 
 mod hyper;
 

@@ -77,7 +77,7 @@ pub(super) async fn serve<S: Serve>(
         .writev(false)
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
-    let mut stopped = pin!(stop.cancelled());
+    let mut stopped = pin!(stop.wait());
     let mut watches_stop = false;
     let mut is_stopping = false;
     // How a connection ends is the client's business; every call in it has its own record.
@@ -88,7 +88,7 @@ pub(super) async fn serve<S: Serve>(
         }
         // Asked once, a token wakes this task by itself; after that its flag says enough.
         let is_stopped = if watches_stop {
-            stop.is_cancelled()
+            stop.is_set()
         } else {
             watches_stop = true;
             stopped.as_mut().poll(cx).is_ready()

@@ -27,6 +27,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::super::io::{LINGER, Unread};
 use super::super::stream::Stream;
+use super::super::turn::others_are_read;
 use super::super::wire::OnEof;
 use super::super::{Conversation, Settings, Then, Whence};
 use super::answer::tell_quota;
@@ -80,7 +81,7 @@ pub(super) fn serve<S: Serve>(
     };
     // Made before, so that the future has room for the client and not also for its parts: 10,000 of them may be idle.
     async move {
-        let mut stop = pin!(conversation.stop.cancelled());
+        let mut stop = pin!(conversation.stop.wait());
         loop {
             let got = poll_fn(|cx| client.poll_request(cx, stop.as_mut())).await;
             let doing = match client.begin(got) {
@@ -495,7 +496,7 @@ impl<S: Serve> Client<S> {
         if self.held.is_empty() {
             // Asked once, a token wakes this task by itself; after that its flag says enough.
             let is_stopped = if self.watches_stop {
-                self.conversation.stop.is_cancelled()
+                self.conversation.stop.is_set()
             } else {
                 self.watches_stop = true;
                 stop.poll(cx).is_ready()
@@ -528,6 +529,7 @@ impl<S: Serve> Client<S> {
         closes: bool,
     ) -> impl Future<Output = After> + Send {
         async move {
+            others_are_read().await;
             let progress = Progress::default();
             let to_head = call.head.method == http::Method::HEAD;
             let on_eof = self.on_eof();
@@ -575,7 +577,7 @@ impl<S: Serve> Client<S> {
     ) -> Answer {
         let mut answer = Answer::of(reply, to_head, self.conversation.settings.backend_kind);
         answer.closes |= closes;
-        answer.closes |= self.conversation.stop.is_cancelled() && self.held.is_empty();
+        answer.closes |= self.conversation.stop.is_set() && self.held.is_empty();
         if let Some(quota) = progress.quota() {
             let mut more = http::HeaderMap::new();
             tell_quota(quota, &mut more);
