@@ -19,7 +19,7 @@ use tidegate::call::{
     Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
 };
 use tidegate::protocol::trusted::TrustedProxies;
-use tidegate::protocol::{Accepted, Conversation, Settings, converse};
+use tidegate::protocol::{Accepted, Conversation, Settings, Stop, converse};
 use tidegate_callers::Network;
 use tidegate_runtime::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -89,21 +89,18 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {
 async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
     let (client, stream) = pair();
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
-    let accepted = Accepted {
-        stream,
-        peer: Peer::Tcp(address),
-        listener: Arc::new(Listener {
-            name: Arc::from("fuzz"),
-            bind: Bind::Tcp(address),
-            unix_mode: 0,
-            protocol: Protocol::Http,
-            cancel_on_eof: true,
-            tls: None,
-            proxy_protocol: ProxyProtocol::Off,
-            user_from: UserFrom::Basic,
-        }),
-        at: tidegate_limits::Timestamp::ZERO,
+    let listener = Listener {
+        name: Arc::from("fuzz"),
+        bind: Bind::Tcp(address),
+        unix_mode: 0,
+        protocol: Protocol::Http,
+        cancel_on_eof: true,
+        tls: None,
+        proxy_protocol: ProxyProtocol::Off,
+        user_from: UserFrom::Basic,
     };
+    let now = tidegate_limits::Timestamp::ZERO;
+    let accepted = Accepted::new(stream, Peer::Tcp(address), Arc::new(listener), now);
     let conversation = Arc::new(Conversation {
         serve: Stub,
         settings: Settings {
@@ -126,7 +123,7 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
             tunnel_idle_timeout: Duration::from_secs(1),
         },
         clock: Clock::start(),
-        stop: CancellationToken::new(),
+        stop: Stop::default(),
         cut: CancellationToken::new(),
     });
     let (mut read, mut write) = client.into_split();
