@@ -1,9 +1,7 @@
 //! The date of an answer to which the backend gave none (RFC 9110, 6.6.1).
 
 use std::cell::Cell;
-use std::time::{Duration, UNIX_EPOCH};
-
-use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// As it is written: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) type Date = [u8; 29];
@@ -15,9 +13,8 @@ thread_local! {
 
 /// The date now. It is written once a second.
 pub(super) fn now() -> Date {
-    // The time of the kernel's latest tick costs an eighth of the exact one, and is a few ms old.
-    let now = clock_gettime(ClockId::RealtimeCoarse);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = now.unwrap_or_default().as_secs();
     let (latest, date) = LATEST.get();
     if latest == seconds {
         return date;
@@ -32,8 +29,6 @@ pub(super) fn now() -> Date {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
     #[test]
