@@ -531,7 +531,7 @@ async fn a_reload_reports_options_that_need_a_restart_and_applies_the_rest() {
     sidecar.write_config(
         &good
             .replace("total:1", "total:2")
-            .replace("[server]", "[server]\nthreads = 2"),
+            .replace("[server]", "[server]\nthreads = 3"),
     );
     let said = sidecar.hang_up("config reloaded").await.join("\n");
     assert!(said.contains("server.threads"), "{said}");
