@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(all.warning(), None);
         assert_eq!(divide("", all.needed).warning(), None);
         assert!(divide("", all.needed - 1).warning().is_some());
-        let threads = divide("[server]\nthreads = 3", u64::MAX);
+        let threads = divide("[server]\nthreads = 4", u64::MAX);
         assert_eq!(threads.needed, all.needed + 2 * EACH_THREAD);
         let traced = divide("[trace]\notlp = \"http://127.0.0.1:4318\"", u64::MAX);
         assert_eq!(traced.needed, all.needed + COLLECTOR);
