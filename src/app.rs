@@ -739,9 +739,9 @@ impl Shared {
             let mut accepted = Accepted::new(stream, peer, listener, self.clock.now());
             if self.threads.may_be_many() {
                 // One that has said nothing yet is probably like the one before it.
-                let known = accepted.is_one_call();
-                let before = is_one_call.load(Ordering::Relaxed);
-                is_one_call.store(known.unwrap_or(before), Ordering::Relaxed);
+                if let Some(known) = accepted.is_one_call() {
+                    is_one_call.store(known, Ordering::Relaxed);
+                }
             }
             // To move one call costs more than the other thread saves.
             let Place { executor, taken } = match is_one_call.load(Ordering::Relaxed) {

@@ -111,7 +111,7 @@ options! {
 pub struct Accepted {
     client: Client,
     /// What was read of it.
-    first: Box<[u8]>,
+    first: Vec<u8>,
     peer: Peer,
     listener: Arc<Listener>,
     at: Timestamp,
@@ -123,7 +123,7 @@ impl Accepted {
     pub fn new(stream: TcpStream, peer: Peer, listener: Arc<Listener>, at: Timestamp) -> Self {
         Self {
             client: Client::new(stream),
-            first: Box::default(),
+            first: Vec::new(),
             peer,
             listener,
             at,
@@ -136,14 +136,10 @@ impl Accepted {
         match self.listener.protocol {
             Protocol::Socket => Some(true),
             Protocol::Auto if !self.listener.has_preamble() => {
-                let mut first = Vec::new();
                 // An end or an error shows again at the next read.
-                let _ = self.client.read_at_once(&mut first);
-                self.first = first.into_boxed_slice();
-                let dialect = |first| self.listener.protocol.dialect(first);
-                self.first
-                    .first()
-                    .map(|first| dialect(*first) == Dialect::Socket)
+                let _ = self.client.read_at_once(&mut self.first);
+                let first = *self.first.first()?;
+                Some(self.listener.protocol.dialect(first) == Dialect::Socket)
             }
             Protocol::Auto | Protocol::Http | Protocol::Tcp => Some(false),
         }
@@ -259,7 +255,7 @@ fn begin<S: Serve>(accepted: Accepted, conversation: Arc<Conversation<S>>) -> Th
         at,
     };
     if !first.is_empty() {
-        return speak(silent, at, first.into_vec(), conversation);
+        return speak(silent, at, first, conversation);
     }
     if silent.listener.has_preamble() {
         return Then::Goes(Box::pin(past_preamble(silent, conversation)));

@@ -131,7 +131,7 @@ pub(crate) struct Stack {
     pub(crate) clock: Clock,
     pub(crate) connections: Arc<Connections>,
     pub(crate) pipeline: Pipeline,
-    /// Cancelled, it makes the connections finish what is under way.
+    /// Once set, it makes the connections finish what is under way.
     pub(crate) closing: Stop,
     _stop: DropGuard,
 }

@@ -210,14 +210,22 @@ async fn calls_of_the_socket_protocol_stay_on_the_thread_that_accepts_and_those_
     // Those of HTTP are shared out beside them.
     let mut clients = clients(addr).await;
     assert_eq!(call_threads(sidecar.pid), 1);
-    // A client that says nothing for a while is served wherever it is.
+    // A client that leaves before it says anything does no harm. One that says nothing for a while, or a part of its
+    // request, is served wherever it is.
+    drop(connect(addr).await);
     let mut late = connect(addr).await;
+    let mut halved = sending(addr, &CALL[..1]).await;
+    let mut halved_http = sending(addr, &ASK[..5]).await;
     sleep(Duration::from_millis(50)).await;
     late.write_all(CALL).await.expect("it is open");
-    at_backend(CLIENTS + 1).await;
+    halved.write_all(&CALL[1..]).await.expect("it is open");
+    halved_http.write_all(&ASK[5..]).await.expect("it is open");
+    at_backend(CLIENTS + 2).await;
+    clients.push(halved_http);
+    hear_all(&mut clients[CLIENTS..]).await;
     ask_all(&mut clients).await;
-    go.add_permits(CLIENTS + 1);
-    for mut call in calls.into_iter().chain([late]) {
+    go.add_permits(CLIENTS + 2);
+    for mut call in calls.into_iter().chain([late, halved]) {
         assert_eq!(read_until(&mut call, "}").await, "{\"overallRC\": 0}");
     }
 }
