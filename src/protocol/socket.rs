@@ -11,7 +11,6 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::io::Client;
-use super::turn::others_are_read;
 use super::wire::OnEof;
 use super::{Conversation, Settings, Whence, dialect};
 use crate::call::sdk::{Framed, Framer, Malformed, Misframed, array};
@@ -51,7 +50,6 @@ pub(super) async fn serve<S: Serve>(
         }
         None => return,
     };
-    others_are_read().await;
     let progress = Progress::default();
     let on_eof = OnEof::new(whence.listener.cancel_on_eof);
     let reply = {
