@@ -12,13 +12,14 @@ mod complaint;
 mod connect;
 mod deadline;
 mod doorbell;
-mod exchange;
+mod failure;
 mod fast;
 mod http;
 mod hyper_upstream;
 pub mod metrics;
 pub(crate) mod options;
 mod pool;
+mod socket;
 mod stream;
 mod streamed;
 #[cfg_attr(not(feature = "tls"), path = "forward/without_tls.rs")]
@@ -38,7 +39,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::backend::{Backend, Backends};
 use self::carry::{Carry, Flagged};
 pub use self::connect::{ConnectError, Resolve, Resolving};
-use self::exchange::Exchanged;
 pub use self::options::{Address, Bounds, Remote};
 pub use self::tls::Tls;
 pub use self::tls_failure::TlsFailure;
@@ -61,6 +61,9 @@ pub struct Settings {
     /// The bounds of every backend.
     pub bounds: Bounds,
 }
+
+/// What came back for a call, or the call if no byte of it left.
+type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>>;
 
 /// What can be sent to a backend, and what the backend returns.
 pub trait Forward: Sized + Send + Unpin + 'static {
@@ -182,7 +185,7 @@ async fn send_array<S: Slot>(
         Ok((link, written)) => {
             let exchange = Flagged::new(Arc::clone(&record), |committed| {
                 committed.set(written > 0);
-                exchange::array(link, written, call, slot, record, backend, committed)
+                socket::array(link, written, call, slot, record, backend, committed)
             });
             Carry::new(exchange).await
         }

@@ -26,12 +26,12 @@ use super::backend::Backend;
 use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
-use super::exchange::{self, Exchanged};
+use super::failure;
 use super::streamed::{Source, Streamed};
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
-use super::{Sending, Unsent};
+use super::{Exchanged, Sending, Unsent};
 use crate::call::{
     BodyError, HttpCall, Link, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
     ReplyHead, RequestBody, Slot,
@@ -345,22 +345,22 @@ impl<S: Slot> Exchange<S> {
         let bounds = &self.backend.bounds;
         match failure {
             Failure::Late if self.outgoing.written == 0 => {
-                exchange::not_sent("the backend took no byte of the call in time")
+                failure::not_sent("the backend took no byte of the call in time")
             }
-            Failure::Late if self.outgoing.is_sent() || self.has_begun => exchange::slow(bounds),
-            Failure::Late => exchange::slow_to_take(),
-            Failure::Broken(Broken::Switches) => exchange::switched(),
-            Failure::Broken(Broken::Coding) => exchange::wrong_coding(),
-            Failure::Refused(failure) => exchange::refused(failure, &self.backend, &self.record),
+            Failure::Late if self.outgoing.is_sent() || self.has_begun => failure::slow(bounds),
+            Failure::Late => failure::slow_to_take(),
+            Failure::Broken(Broken::Switches) => failure::switched(),
+            Failure::Broken(Broken::Coding) => failure::wrong_coding(),
+            Failure::Refused(failure) => failure::no_tls(failure, &self.backend, &self.record),
             Failure::Broken(broken) => {
                 let how = format!("the backend's answer is {broken}");
-                exchange::failed(Reason::BackendCut, how)
+                failure::failed(Reason::BackendCut, how)
             }
             Failure::Nothing(_) | Failure::Closed if self.has_begun => {
                 let how = "the backend's answer broke off in its head";
-                exchange::failed(Reason::BackendCut, how)
+                failure::failed(Reason::BackendCut, how)
             }
-            Failure::Nothing(_) | Failure::Closed => exchange::closed(),
+            Failure::Nothing(_) | Failure::Closed => failure::closed(),
         }
     }
 
@@ -537,11 +537,11 @@ impl<S: Slot> Exchange<S> {
                 Poll::Ready(Ok(0) | Err(_)) => {
                     let read = body.bytes.len();
                     let how = format!("the backend's answer broke off after {read} bytes");
-                    let refusal = exchange::failed(Reason::BackendCut, how);
+                    let refusal = failure::failed(Reason::BackendCut, how);
                     return Poll::Ready(Err(self.fail(refusal)));
                 }
                 Poll::Pending if upstream.timer.poll_until(due, cx).is_ready() => {
-                    let refusal = exchange::slow(&self.backend.bounds);
+                    let refusal = failure::slow(&self.backend.bounds);
                     return Poll::Ready(Err(self.fail(refusal)));
                 }
                 Poll::Pending => {

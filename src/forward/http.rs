@@ -24,12 +24,12 @@ use super::carry::{Carry, Committed, Flagged};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::doorbell::quietly;
-use super::exchange::{self, Exchanged};
+use super::failure;
 use super::hyper_upstream::{SentBody, Upstream};
 use super::streamed::{Source, Streamed};
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
-use super::{Bounds, Unsent};
+use super::{Bounds, Exchanged, Unsent};
 use crate::call::{
     BodyError, ClientLeft, Gathered, HttpCall, Message, PolledFrame, Reason, Record, Refusal,
     Reply, ReplyBody, RequestBody, Slot, data_bytes,
@@ -151,7 +151,7 @@ fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchan
     let (head, body) = request.into_parts();
     // hyper returns only what it has not begun to take.
     let Some(body) = body.into_request_body() else {
-        return Ok(Err(exchange::not_sent(UNSENT)));
+        return Ok(Err(failure::not_sent(UNSENT)));
     };
     let call = HttpCall {
         head: Arc::new(head.into()),
@@ -243,9 +243,9 @@ impl<S> Sending<'_, S> {
     /// The deadline has passed without a response.
     fn late(&self, upstream: &Upstream) -> Refusal {
         match (upstream.signals.wrote(), self.has_left) {
-            (false, _) => exchange::not_sent(UNSENT),
-            (true, true) => exchange::slow(self.bounds),
-            (true, false) => exchange::slow_to_take(),
+            (false, _) => failure::not_sent(UNSENT),
+            (true, true) => failure::slow(self.bounds),
+            (true, false) => failure::slow_to_take(),
         }
     }
 
@@ -256,18 +256,18 @@ impl<S> Sending<'_, S> {
             return cut_upload();
         }
         if !upstream.signals.wrote() {
-            return exchange::not_sent(UNSENT);
+            return failure::not_sent(UNSENT);
         }
         if error.is_parse() {
             let how = format!("the backend's answer is not valid HTTP ({error})");
-            exchange::failed(Reason::BackendCut, how)
+            failure::failed(Reason::BackendCut, how)
         } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
             cut_upload()
         } else if upstream.signals.read.get() {
             let how = "the backend's answer broke off in its head";
-            exchange::failed(Reason::BackendCut, how)
+            failure::failed(Reason::BackendCut, how)
         } else {
-            exchange::closed()
+            failure::closed()
         }
     }
 }
@@ -302,7 +302,7 @@ async fn send_once<S: Slot>(
                 let request = whole.and_then(|length| read_back(bytes, length));
                 return Err(match request.map(Box::new) {
                     Some(request) => NoResponse::Unsent { request, cause },
-                    None => NoResponse::Refused(exchange::not_sent(UNSENT)),
+                    None => NoResponse::Refused(failure::not_sent(UNSENT)),
                 });
             }
         };
@@ -314,7 +314,7 @@ async fn send_once<S: Slot>(
         let Some(unsent) = failure.take_message() else {
             let error = failure.into_error();
             let refusal = match no_tls(&error, upstream) {
-                Some(failure) => exchange::refused(&failure, backend, sending.record),
+                Some(failure) => failure::no_tls(&failure, backend, sending.record),
                 None => sending.explain(&error, upstream),
             };
             return Err(NoResponse::Refused(refusal));
@@ -406,11 +406,11 @@ impl<S: Slot> RunningReply<S> {
 
     fn broken(&self, error: &BodyError) -> Refusal {
         if self.deadline <= Instant::now() {
-            return exchange::slow(&self.backend.bounds);
+            return failure::slow(&self.backend.bounds);
         }
         let read = self.read;
         let how = format!("the backend's answer broke off after {read} bytes ({error})");
-        exchange::failed(Reason::BackendCut, how)
+        failure::failed(Reason::BackendCut, how)
     }
 }
 
@@ -493,12 +493,12 @@ fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
 /// transfer coding beside `chunked`.
 fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(exchange::switched());
+        return Err(failure::switched());
     }
     let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
         if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return Err(exchange::wrong_coding());
+            return Err(failure::wrong_coding());
         }
         head.headers.remove(header::CONTENT_LENGTH);
     }

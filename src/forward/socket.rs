@@ -1,6 +1,5 @@
 //! One call on the socket protocol: one connection, one write, the reply until EOF.
 
-use std::fmt::Display;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,11 +16,12 @@ use super::backend::Backend;
 use super::carry::Committed;
 use super::connect::ConnectError;
 use super::deadline::Deadline;
+use super::failure::{self, closed, failed, slow, slow_to_take};
 use super::stream::{keep_alive, reset_when_closed};
 use super::streamed::{Source, Streamed};
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
-use super::{Bounds, Unsent};
+use super::{Exchanged, Unsent};
 use crate::call::sdk::reply::{self, Balance, Ending};
 use crate::call::{
     ArrayCall, BodyError, Link, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
@@ -34,9 +34,6 @@ const REPLY_BYTES: usize = 2048;
 /// A connection whose reply takes longer gets TCP keep-alive. Most replies are quicker, and save
 /// those system calls.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(1);
-
-/// What came back for a call, or the call if no byte of it left.
-pub(super) type Exchanged<S> = Result<Result<Reply, Refusal>, Unsent<Message, S>>;
 
 /// Writes the array in one write, unless the connect has done that, and reads the reply to its
 /// end.
@@ -170,7 +167,7 @@ async fn read_reply<S: Slot>(
             Err(error) => match refused_after_the_handshake(&error) {
                 Some(failure) if held.is_empty() => {
                     slot.finish(Outcome::Failed);
-                    return Err(refused(&failure, backend, &record));
+                    return Err(failure::no_tls(&failure, backend, &record));
                 }
                 _ => break,
             },
@@ -180,17 +177,10 @@ async fn read_reply<S: Slot>(
     match TlsFailure::of_answer(&held) {
         Some(failure) => {
             slot.finish(Outcome::Failed);
-            Err(refused(&failure, backend, &record))
+            Err(failure::no_tls(&failure, backend, &record))
         }
         None => end_of_reply(held, slot, &record),
     }
-}
-
-/// There is no TLS with the backend, as it has shown after the call was written. It has not read the call.
-pub(super) fn refused(failure: &TlsFailure, backend: &Backend, record: &Record) -> Refusal {
-    backend.complain_of(failure);
-    record.lacks_tls(backend.destination, failure.cause);
-    failure.not_done(backend.destination.label())
 }
 
 /// Judges a reply that has ended, and gives the slot back.
@@ -217,55 +207,6 @@ fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Rep
             Err(failed(Reason::BackendCut, how))
         }
     }
-}
-
-/// The failure of a call of which it is unknown whether it was done.
-pub(super) fn failed(reason: Reason, how: impl Display) -> Refusal {
-    let detail = format!("{how}; it is unknown whether the call was done");
-    Refusal::new(reason, detail)
-}
-
-/// No byte of the call has left, and it is not sent any more.
-pub(super) fn not_sent(why: &str) -> Refusal {
-    Refusal {
-        retry_after: Some(Duration::from_secs(1)),
-        ..Refusal::new(
-            Reason::BackendUnreachable,
-            format!("{why}; the call was not done"),
-        )
-    }
-}
-
-pub(super) fn switched() -> Refusal {
-    Refusal::new(
-        Reason::BackendCut,
-        "the backend switched to another protocol, which was not asked for",
-    )
-}
-
-pub(super) fn wrong_coding() -> Refusal {
-    Refusal::new(
-        Reason::BackendCut,
-        "the backend's answer has a transfer coding that was not asked for",
-    )
-}
-
-pub(super) fn closed() -> Refusal {
-    let how = "the backend closed the connection without an answer";
-    failed(Reason::BackendClosed, how)
-}
-
-pub(super) fn slow(bounds: &Bounds) -> Refusal {
-    let within = bounds.response_timeout.as_secs_f64();
-    let how = format!("no whole answer from the backend within {within} s");
-    failed(Reason::BackendSlow, how)
-}
-
-pub(super) fn slow_to_take() -> Refusal {
-    Refusal::new(
-        Reason::BackendSlow,
-        "the backend took the request too slowly; it got part of it, and may have done the call",
-    )
 }
 
 /// A reply that is too large to hold: the part that was read, then the rest as it arrives.
