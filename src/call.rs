@@ -63,11 +63,11 @@ use crate::options::words;
 pub use self::claim::Claim;
 pub use self::head::{Head, Headers, ReplyHead, Twice};
 pub use self::identity::{Identity, Peer};
-pub use self::link::{Link, TlsCause};
+pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
 pub use self::record::{Facts, Observe, Rare, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
-pub(crate) use self::reply::Gathered;
+
 pub use self::reply::{
     Answer, BodyError, ByteStream, ClientLeft, PolledFrame, Reply, ReplyBody, Tunnel, data_bytes,
 };
@@ -129,19 +129,19 @@ pub trait Serve: Clone + Send + Sync + 'static {
     /// Records a connection that was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
 
-    /// Counts a connection that was left to hyper, by the reason.
-    fn left_to_hyper(&self, _reason: &'static str) {}
+    /// Whether the body decides what this request asks, so that it must be here before the call queues.
+    fn needs_body(&self, head: &Head) -> bool;
 }
 
 words! {
-    /// What reads and writes HTTP.
+    /// What becomes of a call at the backend when its client leaves.
     #[derive(Default)]
-    pub enum HttpEngine {
-        /// Tidegate's own code for the usual form of a message, and hyper for the rest.
+    pub enum OnClientLeft {
+        /// The connection to the backend is closed, and the slot comes back at once.
+        Close = "close",
+        /// The reply is read to its end, and the slot comes back when the backend is done.
         #[default]
-        Fast = "fast",
-        /// hyper, for all messages.
-        Hyper = "hyper",
+        Finish = "finish",
     }
 }
 
@@ -194,6 +194,11 @@ impl Progress {
     pub fn waited(&self) -> Option<u64> {
         let record = self.record.get()?;
         record.note(|facts| facts.waited().then_some(facts.id))
+    }
+
+    /// Interim replies of the backend that came since the last call of this.
+    pub fn take_interim(&self) -> Option<Vec<u8>> {
+        self.record.get()?.take_interim()
     }
 
     /// When the backend was done with the call, if it was sent.

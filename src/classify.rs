@@ -19,7 +19,8 @@ use self::known::Known;
 pub use self::options::Route;
 use crate::call::sdk::{Asks, Function, Kind, Path, Routed, hides_a_slash};
 use crate::call::{
-    BackendKind, Destination, HttpCall, Message, Origin, Request, RequestBody, Role,
+    BackendKind, Destination, Head, HttpCall, Message, OnClientLeft, Origin, Request, RequestBody,
+    Role,
 };
 use crate::options::words;
 
@@ -127,6 +128,8 @@ pub struct Operation {
     pub of_table: bool,
     /// The kind of the backend, which decides whether the built-in table applies.
     pub kind: BackendKind,
+    /// What becomes of it at the backend when its client leaves, if its route says so.
+    pub on_client_left: Option<OnClientLeft>,
 }
 
 impl Operation {
@@ -206,6 +209,7 @@ struct OwnRoute {
     method: Option<Box<str>>,
     segments: Vec<Box<str>>,
     function: Option<Arc<str>>,
+    on_client_left: Option<OnClientLeft>,
 }
 
 impl OwnRoute {
@@ -215,6 +219,7 @@ impl OwnRoute {
             method: (&*route.method != "*").then(|| route.method.clone()),
             segments: segments.map(Box::from).collect(),
             function: route.function.clone(),
+            on_client_left: route.on_client_left,
         }
     }
 
@@ -322,7 +327,8 @@ impl Classifier {
         // The limits of a path are those of the path that a backend reads.
         let path = self.kind.path_as_read(call.head.path());
         let is_odd = matches!(path, Cow::Owned(_));
-        let (routed, is_own) = match self.routed(&call.head.method, &path) {
+        let own = self.own_route(&call.head.method, &path);
+        let (routed, is_own) = match self.routed(own, &call.head.method, &path) {
             (Routed::Unlimited, _) if is_odd || hides_a_slash(&path) => (Routed::Other, false),
             found => found,
         };
@@ -356,26 +362,51 @@ impl Classifier {
             is_unread,
             is_odd: is_odd && self.odd_paths == OddPaths::Refuse,
             of_table: operation.of_table && !is_own,
+            on_client_left: own.and_then(|(own, _)| own.on_client_left),
             ..operation
         };
         (operation, is_of_head)
     }
 
-    /// What a request's head asks for, and whether a route of the operator names the function.
-    fn routed<'a>(&'a self, method: &Method, path: &'a str) -> (Routed<'a>, bool) {
-        if !self.routes.is_empty()
-            && let Some(segments) = Path::split(path)
-        {
-            for own in self.routes.iter().filter(|own| own.takes(method)) {
-                if let Some(matched) = segments.matches(&own.segments) {
-                    return match &own.function {
-                        Some(name) => (Routed::Function(name, matched.target), true),
-                        None => (Routed::Unlimited, false),
-                    };
-                }
-            }
+    /// The operator's route for a request, and the userid in its path.
+    fn own_route<'a>(
+        &'a self,
+        method: &Method,
+        path: &'a str,
+    ) -> Option<(&'a OwnRoute, Option<&'a str>)> {
+        if self.routes.is_empty() {
+            return None;
         }
-        (self.kind.route(method.as_str(), path), false)
+        let segments = Path::split(path)?;
+        let mut own = self.routes.iter().filter(|own| own.takes(method));
+        own.find_map(|own| Some((own, segments.matches(&own.segments)?.target)))
+    }
+
+    /// What a request's head asks for, and whether a route of the operator names the function.
+    fn routed<'a>(
+        &'a self,
+        own: Option<(&'a OwnRoute, Option<&'a str>)>,
+        method: &Method,
+        path: &'a str,
+    ) -> (Routed<'a>, bool) {
+        match own {
+            Some((own, target)) => match &own.function {
+                Some(name) => (Routed::Function(name, target), true),
+                None => (Routed::Unlimited, false),
+            },
+            None => (self.kind.route(method.as_str(), path), false),
+        }
+    }
+
+    /// Whether the body of a request with this head decides what it asks.
+    #[must_use]
+    pub fn needs_body(&self, head: &Head) -> bool {
+        let is_array =
+            self.kind.takes_arrays_over_http() && head.method == Method::POST && head.path() == "/";
+        let path = self.kind.path_as_read(head.path());
+        let own = self.own_route(&head.method, &path);
+        let (routed, _) = self.routed(own, &head.method, &path);
+        is_array || matches!(routed, Routed::ReadBody(..))
     }
 
     fn operation(&self, name: Option<&str>, destination: Destination) -> Operation {
@@ -398,6 +429,7 @@ impl Classifier {
             role: Role::Apart,
             of_table: self.kind.has_table(),
             kind: self.kind,
+            on_client_left: None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Sends a call to its backend, once, and reads the reply to its end.
 //!
-//! From the first byte written, a call belongs to the backend. If its client leaves, the exchange
-//! is not cancelled but continues in a task of its own. So its slot comes back only when the
-//! backend is done. Before that byte nothing has happened, and dropping the exchange leaves no
+//! From the first byte written, a call belongs to the backend. If its client leaves, the connection to the backend
+//! is closed, or the exchange continues in a task of its own and its slot comes back when the backend is done
+//! ([`OnClientLeft`]). Before that byte nothing has happened, and dropping the exchange leaves no
 //! trace. A call of which no byte was written comes back as [`Unsent`], to wait again. No other
 //! call is ever sent twice.
 
@@ -11,13 +11,12 @@ mod carry;
 mod complaint;
 mod connect;
 mod deadline;
-mod doorbell;
 mod failure;
-mod fast;
 mod http;
-mod hyper_upstream;
+mod http_body;
 pub mod metrics;
 pub(crate) mod options;
+mod pinned;
 mod pool;
 mod socket;
 mod stream;
@@ -33,6 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -43,7 +43,7 @@ pub use self::options::{Address, Bounds, Remote};
 pub use self::tls::Tls;
 pub use self::tls_failure::TlsFailure;
 use crate::call::{
-    ArrayCall, Destination, Generation, HttpCall, HttpEngine, Message, Record, Refusal, Reply,
+    ArrayCall, Destination, Generation, HttpCall, Message, OnClientLeft, Record, Refusal, Reply,
     RequestBody, Slot, Tunnel,
 };
 
@@ -113,6 +113,8 @@ impl Forward for Message {
                     head: Arc::clone(&call.head),
                     body: RequestBody::Whole(bytes.clone()),
                     array: call.array.clone(),
+                    on_client_left: call.on_client_left,
+                    pinned: call.pinned.clone(),
                 }))),
                 RequestBody::Streamed { .. } => None,
             },
@@ -130,14 +132,7 @@ impl Forward for Message {
             Err(refusal) => Sending::boxed(ready(Ok(Err(refusal)))),
             Ok(backend) => match self {
                 Self::Socket(call) => Sending::boxed(send_array(backend, call, slot, record)),
-                // A body that is still at its client is left to hyper.
-                Self::Http(call)
-                    if backend.bounds.engine == HttpEngine::Fast
-                        && matches!(call.body, RequestBody::Whole(_)) =>
-                {
-                    fast::send(backend, call, slot, record)
-                }
-                Self::Http(call) => Sending::boxed(http::send(backend, call, slot, record)),
+                Self::Http(call) => http::send(backend, call, slot, record),
             },
         }
     }
@@ -148,15 +143,15 @@ pub struct Sending<S: Slot>(Way<S>);
 
 /// How it is sent.
 enum Way<S: Slot> {
-    /// By the fast engine, on a connection that was idle.
-    Fast(Carry<Box<fast::Exchange<S>>>),
+    /// On HTTP, over a connection that was idle.
+    Http(Carry<Box<http::Exchange<S>>>),
     /// By any other.
     Boxed(Pin<Box<dyn Future<Output = Exchanged<S>> + Send>>),
 }
 
 impl<S: Slot> Sending<S> {
-    fn fast(exchange: Box<fast::Exchange<S>>) -> Self {
-        Self(Way::Fast(Carry::new(exchange)))
+    fn http(exchange: Box<http::Exchange<S>>) -> Self {
+        Self(Way::Http(Carry::new(exchange)))
     }
 
     fn boxed(exchange: impl Future<Output = Exchanged<S>> + Send + 'static) -> Self {
@@ -169,7 +164,7 @@ impl<S: Slot> Future for Sending<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
         match &mut self.0 {
-            Way::Fast(exchange) => Pin::new(exchange).poll(cx),
+            Way::Http(exchange) => Pin::new(exchange).poll(cx),
             Way::Boxed(exchange) => exchange.as_mut().poll(cx),
         }
     }
@@ -181,9 +176,10 @@ async fn send_array<S: Slot>(
     slot: S,
     record: Arc<Record>,
 ) -> Exchanged<S> {
+    let on_client_left = backend.bounds.on_client_left;
     match backend.connect_and_write(&call.bytes).await {
         Ok((link, written)) => {
-            let exchange = Flagged::new(Arc::clone(&record), |committed| {
+            let exchange = Flagged::new(Arc::clone(&record), on_client_left, |committed| {
                 committed.set(written > 0);
                 socket::array(link, written, call, slot, record, backend, committed)
             });
@@ -224,7 +220,12 @@ impl Forward for Connection {
                     stream::keep_alive(link.tcp());
                     slot.sent();
                     let slot = Box::new(Held(Some(slot)));
-                    Ok(Ok(Tunnel { link, slot, record }))
+                    Ok(Ok(Tunnel {
+                        link,
+                        first: Bytes::new(),
+                        slot,
+                        record,
+                    }))
                 }
                 Err(cause) => Err(Unsent::new(self, slot, cause)),
             }
@@ -323,6 +324,18 @@ impl Forwarder {
         let backend = backend.ok_or_else(|| Refusal::no_backend(to.label()))?;
         slot.goes_to(backend.generation);
         Ok(backend)
+    }
+
+    /// What becomes of a call at the backend when its client leaves.
+    #[must_use]
+    pub fn on_client_left(&self, message: &Message) -> OnClientLeft {
+        let own = match message {
+            Message::Http(call) => call.on_client_left,
+            Message::Socket(_) => None,
+        };
+        let backend = || self.shared.backends[message.destination() as usize].pick();
+        own.or_else(|| Some(backend()?.bounds.on_client_left))
+            .unwrap_or_default()
     }
 
     /// Whether a read may be sent once more.

@@ -17,14 +17,14 @@ use tidegate_runtime::{BackOff, Clock, Live};
 
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::{
-    Claim, Destination, Dialect, Facts, Fault, Identity, Message, Observe, Origin, Progress,
+    Claim, Destination, Dialect, Facts, Fault, Head, Identity, Message, Observe, Origin, Progress,
     Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
 };
 use crate::callers::{Callers, Meets};
 use crate::classify::{Classifier, Operation};
 use crate::coalesce::{Coalescer, Joined, Key, SharedCall, Told, Waiter};
 use crate::forward::{ConnectError, Connection, Forward, Forwarder, Unsent};
-use crate::tasks::Tasks;
+use crate::tasks::{Preference, Tasks};
 
 /// How long a call keeps its turn after we lacked a descriptor, port or memory, before it asks
 /// again: the first pause, and the longest.
@@ -158,8 +158,9 @@ impl Serve for Pipeline {
         self.observer.rejected(identity, rejection);
     }
 
-    fn left_to_hyper(&self, reason: &'static str) {
-        self.observer.left_to_hyper(reason);
+    fn needs_body(&self, head: &Head) -> bool {
+        let may_be_handed_over = self.tasks.is_on() && Preference::is_in(&head.headers);
+        may_be_handed_over || self.classifier.look(|it| it.needs_body(head))
     }
 }
 
@@ -256,6 +257,7 @@ impl Pipeline {
         let record = Record::of(facts, observer);
         if let Message::Http(call) = &mut message {
             call.body.count_into(&record);
+            call.on_client_left = operation.on_client_left;
         }
         let way = match (outgoing(message, &operation), key, preference) {
             (Ok(outgoing), None, None) => Way::Alone(ask, outgoing),
@@ -383,11 +385,12 @@ impl Pipeline {
     }
 
     async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Message) {
+        let on_client_left = self.forwarder.on_client_left(&outgoing);
         let record = call.record();
         let reply = tokio::select! {
             biased;
             // Dropping an unsent call cancels it.
-            () = call.abandoned() => return,
+            () = call.abandoned(on_client_left) => return,
             reply = self.run(ask, outgoing, &call, record) => reply,
         };
         let reply = reply.inspect_err(|refusal| record.refuse(refusal));

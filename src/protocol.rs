@@ -40,10 +40,8 @@ pub use self::http::{answer, json, refused_with};
 use self::io::Client;
 pub use self::stop::Stop;
 use self::trusted::TrustedProxies;
-use crate::call::{
-    BackendKind, Dialect, HttpEngine, Identity, Listener, Origin, Peer, Protocol, Serve,
-};
-use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, choice, duration, integer, size};
+use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};
+use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, duration, integer, size};
 use crate::options::options;
 
 /// When the proxy goes down, a connection that has sent nothing yet is given this long: its
@@ -95,11 +93,6 @@ options! {
         /// it bounds the bodies in a full queue. A call with a larger body asks for a slot when this
         /// much of it is here; the rest is streamed.
         buffer_bytes: usize = size(KIB..=16 * MIB).or(64 << 10);
-
-        /// What reads and writes HTTP: "fast", Tidegate's own code, which leaves every unusual request to hyper,
-        /// or "hyper" for all of them. "fast" takes 55 to 85 % of the CPU. Set "hyper" if you suspect that "fast"
-        /// treats a message wrongly, and report it.
-        http_engine: HttpEngine = choice().or(HttpEngine::Fast);
 
         /// Most header fields of an HTTP request. A request with more is refused with 431. Each field
         /// takes 64 bytes while a head is read.

@@ -223,10 +223,6 @@ impl Observe for Teller {
         }
     }
 
-    fn left_to_hyper(&self, reason: &'static str) {
-        self.metrics.protocol.http_fallback_total(reason).inc();
-    }
-
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
         let of = connections_rejected_total {
             listener: &identity.listener,

@@ -6,7 +6,8 @@
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
-use tidegate_h1::{Field, Fields, Span, is_hop_by_hop, write};
+use tidegate_h1::request::{Request, Target};
+use tidegate_h1::{Field, Fields, Framing, Span, is_hop_by_hop, write};
 
 /// The fields of a head, in their order. Names are the same in any case.
 #[derive(Clone, Debug, Default)]
@@ -78,7 +79,7 @@ impl Headers {
     /// Adds a field behind the others. It copies all of them.
     pub fn append(&mut self, name: &HeaderName, value: &HeaderValue) {
         let mut bytes = Vec::from(&self.bytes[..]);
-        self.fields.push(written(
+        self.fields.push(write_field(
             name.as_str().as_bytes(),
             value.as_bytes(),
             &mut bytes,
@@ -118,7 +119,7 @@ impl Headers {
         let mut fields = Fields::new();
         for (name, value) in headers.iter().filter(|(name, _)| !is_left_out(name)) {
             let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
-            fields.push(written(name, value, &mut bytes));
+            fields.push(write_field(name, value, &mut bytes));
         }
         Self::new(bytes.into(), fields)
     }
@@ -138,7 +139,7 @@ impl Headers {
 }
 
 /// Writes a field as a line.
-fn written(name: &[u8], value: &[u8], into: &mut Vec<u8>) -> Field {
+fn write_field(name: &[u8], value: &[u8], into: &mut Vec<u8>) -> Field {
     let at = into.len();
     write::field(name, value, into);
     Field {
@@ -158,26 +159,85 @@ pub struct Head {
     pub headers: Headers,
     /// Whether it announces a body, perhaps an empty one: some backends want the zero on a POST.
     pub has_body: bool,
+    /// Whether it logs in the connection to the backend, as NTLM does.
+    pub is_stateful: bool,
+    /// The protocols that it offers to switch to; a part of the bytes of the headers.
+    upgrade: Option<Span>,
 }
 
 impl Head {
-    /// The head of a request that was read from these bytes.
+    /// The head of a request that was read from these bytes. `host` is for one that names none, as HTTP/1.0 may.
+    ///
+    /// # Panics
+    /// Never: the reader accepts methods that are tokens only.
     #[must_use]
-    pub fn read(bytes: Bytes, request: tidegate_h1::request::Request) -> Self {
-        use tidegate_h1::request::Method as Read;
+    pub fn read(bytes: Bytes, request: Request, host: &str) -> Self {
+        let method = Method::from_bytes(request.method.of(&bytes)).expect("a method is a token");
+        let has_body = request.framing != Framing::None;
+        let is_stateful = request.is_stateful;
+        let names_host = |field: &Field| field.name.of(&bytes).eq_ignore_ascii_case(b"host");
+        let (target, authority) = match request.target {
+            Target::Path(target) if request.fields.iter().any(names_host) => {
+                return Self {
+                    method,
+                    target,
+                    headers: Headers::new(bytes, request.fields),
+                    has_body,
+                    is_stateful,
+                    upgrade: request.upgrade,
+                };
+            }
+            Target::Path(target) => (target.of(&bytes), None),
+            Target::Asterisk => (&b"*"[..], None),
+            Target::Absolute {
+                authority,
+                path_and_query,
+            } => (path_and_query.of(&bytes), Some(authority.of(&bytes))),
+        };
+        // An absolute target overrides Host (RFC 9112, 3.2.2).
+        let host = authority.unwrap_or(host.as_bytes());
+        let has_host = authority.is_none() && request.fields.iter().any(names_host);
+        let mut written = Vec::with_capacity(bytes.len());
+        if !target.starts_with(b"/") && target != b"*" {
+            // That of an absolute target may have no path.
+            written.push(b'/');
+        }
+        written.extend_from_slice(target);
+        let target = Span::new(0, written.len());
+        let mut fields = Fields::new();
+        if !has_host {
+            fields.push(write_field(b"host", host, &mut written));
+        }
+        let others = request.fields.iter();
+        for field in others.filter(|field| has_host || !names_host(field)) {
+            let (name, value) = (field.name.of(&bytes), field.value.of(&bytes));
+            fields.push(write_field(name, value, &mut written));
+        }
+        let upgrade = request.upgrade.map(|upgrade| {
+            let at = written.len();
+            written.extend_from_slice(upgrade.of(&bytes));
+            Span::new(at, written.len() - at)
+        });
         Self {
-            method: match request.method {
-                Read::Get => Method::GET,
-                Read::Head => Method::HEAD,
-                Read::Post => Method::POST,
-                Read::Put => Method::PUT,
-                Read::Delete => Method::DELETE,
-                Read::Options => Method::OPTIONS,
-                Read::Patch => Method::PATCH,
-            },
-            target: request.target,
-            headers: Headers::new(bytes, request.fields),
-            has_body: request.framing != tidegate_h1::Framing::None,
+            method,
+            target,
+            headers: Headers::new(written.into(), fields),
+            has_body,
+            is_stateful,
+            upgrade,
+        }
+    }
+
+    /// The head of a request that is refused, of which only these fields are known.
+    #[must_use]
+    pub fn of_refused(bytes: &[u8], fields: &Fields) -> Self {
+        Self {
+            method: Method::GET,
+            target: Span::new(0, 0),
+            headers: Headers::new(Bytes::copy_from_slice(bytes), fields.clone()),
+            has_body: false,
+            is_stateful: false,
+            upgrade: None,
         }
     }
 
@@ -189,6 +249,12 @@ impl Head {
     pub fn target(&self) -> &str {
         let target = self.target.of(&self.headers.bytes);
         str::from_utf8(target).expect("a target is text")
+    }
+
+    /// The protocols that it offers to switch to.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<&[u8]> {
+        self.upgrade.map(|upgrade| upgrade.of(&self.headers.bytes))
     }
 
     /// Bytes of the target and of all fields.
@@ -204,36 +270,20 @@ impl Head {
         target.split_once('?').map_or(target, |(path, _)| path)
     }
 
-    /// Writes it with the framing of a whole body, and the empty line.
-    pub fn write(&self, body: &Bytes, into: &mut Vec<u8>) {
+    /// Writes it with this framing of the body, and the empty line.
+    pub fn write(&self, framing: Framing, into: &mut Vec<u8>) {
         let target = self.target.of(&self.headers.bytes);
-        write::request_line(self.method.as_str(), target, into);
+        write::request_line(self.method.as_str().as_bytes(), target, into);
         self.headers.write(into);
-        if self.has_body || !body.is_empty() {
-            write::content_length(body.len() as u64, into);
+        if let Some(upgrade) = self.upgrade() {
+            write::upgrade(upgrade, into);
+        }
+        match framing {
+            Framing::Length(length) => write::content_length(length, into),
+            Framing::Chunked => write::chunked(into),
+            Framing::None | Framing::Close => {}
         }
         into.extend_from_slice(b"\r\n");
-    }
-
-    /// The same for hyper. A streamed body brings its own framing.
-    ///
-    /// # Errors
-    /// If it cannot be one: hyper has refused it before.
-    pub fn to_request<B>(
-        &self,
-        length: Option<u64>,
-        body: B,
-    ) -> Result<http::Request<B>, http::Error> {
-        let mut request = http::Request::builder()
-            .method(self.method.clone())
-            .uri(self.target())
-            .body(body)?;
-        *request.headers_mut() = self.headers.to_map();
-        if let Some(length) = length.filter(|length| self.has_body || *length > 0) {
-            let headers = request.headers_mut();
-            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-        }
-        Ok(request)
     }
 }
 
@@ -259,6 +309,8 @@ impl From<http::request::Parts> for Head {
             target: Span::new(0, bytes.len()),
             headers: Headers::passed(&parts.headers, bytes),
             has_body,
+            is_stateful: false,
+            upgrade: None,
         }
     }
 }
@@ -274,6 +326,8 @@ pub struct ReplyHead {
     pub headers: Headers,
     /// The length that it announces: also of a body that is not sent, as for HEAD.
     pub length: Option<u64>,
+    /// The protocol that it switches to; a part of the bytes of the headers.
+    upgrade: Option<Span>,
 }
 
 impl ReplyHead {
@@ -290,7 +344,14 @@ impl ReplyHead {
             reason: Some(response.reason),
             headers: Headers::new(bytes, response.fields),
             length: response.announced,
+            upgrade: response.upgrade,
         })
+    }
+
+    /// The protocol that it switches to.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<&[u8]> {
+        self.upgrade.map(|upgrade| upgrade.of(&self.headers.bytes))
     }
 
     /// Writes the first line and the fields.
@@ -352,6 +413,7 @@ impl From<http::response::Parts> for ReplyHead {
             reason: said.map(|_| Span::new(0, bytes.len())),
             headers: Headers::passed(&parts.headers, bytes),
             length,
+            upgrade: None,
         }
     }
 }

@@ -6,11 +6,15 @@
 #[cfg_attr(not(feature = "tls"), path = "link/without_tls.rs")]
 mod secured;
 
+use std::any::Any;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
+use tidegate_runtime::lock;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
@@ -86,6 +90,29 @@ impl Link {
         if let Self::Tls(secured) = self {
             secured.breaks_off(breaks_off);
         }
+    }
+}
+
+/// The backend connection that a client has logged in, which serves no other client. The client's connection and
+/// its calls share it, and it is closed with the last of them.
+#[derive(Clone, Default)]
+pub struct PinnedConnection(Arc<Mutex<Option<Box<dyn Any + Send>>>>);
+
+impl PinnedConnection {
+    /// Takes the connection, if it is idle. Only the stage that has put it knows what it is.
+    pub(crate) fn take(&self) -> Option<Box<dyn Any + Send>> {
+        lock(&self.0).take()
+    }
+
+    /// Puts an idle connection.
+    pub(crate) fn put(&self, connection: Box<dyn Any + Send>) {
+        *lock(&self.0) = Some(connection);
+    }
+}
+
+impl fmt::Debug for PinnedConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedConnection").finish_non_exhaustive()
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -114,6 +115,8 @@ pub struct Rare {
     pub would: Option<Would>,
     /// The span of its client, if that is sampled and spans are kept.
     pub parent: Option<NonZeroU64>,
+    /// Interim replies of the backend that the client has not got.
+    interim: Vec<u8>,
 }
 
 /// That of most calls.
@@ -123,6 +126,7 @@ static NOTHING: Rare = Rare {
     quotas: Vec::new(),
     would: None,
     parent: None,
+    interim: Vec::new(),
 };
 
 impl Facts {
@@ -288,14 +292,13 @@ pub trait Observe: Send + Sync {
 
     /// A connection was closed before its first request.
     fn rejected(&self, identity: &Identity, rejection: Rejection);
-
-    /// A connection was left to hyper, for this reason.
-    fn left_to_hyper(&self, _reason: &'static str) {}
 }
 
 /// The facts of one call while it is under way. They are reported when it is dropped.
 pub struct Record {
     facts: Mutex<Facts>,
+    /// An interim reply is here.
+    has_interim: AtomicBool,
     observer: Arc<dyn Observe>,
 }
 
@@ -326,6 +329,7 @@ impl Record {
         facts.id = id;
         let record = Arc::new(Self {
             facts: Mutex::new(facts),
+            has_interim: AtomicBool::new(false),
             observer,
         });
         record.observer.begun(id, Arc::downgrade(&record));
@@ -395,6 +399,21 @@ impl Record {
                 Dialect::Tcp => {}
             }
         });
+    }
+
+    /// Keeps an interim reply of the backend for the client.
+    pub fn pass_interim(&self, reply: &[u8]) {
+        self.note(|facts| facts.rare_mut().interim.extend_from_slice(reply));
+        self.has_interim.store(true, Ordering::Release);
+    }
+
+    /// Interim replies that came since the last call of this.
+    pub fn take_interim(&self) -> Option<Vec<u8>> {
+        if !self.has_interim.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.has_interim.store(false, Ordering::Relaxed);
+        Some(self.note(|facts| std::mem::take(&mut facts.rare_mut().interim)))
     }
 
     /// The backend is done with it, and its answer is not written yet.

@@ -94,6 +94,8 @@ reasons! {
     PredictedLate: "predicted_late", 503, SERVICE_UNAVAILABLE;
     /// There is no TLS with the backend, and it stays so until an operator acts.
     BackendTls: "backend_tls", 503, SERVICE_UNAVAILABLE;
+    /// Its client left, and the connection to the backend was closed for it.
+    ClientLeft: "client_left", 500, REQUEST_TIMEOUT;
 }
 
 impl Reason {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 
-use super::{Link, Record, ReplyHead};
+use super::{Link, PinnedConnection, Record, ReplyHead};
 
 /// What a backend replied. Every client can be given any reply: one on the socket protocol gets the body,
 /// one on HTTP gets the head too, or one that is made for it.
@@ -17,13 +17,19 @@ pub struct Reply {
     pub head: Option<Box<ReplyHead>>,
     /// The body. From the socket backend, one JSON object.
     pub body: ReplyBody,
+    /// The backend connection that the client has logged in with this call or an earlier one.
+    pub pinned: Option<PinnedConnection>,
 }
 
 impl Reply {
     /// A reply of the socket backend.
     #[must_use]
     pub fn object(body: ReplyBody) -> Self {
-        Self { head: None, body }
+        Self {
+            head: None,
+            body,
+            pinned: None,
+        }
     }
 
     /// A response of the HTTP backend, or of our own.
@@ -37,7 +43,11 @@ impl Reply {
     #[must_use]
     pub fn with_head(head: Box<ReplyHead>, body: ReplyBody) -> Self {
         let head = Some(head);
-        Self { head, body }
+        Self {
+            head,
+            body,
+            pinned: None,
+        }
     }
 }
 
@@ -50,6 +60,7 @@ impl fmt::Debug for Reply {
                 write!(f, "Reply({status:?}, {len} bytes)")
             }
             ReplyBody::Stream(_) => write!(f, "Reply({status:?}, a stream)"),
+            ReplyBody::Tunnel(_) => write!(f, "Reply({status:?}, a tunnel)"),
         }
     }
 }
@@ -77,6 +88,7 @@ impl Answer {
         Reply {
             head: self.head.clone(),
             body: ReplyBody::whole(self.body.clone()),
+            pinned: None,
         }
     }
 }
@@ -99,48 +111,6 @@ pub fn data_bytes<E>(frame: Option<&Result<http_body::Frame<Bytes>, E>>) -> u64 
     data.map_or(0, |bytes| bytes.len() as u64)
 }
 
-/// The part of a body that is here, in one piece of memory. Chunks are copied, because each chunk
-/// keeps alive the whole buffer that it was read into.
-#[derive(Default)]
-pub(crate) struct Gathered {
-    /// The only frame so far.
-    only: Bytes,
-    /// All of them, once there are two.
-    all: Vec<u8>,
-}
-
-impl Gathered {
-    /// Bytes so far.
-    pub(crate) fn len(&self) -> usize {
-        self.only.len() + self.all.len()
-    }
-
-    /// `left` more bytes are expected behind these.
-    pub(crate) fn push(&mut self, bytes: Bytes, left: usize) {
-        if self.len() == 0 {
-            self.only = bytes;
-            return;
-        }
-        let only = std::mem::take(&mut self.only);
-        let more = only.len() + bytes.len();
-        if self.all.capacity() - self.all.len() < more {
-            // If the length is not known, it grows by an eighth.
-            self.all.reserve_exact(more + left.max(self.all.len() / 8));
-        }
-        self.all.extend_from_slice(&only);
-        self.all.extend_from_slice(&bytes);
-    }
-
-    /// All of them.
-    pub(crate) fn into_bytes(mut self) -> Bytes {
-        if self.all.is_empty() {
-            return self.only;
-        }
-        self.all.shrink_to_fit();
-        self.all.into()
-    }
-}
-
 /// A body as it arrives.
 pub type ByteStream = UnsyncBoxBody<Bytes, BodyError>;
 
@@ -152,6 +122,8 @@ pub enum ReplyBody {
     Whole(Option<Bytes>),
     /// As it arrives.
     Stream(ByteStream),
+    /// The connection to the backend, which speaks another protocol from here on, until it is taken.
+    Tunnel(Option<Box<Tunnel>>),
 }
 
 impl ReplyBody {
@@ -179,6 +151,7 @@ impl http_body::Body for ReplyBody {
                 Poll::Ready(bytes.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
             }
             Self::Stream(body) => Pin::new(body).poll_frame(cx),
+            Self::Tunnel(_) => Poll::Ready(None),
         }
     }
 
@@ -186,6 +159,7 @@ impl http_body::Body for ReplyBody {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
             Self::Stream(body) => body.is_end_stream(),
+            Self::Tunnel(_) => true,
         }
     }
 
@@ -195,16 +169,25 @@ impl http_body::Body for ReplyBody {
                 http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, |it| it.len() as u64))
             }
             Self::Stream(body) => body.size_hint(),
+            Self::Tunnel(_) => http_body::SizeHint::with_exact(0),
         }
     }
 }
 
-/// A connection to the TCP backend, together with the slot it holds.
+/// A connection to a backend that passes any bytes, together with the slot it holds.
 pub struct Tunnel {
     /// The connection.
     pub link: Link,
+    /// Bytes of the backend that came already.
+    pub first: Bytes,
     /// The slot. The connection is the call, so dropping both ends it.
     pub slot: Box<dyn Send>,
     /// What happened.
     pub record: Arc<Record>,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").finish_non_exhaustive()
+    }
 }

@@ -9,7 +9,7 @@ use tidegate_limits::Timestamp;
 
 use super::reply::{BodyError, ByteStream, PolledFrame, data_bytes};
 use super::sdk::ArrayCall;
-use super::{Dialect, Head, Identity, Record};
+use super::{Dialect, Head, Identity, OnClientLeft, PinnedConnection, Record};
 
 /// The origin of a call.
 #[derive(Clone, Debug)]
@@ -69,9 +69,25 @@ pub struct HttpCall {
     pub body: RequestBody,
     /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.
     pub array: Option<Box<ArrayCall>>,
+    /// What becomes of it when its client leaves, if its route says so.
+    pub on_client_left: Option<OnClientLeft>,
+    /// The backend connection that its client has logged in.
+    pub pinned: Option<PinnedConnection>,
 }
 
 impl HttpCall {
+    /// A call with this head and body, and nothing more.
+    #[must_use]
+    pub fn new(head: Arc<Head>, body: RequestBody) -> Self {
+        Self {
+            head,
+            body,
+            array: None,
+            on_client_left: None,
+            pinned: None,
+        }
+    }
+
     /// The size of its request: target, headers, and the present part of the body.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -104,6 +120,15 @@ pub enum RequestBody {
 }
 
 impl RequestBody {
+    /// The length of a body that is here as a whole.   bytes
+    #[must_use]
+    pub fn whole_length(&self) -> Option<u64> {
+        match self {
+            Self::Whole(bytes) => Some(bytes.len() as u64),
+            Self::Streamed { .. } => None,
+        }
+    }
+
     /// Counts the bytes of a streamed body into the record as they leave.
     pub fn count_into(&mut self, record: &Arc<Record>) {
         if let Self::Streamed { read, rest } = self {

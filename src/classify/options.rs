@@ -6,8 +6,8 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::OddPaths;
-use crate::call::BackendKind;
 use crate::call::sdk::Effort;
+use crate::call::{BackendKind, OnClientLeft};
 use crate::options::kind::{choice, flag, function, function_name, list, name, parsed, text};
 use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, options, words};
@@ -123,6 +123,10 @@ options! {
         /// The name that its limit has in per_window of [limits]. Without it, or with "", the route
         /// meets no limit at all.
         function: Option<Arc<str>> = route_function().or(None).example("\"report_get\"");
+
+        /// What happens to a call of this route at the backend when its client leaves. The default is
+        /// on_client_left of [backend].
+        on_client_left: Option<OnClientLeft> = choice().optional().example("\"finish\"");
     }
 }
 

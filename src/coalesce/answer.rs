@@ -20,7 +20,8 @@ pub(super) enum Given {
 
 impl Given {
     pub(super) fn of(reply: Result<Reply, Refusal>, apart: &Apart) -> Self {
-        let Reply { head, body } = match reply {
+        // A connection that one client has logged in is not for others, so it is closed.
+        let Reply { head, body, .. } = match reply {
             Ok(reply) => reply,
             Err(refusal) => return Self::Shared(Err(refusal)),
         };
@@ -33,7 +34,11 @@ impl Given {
                 let body = body.unwrap_or_default();
                 Self::Shared(Ok(Answer { head, body }))
             }
-            body => Self::Once(Reply { head, body }),
+            body => Self::Once(Reply {
+                head,
+                body,
+                pinned: None,
+            }),
         }
     }
 }

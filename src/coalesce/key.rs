@@ -143,7 +143,9 @@ impl Parts {
             return None;
         };
         let is_there = |name: &HeaderName| head.headers.contains(name.as_str());
-        if !may_be_a_read || NEVER_SHARED.iter().any(is_there) {
+        // A client that has logged in its connection is answered as its user.
+        let is_logged_in = head.is_stateful || call.pinned.is_some();
+        if !may_be_a_read || is_logged_in || NEVER_SHARED.iter().any(is_there) {
             return None;
         }
         self.add(head.method.as_str().as_bytes());
@@ -189,11 +191,8 @@ mod tests {
             .body(Bytes::from_static(body.as_bytes()))
             .expect("a request")
             .into_parts();
-        Message::Http(Box::new(HttpCall {
-            head: Arc::new(head.into()),
-            body: RequestBody::Whole(body),
-            array: None,
-        }))
+        let body = RequestBody::Whole(body);
+        Message::Http(Box::new(HttpCall::new(Arc::new(head.into()), body)))
     }
 
     fn get(path: &str) -> http::request::Builder {

@@ -13,7 +13,8 @@ use super::answer::{Given, is_good, reply_aged};
 use super::key::Apart;
 use super::store::{Begun, Ended, Seat, SeatId, Told, Wanted};
 use crate::call::{
-    Answer, Facts, Identity, Observe, Reason, Record, Refusal, Rejection, Reply, Verdict,
+    Answer, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal, Rejection, Reply,
+    Verdict,
 };
 
 /// A call that several clients wait for. If it is dropped before its end, its clients get no
@@ -98,14 +99,14 @@ impl SharedCall {
         }
     }
 
-    /// Ends when no read waits for the call any more and it was not sent. From then on it cannot be
-    /// joined, so it may be dropped.
-    pub async fn abandoned(&self) {
+    /// Ends when no read waits for the call any more, and it was not sent or is closed when its clients leave. From
+    /// then on it cannot be joined, so it may be dropped.
+    pub async fn abandoned(&self, on_client_left: OnClientLeft) {
         loop {
             let changed = self.changed();
-            // A call that was sent runs to its end, as any call does; reads may still join it.
+            // A call that was sent may run to its end; reads may still join it then.
             let was_sent = self.record().note(|facts| facts.sent.is_some());
-            if !was_sent {
+            if !was_sent || on_client_left == OnClientLeft::Close {
                 let ended = lock(&self.shared.store).end_if_unused(self.begun.id);
                 if let Some(left) = ended {
                     self.told_in.set(left);

@@ -13,7 +13,9 @@ impl Sections {
     /// effect beside others; of a config without an error.
     pub(super) fn fill_in(&mut self) {
         self.backend.for_workers(self.queue.workers.value);
-        self.kind.kind.value = Some(self.backend_kind());
+        let kind = self.backend_kind();
+        self.kind.kind.value = Some(kind);
+        self.backend.for_kind(kind);
         let jitter = self.queue.postpone.value == PostponeBy::Jitter;
         self.queue.postpone_jitter.mark.muted = !jitter;
         let limits = &mut self.limits;

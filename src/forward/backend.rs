@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::streamed::Readers;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
-use super::{Address, Bounds, Remote, Resolve, Tls, hyper_upstream};
+use super::{Address, Bounds, Remote, Resolve, Tls};
 use crate::call::loopback::without_pacing;
 use crate::call::{Destination, Generation, Link};
 
@@ -25,9 +25,7 @@ use crate::call::{Destination, Generation, Link};
 pub(super) struct Backend {
     pub(super) generation: Generation,
     pub(super) bounds: Bounds,
-    /// The connections that hyper reads.
-    pub(super) hyper_pool: Arc<Pool<Box<hyper_upstream::Upstream>>>,
-    /// Those of the fast engine.
+    /// The idle connections.
     pub(super) pool: Arc<Pool<Upstream>>,
     pub(super) destination: Destination,
     connector: Arc<Connector>,
@@ -169,7 +167,6 @@ impl Backends {
                 generation,
                 bounds: bounds.clone(),
                 pool: Arc::default(),
-                hyper_pool: Arc::default(),
                 connector: Arc::new(Connector {
                     address: remote.address.clone(),
                     resolve: Arc::clone(resolve),
@@ -186,7 +183,6 @@ impl Backends {
         drop(latest);
         if let Some(before) = before {
             before.pool.close();
-            before.hyper_pool.close();
         }
         generation
     }

@@ -1,4 +1,4 @@
-//! Continues an exchange when its client leaves.
+//! What becomes of an exchange when its client leaves: it is closed, or continues without the client.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-use crate::call::Record;
+use crate::call::{OnClientLeft, Reason, Record};
 
 /// A flag that is set and read within one task.
 #[derive(Debug, Default)]
@@ -30,19 +30,28 @@ pub(super) type Committed = Arc<Flag>;
 pub(super) trait Carried: Future<Output: Send> + Send + Unpin + 'static {
     /// Whether a byte has left.
     fn is_committed(&self) -> bool;
+    /// What becomes of it when its client leaves.
+    fn on_client_left(&self) -> OnClientLeft;
     /// What is known of its call.
     fn record(&self) -> &Record;
+    /// Closes the connection to the backend, and gives the slot back.
+    fn abandon(self);
 }
 
 /// An exchange that is an async function, and sets a flag.
 pub(super) struct Flagged<T> {
     exchange: Pin<Box<dyn Future<Output = T> + Send>>,
     committed: Committed,
+    on_client_left: OnClientLeft,
     record: Arc<Record>,
 }
 
 impl<T> Flagged<T> {
-    pub(super) fn new<F>(record: Arc<Record>, exchange: impl FnOnce(Committed) -> F) -> Self
+    pub(super) fn new<F>(
+        record: Arc<Record>,
+        on_client_left: OnClientLeft,
+        exchange: impl FnOnce(Committed) -> F,
+    ) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -50,6 +59,7 @@ impl<T> Flagged<T> {
         Self {
             exchange: Box::pin(exchange(Arc::clone(&committed))),
             committed,
+            on_client_left,
             record,
         }
     }
@@ -68,13 +78,24 @@ impl<T: Send + 'static> Carried for Flagged<T> {
         self.committed.get()
     }
 
+    fn on_client_left(&self) -> OnClientLeft {
+        // Until all of it has left, the slot of a dropped exchange would be given back undrawn.
+        match self.record.note(|facts| facts.sent.is_some()) {
+            true => self.on_client_left,
+            false => OnClientLeft::Finish,
+        }
+    }
+
     fn record(&self) -> &Record {
         &self.record
     }
+
+    fn abandon(self) {}
 }
 
 /// Runs an exchange in the caller's own task. Dropping it before the first byte cancels the
-/// exchange. Dropping it later moves the exchange to a task that brings it to its end.
+/// exchange. Dropping it later closes the connection to the backend, or moves the exchange to a task that brings
+/// it to its end.
 pub(super) struct Carry<E: Carried> {
     /// Until the end.
     exchange: Option<E>,
@@ -107,12 +128,28 @@ impl<E: Carried> Drop for Carry<E> {
         if let Some(exchange) = self.exchange.take()
             && exchange.is_committed()
         {
-            exchange.record().note(|facts| facts.left = true);
-            carry_on(async move {
-                drop(exchange.await);
-            });
+            match exchange.on_client_left() {
+                OnClientLeft::Close => {
+                    note_closed(exchange.record());
+                    exchange.abandon();
+                }
+                OnClientLeft::Finish => {
+                    exchange.record().note(|facts| facts.left = true);
+                    carry_on(async move {
+                        drop(exchange.await);
+                    });
+                }
+            }
         }
     }
+}
+
+/// Records that the client has left, and the backend's connection is closed for it.
+pub(super) fn note_closed(record: &Record) {
+    record.note(|facts| {
+        facts.left = true;
+        facts.reason = facts.reason.or(Some(Reason::ClientLeft));
+    });
 }
 
 /// Runs a future to its end in a task of its own. If the whole runtime goes down, no task can

@@ -141,7 +141,7 @@ mod tests {
     fn bounds() -> Bounds {
         Bounds {
             own: [].into(),
-            engine: crate::call::HttpEngine::default(),
+            on_client_left: crate::call::OnClientLeft::Finish,
             connect_timeout: SECOND,
             response_timeout: 60 * SECOND,
             max_reply_bytes: 0,

@@ -1,518 +1,641 @@
-//! One call on HTTP: a pooled connection, the request with exactly one framing, the reply
-//! to its end.
+//! One call on HTTP: the request is written with one framing, and the reply is read to its end.
 //!
-//! The call's own future drives the connection, not a task beside it: one wake-up for an exchange
-//! instead of two.
+//! Until the first byte of a request has left, it can go to another connection. What is read is judged by
+//! `tidegate-h1`.
 
-use std::error::Error;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::mem::MaybeUninit;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http::header::{self, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
-use http_body::{Body, SizeHint};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
+use bytes::{Bytes, BytesMut};
+use tidegate_h1::response::{self, Broken, Response};
+use tidegate_h1::{Framing, HeadEnd};
 use tidegate_limits::scheduler::Outcome;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
 
 use super::backend::Backend;
-use super::carry::{Carry, Committed, Flagged};
+use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
-use super::doorbell::quietly;
-use super::failure;
-use super::hyper_upstream::{SentBody, Upstream};
-use super::streamed::{Source, Streamed};
+use super::failure::Failure;
+use super::http_body::{BODY_BYTES, Interrupted, LateUpload, Left, Outgoing, RunningReply};
+use super::pinned::{self, Keeping};
+use super::streamed::Streamed;
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
-use super::{Bounds, Exchanged, Unsent};
+use super::upstream::Upstream;
+use super::{Exchanged, Held, Sending, Unsent};
 use crate::call::{
-    BodyError, ClientLeft, Gathered, HttpCall, Message, PolledFrame, Reason, Record, Refusal,
-    Reply, ReplyBody, RequestBody, Slot, data_bytes,
+    HttpCall, Link, Message, OnClientLeft, PinnedConnection, Record, Refusal, Reply, ReplyBody,
+    ReplyHead, Slot, Tunnel,
 };
 
-/// The connection ended after hyper had taken the request and before a byte was written. The request cannot be
-/// recovered.
-const UNSENT: &str = "the backend closed the connection before the call was sent";
+/// Most fields of a reply.
+const REPLY_FIELDS: usize = 256;
+
+/// Most interim replies that are passed on for one call (RFC 9110, 15.2). Further ones are dropped.
+const INTERIM_MAX: u8 = 8;
+
+/// Most bytes of one read while a head is awaited. Most replies are smaller.
+const READ_BYTES: usize = 8 * 1024;
 
 /// Sends one request over an idle connection, or a new one.
-pub(super) async fn send<S: Slot>(
+pub(super) fn send<S: Slot>(
     backend: Arc<Backend>,
     call: Box<HttpCall>,
     slot: S,
     record: Arc<Record>,
-) -> Exchanged<S> {
-    let now = Instant::now();
-    let upstream = match backend.hyper_pool.take(now) {
-        Some((upstream, idle_for)) => {
-            upstream.rearm(idle_for);
-            upstream
-        }
-        None => match Box::pin(Upstream::open(backend.connect())).await {
-            Ok(upstream) => upstream,
-            Err(cause) => return Err(Unsent::new(Message::Http(call), slot, cause)),
-        },
+) -> Sending<S> {
+    // An idle connection that has ended is never replaced by another idle one, which may have ended too.
+    let idle = match &call.pinned {
+        Some(pinned) => pinned::take(pinned, &backend),
+        None => backend
+            .pool
+            .take(Instant::now())
+            .and_then(|(mut upstream, idle_for)| upstream.is_quiet(idle_for).then_some(upstream)),
     };
-    Carry::new(Flagged::new(Arc::clone(&record), |committed| {
-        exchange(backend, upstream, call, slot, record, committed)
-    }))
-    .await
+    match idle {
+        Some(upstream) => {
+            let exchange = Exchange::new(upstream, false, backend, call, slot, record);
+            Sending::http(exchange)
+        }
+        None => Sending::boxed(async move {
+            match backend.connect().await {
+                Ok(link) => {
+                    let upstream = Upstream::new(link);
+                    let exchange = Exchange::new(upstream, true, backend, call, slot, record);
+                    Carry::new(exchange).await
+                }
+                Err(cause) => Err(Unsent::new(Message::Http(call), slot, cause)),
+            }
+        }),
+    }
 }
 
-async fn exchange<S: Slot>(
+/// One exchange.
+pub(super) struct Exchange<S: Slot> {
+    /// `None` while a new one is opened, and at the end.
+    upstream: Option<Upstream>,
+    /// The connection was opened for this call.
+    is_new: bool,
+    opening: Option<Opening>,
+    outgoing: Outgoing,
+    /// Set if the client's side of the upload failed: how the exchange ends, unless the backend has answered.
+    has_lost_client: bool,
+    deadline: Deadline,
+    /// What has come of a head that is not whole.
+    held: Vec<u8>,
+    end: HeadEnd,
+    /// A byte of the reply has come.
+    has_begun: bool,
+    interims: u8,
+    /// A small reply, of which more is to come.
+    body: Option<Box<WholeBody>>,
+    /// Until the end.
+    held_back: Option<HeldBack<S>>,
+    record: Arc<Record>,
     backend: Arc<Backend>,
-    mut upstream: Box<Upstream>,
+}
+
+/// A connect under way.
+type Opening = Pin<Box<dyn Future<Output = Result<Link, ConnectError>> + Send>>;
+
+/// What goes back if nothing was sent.
+struct HeldBack<S> {
     call: Box<HttpCall>,
-    mut slot: S,
-    record: Arc<Record>,
-    committed: Committed,
-) -> Exchanged<S> {
-    let is_head = call.head.method == Method::HEAD;
-    let mut deadline = Deadline::new(&backend.bounds);
-    let request = match outgoing_request(*call) {
-        Ok(request) => request,
-        // hyper and the whitelist accept fewer heads than this.
-        Err(error) => {
-            let detail = format!("the request cannot be sent ({error})");
-            return Ok(Err(Refusal::new(Reason::BadRequest, detail)));
-        }
-    };
-    let weight = request.body().whole_length().unwrap_or(0);
-    record.note(|facts| facts.bytes_in = weight);
-    let sending = Sending {
-        slot: &mut slot,
-        committed: &committed,
-        deadline: &mut deadline,
-        record: &record,
-        bounds: &backend.bounds,
-        has_left: false,
-    };
-    let (mut head, body) = match send_once(&mut upstream, request, sending, &backend).await {
-        Ok(response) => response.into_parts(),
-        Err(none) => return unanswered(none, &upstream, slot),
-    };
-    if let Err(refusal) = settle_head(&mut head) {
-        slot.finish(Outcome::Failed);
-        return Ok(Err(refusal));
-    }
-    record.note(|facts| facts.status = Some(head.status.as_u16()));
-    let mut reply = RunningReply {
-        upstream,
-        body,
-        slot,
-        record,
-        deadline: deadline.of_reply(&backend.bounds),
-        backend,
-        read: 0,
-    };
-    let length = reply.body.size_hint().exact();
-    if is_head
-        || length.is_some_and(|length| length <= reply.backend.bounds.reply_buffer_bytes as u64)
-    {
-        return Ok(match reply.read_whole(length.unwrap_or(0)).await {
-            Ok(body) => {
-                reply.end(Outcome::Served);
-                Ok(Reply::with_head(
-                    Box::new(head.into()),
-                    ReplyBody::whole(body),
-                ))
-            }
-            Err(refusal) => {
-                reply.slot.finish(Outcome::Failed);
-                Err(refusal)
-            }
-        });
-    }
-    reply.slot.replied();
-    let readers = reply.backend.readers();
-    let body = Streamed::new(reply, readers);
-    Ok(Ok(Reply::with_head(
-        Box::new(head.into()),
-        ReplyBody::stream(body),
-    )))
-}
-
-/// Ends a call that has no response.
-fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchanged<S> {
-    let (request, cause) = match none {
-        NoResponse::Refused(refusal) => {
-            // The slot of a call that was not sent is given back undrawn when it is dropped.
-            if upstream.signals.wrote() {
-                slot.finish(Outcome::Failed);
-            }
-            return Ok(Err(refusal));
-        }
-        NoResponse::Unsent { request, cause } => (request, cause),
-    };
-    let (head, body) = request.into_parts();
-    // hyper returns only what it has not begun to take.
-    let Some(body) = body.into_request_body() else {
-        return Ok(Err(failure::not_sent(UNSENT)));
-    };
-    let call = HttpCall {
-        head: Arc::new(head.into()),
-        body,
-        array: None,
-    };
-    Err(Unsent::new(Message::Http(Box::new(call)), slot, cause))
-}
-
-/// Why there is no response.
-enum NoResponse {
-    /// It was sent and failed, or it was not sent and cannot be recovered.
-    Refused(Refusal),
-    /// No byte was written.
-    Unsent {
-        request: Box<Request<SentBody>>,
-        cause: ConnectError,
-    },
-}
-
-/// Why an exchange stops before hyper has an answer.
-enum Stopped {
-    /// The deadline has passed.
-    Late,
-    /// The first write failed, and hyper waits for a new stream.
-    NothingWritten,
-}
-
-/// The backend also closes a new connection.
-fn closes_all() -> ConnectError {
-    ConnectError::ClosedBefore(std::io::ErrorKind::ConnectionAborted.into())
-}
-
-/// What changes while a request is sent.
-struct Sending<'a, S> {
-    slot: &'a mut S,
-    committed: &'a Committed,
-    deadline: &'a mut Deadline,
-    record: &'a Record,
-    bounds: &'a Bounds,
-    /// Whether the last byte has left, or the backend has answered.
-    has_left: bool,
-}
-
-impl<S: Slot> Sending<'_, S> {
-    /// Drives the connection and waits for the response.
-    fn poll<F: Future<Output = Result<Response<Incoming>, TrySendError<Request<SentBody>>>>>(
-        &mut self,
-        upstream: &mut Upstream,
-        response: Pin<&mut F>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<F::Output, Stopped>> {
-        if upstream.poll_connection(cx).is_ready() {
-            // A connection that ended while it was idle has not taken the request, and returns it
-            // only now.
-            upstream.end();
-        }
-        if upstream.signals.wrote() {
-            self.committed.set(true);
-        }
-        let mut own = Context::from_waker(Waker::noop());
-        let response = quietly(|| response.poll(&mut own));
-        // A backend may answer before it has read all of the request.
-        let has_answered = matches!(response, Poll::Ready(Ok(_)));
-        if !self.has_left && (has_answered || upstream.signals.flushed.get()) {
-            self.has_left = true;
-            let at = self.slot.sent();
-            self.deadline.sent(at, self.bounds);
-        }
-        if let Poll::Ready(response) = response {
-            return Poll::Ready(Ok(response));
-        }
-        let signals = &upstream.signals;
-        if signals.has_failed.get() {
-            return Poll::Ready(Err(Stopped::NothingWritten));
-        }
-        let client_owes = signals.client_owes.get();
-        match self.deadline.due(signals.written(), client_owes) {
-            Some(due) => {
-                let late = upstream.timer.poll_until(due, cx);
-                late.map(|()| Err(Stopped::Late))
-            }
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl<S> Sending<'_, S> {
-    /// The deadline has passed without a response.
-    fn late(&self, upstream: &Upstream) -> Refusal {
-        match (upstream.signals.wrote(), self.has_left) {
-            (false, _) => failure::not_sent(UNSENT),
-            (true, true) => failure::slow(self.bounds),
-            (true, false) => failure::slow_to_take(),
-        }
-    }
-
-    /// hyper has failed, and does not return the request.
-    fn explain(&self, error: &hyper::Error, upstream: &Upstream) -> Refusal {
-        if error.source().is_some_and(|cause| cause.is::<ClientLeft>()) {
-            self.record.note(|facts| facts.left = true);
-            return cut_upload();
-        }
-        if !upstream.signals.wrote() {
-            return failure::not_sent(UNSENT);
-        }
-        if error.is_parse() {
-            let how = format!("the backend's answer is not valid HTTP ({error})");
-            failure::failed(Reason::BackendCut, how)
-        } else if error.is_body_write_aborted() || error.is_user() && !is_dispatch_gone(error) {
-            cut_upload()
-        } else if upstream.signals.read.get() {
-            let how = "the backend's answer broke off in its head";
-            failure::failed(Reason::BackendCut, how)
-        } else {
-            failure::closed()
-        }
-    }
-}
-
-/// Sends a request and waits for the head of the response. A pooled connection that has ended is
-/// replaced once by a new one. It is never replaced by another pooled one, which may have ended
-/// too. If the backend closes the new one, it accepts no calls. If hyper has already taken the
-/// request, only the stream below hyper is replaced.
-async fn send_once<S: Slot>(
-    upstream: &mut Box<Upstream>,
-    mut request: Request<SentBody>,
-    mut sending: Sending<'_, S>,
-    backend: &Backend,
-) -> Result<Response<Incoming>, NoResponse> {
-    let mut reopened = false;
-    loop {
-        request.body_mut().goes_over(&upstream.signals);
-        let whole = request.body().whole_length();
-        let mut response = pin!(quietly(|| upstream.sender.try_send_request(request)));
-        sending.has_left = false;
-        let sent = loop {
-            match poll_fn(|cx| sending.poll(upstream, response.as_mut(), cx)).await {
-                Err(Stopped::NothingWritten) => {}
-                sent => break sent,
-            }
-            let elsewhere = match std::mem::replace(&mut reopened, true) {
-                true => Err(closes_all()),
-                false => Box::pin(upstream.continue_elsewhere(backend.connect())).await,
-            };
-            if let Err(cause) = elsewhere {
-                let bytes = upstream.signals.take_failed();
-                let request = whole.and_then(|length| read_back(bytes, length));
-                return Err(match request.map(Box::new) {
-                    Some(request) => NoResponse::Unsent { request, cause },
-                    None => NoResponse::Refused(failure::not_sent(UNSENT)),
-                });
-            }
-        };
-        let mut failure = match sent {
-            Ok(Ok(response)) => return Ok(response),
-            Ok(Err(failure)) => failure,
-            Err(_) => return Err(NoResponse::Refused(sending.late(upstream))),
-        };
-        let Some(unsent) = failure.take_message() else {
-            let error = failure.into_error();
-            let refusal = match no_tls(&error, upstream) {
-                Some(failure) => failure::no_tls(&failure, backend, sending.record),
-                None => sending.explain(&error, upstream),
-            };
-            return Err(NoResponse::Refused(refusal));
-        };
-        let fresh = match std::mem::replace(&mut reopened, true) {
-            true => Err(closes_all()),
-            false => Box::pin(Upstream::open(backend.connect())).await,
-        };
-        match fresh {
-            Ok(fresh) => *upstream = fresh,
-            Err(cause) => {
-                let request = Box::new(unsent);
-                return Err(NoResponse::Unsent { request, cause });
-            }
-        }
-        request = unsent;
-    }
-}
-
-/// Whether the request met no TLS, or TLS alone.
-fn no_tls(error: &hyper::Error, upstream: &Upstream) -> Option<TlsFailure> {
-    let signals = &upstream.signals;
-    if signals.read_tls.get() {
-        return Some(TlsFailure::speaks_tls());
-    }
-    refused_after_the_handshake(error).filter(|_| !signals.read.get())
-}
-
-/// A response whose head has arrived.
-struct RunningReply<S: Slot> {
-    upstream: Box<Upstream>,
-    body: Incoming,
     slot: S,
-    record: Arc<Record>,
-    backend: Arc<Backend>,
-    deadline: Instant,
-    read: u64,
 }
 
-impl<S: Slot> RunningReply<S> {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
-        // The body tells how the connection ended; `put` checks again whether it did.
-        if let ready @ Poll::Ready(_) = self.poll_body() {
-            return ready;
-        }
-        let over = self.upstream.poll_connection(cx).is_ready();
-        if let ready @ Poll::Ready(_) = self.poll_body() {
-            return ready;
-        }
-        if over {
-            return Poll::Ready(Some(Err("the backend closed in mid-answer".into())));
-        }
-        ready!(self.upstream.timer.poll_until(self.deadline, cx));
-        Poll::Ready(Some(Err("the backend is too slow".into())))
-    }
+/// A reply that is held whole.
+struct WholeBody {
+    head: Box<ReplyHead>,
+    bytes: BytesMut,
+    length: usize,
+    keeping: Option<Keeping>,
+}
 
-    /// Only polling the connection brings more of it.
-    fn poll_body(&mut self) -> PolledFrame {
-        let mut own = Context::from_waker(Waker::noop());
-        let frame = ready!(quietly(|| Pin::new(&mut self.body).poll_frame(&mut own)));
-        self.read += data_bytes(frame.as_ref());
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-    }
+/// The head of a reply, and what came behind it.
+struct ReplyStart {
+    head: Box<ReplyHead>,
+    framing: Framing,
+    closes: bool,
+    /// It logs in the connection.
+    is_stateful: bool,
+    /// From here on the connection speaks another protocol.
+    switches: bool,
+    /// The first part of the body, or all of it; of a connection that switches, all that came.
+    body: Bytes,
+    /// More came than belongs to the reply.
+    has_surplus: bool,
+}
 
-    /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
-    /// client.
-    async fn read_whole(&mut self, length: u64) -> Result<Bytes, Refusal> {
-        let mut gathered = Gathered::default();
-        let mut replied = false;
-        while let Some(frame) = poll_fn(|cx| {
-            let frame = self.poll_frame(cx);
-            // If the whole reply is here, the slot is given back at once, which has the same
-            // effect.
-            if frame.is_pending() && !std::mem::replace(&mut replied, true) {
-                self.slot.replied();
+impl<S: Slot> Future for Exchange<S> {
+    type Output = Exchanged<S>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Exchanged<S>> {
+        let this = &mut *self;
+        loop {
+            if let Some(opening) = &mut this.opening {
+                let opened = ready!(opening.as_mut().poll(cx));
+                this.opening = None;
+                match opened {
+                    Ok(link) => this.upstream = Some(Upstream::new(link)),
+                    Err(cause) => return Poll::Ready(Err(this.unsent(cause))),
+                }
             }
-            frame
-        })
-        .await
-        {
-            let frame = frame.map_err(|error| self.broken(&error))?;
-            if let Ok(bytes) = frame.into_data() {
-                let left = length.saturating_sub(self.read);
-                gathered.push(bytes, usize::try_from(left).unwrap_or(0));
+            if this.body.is_some() {
+                return this.poll_body(cx).map(Ok);
+            }
+            match ready!(this.poll_head(cx)) {
+                Ok(start) => match this.begin_body(start) {
+                    Some(reply) => return Poll::Ready(Ok(Ok(reply))),
+                    None => continue,
+                },
+                // An idle connection that has ended is replaced once by a new one. If the backend closes that
+                // too, it takes no calls.
+                Err(Failure::Unwritten(_)) if !std::mem::replace(&mut this.is_new, true) => {
+                    this.upstream = None;
+                    let backend = Arc::clone(&this.backend);
+                    this.opening = Some(Box::pin(async move { backend.connect().await }));
+                }
+                Err(Failure::Unwritten(error)) => {
+                    let cause = ConnectError::ClosedBefore(error);
+                    return Poll::Ready(Err(this.unsent(cause)));
+                }
+                Err(failure) => return Poll::Ready(Ok(Err(this.fail(&failure)))),
             }
         }
-        Ok(gathered.into_bytes())
-    }
-
-    fn broken(&self, error: &BodyError) -> Refusal {
-        if self.deadline <= Instant::now() {
-            return failure::slow(&self.backend.bounds);
-        }
-        let read = self.read;
-        let how = format!("the backend's answer broke off after {read} bytes ({error})");
-        failure::failed(Reason::BackendCut, how)
     }
 }
 
-/// A reply that is too large to hold, or of unknown length.
-impl<S: Slot> Source for RunningReply<S> {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame {
-        let frame = ready!(self.poll_frame(cx));
-        if let Some(Err(_)) = &frame {
-            let reason = match self.deadline <= Instant::now() {
-                true => Reason::BackendSlow,
-                false => Reason::BackendCut,
-            };
-            self.record.note(|facts| facts.reason = Some(reason));
-        }
-        Poll::Ready(frame)
+impl<S: Slot> Carried for Box<Exchange<S>> {
+    fn is_committed(&self) -> bool {
+        self.outgoing.written() > 0
     }
 
-    fn is_over(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn end(self, outcome: Outcome) {
-        self.record.note(|facts| facts.bytes_out = self.read);
-        let since = self.slot.finish(outcome);
-        let mut upstream = self.upstream;
-        if outcome == Outcome::Served && upstream.is_ready() {
-            let backend = &self.backend;
-            backend.hyper_pool.put(upstream, since, &backend.bounds);
-        }
+    fn on_client_left(&self) -> OnClientLeft {
+        Exchange::on_client_left(self)
     }
 
     fn record(&self) -> &Record {
         &self.record
     }
 
-    fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The request as it is sent, with one framing. A streamed body uses the declared length; without one hyper
-/// writes chunks.
-fn outgoing_request(call: HttpCall) -> Result<Request<SentBody>, http::Error> {
-    let body = SentBody::new(call.body);
-    let length = body.size_hint().exact();
-    call.head.to_request(length, body)
-}
-
-/// Makes a request with a whole body of this length from the bytes that hyper wrote for it. hyper
-/// does not return a request that it has taken.
-fn read_back(bytes: Vec<u8>, length: u64) -> Option<Request<SentBody>> {
-    let length = usize::try_from(length).ok()?;
-    let bytes = Bytes::from(bytes);
-    let head = bytes.len().checked_sub(length)?;
-    let lines = bytes[..head].iter().filter(|byte| **byte == b'\n').count();
-    let mut fields = vec![httparse::EMPTY_HEADER; lines];
-    let mut parsed = httparse::Request::new(&mut fields);
-    if parsed.parse(&bytes[..head]) != Ok(httparse::Status::Complete(head)) {
-        return None;
-    }
-    let mut request = Request::new(SentBody::new(RequestBody::Whole(bytes.slice(head..))));
-    *request.method_mut() = parsed.method?.parse().ok()?;
-    *request.uri_mut() = parsed.path?.parse().ok()?;
-    for field in parsed.headers.iter() {
-        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-        let value = HeaderValue::from_bytes(field.value).ok()?;
-        request.headers_mut().append(name, value);
-    }
-    Some(request)
-}
-
-/// Leaves a reply one framing, as hyper has read it (RFC 9112, 6.3): chunks win over a length.
-///
-/// # Errors
-/// If it is something that was not asked for and so cannot be passed on: another protocol, or a
-/// transfer coding beside `chunked`.
-fn settle_head(head: &mut http::response::Parts) -> Result<(), Refusal> {
-    if head.status == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(failure::switched());
-    }
-    let mut codings = head.headers.get_all(header::TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return Err(failure::wrong_coding());
+    fn abandon(mut self) {
+        if let Some(HeldBack { slot, .. }) = self.held_back.take() {
+            // The slot is free when the connection is closed.
+            self.upstream = None;
+            slot.finish(Outcome::Failed);
         }
-        head.headers.remove(header::CONTENT_LENGTH);
     }
-    Ok(())
 }
 
-fn cut_upload() -> Refusal {
-    Refusal::new(
-        Reason::RequestSlow,
-        "the request body did not arrive completely; the backend got only part of it",
-    )
+impl<S: Slot> Exchange<S> {
+    fn new(
+        upstream: Upstream,
+        is_new: bool,
+        backend: Arc<Backend>,
+        call: Box<HttpCall>,
+        slot: S,
+        record: Arc<Record>,
+    ) -> Box<Self> {
+        Box::new(Self {
+            outgoing: Outgoing::new(),
+            upstream: Some(upstream),
+            is_new,
+            opening: None,
+            has_lost_client: false,
+            deadline: Deadline::new(&backend.bounds),
+            held: Vec::new(),
+            end: HeadEnd::default(),
+            has_begun: false,
+            interims: 0,
+            body: None,
+            held_back: Some(HeldBack { call, slot }),
+            record,
+            backend,
+        })
+    }
+
+    fn on_client_left(&self) -> OnClientLeft {
+        let held_back = self.held_back.as_ref();
+        let own = held_back.and_then(|held_back| held_back.call.on_client_left);
+        own.unwrap_or(self.backend.bounds.on_client_left)
+    }
+
+    fn unsent(&mut self, cause: ConnectError) -> Unsent<Message, S> {
+        let HeldBack { call, slot } = self.end();
+        Unsent::new(Message::Http(call), slot, cause)
+    }
+
+    /// What it holds, at its end.
+    fn end(&mut self) -> HeldBack<S> {
+        let held_back = self.held_back.take();
+        held_back.expect("an exchange is not polled after its end")
+    }
+
+    fn held_back(&mut self) -> &mut HeldBack<S> {
+        let held_back = self.held_back.as_mut();
+        held_back.expect("an exchange is not polled after its end")
+    }
+
+    fn upstream(&mut self) -> &mut Upstream {
+        self.upstream.as_mut().expect("it is open")
+    }
+
+    /// Ends without a reply.
+    fn fail(&mut self, failure: &Failure) -> Refusal {
+        let refusal = failure.refusal(&self.backend, &self.record);
+        let HeldBack { call, slot } = self.end();
+        // The slot of a call that was not sent is given back undrawn when it is dropped.
+        if self.outgoing.written() > 0 {
+            self.note_request(&call);
+            slot.finish(Outcome::Failed);
+        }
+        refusal
+    }
+
+    /// Records the size of a request that was here as a whole. A streamed one is counted as it leaves.
+    fn note_request(&self, call: &HttpCall) {
+        if let Some(length) = call.body.whole_length() {
+            self.record.note(|facts| facts.bytes_in = length);
+        }
+    }
+
+    /// Sends what the backend takes, and reads up to the head of the reply. A backend may answer before it has
+    /// read all of the request, and a failed write does not hide an answer that is there to be read.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReplyStart, Failure>> {
+        self.poll_send(cx)?;
+        if self.outgoing.written() > 0
+            && let ready @ Poll::Ready(_) = self.poll_read_head(cx)
+        {
+            return ready;
+        }
+        if self.has_lost_client {
+            return Poll::Ready(Err(Failure::CutUpload));
+        }
+        let (written, is_owed) = (self.outgoing.written(), self.outgoing.is_owed());
+        if let Some(due) = self.deadline.due(written, is_owed) {
+            ready!(self.upstream().timer.poll_until(due, cx));
+            return Poll::Ready(Err(self.late()));
+        }
+        Poll::Pending
+    }
+
+    /// The failure of an exchange whose time is over.
+    fn late(&self) -> Failure {
+        match self.outgoing.written() {
+            0 => Failure::NotTaken,
+            _ if self.outgoing.is_sent() || self.has_begun => {
+                Failure::Late(self.backend.bounds.response_timeout)
+            }
+            _ => Failure::TakenSlowly,
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        if self.outgoing.is_over() {
+            return Ok(());
+        }
+        let upstream = self.upstream.as_mut().expect("it is open");
+        let held_back = self.held_back.as_mut();
+        let call = &mut held_back.expect("it has not ended").call;
+        match self.outgoing.poll(call, &mut upstream.link, cx) {
+            Poll::Ready(Ok(())) => self.note_sent(),
+            Poll::Ready(Err(Interrupted::ByBackend(error))) if self.outgoing.written() == 0 => {
+                return Err(Failure::Unwritten(error));
+            }
+            Poll::Ready(Err(Interrupted::ByBackend(_))) | Poll::Pending => {}
+            Poll::Ready(Err(interrupted)) => {
+                if let Interrupted::ClientLeft = interrupted {
+                    self.record.note(|facts| facts.left = true);
+                }
+                self.has_lost_client = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The request has left, or the backend has answered.
+    fn note_sent(&mut self) {
+        let at = self.held_back().slot.sent();
+        self.deadline.sent(at, &self.backend.bounds);
+    }
+
+    fn poll_read_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ReplyStart, Failure>> {
+        loop {
+            let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
+            let mut chunk = ReadBuf::uninit(&mut chunk);
+            let link = Pin::new(&mut self.upstream().link);
+            match link.poll_read(cx, &mut chunk) {
+                Poll::Pending => {
+                    // If the whole reply is here, the slot is given back at once, which has the same effect.
+                    if self.has_begun {
+                        self.held_back().slot.replied();
+                    }
+                    return Poll::Pending;
+                }
+                Poll::Ready(read) if read.is_err() || chunk.filled().is_empty() => {
+                    let refused = read.err().and_then(|it| refused_after_the_handshake(&it));
+                    return Poll::Ready(Err(match refused {
+                        Some(failure) => Failure::NoTls(Box::new(failure)),
+                        None if self.has_begun => Failure::CutHead,
+                        None => Failure::Closed,
+                    }));
+                }
+                Poll::Ready(_) => {}
+            }
+            self.has_begun = true;
+            match self.take(chunk.filled()) {
+                Ok(None) => {}
+                Ok(Some(start)) => {
+                    if !self.outgoing.is_sent() {
+                        self.note_sent();
+                    }
+                    return Poll::Ready(Ok(start));
+                }
+                Err(broken) => {
+                    let tls = TlsFailure::of_answer(chunk.filled()).map(Box::new);
+                    let failure = tls.map_or(Failure::Invalid(broken), Failure::NoTls);
+                    return Poll::Ready(Err(failure));
+                }
+            }
+        }
+    }
+
+    /// Takes bytes of the reply; returns its head once that is whole.
+    fn take(&mut self, bytes: &[u8]) -> Result<Option<ReplyStart>, Broken> {
+        if self.held.is_empty() {
+            return self.read_heads(bytes);
+        }
+        self.held.extend_from_slice(bytes);
+        // Looks at each byte once, so that a backend that sends byte by byte does not cost a parse for each.
+        if !self.end.is_in(&self.held) && self.held.len() <= tidegate_h1::HEAD_BYTES_MAX {
+            return Ok(None);
+        }
+        let held = std::mem::take(&mut self.held);
+        self.read_heads(&held)
+    }
+
+    /// Reads the heads at the front of these bytes, up to that of the reply itself. Interim replies before it are
+    /// passed on, and a part of a head is kept.
+    fn read_heads(&mut self, mut bytes: &[u8]) -> Result<Option<ReplyStart>, Broken> {
+        let to_head = self.held_back().call.head.method == http::Method::HEAD;
+        while !bytes.is_empty() {
+            let Some(response) = response::read(bytes, to_head, REPLY_FIELDS)? else {
+                self.held = bytes.to_vec();
+                self.end = HeadEnd::default();
+                self.end.is_in(&self.held);
+                return Ok(None);
+            };
+            match response.status {
+                101 if !self.was_asked_for(bytes, &response) => return Err(Broken::Switches),
+                101 | 200.. => return ReplyStart::new(bytes, response).map(Some),
+                _ => {
+                    let behind = &bytes[response.length..];
+                    self.pass_interim(bytes, response)?;
+                    bytes = behind;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether the backend switches to exactly a protocol that the request offers.
+    fn was_asked_for(&self, bytes: &[u8], response: &Response) -> bool {
+        let held_back = self.held_back.as_ref();
+        let offered = held_back.and_then(|held_back| held_back.call.head.upgrade());
+        let chosen = response.upgrade.map(|chosen| chosen.of(bytes));
+        let (Some(offered), Some(chosen)) = (offered, chosen) else {
+            return false;
+        };
+        let mut offered = offered.split(|&byte| byte == b',');
+        offered.any(|one| one.trim_ascii().eq_ignore_ascii_case(chosen))
+    }
+
+    /// Passes an interim reply on, except `100`: the client's body was asked for before.
+    fn pass_interim(&mut self, bytes: &[u8], response: Response) -> Result<(), Broken> {
+        if response.status == 100 || self.interims == INTERIM_MAX {
+            return Ok(());
+        }
+        self.interims += 1;
+        let head = ReplyStart::head(bytes, response)?;
+        let mut written = Vec::new();
+        head.write(&mut written);
+        written.extend_from_slice(b"\r\n");
+        self.record.pass_interim(&written);
+        Ok(())
+    }
+
+    /// The reply, if it is here as a whole, or too large to hold. A small one is read to its end.
+    fn begin_body(&mut self, start: ReplyStart) -> Option<Reply> {
+        if start.switches {
+            return Some(self.switch(start));
+        }
+        let keeping = self.keeping(&start);
+        let ReplyStart {
+            head,
+            framing,
+            body,
+            ..
+        } = start;
+        let max = self.backend.bounds.reply_buffer_bytes as u64;
+        let length = match framing {
+            Framing::None => 0,
+            Framing::Length(length) => length,
+            Framing::Chunked | Framing::Close => u64::MAX,
+        };
+        if length > max {
+            return Some(self.stream(head, framing, keeping, body));
+        }
+        let length = usize::try_from(length).expect("it is no more than is held");
+        if body.len() == length {
+            return Some(self.finish(head, body, keeping));
+        }
+        let mut bytes = BytesMut::with_capacity(length.min(64 * 1024));
+        bytes.extend_from_slice(&body);
+        self.body = Some(Box::new(WholeBody {
+            head,
+            bytes,
+            length,
+            keeping,
+        }));
+        None
+    }
+
+    /// Where the connection goes after this reply; `None` if it is of no further use.
+    fn keeping(&mut self, start: &ReplyStart) -> Option<Keeping> {
+        if start.closes || start.has_surplus || !self.outgoing.is_sent() {
+            return None;
+        }
+        let call = &mut self.held_back().call;
+        if !start.is_stateful && !call.head.is_stateful && call.pinned.is_none() {
+            return Some(Keeping::Pool);
+        }
+        let pinned = call.pinned.get_or_insert_with(PinnedConnection::default);
+        Some(Keeping::Pinned(pinned.clone()))
+    }
+
+    /// Reads a small reply whole. So no slow reader holds the slot, and no cut reply reaches the
+    /// client.
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<Reply, Refusal>> {
+        // A failure of the request no longer matters.
+        let _ = self.poll_send(cx);
+        let due = self.deadline.of_reply(&self.backend.bounds);
+        let mut body = self.body.take().expect("there is one");
+        let upstream = self.upstream.as_mut().expect("it is open");
+        while body.bytes.len() < body.length {
+            if body.bytes.capacity() == body.bytes.len() {
+                let left = body.length - body.bytes.len();
+                body.bytes
+                    .reserve(left.min(body.bytes.len().max(BODY_BYTES)));
+            }
+            let link = Pin::new(&mut upstream.link);
+            let failure = match poll_read_buf(link, cx, &mut body.bytes) {
+                Poll::Ready(Ok(1..)) => continue,
+                Poll::Ready(Ok(0) | Err(_)) => Failure::CutBody(body.bytes.len() as u64),
+                Poll::Pending if upstream.timer.poll_until(due, cx).is_ready() => {
+                    Failure::Late(self.backend.bounds.response_timeout)
+                }
+                Poll::Pending => {
+                    self.body = Some(body);
+                    self.held_back().slot.replied();
+                    return Poll::Pending;
+                }
+            };
+            return Poll::Ready(Err(self.fail(&failure)));
+        }
+        let WholeBody {
+            head,
+            mut bytes,
+            length,
+            keeping,
+        } = *body;
+        let keeping = keeping.filter(|_| bytes.len() == length);
+        bytes.truncate(length);
+        Poll::Ready(Ok(self.finish(head, bytes.freeze(), keeping)))
+    }
+
+    /// Gives the slot back, and the connection if it can be used again.
+    fn finish(&mut self, head: Box<ReplyHead>, body: Bytes, keeping: Option<Keeping>) -> Reply {
+        let HeldBack { call, slot } = self.end();
+        self.record.note(|facts| {
+            if let Some(length) = call.body.whole_length() {
+                facts.bytes_in = length;
+            }
+            facts.status = Some(head.status.as_u16());
+            facts.bytes_out = body.len() as u64;
+        });
+        let since = slot.finish(Outcome::Served);
+        if let Some(upstream) = self.upstream.take()
+            && let Some(keeping) = keeping
+        {
+            keeping.keep(upstream, since, &self.backend);
+        }
+        Reply {
+            pinned: call.pinned,
+            ..Reply::with_head(head, ReplyBody::whole(body))
+        }
+    }
+
+    fn note_head(&self, call: &HttpCall, head: &ReplyHead) {
+        self.note_request(call);
+        self.record
+            .note(|facts| facts.status = Some(head.status.as_u16()));
+    }
+
+    /// Passes a reply on as it arrives.
+    fn stream(
+        &mut self,
+        head: Box<ReplyHead>,
+        framing: Framing,
+        keeping: Option<Keeping>,
+        here: Bytes,
+    ) -> Reply {
+        let on_client_left = self.on_client_left();
+        let deadline = self.deadline.of_reply(&self.backend.bounds);
+        let HeldBack { mut call, mut slot } = self.end();
+        self.note_head(&call, &head);
+        slot.replied();
+        let readers = self.backend.readers();
+        let pinned = call.pinned.take();
+        let outgoing = std::mem::replace(&mut self.outgoing, Outgoing::new());
+        let upload = (!outgoing.is_over()).then(|| Box::new(LateUpload { outgoing, call }));
+        let reply = RunningReply {
+            upstream: self.upstream.take().expect("it is open"),
+            keeping,
+            upload,
+            slot,
+            record: Arc::clone(&self.record),
+            backend: Arc::clone(&self.backend),
+            on_client_left,
+            deadline,
+            read: 0,
+            here,
+            left: Left::of(framing),
+            room: BytesMut::new(),
+        };
+        let body = Streamed::new(reply, readers);
+        Reply {
+            pinned,
+            ..Reply::with_head(head, ReplyBody::stream(body))
+        }
+    }
+
+    /// Leaves the connection to the protocol that both sides have agreed on. It keeps its slot until it ends.
+    fn switch(&mut self, start: ReplyStart) -> Reply {
+        let HeldBack { call, mut slot } = self.end();
+        self.note_head(&call, &start.head);
+        slot.replied();
+        let Upstream { link, .. } = self.upstream.take().expect("it is open");
+        let tunnel = Tunnel {
+            link,
+            first: start.body,
+            slot: Box::new(Held(Some(slot))),
+            record: Arc::clone(&self.record),
+        };
+        Reply::with_head(start.head, ReplyBody::Tunnel(Some(Box::new(tunnel))))
+    }
 }
 
-/// The connection ended with the request in it. hyper reports that as a mistake of its user.
-fn is_dispatch_gone(error: &hyper::Error) -> bool {
-    error.to_string().starts_with("dispatch task is gone")
+impl ReplyStart {
+    /// The head of these bytes, and the part of the body that is among them, in one piece of memory.
+    fn new(bytes: &[u8], response: Response) -> Result<Self, Broken> {
+        let Response {
+            framing,
+            closes,
+            length,
+            status,
+            is_stateful,
+            ..
+        } = response;
+        let switches = status == 101;
+        let behind = bytes.len() - length;
+        let of_body = match framing {
+            Framing::None if switches => behind,
+            Framing::None => 0,
+            Framing::Length(body) => usize::try_from(body).map_or(behind, |body| body.min(behind)),
+            Framing::Chunked | Framing::Close => behind,
+        };
+        let body = Bytes::copy_from_slice(&bytes[length..length + of_body]);
+        Ok(Self {
+            head: Self::head(bytes, response)?,
+            framing,
+            closes,
+            is_stateful,
+            switches,
+            body,
+            has_surplus: of_body < behind,
+        })
+    }
+
+    fn head(bytes: &[u8], response: Response) -> Result<Box<ReplyHead>, Broken> {
+        let head = Bytes::copy_from_slice(&bytes[..response.length]);
+        let malformed = |_| Broken::Malformed(httparse::Error::Status);
+        let head = ReplyHead::read(head, response).map_err(malformed)?;
+        Ok(Box::new(head))
+    }
 }

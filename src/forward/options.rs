@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Settings, Tls};
-use crate::call::HttpEngine;
 use crate::call::listener::socket_path;
+use crate::call::{BackendKind, OnClientLeft};
 use crate::options::kind::{
-    DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, duration, flag, integer, is_plain, parsed, pem,
-    size, text,
+    DAY, GIB, HOUR, KIB, MIB, MINUTE, MS, SECOND, choice, duration, flag, integer, is_plain,
+    parsed, pem, size, text,
 };
 use crate::options::shown::quoted;
 use crate::options::toml::string;
@@ -65,6 +65,13 @@ options! {
         /// refused a connect. Switch it on for clients that do not repeat reads themselves.
         retry_reads: bool = flag().or(false);
 
+        /// What happens to a call at the backend when its client leaves. "close" closes the connection to the
+        /// backend, and the slot is free at once. "finish" reads the reply to its end, and the slot is free
+        /// when the backend is done. The default is "finish" with kind = "zvm", and "close" otherwise. Set
+        /// "finish" for a backend that goes on working when its connection is closed: otherwise more calls
+        /// run there than the limits say. A [[route]] can differ.
+        on_client_left: Option<OnClientLeft> = choice().optional().example("\"finish\"");
+
         /// Slots that slow clients may hold together. One more is disconnected in the middle of its
         /// reply, and its slot is free once the backend is done. The default is a quarter of
         /// queue.workers, at least 1. Raise it for many slow downloads at once.
@@ -86,8 +93,8 @@ options! {
     pub struct BoundsSection => Bounds + {
         /// Where this sidecar listens itself: such an address is no backend.
         own: Arc<[SocketAddr]>,
-        /// What reads and writes HTTP.
-        engine: HttpEngine,
+        /// What becomes of a call that was sent when its client leaves.
+        on_client_left: OnClientLeft,
         /// Idle HTTP connections kept.
         pool_max_idle: usize,
         /// Replies that may hold a slot for a slow client.
@@ -152,6 +159,15 @@ options! {
 }
 
 impl BackendSection {
+    /// Fills in the default that depends on what the backend is.
+    pub(crate) fn for_kind(&mut self, kind: BackendKind) {
+        let usual = match kind {
+            BackendKind::Zvm => OnClientLeft::Finish,
+            BackendKind::Http => OnClientLeft::Close,
+        };
+        self.on_client_left.value.get_or_insert(usual);
+    }
+
     /// Fills in the defaults that depend on the number of workers.
     pub(crate) fn for_workers(&mut self, workers: u32) {
         self.pool_max_idle.value.get_or_insert(workers);
@@ -164,7 +180,6 @@ impl BackendSection {
         &self,
         bounds: &BoundsSection,
         own: Arc<[SocketAddr]>,
-        engine: HttpEngine,
         tls: &BackendTls,
     ) -> Settings {
         let count = |setting: Option<u32>| setting.unwrap_or_default() as usize;
@@ -181,7 +196,7 @@ impl BackendSection {
             retry_reads: self.retry_reads.value,
             bounds: bounds.settings(
                 own,
-                engine,
+                self.on_client_left.value.unwrap_or_default(),
                 count(self.pool_max_idle.value),
                 count(self.max_slow_readers.value),
             ),

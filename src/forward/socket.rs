@@ -16,7 +16,7 @@ use super::backend::Backend;
 use super::carry::Committed;
 use super::connect::ConnectError;
 use super::deadline::Deadline;
-use super::failure::{self, closed, failed, slow, slow_to_take};
+use super::failure::Failure;
 use super::stream::{keep_alive, reset_when_closed};
 use super::streamed::{Source, Streamed};
 use super::tls::refused_after_the_handshake;
@@ -24,8 +24,8 @@ use super::tls_failure::TlsFailure;
 use super::{Exchanged, Unsent};
 use crate::call::sdk::reply::{self, Balance, Ending};
 use crate::call::{
-    ArrayCall, BodyError, Link, Message, PolledFrame, Reason, Record, Refusal, Reply, ReplyBody,
-    Slot,
+    ArrayCall, BodyError, Link, Message, OnClientLeft, PolledFrame, Reason, Record, Refusal, Reply,
+    ReplyBody, Slot,
 };
 
 /// Initial room for a reply; most are smaller.
@@ -58,7 +58,7 @@ pub(super) async fn array<S: Slot>(
         Written::Part(failure) => {
             slot.sent();
             slot.finish(Outcome::Failed);
-            return Ok(Err(failure));
+            return Ok(Err(failure.refusal(&backend, &record)));
         }
     }
     let deadline = deadline.sent(slot.sent(), bounds);
@@ -71,7 +71,7 @@ enum Written {
     Whole,
     /// The backend accepted no byte, so the call was not sent.
     Nothing(io::Error),
-    Part(Refusal),
+    Part(Failure),
 }
 
 async fn write_whole(
@@ -93,12 +93,12 @@ async fn write_whole(
                 match timeout_at(due, link.tcp().writable()).await {
                     Ok(Ok(())) => {}
                     _ if written == 0 => return Written::Nothing(error),
-                    Ok(Err(_)) => return Written::Part(closed()),
-                    Err(_) => return Written::Part(slow_to_take()),
+                    Ok(Err(_)) => return Written::Part(Failure::Closed),
+                    Err(_) => return Written::Part(Failure::TakenSlowly),
                 }
             }
             Err(error) if written == 0 => return Written::Nothing(error),
-            Err(_) => return Written::Part(closed()),
+            Err(_) => return Written::Part(Failure::Closed),
         }
     }
     Written::Whole
@@ -126,7 +126,7 @@ async fn read_reply<S: Slot>(
                 // The backend should have closed first.
                 reset_when_closed(link.tcp());
                 slot.finish(Outcome::Failed);
-                return Err(slow(bounds));
+                return Err(Failure::Late(bounds.response_timeout).refusal(backend, &record));
             }
         };
         let is_first = held.is_empty();
@@ -151,6 +151,7 @@ async fn read_reply<S: Slot>(
                         total: 0,
                         max: bounds.max_reply_bytes,
                         is_too_large: false,
+                        on_client_left: bounds.on_client_left,
                         due: deadline,
                         timer: Box::pin(sleep_until(deadline)),
                     };
@@ -167,7 +168,8 @@ async fn read_reply<S: Slot>(
             Err(error) => match refused_after_the_handshake(&error) {
                 Some(failure) if held.is_empty() => {
                     slot.finish(Outcome::Failed);
-                    return Err(failure::no_tls(&failure, backend, &record));
+                    let failure = Failure::NoTls(Box::new(failure));
+                    return Err(failure.refusal(backend, &record));
                 }
                 _ => break,
             },
@@ -177,17 +179,20 @@ async fn read_reply<S: Slot>(
     match TlsFailure::of_answer(&held) {
         Some(failure) => {
             slot.finish(Outcome::Failed);
-            Err(failure::no_tls(&failure, backend, &record))
+            let failure = Failure::NoTls(Box::new(failure));
+            Err(failure.refusal(backend, &record))
         }
-        None => end_of_reply(held, slot, &record),
+        None => {
+            end_of_reply(held, slot, &record).map_err(|failure| failure.refusal(backend, &record))
+        }
     }
 }
 
 /// Judges a reply that has ended, and gives the slot back.
-fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Reply, Refusal> {
+fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Reply, Failure> {
     if held.is_empty() {
         slot.finish(Outcome::Failed);
-        return Err(closed());
+        return Err(Failure::Closed);
     }
     match reply::read(&held) {
         Ending::Whole(overall_rc) => {
@@ -203,8 +208,7 @@ fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Rep
         }
         Ending::Cut => {
             slot.finish(Outcome::Failed);
-            let how = format!("the backend's answer broke off after {} bytes", held.len());
-            Err(failed(Reason::BackendCut, how))
+            Err(Failure::CutBody(held.len() as u64))
         }
     }
 }
@@ -219,6 +223,7 @@ struct Streaming<S: Slot> {
     total: usize,
     max: usize,
     is_too_large: bool,
+    on_client_left: OnClientLeft,
     due: Instant,
     timer: Pin<Box<Sleep>>,
 }
@@ -279,6 +284,10 @@ impl<S: Slot> Source for Streaming<S> {
 
     fn goes_on(&self) -> bool {
         self.is_too_large
+    }
+
+    fn on_client_left(&self) -> OnClientLeft {
+        self.on_client_left
     }
 
     fn end(self, outcome: Outcome) {

@@ -1,17 +1,9 @@
 //! What a connection to a backend is asked beside reading and writing.
 
-use std::io;
-use std::mem::MaybeUninit;
-
-use rustix::net::RecvFlags;
 use socket2::SockRef;
-use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
 use crate::call::{KEEPALIVE, Link};
-
-/// The most bytes of a read past the runtime, which usually finds none.
-const LOOK_BYTES: usize = 1024;
 
 /// Makes the kernel detect a backend that dies silently.
 pub(super) fn keep_alive(stream: &TcpStream) {
@@ -32,14 +24,4 @@ pub(super) fn for_many(link: Link) -> Link {
 pub(super) fn reset_when_closed(stream: &TcpStream) {
     // If the socket refuses, it is closed in the ordinary way.
     let _ = stream.set_zero_linger();
-}
-
-/// Reads what the kernel has, even if the runtime has not reported it.
-pub(super) fn read_now(stream: &TcpStream, into: &mut ReadBuf<'_>) -> io::Result<()> {
-    // Into a small buffer of its own: to zero hyper's buffer would cost more than the call.
-    let mut chunk = [MaybeUninit::uninit(); LOOK_BYTES];
-    let room = &mut chunk[..into.remaining().min(LOOK_BYTES)];
-    let ((read, _), _) = rustix::net::recv(stream, room, RecvFlags::DONTWAIT)?;
-    into.put_slice(read);
-    Ok(())
 }

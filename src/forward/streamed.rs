@@ -19,9 +19,9 @@ use tidegate_runtime::lock;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::carry::carry_on;
+use super::carry::{carry_on, note_closed};
 use super::deadline::{Credit, GRACE};
-use crate::call::{BodyError, PolledFrame, Reason, Record, data_bytes};
+use crate::call::{BodyError, OnClientLeft, PolledFrame, Reason, Record, data_bytes};
 
 /// How often a slow client is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -40,6 +40,9 @@ pub(super) trait Source: Send + 'static {
     fn is_over(&self) -> bool {
         false
     }
+
+    /// What becomes of it when its client leaves.
+    fn on_client_left(&self) -> OnClientLeft;
 
     /// Gives the slot back.
     fn end(self, outcome: Outcome);
@@ -88,8 +91,8 @@ impl Drop for Allowed {
 
 /// The body of such a reply, as the client reads it.
 ///
-/// If it is dropped before its end, the rest is read in a task of its own, and the slot comes
-/// back at the end of that.
+/// If it is dropped before its end, the connection to the backend is closed, or the rest is read in a task of its
+/// own and the slot comes back at the end of that.
 pub(super) struct Streamed<T: Source> {
     shared: Arc<Mutex<State<T>>>,
     watch: AbortHandle,
@@ -200,10 +203,18 @@ impl<T: Source> Drop for Streamed<T> {
     }
 }
 
-/// Reads the rest in a task of its own, without the client.
+/// Closes the connection to the backend, or reads the rest in a task of its own, without the client.
 fn leave<T: Source>(source: T) {
-    source.record().note(|facts| facts.left = true);
-    carry_on(discard(source));
+    match source.on_client_left() {
+        OnClientLeft::Close => {
+            note_closed(source.record());
+            source.end(Outcome::Failed);
+        }
+        OnClientLeft::Finish => {
+            source.record().note(|facts| facts.left = true);
+            carry_on(discard(source));
+        }
+    }
 }
 
 /// Reads and discards the rest, and gives the slot back.
@@ -288,6 +299,10 @@ fn look<T: Source>(
                 facts.left = true;
                 facts.reason = Some(Reason::ClientSlow);
             });
+            if source.on_client_left() == OnClientLeft::Close {
+                source.end(Outcome::Failed);
+                return Next::Nothing;
+            }
             Next::Discard(source)
         }
         None => Next::Nothing,

@@ -30,15 +30,32 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// The bytes that may still be read in that time.
 pub(super) struct Unread {
     left: usize,
+    seen: u64,
 }
 
 impl Default for Unread {
     fn default() -> Self {
-        Self { left: 64 * 1024 }
+        Self {
+            left: 64 * 1024,
+            seen: 0,
+        }
     }
 }
 
 impl Unread {
+    /// No bound on bytes; time bounds them.
+    pub(super) fn all() -> Self {
+        Self {
+            left: usize::MAX,
+            seen: 0,
+        }
+    }
+
+    /// Bytes that were read and discarded.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// Reads and discards; ready at the end of the client's bytes, or when they are too many.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>, stream: &mut Stream) -> Poll<()> {
         let mut scrap = [MaybeUninit::uninit(); READ_BYTES];
@@ -49,6 +66,7 @@ impl Unread {
                 break;
             }
             self.left = self.left.saturating_sub(room.filled().len());
+            self.seen += room.filled().len() as u64;
         }
         Poll::Ready(())
     }

@@ -59,6 +59,38 @@ impl Stream {
         }
     }
 
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// From now on a close resets the connection, so that what was sent does not look whole.
+    pub(super) fn reset_when_closed(&self) {
+        // A socket that cannot be told so is closed the ordinary way.
+        let _ = self.tcp().set_zero_linger();
+    }
+
+    /// Writes what leaves without a wait, and returns how much that is. Any error shows again at the next write. With
+    /// TLS it is nothing, because written bytes may still wait to be encrypted and sent.
+    pub(super) fn write_at_once(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> usize {
+        if self.is_tls() {
+            return 0;
+        }
+        match Pin::new(self).poll_write(cx, bytes) {
+            Poll::Ready(Ok(written)) => written,
+            Poll::Ready(Err(_)) | Poll::Pending => 0,
+        }
+    }
+
+    /// Writes what leaves without a wait, with TLS too, and keeps the rest. Any error shows again at the next write.
+    pub(super) fn write_ahead(&mut self, bytes: &mut Vec<u8>, cx: &mut Context<'_>) {
+        if let Poll::Ready(Ok(written)) = Pin::new(&mut *self).poll_write(cx, bytes) {
+            bytes.drain(..written);
+        }
+        if self.is_tls() {
+            let _ = Pin::new(self).poll_flush(cx);
+        }
+    }
+
     /// The next read asks the kernel, which may have bytes that the runtime does not know of yet.
     pub(super) fn look(&mut self) {
         self.wire_mut().look();

@@ -32,7 +32,7 @@ pub(super) async fn serve<S: Serve>(
     // The protocol drops the record, so that the tunnel is its last owner.
     drop(progress);
     let idle_timeout = conversation.settings.tunnel_idle_timeout;
-    tunnel::run(stream, tunnel, idle_timeout, &conversation.cut).await;
+    tunnel::run(stream, Vec::new(), tunnel, idle_timeout, &conversation.cut).await;
 }
 
 /// Ends when the client has left before its turn, for any amount of sent bytes. Those stay in the

@@ -41,19 +41,26 @@ enum Ended {
 }
 
 /// Passes bytes in both directions until the tunnel ends, and records how it ended.
+/// `first` came from the client before.
 pub(super) async fn run(
     mut client: Stream,
+    first: Vec<u8>,
     tunnel: Tunnel,
     idle_timeout: Duration,
     cut: &CancellationToken,
 ) {
-    let Tunnel { link, slot, record } = tunnel;
+    let Tunnel {
+        link,
+        first: from_backend,
+        slot,
+        record,
+    } = tunnel;
     let mut backend = Backend::new(link);
     backend.breaks_off(true);
     reset_when_closed(client.tcp(), backend.tcp());
     let mut ways = Ways {
-        up: Way::default(),
-        down: Way::default(),
+        up: Way::with(&first),
+        down: Way::with(&from_backend),
         moved: Instant::now(),
         ended: Ended::Drained,
         record,
@@ -253,7 +260,7 @@ enum Broke {
 #[derive(Default)]
 struct Way {
     /// `None` while it is empty.
-    held: Option<Box<[u8; CHUNK_BYTES]>>,
+    held: Option<Box<[u8]>>,
     start: usize,
     end: usize,
     /// What has been written.
@@ -267,6 +274,15 @@ struct Way {
 }
 
 impl Way {
+    /// A direction in which these bytes are the first.
+    fn with(first: &[u8]) -> Self {
+        Self {
+            held: (!first.is_empty()).then(|| first.into()),
+            end: first.len(),
+            ..Self::default()
+        }
+    }
+
     /// Passes on what it can. Ready when the end of the bytes was passed on.
     fn poll<R, W>(
         &mut self,
@@ -330,6 +346,7 @@ impl Way {
         let mut held = self
             .held
             .take()
+            .filter(|held| held.len() == CHUNK_BYTES)
             .unwrap_or_else(|| Box::new([0; CHUNK_BYTES]));
         let mut chunk = ReadBuf::new(&mut held[..]);
         let read = Pin::new(from).poll_read(cx, &mut chunk)?;

@@ -26,6 +26,8 @@ pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Answer, 
         // A copy, so that the receive buffer is freed.
         ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
         ReplyBody::Stream(body) => read_stream(body, room).await?,
+        // A call that is handed over offers no other protocol.
+        ReplyBody::Tunnel(_) => Bytes::new(),
     };
     let mut head = ReplyHead::from(head);
     // It is set anew for each fetch. The answer to a HEAD has a length and no body.

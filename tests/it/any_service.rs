@@ -233,54 +233,46 @@ async fn every_refusal_of_a_plain_service_is_problem_details() {
     );
     let config =
         format!("{config}[[route]]\nmethod = \"GET\"\npath = \"/search\"\nfunction = \"search\"\n");
-    for engine in ["fast", "hyper"] {
-        let config = config.replace(
-            "[[route]]",
-            &format!("[client]\nhttp_engine = \"{engine}\"\n[[route]]"),
-        );
-        let config = config.replace("client.max_request_fields = 16\n", "");
-        let sidecar = started(&config).await;
-        let addr = sidecar.listener("web").await;
-        let get =
-            |path: &str| format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-        assert!(ask(addr, get("/search")).await.starts_with("HTTP/1.1 200"));
-        let late = refused(addr, &get("/search"), 503).await;
-        assert_eq!(late["reason"], "deadline_unreachable", "{late}");
-        assert_eq!(late["title"], "Service Unavailable", "{late}");
-        assert!(
-            late["limit"].is_string() && late["retry_after"].is_u64(),
-            "{late}"
-        );
-        let id = late["call"].as_str().expect("an id").to_owned();
-        let odd = refused(addr, &get("//search"), 400).await;
-        assert_eq!(
-            (&odd["reason"], &odd["limit"]),
-            (&json!("bad_request"), &json!(null)),
-            "{odd}"
-        );
-        let large = format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "x".repeat(70_000));
-        assert_eq!(refused(addr, &large, 431).await["reason"], "head_too_large");
-        let not_http = refused(addr, "GET /x HTTP/1.1\r\nHost: t\r\nno colon\r\n\r\n", 400).await;
-        assert_eq!(not_http["reason"], "bad_request");
-        let missing = refused(addr, &get("/v1/tasks/x"), 404).await;
-        assert_eq!(missing["reason"], "task_unknown");
-        let post =
-            "POST /v1/tasks HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-        assert_eq!(
-            refused(addr, post, 405).await["title"],
-            "Method Not Allowed"
-        );
-        let admin = sidecar.admin.to_string();
-        let explained = run(Command::new(TIDEGATE).args(["explain", &id, "--admin", &admin])).await;
-        assert_eq!(explained.code, Some(0), "{}", explained.err);
-        let mut found = foreign("explain", &explained.out);
-        found.extend(seen(&sidecar).await);
-        sidecar.signal("TERM");
-        let (status, log) = sidecar.ended().await;
-        assert_eq!(status.code(), Some(0));
-        found.extend(foreign("log", &log.join("\n")));
-        assert!(found.is_empty(), "{}", found.join("\n"));
-    }
+    let sidecar = started(&config).await;
+    let addr = sidecar.listener("web").await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+    assert!(ask(addr, get("/search")).await.starts_with("HTTP/1.1 200"));
+    let late = refused(addr, &get("/search"), 503).await;
+    assert_eq!(late["reason"], "deadline_unreachable", "{late}");
+    assert_eq!(late["title"], "Service Unavailable", "{late}");
+    assert!(
+        late["limit"].is_string() && late["retry_after"].is_u64(),
+        "{late}"
+    );
+    let id = late["call"].as_str().expect("an id").to_owned();
+    let odd = refused(addr, &get("//search"), 400).await;
+    assert_eq!(
+        (&odd["reason"], &odd["limit"]),
+        (&json!("bad_request"), &json!(null)),
+        "{odd}"
+    );
+    let large = format!("GET /{} HTTP/1.1\r\nHost: t\r\n\r\n", "x".repeat(70_000));
+    assert_eq!(refused(addr, &large, 431).await["reason"], "head_too_large");
+    let not_http = refused(addr, "GET /x HTTP/1.1\r\nHost: t\r\nno colon\r\n\r\n", 400).await;
+    assert_eq!(not_http["reason"], "bad_request");
+    let missing = refused(addr, &get("/v1/tasks/x"), 404).await;
+    assert_eq!(missing["reason"], "task_unknown");
+    let post =
+        "POST /v1/tasks HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    assert_eq!(
+        refused(addr, post, 405).await["title"],
+        "Method Not Allowed"
+    );
+    let admin = sidecar.admin.to_string();
+    let explained = run(Command::new(TIDEGATE).args(["explain", &id, "--admin", &admin])).await;
+    assert_eq!(explained.code, Some(0), "{}", explained.err);
+    let mut found = foreign("explain", &explained.out);
+    found.extend(seen(&sidecar).await);
+    sidecar.signal("TERM");
+    let (status, log) = sidecar.ended().await;
+    assert_eq!(status.code(), Some(0));
+    found.extend(foreign("log", &log.join("\n")));
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[tokio::test]

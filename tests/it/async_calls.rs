@@ -13,9 +13,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate::admit::{Asked, Permit};
 use tidegate::call::{
-    self, BackendKind, BodyError, ByteStream, Destination, Dialect, Facts, HttpCall, Identity,
-    Message, Origin, Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody, Serve,
-    Tunnel, Verdict,
+    self, BackendKind, BodyError, ByteStream, Destination, Dialect, Facts, Head, HttpCall,
+    Identity, Message, Origin, Progress, Reason, Record, Refusal, Rejection, Reply, RequestBody,
+    Serve, Tunnel, Verdict,
 };
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
@@ -637,11 +637,10 @@ impl Paused {
         let (head, ()) = request.body(()).expect("a request").into_parts();
         let request = call::Request {
             origin: self.origin(),
-            message: Message::Http(Box::new(HttpCall {
-                head: Arc::new(head.into()),
-                body: RequestBody::Whole(Bytes::new()),
-                array: None,
-            })),
+            message: Message::Http(Box::new(HttpCall::new(
+                Arc::new(head.into()),
+                RequestBody::Whole(Bytes::new()),
+            ))),
         };
         let progress = Progress::default();
         let reply = self.stack.pipeline.serve(request, &progress).await;
@@ -870,6 +869,10 @@ impl Serve for Sabotaged {
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Tunnel, Refusal>> + Send + 'a {
         self.0.tunnel(origin, progress)
+    }
+
+    fn needs_body(&self, head: &Head) -> bool {
+        self.0.needs_body(head)
     }
 
     fn refused(&self, origin: Origin, dialect: Dialect, refusal: &Refusal) -> u64 {

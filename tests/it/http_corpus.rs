@@ -3,7 +3,6 @@
 
 mod cases;
 mod client;
-mod engines;
 mod mutations;
 mod peers;
 mod recording;
@@ -24,24 +23,6 @@ use self::recording::{Recording, Seen, echo};
 use self::strict::{Message, latin};
 use crate::sidecar::Sidecar;
 use crate::support::Scripted;
-
-/// What reads and writes HTTP/1.1.
-struct Engine {
-    name: &'static str,
-    /// Its lines at the top of the config.
-    config: &'static str,
-}
-
-const ENGINES: [Engine; 2] = [
-    Engine {
-        name: "hyper",
-        config: "client.http_engine = \"hyper\"",
-    },
-    Engine {
-        name: "fast",
-        config: "client.http_engine = \"fast\"",
-    },
-];
 
 /// Sidecars that work side by side. Each runs one case at a time, so what its backend sees belongs
 /// to that case.
@@ -80,26 +61,22 @@ struct Run {
     fence: Got,
 }
 
-impl Engine {
-    fn config_of(&self, backend: SocketAddr) -> String {
-        format!(
-            r#"
-            {}
-            [[listen]]
-            name = "corpus"
-            bind = "127.0.0.1:0"
-            protocol = "http"
-            [backend]
-            kind = "http"
-            http = "http://{backend}"
-            [limits]
-            per_window = "total:1000000"
-            [admin]
-            bind = "127.0.0.1:0"
-            "#,
-            self.config
-        )
-    }
+fn config_of(backend: SocketAddr) -> String {
+    format!(
+        r#"
+        [[listen]]
+        name = "corpus"
+        bind = "127.0.0.1:0"
+        protocol = "http"
+        [backend]
+        kind = "http"
+        http = "http://{backend}"
+        [limits]
+        per_window = "total:1000000"
+        [admin]
+        bind = "127.0.0.1:0"
+        "#
+    )
 }
 
 impl Post {
@@ -331,12 +308,12 @@ async fn check(post: &Post, source: &Source, case: &Case) -> Vec<String> {
     wrongs
 }
 
-/// Sidecars with an engine, each before its own backend. They end when dropped.
-async fn posts(engine: &Engine) -> (Vec<Post>, Vec<Sidecar>) {
+/// Sidecars, each before its own backend. They end when dropped.
+async fn posts() -> (Vec<Post>, Vec<Sidecar>) {
     let (mut posts, mut sidecars) = (Vec::new(), Vec::new());
     for _ in 0..SIDECARS {
         let backend = Recording::start().await;
-        let sidecar = Sidecar::start(&engine.config_of(backend.addr)).await;
+        let sidecar = Sidecar::start(&config_of(backend.addr)).await;
         let proxy = sidecar.listener("corpus").await;
         posts.push(Post { proxy, backend });
         sidecars.push(sidecar);
@@ -379,15 +356,13 @@ where
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_request_has_one_meaning_behind_the_proxy_or_none() {
-    for engine in &ENGINES {
-        let (posts, _sidecars) = posts(engine).await;
-        let wrongs: Vec<String> = for_all(posts, |post, source, case| async move {
-            check(&post, &source, &case).await
-        })
-        .await
-        .concat();
-        assert!(wrongs.is_empty(), "{}:\n{}", engine.name, wrongs.join("\n"));
-    }
+    let (posts, _sidecars) = posts().await;
+    let wrongs: Vec<String> = for_all(posts, |post, source, case| async move {
+        check(&post, &source, &case).await
+    })
+    .await
+    .concat();
+    assert!(wrongs.is_empty(), "{}", wrongs.join("\n"));
 }
 
 #[test]

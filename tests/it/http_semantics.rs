@@ -124,7 +124,7 @@ async fn a_request_passes_with_its_headers_and_without_what_is_for_one_hop() {
         )
         .await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    assert!(answer.contains("x-backend: yes"), "{answer}");
+    assert!(answer.contains("X-Backend: yes"), "{answer}");
     assert!(
         !answer.to_ascii_lowercase().contains("keep-alive"),
         "{answer}"
@@ -559,28 +559,25 @@ async fn one_by_one(stack: &Stack, requests: &[&str]) {
 }
 
 #[tokio::test]
-async fn requests_of_the_usual_clients_are_never_left_to_hyper() {
+async fn requests_of_the_usual_clients_are_answered() {
     let backend = Recording::start().await;
-    let stack = backend.stack_with("http_engine = \"fast\"");
+    let stack = backend.stack_with("");
     one_by_one(&stack, &USUAL).await;
     for request in USUAL {
         one_by_one(&stack, &[request]).await;
     }
-    assert!(stack.seen.odd.lock().expect("not poisoned").is_empty());
     assert!(!backend.text().contains("h2c"), "{}", backend.text());
 }
 
 #[tokio::test]
-async fn an_odd_request_and_all_behind_it_are_left_to_hyper_with_every_byte() {
+async fn an_odd_request_leaves_those_behind_it_as_they_are() {
     let odd =
         "POST /guests HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}";
     let extended = "POST /guests HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n";
-    for (odd, reason) in [(odd, "expect"), (extended, "chunks")] {
+    for odd in [odd, extended] {
         let backend = Recording::start().await;
-        let stack = backend.stack_with("http_engine = \"fast\"");
+        let stack = backend.stack_with("");
         one_by_one(&stack, &[USUAL[0], odd, USUAL[1]]).await;
-        let reasons = stack.seen.odd.lock().expect("not poisoned").clone();
-        assert_eq!(reasons, [reason]);
         assert_eq!(backend.text().matches(" /guests ").count(), 3);
         assert!(!backend.text().contains("a=b"), "{}", backend.text());
     }
@@ -588,9 +585,9 @@ async fn an_odd_request_and_all_behind_it_are_left_to_hyper_with_every_byte() {
 
 /// A request that comes again is not read again. A reload reaches it all the same.
 #[tokio::test]
-async fn a_request_that_comes_again_meets_the_routes_the_engine_and_the_bounds_of_a_reload() {
+async fn a_request_that_comes_again_meets_the_routes_and_the_bounds_of_a_reload() {
     let backend = Recording::start().await;
-    let config = |function: &str, engine: &str, fields: u32| {
+    let config = |function: &str, fields: u32| {
         format!(
             r#"
             [[listen]]
@@ -598,7 +595,6 @@ async fn a_request_that_comes_again_meets_the_routes_the_engine_and_the_bounds_o
             bind = "127.0.0.1:0"
             protocol = "http"
             [client]
-            http_engine = "{engine}"
             max_request_fields = {fields}
             [backend]
             kind = "http"
@@ -617,7 +613,7 @@ async fn a_request_that_comes_again_meets_the_routes_the_engine_and_the_bounds_o
     };
     let fields = "X-Field: 1\r\n".repeat(20);
     let request = format!("GET /report HTTP/1.1\r\nHost: t\r\n{fields}\r\n");
-    let sidecar = Sidecar::start(&config("first", "fast", 100)).await;
+    let sidecar = Sidecar::start(&config("first", 100)).await;
     let addr = sidecar.listener("test").await;
     let asks = async |client: &mut TcpStream| {
         for _ in 0..3 {
@@ -632,14 +628,13 @@ async fn a_request_that_comes_again_meets_the_routes_the_engine_and_the_bounds_o
     // It stays open all the time; another client comes after each reload.
     let mut client = TcpStream::connect(addr).await.expect("it listens");
     asks(&mut client).await;
-    let reloads = [("second", "fast"), ("third", "hyper"), ("fourth", "fast")];
-    for (function, engine) in reloads {
-        sidecar.reload(&config(function, engine, 100)).await;
+    for function in ["second", "third", "fourth"] {
+        sidecar.reload(&config(function, 100)).await;
         asks(&mut client).await;
         let mut other = TcpStream::connect(addr).await.expect("it listens");
         asks(&mut other).await;
     }
-    sidecar.reload(&config("fourth", "fast", 16)).await;
+    sidecar.reload(&config("fourth", 16)).await;
     let refused = crate::support::ask(addr, request).await;
     assert!(refused.starts_with("HTTP/1.1 431"), "{refused}");
     sidecar.signal("TERM");

@@ -48,9 +48,8 @@ fn http_message(method: &str, path: &str, body: &'static str) -> Message {
         .flatten();
     let body = RequestBody::Whole(Bytes::from_static(body.as_bytes()));
     Message::Http(Box::new(HttpCall {
-        head: Arc::new(head.into()),
-        body,
         array: array.map(Box::new),
+        ..HttpCall::new(Arc::new(head.into()), body)
     }))
 }
 
@@ -170,6 +169,7 @@ fn the_operators_routes_are_asked_first() {
         method: method.into(),
         path: path.into(),
         function: function.map(Arc::from),
+        on_client_left: None,
     };
     let settings = Settings {
         routes: vec![
@@ -240,6 +240,7 @@ fn a_body_too_large_to_read_is_missed_only_where_it_names_the_function() {
             method: "POST".into(),
             path: "/".into(),
             function: None,
+            on_client_left: None,
         }],
         ..settings()
     };
@@ -253,6 +254,7 @@ fn the_table_and_else_the_method_decides_what_is_a_write() {
             method: "*".into(),
             path: "/own/{userid}".into(),
             function: Some("of_a_site".into()),
+            on_client_left: None,
         }],
         ..settings()
     };

@@ -37,11 +37,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A config from its text, which must be good.
 pub(crate) fn config(text: &str) -> Config {
-    // `make test` runs the tests of HTTP once more with the other engine.
-    let engine = std::env::vars().filter(|(name, _)| {
-        name == "TIDEGATE_CLIENT__HTTP_ENGINE" && !text.contains("http_engine")
-    });
-    match config::read(text, "test.toml", engine) {
+    match config::read(text, "test.toml", std::iter::empty()) {
         Ok(checked) => checked.config,
         Err(problems) => panic!("{}", problems.render(false)),
     }
@@ -53,8 +49,6 @@ pub(crate) struct Seen {
     facts: Arc<Mutex<Vec<Facts>>>,
     count: watch::Sender<usize>,
     rejected: watch::Sender<Vec<Rejection>>,
-    /// Why connections were left to hyper.
-    pub(crate) odd: Arc<Mutex<Vec<&'static str>>>,
     callers: Callers,
     clock: Clock,
 }
@@ -67,7 +61,6 @@ impl Seen {
             facts: Arc::default(),
             count: watch::Sender::new(0),
             rejected: watch::Sender::default(),
-            odd: Arc::default(),
         }
     }
 
@@ -105,11 +98,6 @@ impl Observe for Seen {
         let ended = all.len();
         drop(all);
         self.count.send_replace(ended);
-    }
-
-    fn left_to_hyper(&self, reason: &'static str) {
-        let mut odd = self.odd.lock().expect("no test panics with it");
-        odd.push(reason);
     }
 
     fn rejected(&self, _: &Identity, rejection: Rejection) {

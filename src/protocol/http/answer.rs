@@ -26,8 +26,11 @@ pub fn answer(reply: Result<Reply, Refusal>, kind: BackendKind) -> Response<Repl
         Ok(Reply {
             head: Some(head),
             body,
+            ..
         }) => Response::from_parts(head.into_parts(), body),
-        Ok(Reply { head: None, body }) => json(status_of(&body), body),
+        Ok(Reply {
+            head: None, body, ..
+        }) => json(status_of(&body), body),
         Err(refusal) => {
             let mut response = refused(&refusal, kind);
             if refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow {
@@ -43,7 +46,7 @@ pub(super) fn status_of(body: &ReplyBody) -> StatusCode {
     let overall_rc = match body {
         ReplyBody::Whole(bytes) => bytes.as_deref().and_then(sdk::reply::overall_rc),
         // Too large to read first. The client reads the code in it anyway.
-        ReplyBody::Stream(_) => None,
+        ReplyBody::Stream(_) | ReplyBody::Tunnel(_) => None,
     };
     let status = sdk::reply::http_status(overall_rc.unwrap_or(0));
     StatusCode::from_u16(status).unwrap_or(StatusCode::OK)

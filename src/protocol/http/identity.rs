@@ -67,10 +67,6 @@ impl Identities {
         &self.connection
     }
 
-    pub(super) fn into_connection(self) -> Arc<Identity> {
-        self.connection
-    }
-
     /// The identity of a request. The same head gives the same one.
     pub(super) fn of(&self, head: &Arc<Head>) -> Arc<Identity> {
         let mut last = lock(&self.last);

@@ -261,11 +261,6 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "client_auth = \"required\"\nrequired = true",
     ),
     (
-        "client.http_engine",
-        "[client]\n",
-        "[client]\nhttp_engine = \"hyper\"\n",
-    ),
-    (
         "client.max_request_fields",
         "[client]\n",
         "[client]\nmax_request_fields = 200\n",

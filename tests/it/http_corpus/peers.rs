@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use super::cases::Case;
 use super::client::Until;
 use super::recording::Recording;
-use super::{ENGINES, Post, Run, SIDECARS, Variant, ambiguous, for_all, posts};
+use super::{Post, Run, SIDECARS, Variant, ambiguous, for_all, posts};
 use crate::sidecar::run;
 use crate::stores::free_port;
 use crate::support::until;
@@ -147,14 +147,9 @@ async fn version(program: &str, argument: &str) -> String {
 
 /// What each proxy did, and its name.
 async fn all() -> Vec<(String, Vec<Observed>)> {
-    let mut columns = Vec::new();
-    for engine in &ENGINES {
-        let (posts, _sidecars) = posts(engine).await;
-        columns.push((
-            format!("Tidegate ({})", engine.name),
-            observe_all(posts).await,
-        ));
-    }
+    let (posts, sidecars) = posts().await;
+    let mut columns = vec![("Tidegate".to_owned(), observe_all(posts).await)];
+    drop(sidecars);
     let dir = tempfile::tempdir().expect("a temporary directory");
     for peer in ["HAProxy", "nginx"] {
         let frontends = frontends().await;

@@ -1,4 +1,4 @@
-//! Heads that came before.
+//! Heads that came before: what was read in them, so that it is not read again.
 //!
 //! A client that repeats itself sends the same head again, byte for byte: a poll of one guest, a scrape. So each
 //! thread keeps some heads with what was read in them, and compares the bytes before it reads them. A head is kept when it
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use tidegate_h1::Framing;
-use tidegate_h1::request::{self, Bounds, Odd};
+use tidegate_h1::request::{self, BadHead, Bounds, Version};
 
 use crate::call::Head;
 
@@ -31,18 +31,23 @@ thread_local! {
     static HEADS: RefCell<Heads> = const { RefCell::new(Heads { places: Vec::new(), next: 0 }) };
 }
 
-/// A head that was read.
+/// A head that was read, and what the connection must know of it.
 #[derive(Clone, Debug)]
-pub(super) struct Read {
+pub(super) struct KnownHead {
     pub(super) head: Arc<Head>,
+    pub(super) version: Version,
     pub(super) framing: Framing,
     /// Whether the client wants no more answers on this connection.
     pub(super) closes: bool,
+    /// Whether the client waits for a permission to send its body.
+    pub(super) expects_continue: bool,
+    /// How often a request that looks for loops may still be forwarded.
+    pub(super) max_forwards: Option<u32>,
     /// Bytes up to the body.
     pub(super) length: usize,
 }
 
-/// Those of a thread.
+/// The heads that a thread keeps.
 struct Heads {
     /// [`KEPT`] of them, once a head has come.
     places: Vec<Place>,
@@ -62,14 +67,19 @@ struct Kept {
     bytes: Box<[u8]>,
     /// The bounds that it was read with.
     bounds: Bounds,
-    read: Read,
+    read: KnownHead,
 }
 
-/// Reads the head at the front of these bytes; `None` if only part of it is here.
+/// Reads the head at the front of these bytes; `None` if only part of it is here. `local` is the address that the
+/// client connected to: the host of a request that names none.
 ///
 /// # Errors
-/// [`Odd`] if it, or the part that is here, is not of the usual form.
-pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
+/// If it, or the part that is here, cannot be passed on.
+pub(super) fn read(
+    bytes: &[u8],
+    bounds: Bounds,
+    local: impl FnOnce() -> String,
+) -> Result<Option<KnownHead>, Box<BadHead>> {
     HEADS.with_borrow_mut(|Heads { places, next }| {
         if places.is_empty() {
             places.resize_with(KEPT, Place::default);
@@ -85,13 +95,22 @@ pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Read>, Odd> {
             return Ok(None);
         };
         let head = &bytes[..request.length];
-        let read = Read {
+        let names_host = request.version == Version::Http11;
+        let local = if names_host { String::new() } else { local() };
+        let max_forwards = request.max_forwards.and_then(|value| {
+            let value = str::from_utf8(value.of(head)).ok()?;
+            Some(value.parse().unwrap_or(u32::MAX))
+        });
+        let read = KnownHead {
+            version: request.version,
             framing: request.framing,
             closes: request.closes,
+            expects_continue: request.expects_continue,
+            max_forwards,
             length: request.length,
-            head: Arc::new(Head::read(Bytes::copy_from_slice(head), request)),
+            head: Arc::new(Head::read(Bytes::copy_from_slice(head), request, &local)),
         };
-        if read.length <= KEPT_BYTES {
+        if read.length <= KEPT_BYTES && names_host {
             let whole = hash(head);
             match places.iter_mut().find(|place| place.seen == whole) {
                 Some(place) => {
@@ -132,9 +151,9 @@ mod tests {
         bytes: 65_536,
     };
 
-    fn read_now(bytes: &[u8]) -> Read {
-        read(bytes, BOUNDS)
-            .expect("it is usual")
+    fn read_now(bytes: &[u8]) -> KnownHead {
+        read(bytes, BOUNDS, String::new)
+            .expect("it is good")
             .expect("it is whole")
     }
 
@@ -195,7 +214,7 @@ mod tests {
             read_now(&bytes);
         }
         for cut in 1..bytes.len() {
-            let part = read(&bytes[..cut], BOUNDS).expect("it is usual so far");
+            let part = read(&bytes[..cut], BOUNDS, String::new).expect("it is good so far");
             assert!(part.is_none(), "{cut}");
         }
     }
@@ -210,7 +229,7 @@ mod tests {
             fields: 1,
             ..BOUNDS
         };
-        assert_eq!(read(&bytes, fewer).expect_err("it has two"), Odd::Large);
+        assert!(read(&bytes, fewer, String::new).is_err(), "it has two");
     }
 
     #[test]

@@ -1,0 +1,498 @@
+//! Bodies on their way: the request to the backend, and a reply that is passed on as it arrives.
+//!
+//! Both can be under way at once: a backend may answer before it has read all of the request, and go on reading.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body as _, Frame, SizeHint};
+use tidegate_h1::Framing;
+use tidegate_h1::chunks::Chunks;
+use tidegate_h1::write::{self, ONE_BUFFER};
+use tidegate_limits::scheduler::Outcome;
+use tidegate_runtime::with_scratch;
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+
+use super::backend::Backend;
+use super::failure::Failure;
+use super::pinned::Keeping;
+use super::streamed::Source;
+use super::upstream::Upstream;
+use crate::call::{
+    BodyError, ClientLeft, HttpCall, Link, OnClientLeft, PolledFrame, Reason, Record, RequestBody,
+    Slot,
+};
+
+/// Most bytes of one read of a long body.
+pub(super) const BODY_BYTES: usize = 32 * 1024;
+
+/// A request on its way.
+pub(super) struct Outgoing {
+    /// What is written next: the head or the framing of a chunk, and a small body behind the head. It is kept only
+    /// if not all of it left at once.
+    first: Vec<u8>,
+    first_length: usize,
+    /// A larger body, or data of a streamed one.
+    second: Bytes,
+    /// Bytes of these two that have left.
+    at: usize,
+    /// All bytes that have left.
+    written: u64,
+    stage: Stage,
+    /// The rest of the body is still at the client.
+    client_owes: bool,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its head was not made.
+    Unwritten,
+    /// More of its body follows.
+    Streams { chunked: bool },
+    /// What is being written is the last of it.
+    Last,
+    /// The backend takes no more, or the client sends no more. The backend may have answered before.
+    Cut,
+}
+
+/// Why a request does not go on.
+pub(super) enum Interrupted {
+    /// The backend takes no more.
+    ByBackend(io::Error),
+    /// The client left.
+    ClientLeft,
+    /// The client sent its body too slowly, or malformed.
+    ByClient,
+}
+
+impl Outgoing {
+    pub(super) fn new() -> Self {
+        Self {
+            first: Vec::new(),
+            first_length: 0,
+            second: Bytes::new(),
+            at: 0,
+            written: 0,
+            stage: Stage::Unwritten,
+            client_owes: false,
+        }
+    }
+
+    /// Whether all of it has left.
+    pub(super) fn is_sent(&self) -> bool {
+        self.stage == Stage::Last && self.at == self.first_length + self.second.len()
+    }
+
+    /// Whether nothing more leaves.
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == Stage::Cut || self.is_sent()
+    }
+
+    /// Bytes that have left.
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Whether the client owes the next part of the body.
+    pub(super) fn is_owed(&self) -> bool {
+        self.client_owes
+    }
+
+    /// Writes as much as the backend takes.
+    pub(super) fn poll(
+        &mut self,
+        call: &mut HttpCall,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Interrupted>> {
+        let polled = self.poll_parts(call, link, cx);
+        if let Poll::Ready(Err(_)) = polled
+            && self.written > 0
+        {
+            self.stage = Stage::Cut;
+        }
+        polled
+    }
+
+    fn poll_parts(
+        &mut self,
+        call: &mut HttpCall,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Interrupted>> {
+        self.client_owes = false;
+        if self.stage == Stage::Unwritten {
+            ready!(self.poll_begin(call, link, cx))?;
+        }
+        loop {
+            ready!(self.poll_write(link, cx)).map_err(Interrupted::ByBackend)?;
+            let Stage::Streams { chunked } = self.stage else {
+                return Poll::Ready(Ok(()));
+            };
+            match ready!(self.poll_part(call, cx))? {
+                Some(data) => self.load(data, chunked, call),
+                None => self.load_end(chunked),
+            }
+        }
+    }
+
+    /// Writes the head, with the body if that is small, and sends it. The head of a streamed body leaves with the
+    /// body's first part.
+    fn poll_begin(
+        &mut self,
+        call: &mut HttpCall,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Interrupted>> {
+        if let RequestBody::Streamed { read, .. } = &call.body
+            && read.is_empty()
+        {
+            let part = ready!(self.poll_part(call, cx))?;
+            match (&mut call.body, part) {
+                (RequestBody::Streamed { read, .. }, Some(part)) => *read = part,
+                (body, _) => *body = RequestBody::Whole(Bytes::new()),
+            }
+        }
+        let written = with_scratch(|first| {
+            self.write_head(call, first);
+            self.first_length = first.len();
+            std::mem::swap(first, &mut self.first);
+            let written = self.poll_write(link, cx);
+            std::mem::swap(first, &mut self.first);
+            if self.at < self.first_length {
+                self.first = first.clone();
+            }
+            written
+        });
+        written.map_err(Interrupted::ByBackend)
+    }
+
+    fn write_head(&mut self, call: &HttpCall, first: &mut Vec<u8>) {
+        match &call.body {
+            RequestBody::Whole(body) => {
+                let framing = match call.head.has_body || !body.is_empty() {
+                    true => Framing::Length(body.len() as u64),
+                    false => Framing::None,
+                };
+                call.head.write(framing, first);
+                if body.len() <= ONE_BUFFER {
+                    first.extend_from_slice(body);
+                } else {
+                    self.second = body.clone();
+                }
+                self.stage = Stage::Last;
+            }
+            RequestBody::Streamed { read, rest } => {
+                let left = rest.size_hint().exact();
+                let chunked = left.is_none();
+                match left {
+                    Some(left) => {
+                        call.head
+                            .write(Framing::Length(read.len() as u64 + left), first);
+                    }
+                    None => {
+                        call.head.write(Framing::Chunked, first);
+                        write::chunk_size(read.len(), first);
+                    }
+                }
+                self.second = read.clone();
+                self.stage = match left {
+                    Some(0) => Stage::Last,
+                    _ => Stage::Streams { chunked },
+                };
+            }
+        }
+    }
+
+    /// The next part of a streamed body; none at its end.
+    fn poll_part(
+        &mut self,
+        call: &mut HttpCall,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Interrupted>> {
+        let RequestBody::Streamed { rest, .. } = &mut call.body else {
+            return Poll::Ready(Ok(None));
+        };
+        loop {
+            let polled = Pin::new(&mut *rest).poll_frame(cx);
+            self.client_owes = polled.is_pending();
+            let Some(frame) = ready!(polled) else {
+                return Poll::Ready(Ok(None));
+            };
+            let frame = frame.map_err(|error| match error.is::<ClientLeft>() {
+                true => Interrupted::ClientLeft,
+                false => Interrupted::ByClient,
+            })?;
+            if let Ok(data) = frame.into_data()
+                && !data.is_empty()
+            {
+                return Poll::Ready(Ok(Some(data)));
+            }
+        }
+    }
+
+    /// Makes these bytes the next to be written.
+    fn load(&mut self, data: Bytes, chunked: bool, call: &mut HttpCall) {
+        self.begin_part(chunked);
+        if chunked {
+            write::chunk_size(data.len(), &mut self.first);
+        }
+        self.first_length = self.first.len();
+        self.second = data;
+        if let RequestBody::Streamed { read, rest } = &mut call.body {
+            // It was kept in case the call had to be sent elsewhere.
+            *read = Bytes::new();
+            if !chunked && rest.is_end_stream() {
+                self.stage = Stage::Last;
+            }
+        }
+    }
+
+    fn load_end(&mut self, chunked: bool) {
+        self.begin_part(chunked);
+        if chunked {
+            self.first.extend_from_slice(write::LAST_CHUNK);
+        }
+        self.first_length = self.first.len();
+        self.stage = Stage::Last;
+    }
+
+    fn begin_part(&mut self, chunked: bool) {
+        self.at = 0;
+        self.first.clear();
+        self.second = Bytes::new();
+        if chunked {
+            // The end of the chunk before.
+            self.first.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn poll_write(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.at < self.first_length + self.second.len() {
+            let link = Pin::new(&mut *link);
+            let behind = self.at.saturating_sub(self.first_length);
+            let rest = &self.second[behind..];
+            let written = match self.first.get(self.at..) {
+                Some(first) if rest.is_empty() => link.poll_write(cx, first),
+                Some(first) if !first.is_empty() => {
+                    let both = [IoSlice::new(first), IoSlice::new(rest)];
+                    link.poll_write_vectored(cx, &both)
+                }
+                _ => link.poll_write(cx, rest),
+            };
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                more => {
+                    self.at += more;
+                    self.written += more as u64;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A request that is still being sent while its reply is passed on.
+pub(super) struct LateUpload {
+    pub(super) outgoing: Outgoing,
+    pub(super) call: Box<HttpCall>,
+}
+
+/// A reply whose head has arrived.
+pub(super) struct RunningReply<S: Slot> {
+    pub(super) upstream: Upstream,
+    /// Where the connection goes afterwards; `None` if it cannot be used again, by what is known so far.
+    pub(super) keeping: Option<Keeping>,
+    pub(super) upload: Option<Box<LateUpload>>,
+    pub(super) slot: S,
+    pub(super) record: Arc<Record>,
+    pub(super) backend: Arc<Backend>,
+    pub(super) on_client_left: OnClientLeft,
+    pub(super) deadline: Instant,
+    /// Bytes of the body so far.
+    pub(super) read: u64,
+    /// Bytes that came and were not passed on.
+    pub(super) here: Bytes,
+    pub(super) left: Left,
+    /// Room for the next read. Its memory is used again once what was read has left.
+    pub(super) room: BytesMut,
+}
+
+/// What is still to come of a body.
+pub(super) enum Left {
+    /// Nothing.
+    None,
+    /// This number of bytes.
+    Length(u64),
+    Chunks(Chunks),
+    /// All that comes, until the backend closes.
+    Close,
+}
+
+impl Left {
+    pub(super) fn of(framing: Framing) -> Self {
+        match framing {
+            Framing::None => Self::None,
+            Framing::Length(length) => Self::Length(length),
+            Framing::Chunked => Self::Chunks(Chunks::default()),
+            Framing::Close => Self::Close,
+        }
+    }
+}
+
+impl<S: Slot> RunningReply<S> {
+    /// The next part of the body that is here. `None` if more must be read first, or if it has ended.
+    fn take_part(&mut self) -> Result<Option<Bytes>, Failure> {
+        while !self.here.is_empty() {
+            let part = match &mut self.left {
+                Left::None => {
+                    // It belongs to no reply.
+                    self.keeping = None;
+                    self.here.clear();
+                    return Ok(None);
+                }
+                Left::Close => std::mem::take(&mut self.here),
+                Left::Length(left) => {
+                    let part = usize::try_from(*left).unwrap_or(usize::MAX);
+                    let part = self.here.split_to(part.min(self.here.len()));
+                    *left -= part.len() as u64;
+                    if *left == 0 {
+                        self.left = Left::None;
+                    }
+                    part
+                }
+                Left::Chunks(chunks) => {
+                    let step = chunks.step(&self.here).map_err(|_| Failure::Chunks)?;
+                    let has_ended = chunks.has_ended();
+                    let _framing = self.here.split_to(step.framing);
+                    let part = self.here.split_to(step.data);
+                    if has_ended {
+                        self.left = Left::None;
+                    }
+                    part
+                }
+            };
+            if !part.is_empty() {
+                self.read += part.len() as u64;
+                return Ok(Some(part));
+            }
+        }
+        Ok(None)
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failure>> {
+        self.poll_upload(cx);
+        loop {
+            if let Some(part) = self.take_part()? {
+                // Also reads an end that is here.
+                if let Left::Chunks(_) = self.left {
+                    self.read_end()?;
+                }
+                return Poll::Ready(Ok(Some(part)));
+            }
+            if let Left::None = self.left {
+                return Poll::Ready(Ok(None));
+            }
+            self.room.reserve(BODY_BYTES);
+            let link = Pin::new(&mut self.upstream.link);
+            match poll_read_buf(link, cx, &mut self.room) {
+                // Only an end that the backend has sent is one. After a reset, or with TLS an end that was not
+                // announced, more may have been meant to follow (RFC 9112, 8).
+                Poll::Ready(Ok(0)) if matches!(self.left, Left::Close) => {
+                    self.left = Left::None;
+                    self.keeping = None;
+                    return Poll::Ready(Ok(None));
+                }
+                Poll::Ready(Ok(0) | Err(_)) => {
+                    self.left = Left::None;
+                    self.keeping = None;
+                    return Poll::Ready(Err(Failure::CutBody(self.read)));
+                }
+                Poll::Ready(Ok(_)) => self.here = self.room.split().freeze(),
+                Poll::Pending => {
+                    ready!(self.upstream.timer.poll_until(self.deadline, cx));
+                    let within = self.backend.bounds.response_timeout;
+                    return Poll::Ready(Err(Failure::Late(within)));
+                }
+            }
+        }
+    }
+
+    /// Goes on sending the request. Its failure does not end a reply that has begun.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) {
+        if let Some(upload) = &mut self.upload {
+            let LateUpload { outgoing, call } = &mut **upload;
+            if outgoing.poll(call, &mut self.upstream.link, cx).is_ready() {
+                self.upload = None;
+            }
+        }
+    }
+
+    /// Reads the last chunk, if it is the next that is here.
+    fn read_end(&mut self) -> Result<(), Failure> {
+        let Left::Chunks(chunks) = &self.left else {
+            return Ok(());
+        };
+        let mut ahead = *chunks;
+        let step = ahead.step(&self.here);
+        if step.is_ok_and(|step| step.data == 0) && ahead.has_ended() {
+            self.take_part()?;
+        }
+        Ok(())
+    }
+}
+
+/// A reply that is too large to hold, or of unknown length.
+impl<S: Slot> Source for RunningReply<S> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame {
+        let part = ready!(self.poll_part(cx));
+        if let Err(failure) = &part {
+            let reason = match self.deadline <= Instant::now() {
+                true => Reason::BackendSlow,
+                false => failure.reason(),
+            };
+            self.record.note(|facts| facts.reason = Some(reason));
+        }
+        let part = part.map_err(BodyError::from);
+        Poll::Ready(part.map(|part| part.map(Frame::data)).transpose())
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.left, Left::None)
+    }
+
+    fn on_client_left(&self) -> OnClientLeft {
+        self.on_client_left
+    }
+
+    fn end(self, outcome: Outcome) {
+        let is_clean = self.here.is_empty() && self.upload.is_none() && outcome == Outcome::Served;
+        self.record.note(|facts| facts.bytes_out = self.read);
+        let since = self.slot.finish(outcome);
+        if let Some(keeping) = self.keeping.filter(|_| is_clean) {
+            keeping.keep(self.upstream, since, &self.backend);
+        }
+    }
+
+    fn record(&self) -> &Record {
+        &self.record
+    }
+
+    fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.left {
+            Left::None => SizeHint::with_exact(0),
+            Left::Length(left) => SizeHint::with_exact(left),
+            Left::Chunks(_) | Left::Close => SizeHint::default(),
+        }
+    }
+}
