@@ -1,28 +1,25 @@
 //! A chunked body (RFC 9112, 7.1).
 
-/// Most bytes of all extensions of a body, and of its trailers.
-const EXTRA_BYTES: u32 = 16 * 1024;
+use crate::octets;
 
-/// What a reader takes besides sizes and data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extras {
-    /// Nothing: digits, CRLF, data, CRLF. That of a request is read again by a complete parser if it has more.
-    Refused,
-    /// Extensions, spaces behind a size, and trailers. They are read and dropped.
-    Dropped,
-}
+/// Most bytes of all extensions of a body, and of its trailers. hyper counts the end of the trailers, too.
+const EXTRA_BYTES: u32 = 16 * 1024 - 3;
 
-/// Reads one chunked body, piece by piece.
-#[derive(Clone, Copy, Debug)]
+/// Most trailers, as in hyper.
+const TRAILERS: u8 = 100;
+
+/// Reads one chunked body, piece by piece. Extensions, spaces behind a size, and trailers are read and dropped.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Chunks {
     state: State,
-    extras: Extras,
     extra_bytes: u32,
+    trailers: u8,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// Before the first digit.
+    #[default]
     Start,
     /// Behind a digit.
     Size(u64),
@@ -56,16 +53,6 @@ pub struct Step {
 pub struct Malformed;
 
 impl Chunks {
-    /// A reader of one body.
-    #[must_use]
-    pub const fn new(extras: Extras) -> Self {
-        Self {
-            state: State::Start,
-            extras,
-            extra_bytes: 0,
-        }
-    }
-
     /// Whether the body has ended. Bytes behind it are not its own.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -122,12 +109,18 @@ impl Chunks {
             (State::Line, b'\r') => State::LastLf,
             (State::LastLf, b'\n') => State::End,
             (State::TrailerName, b':') => self.extra(State::TrailerValue)?,
-            (State::Line | State::TrailerName, _) if is_token(byte) => {
+            (State::Line | State::TrailerName, _) if octets::is_of_token(byte) => {
                 self.extra(State::TrailerName)?
             }
             (State::TrailerValue, b'\r') => self.extra(State::TrailerLf)?,
             (State::TrailerValue, _) if is_text => self.extra(State::TrailerValue)?,
-            (State::TrailerLf, b'\n') => State::Line,
+            (State::TrailerLf, b'\n') => {
+                self.trailers += 1;
+                if self.trailers > TRAILERS {
+                    return Err(Malformed);
+                }
+                self.extra(State::Line)?
+            }
             _ => return Err(Malformed),
         };
         Ok(next)
@@ -136,9 +129,9 @@ impl Chunks {
     /// One more byte that is dropped.
     fn extra(&mut self, next: State) -> Result<State, Malformed> {
         self.extra_bytes += 1;
-        match self.extras {
-            Extras::Dropped if self.extra_bytes <= EXTRA_BYTES => Ok(next),
-            Extras::Dropped | Extras::Refused => Err(Malformed),
+        match self.extra_bytes <= EXTRA_BYTES {
+            true => Ok(next),
+            false => Err(Malformed),
         }
     }
 }
@@ -147,22 +140,13 @@ fn digit(byte: u8) -> Option<u64> {
     char::from(byte).to_digit(16).map(u64::from)
 }
 
-/// Whether a byte can be part of a name (RFC 9110, 5.6.2).
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The data, and how many bytes the body has; `Ok(None)` if it goes on.
-    fn read(
-        bytes: &[u8],
-        pieces: usize,
-        extras: Extras,
-    ) -> Result<Option<(Vec<u8>, usize)>, Malformed> {
-        let mut chunks = Chunks::new(extras);
+    fn read(bytes: &[u8], pieces: usize) -> Result<Option<(Vec<u8>, usize)>, Malformed> {
+        let mut chunks = Chunks::default();
         let mut data = Vec::new();
         let mut taken = 0;
         for piece in bytes.chunks(pieces) {
@@ -181,35 +165,28 @@ mod tests {
     fn chunks_are_read_however_they_are_cut() {
         let body = b"3\r\nabc\r\n0A\r\n0123456789\r\n0\r\n\r\nrest";
         for pieces in 1..body.len() {
-            for extras in [Extras::Refused, Extras::Dropped] {
-                let read = read(body, pieces, extras);
-                assert_eq!(
-                    read,
-                    Ok(Some((b"abc0123456789".to_vec(), body.len() - 4))),
-                    "{pieces}"
-                );
-            }
+            let read = read(body, pieces);
+            assert_eq!(
+                read,
+                Ok(Some((b"abc0123456789".to_vec(), body.len() - 4))),
+                "{pieces}"
+            );
         }
         for cut in 0..body.len() - 4 {
-            assert_eq!(read(&body[..cut], 7, Extras::Refused), Ok(None), "{cut}");
+            assert_eq!(read(&body[..cut], 7), Ok(None), "{cut}");
         }
     }
 
     #[test]
-    fn extras_are_dropped_or_refused() {
+    fn extras_are_dropped() {
         for body in [
             "3;a=b\r\nabc\r\n0\r\n\r\n",
             "3 \t ;a\r\nabc\r\n0;x\r\n\r\n",
             "3\r\nabc\r\n0\r\nX: y\r\nZ:\r\n\r\n",
         ] {
             assert_eq!(
-                read(body.as_bytes(), 2, Extras::Dropped),
+                read(body.as_bytes(), 2),
                 Ok(Some((b"abc".to_vec(), body.len()))),
-                "{body}"
-            );
-            assert_eq!(
-                read(body.as_bytes(), 2, Extras::Refused),
-                Err(Malformed),
                 "{body}"
             );
         }
@@ -240,7 +217,7 @@ mod tests {
             "f0000000000000003\r\n",
             "3 3\r\n",
         ] {
-            let read = read(body.as_bytes(), 3, Extras::Dropped);
+            let read = read(body.as_bytes(), 3);
             assert_eq!(
                 read,
                 if body.is_empty() {
@@ -255,24 +232,22 @@ mod tests {
 
     #[test]
     fn extras_have_a_bound() {
-        for extras in [EXTRA_BYTES as usize, EXTRA_BYTES as usize + 1] {
+        let max = EXTRA_BYTES as usize;
+        for (extras, is_good) in [(max, true), (max + 1, false)] {
             let body = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(extras - 1));
-            let is_good = extras == EXTRA_BYTES as usize;
-            assert_eq!(
-                read(body.as_bytes(), 4096, Extras::Dropped).is_ok(),
-                is_good
-            );
-            let body = format!("0\r\nX:{}\r\n\r\n", "x".repeat(extras - 3));
-            assert_eq!(
-                read(body.as_bytes(), 4096, Extras::Dropped).is_ok(),
-                is_good
-            );
+            assert_eq!(read(body.as_bytes(), 4096).is_ok(), is_good);
+            let body = format!("0\r\nX:{}\r\n\r\n", "x".repeat(extras - 4));
+            assert_eq!(read(body.as_bytes(), 4096).is_ok(), is_good);
+        }
+        for (trailers, is_good) in [(100, true), (101, false)] {
+            let body = format!("0\r\n{}\r\n", "X: y\r\n".repeat(trailers));
+            assert_eq!(read(body.as_bytes(), 4096).is_ok(), is_good);
         }
     }
 
     #[test]
     fn the_largest_size_is_read() {
-        let mut chunks = Chunks::new(Extras::Refused);
+        let mut chunks = Chunks::default();
         let step = chunks.step(b"ffffffffffffffff\r\nab");
         assert_eq!(
             step,

@@ -71,6 +71,12 @@ pub(crate) enum Meaning {
     Close,
     /// `Trailer` or `TE`.
     Trailer,
+    /// It says where a request came from.
+    Forwarded,
+    Authorization,
+    /// `WWW-Authenticate`.
+    Authenticate,
+    MaxForwards,
     /// It concerns one hop, and is left out.
     Hop,
     /// A gateway could take it for a framing field.
@@ -87,17 +93,98 @@ impl Meaning {
             6 if is(b"expect") => Self::Expect,
             7 if is(b"trailer") => Self::Trailer,
             7 if is(b"upgrade") => Self::Upgrade,
+            9 if is(b"forwarded") || is(b"x-real-ip") => Self::Forwarded,
             10 if is(b"connection") => Self::Connection,
             10 if is(b"keep-alive") => Self::Hop,
+            12 if is(b"max-forwards") => Self::MaxForwards,
+            13 if is(b"authorization") => Self::Authorization,
             14 if is(b"content-length") => Self::ContentLength,
             14 if is(b"http2-settings") => Self::Http2Settings,
+            15 if is(b"x-forwarded-for") => Self::Forwarded,
             16 if is(b"proxy-connection") => Self::Hop,
+            16 if is(b"www-authenticate") => Self::Authenticate,
+            16 if is(b"x-forwarded-host") => Self::Forwarded,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
+            17 if is(b"x-forwarded-proto") => Self::Forwarded,
             18 if is(b"proxy-authenticate") => Self::Hop,
             19 if is(b"proxy-authorization") => Self::Hop,
             13.. if crate::octets::is_like_framing(name) => Self::LikeFraming,
             _ => Self::Passes,
         }
+    }
+
+    /// Whether a field of this meaning is passed on, if Connection does not name it.
+    pub(crate) fn is_passed(self) -> bool {
+        match self {
+            Self::Passes
+            | Self::Host
+            | Self::Http2Settings
+            | Self::Close
+            | Self::Forwarded
+            | Self::Authorization
+            | Self::Authenticate
+            | Self::MaxForwards
+            | Self::LikeFraming => true,
+            Self::Connection
+            | Self::ContentLength
+            | Self::TransferEncoding
+            | Self::Upgrade
+            | Self::Expect
+            | Self::Trailer
+            | Self::Hop => false,
+        }
+    }
+}
+
+/// The options that the Connection fields of a head list (RFC 9110, 7.6.1).
+#[derive(Default)]
+pub(crate) struct ConnectionOptions {
+    options: SmallVec<[Span; 2]>,
+    /// Whether `close` is one.
+    pub(crate) closes: bool,
+    /// Whether `keep-alive` is one.
+    pub(crate) keeps: bool,
+}
+
+impl ConnectionOptions {
+    /// Adds the value of a Connection field.
+    pub(crate) fn add(&mut self, bytes: &[u8], value: &[u8]) {
+        for one in value.split(|&byte| byte == b',') {
+            let one = one.trim_ascii();
+            if one.eq_ignore_ascii_case(b"keep-alive") {
+                // Other bytes beside it are no reason to trust it.
+                self.keeps |= value.is_ascii();
+                continue;
+            }
+            self.closes |= one.eq_ignore_ascii_case(b"close");
+            if !one.is_empty() {
+                self.options.push(span(bytes, one));
+            }
+        }
+    }
+
+    /// Whether an option is listed.
+    pub(crate) fn has(&self, bytes: &[u8], name: &[u8]) -> bool {
+        let mut options = self.options.iter();
+        options.any(|it| it.of(bytes).eq_ignore_ascii_case(name))
+    }
+
+    /// Leaves out the fields that are named. Host is none of those of one hop.
+    pub(crate) fn leave_out(&self, bytes: &[u8], fields: &mut Fields) {
+        if !self.options.is_empty() {
+            fields.retain(|field| {
+                let name = field.name.of(bytes);
+                !self.has(bytes, name) || name.eq_ignore_ascii_case(b"host")
+            });
+        }
+    }
+}
+
+/// Where this part is in the bytes of which it is a part.
+pub(crate) fn span(bytes: &[u8], part: &[u8]) -> Span {
+    match part {
+        [] => Span::new(0, 0),
+        part => Span::new(part.as_ptr().addr() - bytes.as_ptr().addr(), part.len()),
     }
 }
 

@@ -3,8 +3,7 @@
 //!
 //! No I/O, no clock and no memory beyond what is returned, so that every input can be tried.
 //!
-//! - [`request`] is a list of what is let through: the usual form of a request, read in one pass. Anything else
-//!   is [`Odd`](request::Odd), and is left to a complete parser.
+//! - [`request`] reads every request that a proxy can pass on, and the usual form of one in a single pass.
 //! - [`response`] reads every response that a proxy can pass on.
 //! - [`chunks`] reads a chunked body.
 //! - [`write`](mod@write) writes first lines, fields and framings.

@@ -138,6 +138,44 @@ pub fn is_like_framing(name: &[u8]) -> bool {
     }
 }
 
+/// Whether credentials, or a challenge, are of a scheme that logs in the connection and not only the request.
+#[must_use]
+pub fn logs_in_connection(credentials: &[u8]) -> bool {
+    // Others are told apart at once.
+    if !matches!(credentials.first(), Some(b'N' | b'n' | b'K' | b'k')) {
+        return false;
+    }
+    let is_end = |byte: &u8| matches!(byte, b' ' | b'\t' | b',');
+    let end = credentials.iter().position(is_end);
+    let scheme = &credentials[..end.unwrap_or(credentials.len())];
+    let all: [&[u8]; 3] = [b"NTLM", b"Negotiate", b"Kerberos"];
+    all.iter().any(|it| scheme.eq_ignore_ascii_case(it))
+}
+
+/// Whether the value of Upgrade is a list of protocols without HTTP/2 (RFC 9110, 7.8).
+#[must_use]
+pub fn is_upgrade(value: &[u8]) -> bool {
+    value.split(|byte| *byte == b',').all(|protocol| {
+        let protocol = protocol.trim_ascii();
+        let mut parts = protocol.split(|byte| *byte == b'/');
+        let name = parts.next().unwrap_or_default();
+        let is_good = protocol.split(|byte| *byte == b'/').all(is_token) && parts.count() < 2;
+        is_good && !name.eq_ignore_ascii_case(b"h2c")
+    })
+}
+
+/// Whether these bytes are a token (RFC 9110, 5.6.2).
+#[must_use]
+pub fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().copied().all(is_of_token)
+}
+
+/// Whether a byte can be part of a token.
+#[must_use]
+pub fn is_of_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
 /// A number of digits and nothing else, if it fits.
 #[must_use]
 pub fn number(value: &[u8]) -> Option<u64> {

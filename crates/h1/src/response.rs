@@ -6,7 +6,7 @@
 use httparse::Status;
 use smallvec::SmallVec;
 
-use crate::fields::{Field, Fields, Meaning, Span};
+use crate::fields::{ConnectionOptions, Field, Fields, Meaning, Span, span};
 use crate::{Framing, HEAD_BYTES_MAX, octets};
 
 /// Most fields that are read without an allocation.
@@ -30,6 +30,10 @@ pub struct Response {
     pub announced: Option<u64>,
     /// Whether the connection is of no use after it.
     pub closes: bool,
+    /// The protocol that a 101 switches to, as the value of Upgrade. A 101 without it switches to nothing that is known.
+    pub upgrade: Option<Span>,
+    /// Whether it asks for a login of the connection and not only of the request: NTLM, Negotiate or Kerberos.
+    pub is_stateful: bool,
     /// Bytes up to the body.
     pub length: usize,
 }
@@ -45,8 +49,10 @@ pub enum Broken {
     EarlyCoding,
     /// A transfer coding beside `chunked`, which was not asked for.
     Coding,
-    /// It switches to another protocol, which was not asked for.
+    /// It switches to another protocol, which was not asked for. The caller decides this; it is not read as broken.
     Switches,
+    /// It has more fields than this number.
+    TooManyFields(usize),
     /// It has more than [`HEAD_BYTES_MAX`].
     Large,
 }
@@ -59,6 +65,9 @@ impl std::fmt::Display for Broken {
             Self::EarlyCoding => f.write_str("not valid HTTP (Transfer-Encoding in HTTP/1.0)"),
             Self::Coding => f.write_str("in a transfer coding that was not asked for"),
             Self::Switches => f.write_str("a switch to another protocol, which was not asked for"),
+            Self::TooManyFields(max) => {
+                write!(f, "too large in its head, with more than {max} fields")
+            }
             Self::Large => write!(
                 f,
                 "too large in its head, with more than {HEAD_BYTES_MAX} bytes"
@@ -85,6 +94,9 @@ pub fn read(bytes: &[u8], to_head: bool, fields_max: usize) -> Result<Option<Res
         parsed => parsed,
     };
     match parsed {
+        Err(Broken::Malformed(httparse::Error::TooManyHeaders)) => {
+            Err(Broken::TooManyFields(fields_max))
+        }
         Ok(None) if bytes.len() > HEAD_BYTES_MAX => Err(Broken::Large),
         parsed => parsed,
     }
@@ -109,10 +121,7 @@ fn parse<'a>(
     let is_1_1 = head.version == Some(1);
     let mut found = Found::default();
     for field in &*head.headers {
-        found.add(bytes, field)?;
-    }
-    if status == 101 {
-        return Err(Broken::Switches);
+        found.add(bytes, field);
     }
     let is_bodyless = to_head || matches!(status, 100..=199 | 204 | 304);
     let framing = match (found.codings, found.length) {
@@ -125,10 +134,9 @@ fn parse<'a>(
         (_, Length::Some(length)) => Framing::Length(length),
         (_, Length::Bad) => return Err(Broken::Length),
     };
-    if !found.named.is_empty() {
-        leave_out_named(bytes, &mut found);
-    }
-    let keeps = if is_1_1 { true } else { found.keep_alive };
+    found.options.leave_out(bytes, &mut found.passed);
+    let switches =
+        status == 101 && is_1_1 && found.upgrades == 1 && found.options.has(bytes, b"upgrade");
     Ok(Some(Response {
         status,
         reason: head
@@ -141,17 +149,13 @@ fn parse<'a>(
             (0, Length::Some(length), _) => Some(length),
             _ => None,
         },
-        closes: found.close || !keeps || framing == Framing::Close,
+        closes: found.options.closes
+            || !(is_1_1 || found.options.keeps)
+            || framing == Framing::Close,
+        upgrade: found.upgrade.filter(|_| switches),
+        is_stateful: found.is_stateful,
         length,
     }))
-}
-
-/// Where this part is in the bytes of which it is a part.
-fn span(bytes: &[u8], part: &[u8]) -> Span {
-    match part {
-        [] => Span::new(0, 0),
-        part => Span::new(part.as_ptr().addr() - bytes.as_ptr().addr(), part.len()),
-    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -169,16 +173,17 @@ struct Found {
     length: Length,
     codings: usize,
     has_other_coding: bool,
-    close: bool,
-    keep_alive: bool,
-    /// Names in Connection.
-    named: SmallVec<[Span; 2]>,
+    options: ConnectionOptions,
+    upgrades: usize,
+    upgrade: Option<Span>,
+    is_stateful: bool,
 }
 
 impl Found {
-    fn add(&mut self, bytes: &[u8], field: &httparse::Header<'_>) -> Result<(), Broken> {
+    fn add(&mut self, bytes: &[u8], field: &httparse::Header<'_>) {
         let value = field.value;
-        match Meaning::of(field.name.as_bytes()) {
+        let meaning = Meaning::of(field.name.as_bytes());
+        match meaning {
             Meaning::ContentLength => {
                 for one in value.split(|&byte| byte == b',') {
                     let length = octets::number(one.trim_ascii());
@@ -193,46 +198,25 @@ impl Found {
                 self.codings += 1;
                 self.has_other_coding |= !value.eq_ignore_ascii_case(b"chunked");
             }
-            Meaning::Connection => {
-                for one in value.split(|&byte| byte == b',') {
-                    let one = one.trim_ascii();
-                    if one.eq_ignore_ascii_case(b"keep-alive") {
-                        // Other bytes beside it are no reason to trust it.
-                        self.keep_alive |= value.is_ascii();
-                        continue;
-                    }
-                    self.close |= one.eq_ignore_ascii_case(b"close");
-                    if !one.is_empty() {
-                        self.named.push(span(bytes, one));
-                    }
-                }
+            Meaning::Connection => self.options.add(bytes, value),
+            Meaning::Upgrade => {
+                self.upgrades += 1;
+                self.upgrade = Some(span(bytes, value));
             }
-            Meaning::Upgrade | Meaning::Expect | Meaning::Trailer | Meaning::Hop => {}
-            Meaning::Passes
-            | Meaning::Host
-            | Meaning::Http2Settings
-            | Meaning::Close
-            | Meaning::LikeFraming => {
-                self.passed.push(Field {
-                    name: span(bytes, field.name.as_bytes()),
-                    value: span(bytes, value),
-                });
+            Meaning::Authenticate => {
+                let mut challenges = value.split(|&byte| byte == b',');
+                self.is_stateful |=
+                    challenges.any(|it| octets::logs_in_connection(it.trim_ascii()));
             }
+            _ => {}
         }
-        Ok(())
+        if meaning.is_passed() {
+            self.passed.push(Field {
+                name: span(bytes, field.name.as_bytes()),
+                value: span(bytes, value),
+            });
+        }
     }
-}
-
-/// Leaves out fields that Connection names. Host is none of those of one hop.
-fn leave_out_named(bytes: &[u8], found: &mut Found) {
-    let Found { passed, named, .. } = found;
-    passed.retain(|field| {
-        let name = field.name.of(bytes);
-        let is_named = named
-            .iter()
-            .any(|it| it.of(bytes).eq_ignore_ascii_case(name));
-        !is_named || name.eq_ignore_ascii_case(b"host")
-    });
 }
 
 #[cfg(test)]
@@ -330,8 +314,6 @@ mod tests {
             assert_eq!(response.announced, announced, "{head}");
             assert!(!response.closes, "{head}");
         }
-        let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n";
-        assert_eq!(read(switching, false, 64), Err(Broken::Switches));
     }
 
     #[test]
@@ -390,11 +372,7 @@ mod tests {
         assert_eq!(whole(&head(64), false).fields.len(), 64);
         for max in [64, 16] {
             let many = read(head(max + 1).as_bytes(), false, max);
-            assert_eq!(
-                many,
-                Err(Broken::Malformed(httparse::Error::TooManyHeaders)),
-                "{max}"
-            );
+            assert_eq!(many, Err(Broken::TooManyFields(max)), "{max}");
         }
         let long = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
         assert_eq!(read(long.as_bytes(), false, 64), Err(Broken::Large));

@@ -45,10 +45,13 @@ fn end_if_plain(head: &[u8], field: &Field) -> Option<usize> {
     is_plain.then_some(end + 2)
 }
 
-/// The first line of a request.
-pub fn request_line(method: &str, target: &[u8], into: &mut Vec<u8>) {
-    into.extend_from_slice(method.as_bytes());
+/// The first line of a request. A target without a path, as a URI may be, is that of the root.
+pub fn request_line(method: &[u8], target: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(method);
     into.push(b' ');
+    if matches!(target.first(), None | Some(b'?')) {
+        into.push(b'/');
+    }
     into.extend_from_slice(target);
     into.extend_from_slice(b" HTTP/1.1\r\n");
 }
@@ -73,6 +76,15 @@ pub fn content_length(length: u64, into: &mut Vec<u8>) {
 pub fn chunked(into: &mut Vec<u8>) {
     into.extend_from_slice(b"transfer-encoding: chunked\r\n");
 }
+
+/// The lines that ask for another protocol, or agree to it. They replace every other Connection.
+pub fn upgrade(protocol: &[u8], into: &mut Vec<u8>) {
+    into.extend_from_slice(b"connection: upgrade\r\n");
+    field(b"upgrade", protocol, into);
+}
+
+/// The head that lets a client send the body for which it waits.
+pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// The line before the data of a chunk; CRLF follows them.
 pub fn chunk_size(size: usize, into: &mut Vec<u8>) {
@@ -174,7 +186,7 @@ mod tests {
     #[test]
     fn lines_are_written_as_the_standard_says() {
         let lines = written(|into| {
-            request_line("GET", b"/a", into);
+            request_line(b"GET", b"/a", into);
             status_line(200, b"OK", into);
             status_line(599, b"", into);
             content_length(12, into);
