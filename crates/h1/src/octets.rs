@@ -133,7 +133,9 @@ pub fn is_like_framing(name: &[u8]) -> bool {
     match name.first() {
         Some(b'c' | b'C') => name.len() >= 13 && letters().eq(*b"contentlength"),
         Some(b't' | b'T') => name.len() >= 16 && letters().eq(*b"transferencoding"),
-        Some(b'-' | b'_') => letters().eq(*b"contentlength") || letters().eq(*b"transferencoding"),
+        Some(sign) if !sign.is_ascii_alphanumeric() => {
+            letters().eq(*b"contentlength") || letters().eq(*b"transferencoding")
+        }
         _ => false,
     }
 }
@@ -233,6 +235,7 @@ mod tests {
             "transfer---encoding",
             "_Content-Length",
             "-transferencoding-",
+            "~content.length",
         ] {
             assert!(is_like_framing(name.as_bytes()), "{name}");
         }

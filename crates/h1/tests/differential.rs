@@ -245,7 +245,18 @@ struct Known {
 
 impl Known {
     fn read() -> Self {
-        let kept = record::corpus();
+        let mut kept = record::corpus();
+        for it in &mut kept {
+            // Words change with the tests. Those of a response depend on what was asked.
+            let mut effort = Effort {
+                random: random_of(0, 0),
+                is_full: false,
+            };
+            match check(&AsItIs, it.kind, &it.bytes, &mut effort) {
+                Ok(reached) if it.kind != Kind::Responses => it.reached = label(it.kind, reached),
+                _ => {}
+            }
+        }
         let name = |it: &Kept| (format!("{}: {}", it.kind.name(), it.reached), ());
         Self {
             reached: kept.iter().map(name).collect(),

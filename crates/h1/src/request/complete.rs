@@ -144,7 +144,7 @@ impl Found {
                 self.upgrade = Some(span(bytes, value));
             }
             Meaning::Expect => {
-                self.expects_continue |= value.eq_ignore_ascii_case(b"100-continue");
+                self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
             }
             Meaning::Forwarded => self.is_forwarded = true,
             Meaning::Authorization => self.is_stateful |= octets::logs_in_connection(value),
@@ -271,7 +271,10 @@ fn read_target(bytes: &[u8], method: &str, target: &str) -> Result<Target, Flaw>
     if authority.contains('@') {
         return Err(Flaw::User);
     }
-    if !octets::is_host(authority.as_bytes()) || authority.starts_with(':') {
+    let is_scheme =
+        scheme.starts_with(|it: char| it.is_ascii_alphabetic()) && !scheme.contains('~');
+    let is_host = octets::is_host(authority.as_bytes()) && !authority.starts_with(':');
+    if !is_scheme || !is_host {
         return Err(Flaw::Target);
     }
     let behind_scheme = &target[scheme.len() + "://".len()..];

@@ -2,9 +2,8 @@
 //!
 //! - The crate and [`plain`], a second reader, see the same data, the same end, and the same faults.
 //! - It makes no difference where the body is cut.
-//! - What is accepted without extras has the same data if they are dropped.
 
-use tidegate_h1::chunks::{Chunks, Extras};
+use tidegate_h1::chunks::Chunks;
 
 use super::subject::{Checked, Effort, Reached, Subject, shown};
 
@@ -18,47 +17,31 @@ pub(crate) enum Body {
 
 /// Checks the body at the front of these bytes.
 pub(crate) fn check(subject: &impl Subject, bytes: &[u8], effort: &mut Effort) -> Checked {
-    let mut verdicts = [0; 2];
-    let mut refusing = Body::Bad;
-    for (verdict, extras) in verdicts.iter_mut().zip([Extras::Refused, Extras::Dropped]) {
-        let body = read(subject, bytes, &[], extras);
-        let plain = plain(bytes, extras);
-        if body != plain {
-            return Err(format!(
-                "{extras:?}: it reads {body:?}, and it is {plain:?}"
-            ));
-        }
-        for cut in effort.cuts(bytes.len()) {
-            let second = effort.random.between(cut as u64, bytes.len() as u64) as usize;
-            let parts = read(subject, bytes, &[cut, second], extras);
-            if parts != body {
-                return Err(format!(
-                    "{extras:?}: {body:?}, cut at {cut} and {second} {parts:?}"
-                ));
-            }
-        }
-        if extras == Extras::Dropped && refusing != Body::Bad && refusing != body {
-            return Err(format!("without extras {refusing:?}, with them {body:?}"));
-        }
-        *verdict = match &body {
-            Body::Whole { data, length } => {
-                1 + u32::from(data.is_empty()) + 2 * u32::from(*length < bytes.len())
-            }
-            Body::Partial => 5,
-            Body::Bad => 6,
-        };
-        refusing = body;
+    let body = read(subject, bytes, &[]);
+    let (plain, fault) = plain(bytes);
+    if body != plain {
+        return Err(format!("it reads {body:?}, and it is {plain:?}"));
     }
-    let fault = match refusing {
-        Body::Bad => fault(bytes),
-        Body::Whole { .. } | Body::Partial => 0,
+    for cut in effort.cuts(bytes.len()) {
+        let second = effort.random.between(cut as u64, bytes.len() as u64) as usize;
+        let parts = read(subject, bytes, &[cut, second]);
+        if parts != body {
+            return Err(format!("{body:?}, cut at {cut} and {second} {parts:?}"));
+        }
+    }
+    let verdict = match &body {
+        Body::Whole { data, length } => {
+            1 + u32::from(data.is_empty()) + 2 * u32::from(*length < bytes.len())
+        }
+        Body::Partial => 5,
+        Body::Bad => 6,
     };
-    Ok(Reached(verdicts[0] | verdicts[1] << 8 | fault << 16))
+    Ok(Reached(verdict | fault << 8))
 }
 
 /// Reads a body in the pieces that these cuts make.
-pub(crate) fn read(subject: &impl Subject, bytes: &[u8], cuts: &[usize], extras: Extras) -> Body {
-    let mut chunks = Chunks::new(extras);
+pub(crate) fn read(subject: &impl Subject, bytes: &[u8], cuts: &[usize]) -> Body {
+    let mut chunks = Chunks::default();
     let mut data = Vec::new();
     let mut at = 0;
     for end in cuts.iter().copied().chain([bytes.len()]) {
@@ -90,37 +73,20 @@ enum Stop {
 struct Plain<'a> {
     bytes: &'a [u8],
     at: usize,
-    with_extras: bool,
 }
 
-/// The body at the front of these bytes, after RFC 9112, 7.1: one rule, one function.
-fn plain(bytes: &[u8], extras: Extras) -> Body {
+/// The body at the front of these bytes, after RFC 9112, 7.1: one rule, one function. And in which part the first
+/// fault is; 0 if there is none.
+fn plain(bytes: &[u8]) -> (Body, u32) {
     let mut data = Vec::new();
-    let mut reader = Plain {
-        bytes,
-        at: 0,
-        with_extras: extras == Extras::Dropped,
-    };
+    let mut reader = Plain { bytes, at: 0 };
     match reader.body(&mut data) {
-        Ok(()) => Body::Whole {
-            data,
-            length: reader.at,
-        },
-        Err(Stop::Partial) => Body::Partial,
-        Err(Stop::Bad(_)) => Body::Bad,
-    }
-}
-
-/// In which part of a body the first fault is; 0 if there is none.
-fn fault(bytes: &[u8]) -> u32 {
-    let mut reader = Plain {
-        bytes,
-        at: 0,
-        with_extras: true,
-    };
-    match reader.body(&mut Vec::new()) {
-        Err(Stop::Bad(part)) => part,
-        _ => 0,
+        Ok(()) => {
+            let length = reader.at;
+            (Body::Whole { data, length }, 0)
+        }
+        Err(Stop::Partial) => (Body::Partial, 0),
+        Err(Stop::Bad(part)) => (Body::Bad, part),
     }
 }
 
@@ -160,16 +126,14 @@ impl Plain<'_> {
                 return Err(Stop::Bad(2));
             }
         }
-        if self.with_extras {
-            while matches!(self.peek()?, b' ' | b'\t') {
-                self.at += 1;
-            }
-            if self.peek()? == b';' {
-                self.at += 1;
-                self.text()?;
-                if self.peek()? != b'\r' {
-                    return Err(Stop::Bad(4));
-                }
+        while matches!(self.peek()?, b' ' | b'\t') {
+            self.at += 1;
+        }
+        if self.peek()? == b';' {
+            self.at += 1;
+            self.text()?;
+            if self.peek()? != b'\r' {
+                return Err(Stop::Bad(4));
             }
         }
         self.line_end(3)?;
@@ -177,7 +141,7 @@ impl Plain<'_> {
     }
 
     fn trailers(&mut self) -> Result<(), Stop> {
-        while self.peek()? != b'\r' && self.with_extras {
+        while self.peek()? != b'\r' {
             let from = self.at;
             while self.peek()?.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&self.peek()?)
             {
@@ -224,24 +188,18 @@ impl Plain<'_> {
 
 /// What was reached, in words.
 pub(crate) fn label(Reached(reached): Reached) -> String {
-    let body = |verdict: u32| {
-        [
-            "",
-            "whole",
-            "empty",
-            "whole and more",
-            "empty and more",
-            "part",
-            "bad",
-        ][(verdict & 255) as usize]
-    };
-    let mut text = format!(
-        "without extras {}, with extras {}",
-        body(reached),
-        body(reached >> 8)
-    );
-    if reached >> 16 > 0 {
-        text += &format!(": {}", PARTS[(reached >> 16) as usize]);
+    let body = [
+        "",
+        "whole",
+        "empty",
+        "whole and more",
+        "empty and more",
+        "part",
+        "bad",
+    ];
+    let mut text = body[(reached & 255) as usize].to_owned();
+    if reached >> 8 > 0 {
+        text += &format!(": {}", PARTS[(reached >> 8) as usize]);
     }
     text
 }

@@ -1,7 +1,7 @@
 //! Planted faults, of kinds that real parsers have had. Each must be found.
 
 use tidegate_h1::chunks::{Chunks, Malformed, Step};
-use tidegate_h1::request::{self, Bounds, Odd, Request};
+use tidegate_h1::request::{self, BadHead, Bounds, Request, Target};
 use tidegate_h1::response::{self, Broken, Response};
 use tidegate_h1::{Field, Framing, HeadEnd, Span};
 
@@ -9,8 +9,8 @@ use super::subject::{AsItIs, Subject};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A tab is white space around a value.
-    TrimsTabs,
+    /// A tab separates the words of the first line.
+    TakesTabsForSpaces,
     /// A second length is left out, and the first one counts.
     TakesTheFirstLength,
     /// LF alone ends a line of a request.
@@ -19,6 +19,12 @@ pub(crate) enum Fault {
     CopiesTheFraming,
     /// A client's `Connection: close` is not seen.
     KeepsClosingClients,
+    /// A client of HTTP/1.0 is kept as one of HTTP/1.1.
+    KeepsEarlyClients,
+    /// A field that Connection lists is passed on.
+    PassesNamedFields,
+    /// An offer of HTTP/2 is passed on.
+    PassesHttp2,
     /// The end of a head is not seen if it comes in two pieces.
     LosesTheEndAtACut,
     /// The first of two lengths of a response counts.
@@ -40,12 +46,15 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 14] = [
-        Self::TrimsTabs,
+    pub(crate) const ALL: [Self; 17] = [
+        Self::TakesTabsForSpaces,
         Self::TakesTheFirstLength,
         Self::EndsLinesAtLf,
         Self::CopiesTheFraming,
         Self::KeepsClosingClients,
+        Self::KeepsEarlyClients,
+        Self::PassesNamedFields,
+        Self::PassesHttp2,
         Self::LosesTheEndAtACut,
         Self::TakesTheFirstLengthOfAResponse,
         Self::KeepsClosingBackends,
@@ -75,8 +84,23 @@ fn with_one_length(bytes: &[u8]) -> Vec<u8> {
     copy
 }
 
+/// A copy in which one text stands in the place of another one of its length, wherever it is.
+fn with_other(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut copy = bytes.to_vec();
+    for at in 0..copy.len() {
+        let end = at + from.len();
+        if copy
+            .get(at..end)
+            .is_some_and(|it| it.eq_ignore_ascii_case(from))
+        {
+            copy[at..end].copy_from_slice(to);
+        }
+    }
+    copy
+}
+
 /// Reads a copy in which every line ends in CRLF, and says where its parts are in the original.
-fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Odd> {
+fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
     let (mut copy, mut places) = (Vec::new(), Vec::new());
     for (at, &byte) in bytes.iter().enumerate() {
         if byte == b'\n' && copy.last() != Some(&b'\r') {
@@ -90,7 +114,20 @@ fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Odd> {
     let there = |span: Span| Span::new(places[span.at()], span.end() - span.at());
     let read = request::read(&copy, bounds)?;
     Ok(read.map(|read| Request {
-        target: there(read.target),
+        method: there(read.method),
+        target: match read.target {
+            Target::Path(path) => Target::Path(there(path)),
+            Target::Absolute {
+                authority,
+                path_and_query,
+            } => Target::Absolute {
+                authority: there(authority),
+                path_and_query: there(path_and_query),
+            },
+            Target::Asterisk => Target::Asterisk,
+        },
+        upgrade: read.upgrade.map(there),
+        max_forwards: read.max_forwards.map(there),
         fields: read
             .fields
             .iter()
@@ -105,9 +142,9 @@ fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Odd> {
 }
 
 impl Subject for Fault {
-    fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Odd> {
+    fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
         match self {
-            Self::TrimsTabs => {
+            Self::TakesTabsForSpaces => {
                 let tabs = bytes.iter().map(|&it| if it == b'\t' { b' ' } else { it });
                 request::read(&tabs.collect::<Vec<_>>(), bounds)
             }
@@ -127,6 +164,21 @@ impl Subject for Fault {
                     ..read
                 }))
             }
+            Self::KeepsEarlyClients => {
+                let copy = with_other(bytes, b" HTTP/1.0\r\n", b" HTTP/1.1\r\n");
+                request::read(&copy, bounds)
+            }
+            Self::PassesNamedFields => {
+                let copy = with_other(bytes, b"\nConnection:", b"\nX-NamedNot:");
+                let mut read = request::read(&copy, bounds)?;
+                if let Some(request) = &mut read {
+                    request
+                        .fields
+                        .retain(|it| it.name.of(&copy) != b"X-NamedNot");
+                }
+                Ok(read)
+            }
+            Self::PassesHttp2 => request::read(&with_other(bytes, b"h2c", b"h3c"), bounds),
             _ => AsItIs.request(bytes, bounds),
         }
     }

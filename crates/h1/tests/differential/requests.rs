@@ -1,23 +1,86 @@
 //! What must hold for the head of a request.
 //!
 //! - The crate reads a head exactly if [`plain`] does, with the same meaning.
-//! - httparse, as hyper uses it, then reads the same head with the same parts.
-//! - `http_desync_guardian` calls it acceptable.
-//! - The head written anew has one framing line, and means the same to all of them.
+//! - What it reads, hyper's server reads: the same method, target, fields and end of the head and of the body. The
+//!   crate keeps no connection that hyper would close.
+//! - What it refuses and hyper reads is one of the things in [`STRICTER`].
+//! - The head written anew is one of HTTP/1.1 with one framing line, means the same to all of them, and is acceptable
+//!   to `http_desync_guardian`.
 //! - A part of a head that is read is a part, wherever it is cut.
 
 use std::mem::MaybeUninit;
 
 use http_desync_guardian::request_analyzer::HttpRequestData;
 use http_desync_guardian::{ClassificationReason, RequestSafetyTier};
-use tidegate_h1::chunks::Extras;
-use tidegate_h1::request::{Bounds, Odd, Request};
+use tidegate_h1::request::{BadHead, Bounds, Flaw, Request, Target, Version};
 use tidegate_h1::{Field, Framing, HeadEnd, write};
 
 use super::chunks;
 use super::inputs::guardian;
 use super::plain::{self, Plain};
 use super::subject::{Checked, Effort, Reached, Subject, are_same, shown};
+
+/// What hyper reads and the crate refuses, and why. Any other flaw is one to hyper, too.
+const STRICTER: [(Flaw, &str); 14] = [
+    (
+        Flaw::LineEnd,
+        "a line that ends in LF alone is not one to every parser (RFC 9112, 2.2)",
+    ),
+    (
+        Flaw::Host,
+        "it is written into paths and lines (RFC 9112, 3.2)",
+    ),
+    (Flaw::NoHost, "must be refused (RFC 9112, 3.2)"),
+    (Flaw::ManyHosts, "must be refused (RFC 9112, 3.2)"),
+    (
+        Flaw::Length,
+        "hyper does not look at it beside Transfer-Encoding",
+    ),
+    (
+        Flaw::ManyLengths,
+        "some take the first and some the last; hyper if they are the same",
+    ),
+    (
+        Flaw::TwoFramings,
+        "ought to be handled as an error (RFC 9112, 6.3)",
+    ),
+    (
+        Flaw::Coding,
+        "a backend may know no other coding; hyper reads no further than the last one",
+    ),
+    (
+        Flaw::LikeFraming,
+        "gateways of CGI and WSGI take it for a framing field",
+    ),
+    (Flaw::Connect, "this is no forward proxy"),
+    (Flaw::Asterisk, "is only for OPTIONS (RFC 9112, 3.2.4)"),
+    (Flaw::Fragment, "hyper drops it (RFC 9112, 3.2)"),
+    (Flaw::Authority, "is only for CONNECT (RFC 9112, 3.2.3)"),
+    (Flaw::User, "must be handled as an error (RFC 9110, 4.2.4)"),
+];
+
+/// Targets are not in the table: hyper reads these, of which scheme or host are none by RFC 3986 and RFC 9110, 4.2.1.
+fn is_doubtful_uri(target: &str) -> bool {
+    let Some((scheme, rest)) = target.split_once("://") else {
+        return false;
+    };
+    let host = rest.split(['/', '?']).next().unwrap_or_default();
+    let is_bare = host.starts_with(':');
+    let has_brackets_within = host.find('[').is_some_and(|at| at > 0) || has_more_behind(host);
+    let is_scheme =
+        scheme.starts_with(|it: char| it.is_ascii_alphabetic()) && !scheme.contains('~');
+    is_bare || has_brackets_within || !is_scheme
+}
+
+/// Whether something other than a port follows an address, or it has other bytes.
+fn has_more_behind(host: &str) -> bool {
+    host.strip_prefix('[').is_some_and(|it| {
+        let (_, behind) = it.split_once(']').unwrap_or((it, ""));
+        !behind.is_empty() && !behind.starts_with(':')
+    }) || host.rsplit_once(':').is_some_and(|(_, port)| {
+        !port.ends_with(']') && port.contains(|it: char| !it.is_ascii_digit())
+    })
+}
 
 /// Small, so that inputs reach them.
 pub(crate) const BOUNDS: Bounds = Bounds {
@@ -27,8 +90,8 @@ pub(crate) const BOUNDS: Bounds = Bounds {
 
 /// A head that is written anew is longer: it has spaces that the one that was read had not.
 const ANEW: Bounds = Bounds {
-    fields: 17,
-    bytes: 2048,
+    fields: 20,
+    bytes: 2560,
 };
 
 /// Checks the requests at the front of these bytes.
@@ -46,7 +109,7 @@ pub(crate) fn check(subject: &impl Subject, bytes: &[u8], effort: &mut Effort) -
                 None => (2, None),
             }
         }
-        Framing::Chunked => match chunks::read(subject, rest, &[], Extras::Refused) {
+        Framing::Chunked => match chunks::read(subject, rest, &[]) {
             chunks::Body::Whole { length, .. } => (3, Some(length)),
             chunks::Body::Partial => (4, None),
             chunks::Body::Bad => (5, None),
@@ -70,26 +133,35 @@ fn check_head(
     let plain = plain::request(bytes, BOUNDS);
     let mut room = [const { MaybeUninit::uninit() }; 64];
     let mut peer = httparse::Request::new(&mut []);
-    let parsed = peer.parse_with_uninit_headers(bytes, &mut room);
+    let parsed = peer.parse_with_uninit_headers(bytes, &mut room[..BOUNDS.fields]);
+    let hyper = hyper(&parsed, &peer, BOUNDS);
     let verdict = verdict(&read) | peer_verdict(&parsed) << 8;
     let (request, plain) = match (read, plain) {
         (Ok(Some(request)), Some(plain)) => {
             same(&request, &plain, bytes)?;
-            same_as_peer(&plain, &parsed, &peer)?;
+            same_as_hyper(&plain, hyper.as_ref(), &peer)?;
             (request, plain)
         }
         (Ok(Some(request)), None) => {
-            return Err(format!("it reads what is not usual: {request:?}"));
+            return Err(format!("it reads what is not good: {request:?}"));
         }
-        (other, Some(_)) => return Err(format!("it does not read what is usual: {other:?}")),
-        (Ok(None), None) if parsed != Ok(httparse::Status::Partial) => {
-            return Err(format!("it waits, and httparse does not: {parsed:?}"));
+        (other, Some(_)) => return Err(format!("it does not read what is good: {other:?}")),
+        (Ok(None), None) => {
+            let is_part =
+                parsed == Ok(httparse::Status::Partial) || b"PRI * HTTP/2.0\r\n".starts_with(bytes);
+            let has_bare_lf = bytes.starts_with(b"\n")
+                || bytes.windows(2).any(|it| it[1] == b'\n' && it[0] != b'\r');
+            if !is_part || has_bare_lf || bytes.len() > BOUNDS.bytes {
+                return Err(format!("it waits, and need not: httparse says {parsed:?}"));
+            }
+            return Ok((verdict, None));
         }
-        (not_whole, None) => {
+        (Err(bad), None) => {
+            check_bad(&bad, hyper.as_ref(), &peer, bytes)?;
             if effort.one_in(8) {
                 for cut in effort.cuts(bytes.len()) {
                     if let Ok(Some(part)) = subject.request(&bytes[..cut], BOUNDS) {
-                        return Err(format!("{not_whole:?}, but cut at {cut} {part:?}"));
+                        return Err(format!("{bad:?}, but cut at {cut} {part:?}"));
                     }
                 }
             }
@@ -104,14 +176,107 @@ fn check_head(
     }
     let anew = check_anew(subject, &request, bytes)?;
     let is_alike = |it: &(&[u8], &[u8])| guardian::is_alike(it.0);
-    if effort.one_in(20) && !plain.fields.iter().any(is_alike) {
-        for head in [&bytes[..request.length], &anew] {
-            if let Some(doubt) = doubt(head) {
-                return Err(format!("the guardian doubts {}: {doubt}", shown(head)));
-            }
-        }
+    if effort.one_in(20)
+        && !plain.fields.iter().any(is_alike)
+        && let Some(doubt) = doubt(&anew)
+    {
+        return Err(format!("the guardian doubts {}: {doubt}", shown(&anew)));
     }
     Ok((verdict, Some(request)))
+}
+
+/// What hyper's server says of a head (hyper 1.12, `proto/h1/role.rs`).
+struct Hyper {
+    framing: Framing,
+    /// Whether the connection may be used again after the body.
+    keeps: bool,
+    expects_continue: bool,
+    length: usize,
+}
+
+/// What hyper makes of the head that it has parsed; `None` if it refuses it, or has only part of it.
+fn hyper(
+    parsed: &httparse::Result<usize>,
+    peer: &httparse::Request<'_, '_>,
+    bounds: Bounds,
+) -> Option<Hyper> {
+    let Ok(httparse::Status::Complete(length)) = *parsed else {
+        return None;
+    };
+    if length > bounds.bytes {
+        return None;
+    }
+    http::Method::from_bytes(peer.method?.as_bytes()).ok()?;
+    http::Uri::try_from(peer.path?).ok()?;
+    let is_1_1 = peer.version == Some(1);
+    let (mut keeps, mut closes, mut expects) = (is_1_1, false, false);
+    let (mut coding, mut one_length) = (None, None);
+    for field in &*peer.headers {
+        let has = |word: &str| {
+            let text = str::from_utf8(field.value).ok().filter(|it| it.is_ascii());
+            let mut words = text.into_iter().flat_map(|it| it.split(','));
+            words.any(|it| it.trim().eq_ignore_ascii_case(word))
+        };
+        match &field.name.to_ascii_lowercase()[..] {
+            "transfer-encoding" if !is_1_1 => return None,
+            "transfer-encoding" => {
+                let last = field.value.rsplit(|it| *it == b',').next()?.trim_ascii();
+                coding = Some(field.value.is_ascii() && last.eq_ignore_ascii_case(b"chunked"));
+            }
+            // It does not look at one behind a coding.
+            "content-length" if coding.is_none() => {
+                let digits = str::from_utf8(field.value).ok()?;
+                let is_number = !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit());
+                let length = is_number.then(|| digits.parse::<u64>().ok())??;
+                if length > u64::MAX - 2 || one_length.is_some_and(|it| it != length) {
+                    return None;
+                }
+                one_length = Some(length);
+            }
+            "connection" => {
+                closes |= has("close");
+                keeps |= has("keep-alive");
+            }
+            "expect" => expects = field.value.eq_ignore_ascii_case(b"100-continue"),
+            _ => {}
+        }
+    }
+    Some(Hyper {
+        framing: match (coding, one_length) {
+            (Some(false), _) => return None,
+            (Some(true), _) => Framing::Chunked,
+            (None, Some(length)) => Framing::Length(length),
+            (None, None) => Framing::None,
+        },
+        keeps: keeps && !closes,
+        expects_continue: expects && is_1_1,
+        length,
+    })
+}
+
+/// Checks that a head is refused for a reason.
+fn check_bad(
+    bad: &BadHead,
+    hyper: Option<&Hyper>,
+    peer: &httparse::Request<'_, '_>,
+    bytes: &[u8],
+) -> Result<(), String> {
+    let target = peer.path.unwrap_or_default();
+    let is_stricter = STRICTER.iter().any(|(flaw, _)| *flaw == bad.flaw)
+        || bad.flaw == Flaw::Target && is_doubtful_uri(target);
+    if hyper.is_some() && !is_stricter {
+        return Err(format!("it says {bad:?}, and hyper reads it"));
+    }
+    let begin = bytes.iter().position(|it| !b"\r\n".contains(it));
+    let is_head = begin.is_some_and(|it| bytes[it..].starts_with(b"HEAD "));
+    if bad.to_head != is_head {
+        return Err(format!("its method is another one: {bad:?}"));
+    }
+    let is_host = |it: &Field| it.name.of(bytes).eq_ignore_ascii_case(b"host");
+    match bad.fields.iter().any(is_host) {
+        true => Err(format!("Host identifies no caller: {bad:?}")),
+        false => Ok(()),
+    }
 }
 
 fn pairs<'a>(fields: &'a [Field], head: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
@@ -121,10 +286,24 @@ fn pairs<'a>(fields: &'a [Field], head: &'a [u8]) -> impl Iterator<Item = (&'a [
 }
 
 fn same(request: &Request, plain: &Plain<'_>, head: &[u8]) -> Result<(), String> {
-    let is_same = request.method.name().as_bytes() == plain.method
-        && request.target.of(head) == plain.target
+    let target = match request.target {
+        Target::Path(path) => (None, path.of(head)),
+        Target::Absolute {
+            authority,
+            path_and_query,
+        } => (Some(authority.of(head)), path_and_query.of(head)),
+        Target::Asterisk => (None, &b"*"[..]),
+    };
+    let is_same = request.method.of(head) == plain.method
+        && target == (plain.authority, plain.path)
+        && (request.version == Version::Http11) == plain.is_1_1
         && request.framing == plain.framing
         && request.closes == plain.closes
+        && request.expects_continue == plain.expects_continue
+        && request.upgrade.map(|it| it.of(head)) == plain.upgrade
+        && request.is_forwarded == plain.is_forwarded
+        && request.is_stateful == plain.is_stateful
+        && request.max_forwards.map(|it| it.of(head)) == plain.max_forwards
         && request.length == plain.length
         && are_same(pairs(&request.fields, head), plain.passed());
     match is_same {
@@ -133,32 +312,54 @@ fn same(request: &Request, plain: &Plain<'_>, head: &[u8]) -> Result<(), String>
     }
 }
 
-fn same_as_peer(
+fn same_as_hyper(
     plain: &Plain<'_>,
-    parsed: &httparse::Result<usize>,
+    hyper: Option<&Hyper>,
     peer: &httparse::Request<'_, '_>,
 ) -> Result<(), String> {
+    let Some(hyper) = hyper else {
+        return Err(format!("hyper refuses it: {plain:?}"));
+    };
     let fields = peer.headers.iter().map(|it| (it.name.as_bytes(), it.value));
-    let is_same = *parsed == Ok(httparse::Status::Complete(plain.length))
+    let is_same = hyper.length == plain.length
+        && hyper.framing == plain.framing
+        && (hyper.keeps || plain.closes)
+        && hyper.expects_continue == plain.expects_continue
         && peer.method.map(str::as_bytes) == Some(plain.method)
         && peer.path.map(str::as_bytes) == Some(plain.target)
-        && peer.version == Some(1)
+        && (peer.version == Some(1)) == plain.is_1_1
         && are_same(fields, plain.fields.iter().copied());
     match is_same {
         true => Ok(()),
-        false => Err(format!("httparse reads {parsed:?} {peer:?}, not {plain:?}")),
+        false => Err(format!("hyper reads {peer:?}, not {plain:?}")),
     }
 }
 
 /// Writes the head as a proxy does, and reads it again.
 fn check_anew(subject: &impl Subject, request: &Request, head: &[u8]) -> Result<Vec<u8>, String> {
     let mut anew = Vec::with_capacity(request.length + 64);
-    let target = request.target.of(head);
-    write::request_line(request.method.name(), target, &mut anew);
+    let (authority, target) = match request.target {
+        Target::Path(path) => (None, path.of(head)),
+        Target::Absolute {
+            authority,
+            path_and_query,
+        } => (Some(authority.of(head)), path_and_query.of(head)),
+        Target::Asterisk => (None, &b"*"[..]),
+    };
+    write::request_line(request.method.of(head), target, &mut anew);
+    let has_host = pairs(&request.fields, head).any(|it| it.0.eq_ignore_ascii_case(b"host"));
+    // One of HTTP/1.0 may name no host.
+    let host = authority.or((!has_host).then_some(&b"anew"[..]));
+    if let Some(host) = host {
+        write::field(b"Host", host, &mut anew);
+    }
     write::fields(head, &request.fields, &mut anew);
+    if let Some(protocol) = request.upgrade {
+        write::upgrade(protocol.of(head), &mut anew);
+    }
     subject.write_framing(&head[..request.length], request.framing, &mut anew);
     anew.extend_from_slice(b"\r\n");
-    match same_anew(subject, request, head, &anew) {
+    match same_anew(subject, request, host, head, &anew) {
         Ok(()) => Ok(anew),
         Err(why) => Err(format!("written anew as {}: {why}", shown(&anew))),
     }
@@ -167,17 +368,32 @@ fn check_anew(subject: &impl Subject, request: &Request, head: &[u8]) -> Result<
 fn same_anew(
     subject: &impl Subject,
     request: &Request,
+    host: Option<&[u8]>,
     head: &[u8],
     anew: &[u8],
 ) -> Result<(), String> {
     let Some(plain) = plain::request(anew, ANEW) else {
-        return Err("it is not usual".to_owned());
+        return Err("it is not good".to_owned());
     };
-    let is_same = plain.method == request.method.name().as_bytes()
-        && plain.target == request.target.of(head)
+    let is_path = match request.target {
+        Target::Path(path) => plain.target == path.of(head),
+        Target::Absolute { path_and_query, .. } => {
+            let path = path_and_query.of(head);
+            plain.target == path || plain.target.strip_prefix(b"/") == Some(path)
+        }
+        Target::Asterisk => plain.target == b"*",
+    };
+    let fields = host.map(|it| (&b"Host"[..], it)).into_iter();
+    let fields: Vec<_> = fields.chain(pairs(&request.fields, head)).collect();
+    let is_same = plain.method == request.method.of(head)
+        && is_path
+        && plain.authority.is_none()
         && plain.length == anew.len()
         && plain.framing == request.framing
-        && are_same(plain.passed(), pairs(&request.fields, head))
+        && plain.upgrade == request.upgrade.map(|it| it.of(head))
+        && plain.is_forwarded == plain.passed().any(|it| plain::is_forwarding(it.0))
+        && are_same(plain.passed(), fields)
+        && plain.is_1_1
         && !plain.closes;
     if !is_same {
         return Err(format!("it says {plain:?}, not {request:?}"));
@@ -206,7 +422,7 @@ fn same_anew(
     let mut room = [const { MaybeUninit::uninit() }; 64];
     let mut peer = httparse::Request::new(&mut []);
     let parsed = peer.parse_with_uninit_headers(anew, &mut room);
-    same_as_peer(&plain, &parsed, &peer)
+    same_as_hyper(&plain, hyper(&parsed, &peer, ANEW).as_ref(), &peer)
 }
 
 /// Checks that the end of a head is found with the piece that has it, however the head is cut.
@@ -220,7 +436,9 @@ fn check_end(subject: &impl Subject, bytes: &[u8], effort: &mut Effort) -> Resul
         _ => None,
     });
     let is_due = |cut: usize| end.is_some_and(|end| end <= cut);
-    if is_due(bytes.len()) && subject.request(bytes, BOUNDS) == Ok(None) {
+    // Empty lines may come before a head.
+    let is_head = !bytes.starts_with(b"\r\n");
+    if is_head && is_due(bytes.len()) && subject.request(bytes, BOUNDS) == Ok(None) {
         return Err("it waits for more than the end of the head".to_owned());
     }
     for first in effort.cuts(bytes.len()) {
@@ -257,25 +475,48 @@ pub(crate) fn doubt(head: &[u8]) -> Option<String> {
     (!is_sound).then(|| format!("{:?}, {:?}: {message}", verdict.tier, verdict.reason))
 }
 
-const WHOLE: u32 = 32;
+const WHOLE: u32 = 64;
 
-fn verdict(read: &Result<Option<Request>, Odd>) -> u32 {
+/// What a head that is read is like, besides its framing.
+const SHAPES: [&str; 7] = [
+    "",
+    "HTTP/1.0, ",
+    "URI, ",
+    "asterisk, ",
+    "upgrade, ",
+    "expects, ",
+    "counted, ",
+];
+
+fn verdict(read: &Result<Option<Request>, Box<BadHead>>) -> u32 {
     match read {
         Ok(None) => 1,
         Ok(Some(request)) => {
             let framing = match request.framing {
-                Framing::None => 0,
+                Framing::None | Framing::Close => 0,
                 Framing::Length(0) => 1,
                 Framing::Length(_) => 2,
                 Framing::Chunked => 3,
-                Framing::Close => 4,
             };
-            WHOLE + framing * 2 + u32::from(request.closes)
+            let shape = match request.target {
+                _ if request.version == Version::Http10 => 1,
+                Target::Absolute { .. } => 2,
+                Target::Asterisk => 3,
+                Target::Path(_) if request.upgrade.is_some() => 4,
+                Target::Path(_) if request.expects_continue => 5,
+                Target::Path(_) if request.max_forwards.is_some() => 6,
+                Target::Path(_) => 0,
+            };
+            WHOLE + shape * 8 + framing * 2 + u32::from(request.closes)
         }
-        Err(odd) => {
-            let at = Odd::ALL.iter().position(|it| it == odd);
-            2 + at.expect("it is one of all") as u32
-        }
+        Err(bad) => match bad.flaw {
+            Flaw::TooManyFields(_) => 2,
+            Flaw::TooManyBytes(_) => 3,
+            flaw => {
+                let at = Flaw::TEXTS.iter().position(|it| *it == flaw);
+                4 + at.expect("it is one of all") as u32
+            }
+        },
     }
 }
 
@@ -314,12 +555,15 @@ pub(crate) fn label(Reached(reached): Reached) -> String {
     let head = |verdict: u32| match verdict {
         1 => "part".to_owned(),
         whole if whole >= WHOLE => {
-            let framing = ["no body", "length 0", "length", "chunks", "close"];
+            let framing = ["no body", "length 0", "length", "chunks"];
             let closes = ["", " closes"];
-            let framing = framing[(whole - WHOLE) as usize / 2];
-            format!("{framing}{}", closes[(whole & 1) as usize])
+            let shape = SHAPES[(whole - WHOLE) as usize / 8];
+            let framing = framing[(whole & 7) as usize / 2];
+            format!("{shape}{framing}{}", closes[(whole & 1) as usize])
         }
-        odd => format!("odd {}", Odd::ALL[odd as usize - 2].label()),
+        2 => "many fields".to_owned(),
+        3 => "large".to_owned(),
+        bad => format!("{:?}", Flaw::TEXTS[bad as usize - 4]),
     };
     let mut text = head(reached & 255);
     text += &format!(", httparse {}", peer_label(reached >> 8 & 255));

@@ -2,7 +2,7 @@
 //!
 //! - What the crate reads, hyper's client reads: the same status, the same end of the body. The crate keeps no
 //!   connection that hyper would close.
-//! - What it refuses and hyper reads is one of the three things that it refuses on purpose.
+//! - What it refuses and hyper reads is a transfer coding, which it refuses on purpose.
 //! - The head written anew means the same to both.
 //! - A part of a head that is read is a part, wherever it is cut.
 
@@ -59,7 +59,7 @@ fn check_head(
             return fail(format!("it waits, and httparse does not: {parsed:?}"));
         }
         Err(broken) => {
-            let is_on_purpose = matches!(broken, Broken::Coding | Broken::Switches);
+            let is_on_purpose = broken == Broken::Coding;
             if hyper.is_some() && !is_on_purpose {
                 return fail(format!("it says {broken:?}, and hyper {hyper:?}"));
             }
@@ -98,6 +98,8 @@ struct Hyper<'a> {
     length: usize,
     passed: SmallVec<[Pair<'a>; 16]>,
     announced: Option<u64>,
+    upgrade: Option<&'a [u8]>,
+    is_stateful: bool,
 }
 
 /// What hyper makes of the head that it has parsed; `None` if it refuses it, or has only part of it.
@@ -182,8 +184,24 @@ fn hyper<'a>(
             passed.push((name, field.value));
         }
     }
+    let values = |name: &str| {
+        let fields = peer.headers.iter();
+        let values = fields.filter(|it| it.name.eq_ignore_ascii_case(name));
+        values.map(|it| it.value).collect::<SmallVec<[_; 2]>>()
+    };
+    let is_switch =
+        status == 101 && is_1_1 && named.iter().any(|it| it.eq_ignore_ascii_case(b"upgrade"));
+    let upgrade = match values("upgrade")[..] {
+        [one] if is_switch => Some(one),
+        _ => None,
+    };
+    let challenges = values("www-authenticate");
+    let mut challenges = challenges.iter().flat_map(|it| it.split(|it| *it == b','));
+    let is_stateful = challenges.any(super::plain::is_login_of_a_connection);
     Some(Hyper {
         status,
+        upgrade,
+        is_stateful,
         framing,
         keeps: keeps && !closes,
         reason: peer.reason.unwrap_or_default().as_bytes(),
@@ -210,6 +228,12 @@ fn same(response: &Response, hyper: &Hyper<'_>, head: &[u8]) -> Result<(), &'sta
     if response.length != hyper.length || response.framing != hyper.framing {
         return Err("another end");
     }
+    if response.upgrade.map(|it| it.of(head)) != hyper.upgrade {
+        return Err("another protocol");
+    }
+    if response.is_stateful != hyper.is_stateful {
+        return Err("another login");
+    }
     if response.announced != hyper.announced {
         return Err("another length is announced");
     }
@@ -232,6 +256,9 @@ fn check_anew(
     let mut anew = Vec::with_capacity(response.length + 64);
     write::status_line(response.status, response.reason.of(head), &mut anew);
     write::fields(head, &response.fields, &mut anew);
+    if let Some(protocol) = response.upgrade {
+        write::upgrade(protocol.of(head), &mut anew);
+    }
     let framing = match response.framing {
         // The client gets a body whose end it can see.
         Framing::Close => Framing::Chunked,
@@ -259,6 +286,7 @@ fn check_anew(
         && again.framing == framing
         && again.length == anew.len()
         && !again.closes
+        && again.is_stateful == response.is_stateful
         && are_same(pairs(&again.fields, &anew), pairs(&response.fields, head));
     if !is_same {
         return fail(&format!("it is {again:?}, not {response:?}"));
@@ -292,6 +320,7 @@ fn verdict(read: &Result<Option<Response>, Broken>) -> u32 {
         Err(Broken::Coding) => 5,
         Err(Broken::Switches) => 6,
         Err(Broken::Large) => 7,
+        Err(Broken::TooManyFields(_)) => 8,
     }
 }
 
@@ -313,6 +342,7 @@ pub(crate) fn label(Reached(reached): Reached) -> String {
             "other coding",
             "switches",
             "large",
+            "many fields",
         ][other as usize]
             .to_owned(),
     };

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_h1::chunks::{Chunks, Malformed, Step};
-use tidegate_h1::request::{self, Bounds, Odd, Request};
+use tidegate_h1::request::{self, BadHead, Bounds, Request};
 use tidegate_h1::response::{self, Broken, Response};
 use tidegate_h1::{Framing, HeadEnd, write};
 
@@ -10,7 +10,7 @@ use super::inputs::Random;
 
 /// What the crate does for a proxy. A planted fault replaces one of these.
 pub(crate) trait Subject {
-    fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Odd> {
+    fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
         request::read(bytes, bounds)
     }
 

@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
-use tidegate_h1::Framing;
-use tidegate_h1::chunks::Extras;
+use tidegate_h1::request::{Request, Target, Version};
+use tidegate_h1::{Framing, Span};
 
 use super::chunks::{self, Body};
 use super::inputs::Kind;
@@ -90,7 +90,7 @@ fn fields(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
 fn passed(mut fields: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
     fields.retain(|(name, _)| {
         let name = name.as_bytes();
-        !tidegate_h1::is_hop_by_hop(name) && name != b"content-length" && name != b"http2-settings"
+        !tidegate_h1::is_hop_by_hop(name) && name != b"content-length"
     });
     fields.sort_by(|one, other| one.0.cmp(&other.0));
     fields
@@ -122,21 +122,38 @@ pub(crate) fn check(kind: Kind, bytes: &[u8], effort: &mut Effort) -> Result<(),
     }
 }
 
+/// Method, host if the target names one, path, and version.
+fn first_line(request: &Request, head: &[u8]) -> String {
+    let text = |span: Span| String::from_utf8_lossy(span.of(head)).into_owned();
+    let (authority, path) = match request.target {
+        Target::Path(path) => (String::new(), text(path)),
+        Target::Absolute {
+            authority,
+            path_and_query,
+        } => match text(path_and_query) {
+            path if path.starts_with('/') => (text(authority), path),
+            query => (text(authority), format!("/{query}")),
+        },
+        Target::Asterisk => (String::new(), "*".to_owned()),
+    };
+    let version = match request.version {
+        Version::Http10 => "HTTP/1.0",
+        Version::Http11 => "HTTP/1.1",
+    };
+    format!("{} {authority} {path} {version}", text(request.method))
+}
+
 /// The requests that the crate reads to their ends.
 fn requests(bytes: &[u8]) -> Vec<Message> {
     let mut messages = Vec::new();
     let mut rest = bytes;
     while let Ok(Some(head)) = AsItIs.request(rest, BOUNDS) {
         let behind = &rest[head.length..];
-        let Some((body, length)) = body(head.framing, behind, Extras::Refused) else {
+        let Some((body, length)) = body(head.framing, behind) else {
             break;
         };
         messages.push(Message {
-            first: format!(
-                "{} {}",
-                head.method.name(),
-                String::from_utf8_lossy(head.target.of(rest))
-            ),
+            first: first_line(&head, rest),
             fields: own_fields(&head.fields, rest),
             body,
         });
@@ -149,14 +166,14 @@ fn requests(bytes: &[u8]) -> Vec<Message> {
 }
 
 /// A body that is whole, and its length.
-fn body(framing: Framing, bytes: &[u8], extras: Extras) -> Option<(Vec<u8>, usize)> {
+fn body(framing: Framing, bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     match framing {
         Framing::None => Some((Vec::new(), 0)),
         Framing::Length(length) => {
             let length = usize::try_from(length).ok()?;
             Some((bytes.get(..length)?.to_vec(), length))
         }
-        Framing::Chunked => match chunks::read(&AsItIs, bytes, &[], extras) {
+        Framing::Chunked => match chunks::read(&AsItIs, bytes, &[]) {
             Body::Whole { data, length } => Some((data, length)),
             Body::Partial | Body::Bad => None,
         },
@@ -176,9 +193,17 @@ fn check_requests(bytes: &[u8], piece: usize) -> Result<(), String> {
         async move {
             let (head, body) = request.into_parts();
             if let Ok(body) = body.collect().await {
+                let authority = head.uri.authority().map_or("", |it| it.as_str());
+                let path = head.uri.path_and_query().expect("a request has one");
+                let named = own_names(&head.headers);
+                let mut fields = fields(&head.headers);
+                fields.retain(|(name, _)| match name.as_str() {
+                    "host" => authority.is_empty(),
+                    name => !named.iter().any(|it| it == name),
+                });
                 let message = Message {
-                    first: format!("{} {}", head.method, head.uri),
-                    fields: fields(&head.headers),
+                    first: format!("{} {authority} {path} {:?}", head.method, head.version),
+                    fields,
                     body: body.to_bytes().to_vec(),
                 };
                 record.lock().expect("not poisoned").push(message);
@@ -215,11 +240,15 @@ fn response(bytes: &[u8], to_head: bool) -> Option<Message> {
     loop {
         let head = AsItIs.response(rest, to_head, 100).ok()??;
         let behind = &rest[head.length..];
+        if head.status == 101 {
+            // hyper's client has asked for no other protocol.
+            return None;
+        }
         if head.status < 200 {
             rest = behind;
             continue;
         }
-        let (body, _) = body(head.framing, behind, Extras::Dropped)?;
+        let (body, _) = body(head.framing, behind)?;
         return Some(Message {
             first: head.status.to_string(),
             fields: own_fields(&head.fields, rest),

@@ -2,11 +2,12 @@
 
 use super::{Kind, Random};
 
-const METHODS: [&str; 10] = [
-    "GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE",
+const METHODS: [&str; 12] = [
+    "GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "M-SEARCH",
+    "CONNECT",
 ];
 
-const TARGETS: [&str; 12] = [
+const TARGETS: [&str; 22] = [
     "/",
     "/a",
     "/a?b=c&d",
@@ -17,7 +18,17 @@ const TARGETS: [&str; 12] = [
     "/a/b/c/d/e/f",
     "/?",
     "*",
+    "*",
     "http://t/a",
+    "http://u:80/?b",
+    "HTTP://u?b",
+    "ftp://u",
+    "http://a@u/",
+    "http://[::1]/a#b",
+    "http://:80",
+    "/a#b",
+    "/a\"{}|",
+    "/caf\u{e9}",
     "t:80",
 ];
 
@@ -44,7 +55,7 @@ const PASSED: [&str; 18] = [
 ];
 
 /// Fields that mean something to a proxy, in forms good and bad.
-pub(super) const ODD: [&str; 62] = [
+pub(super) const ODD: [&str; 78] = [
     "Connection: close",
     "Connection: keep-alive",
     "connection: Keep-Alive, x",
@@ -107,6 +118,22 @@ pub(super) const ODD: [&str; 62] = [
     "Transfer-Encoding: chunke",
     "Close: 1",
     " folded",
+    "Connection: Upgrade",
+    "Connection: keep-alive, upgrade",
+    "Upgrade: websocket, h2c",
+    "Upgrade: a/1.0",
+    "Connection: Upgrade\r\nUpgrade: websocket",
+    "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE",
+    "Expect: 100-Continue",
+    "X-Forwarded-For: 10.0.0.1",
+    "x-forwarded-proto: https",
+    "Forwarded: for=_a",
+    "Max-Forwards: 3",
+    "Max-Forwards: x",
+    "Authorization: NTLM abc",
+    "authorization: Negotiate",
+    "WWW-Authenticate: Basic realm=\"a\", Negotiate",
+    "WWW-Authenticate: NTLM",
 ];
 
 const STATUSES: [&str; 22] = [
@@ -201,12 +228,12 @@ fn request(random: &mut Random, into: &mut Vec<u8>) {
     latin(random.pick(&METHODS), into);
     into.push(b' ');
     // The last ones are no paths.
-    let targets = match random.below(24) {
+    let targets = match random.below(12) {
         0 => &TARGETS[..],
         _ => &TARGETS[..9],
     };
     latin(random.pick(targets), into);
-    match random.below(48) {
+    match random.below(24) {
         0 => line(" HTTP/1.0", into),
         1 => line(" HTTP/1.2", into),
         _ => line(" HTTP/1.1", into),
