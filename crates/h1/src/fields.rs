@@ -83,8 +83,60 @@ pub(crate) enum Meaning {
     LikeFraming,
 }
 
+/// For the last five bits of a first letter, a bit for each length that a name of another meaning than
+/// [`Meaning::Passes`] can have.
+static LENGTHS: [u64; 32] = lengths();
+
+const fn lengths() -> [u64; 32] {
+    let names = [
+        "te",
+        "host",
+        "close",
+        "expect",
+        "trailer",
+        "upgrade",
+        "forwarded",
+        "x-real-ip",
+        "connection",
+        "keep-alive",
+        "max-forwards",
+        "authorization",
+        "http2-settings",
+        "x-forwarded-for",
+        "proxy-connection",
+        "www-authenticate",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "proxy-authenticate",
+        "proxy-authorization",
+    ];
+    let mut lengths = [0; 32];
+    // Those of the framing have other signs, too.
+    lengths[b'c' as usize & 31] = u64::MAX << "contentlength".len();
+    lengths[b't' as usize & 31] = u64::MAX << "transferencoding".len();
+    let mut at = 0;
+    while at < names.len() {
+        let name = names[at].as_bytes();
+        lengths[name[0] as usize & 31] |= 1 << name.len();
+        at += 1;
+    }
+    lengths
+}
+
 impl Meaning {
+    /// What the field with this name means. Most names are none of these, which one look shows.
+    #[inline(always)]
     pub(crate) fn of(name: &[u8]) -> Self {
+        let first = name.first().map_or(0, |it| it | 32);
+        let is_short_word = first.is_ascii_lowercase() && name.len() < 64;
+        match is_short_word && LENGTHS[usize::from(first & 31)] >> name.len() & 1 == 0 {
+            true => Self::Passes,
+            false => Self::of_known(name),
+        }
+    }
+
+    #[inline(never)]
+    fn of_known(name: &[u8]) -> Self {
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         match name.len() {
             2 if is(b"te") => Self::Trailer,
