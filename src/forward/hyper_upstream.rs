@@ -1,6 +1,7 @@
 //! A connection to the HTTP backend that hyper reads and writes.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,11 +14,12 @@ use hyper::client::conn::http1::{Builder, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use tidegate_runtime::{Timer, lock};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::carry::Flag;
 use super::connect::ConnectError;
 use super::doorbell::Doorbell;
-use super::pool::LOOK_AFTER;
+use super::pool::{LOOK_AFTER, Life, Pooled};
 use super::stream::{for_many, read_now};
 use super::tls_failure::TlsFailure;
 use crate::call::{BodyError, ByteStream, Link, PolledFrame, RequestBody, data_bytes};
@@ -36,12 +38,25 @@ pub(super) struct Upstream {
     /// Bounds the exchange under way. It is kept from one exchange to the next: to set a timer
     /// costs more than one that occasionally fires early.
     pub(super) timer: Timer,
+    life: Life,
+    peer: Option<SocketAddr>,
+}
+
+impl Pooled for Box<Upstream> {
+    fn life(&self) -> Life {
+        self.life
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
 }
 
 impl Upstream {
     /// Opens a new connection on what `connecting` returns.
     pub(super) async fn open(connecting: impl Connecting) -> Result<Box<Self>, ConnectError> {
         let link = for_many(connecting.await?);
+        let peer = link.tcp().peer_addr().ok();
         let signals = Arc::new(Signals::default());
         let doorbell = Arc::new(Doorbell::default());
         let io = WatchedIo {
@@ -65,6 +80,8 @@ impl Upstream {
             sender,
             signals,
             timer: Timer::default(),
+            life: Life::begin(Instant::now(), rand::random()),
+            peer,
         }))
     }
 
