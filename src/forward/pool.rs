@@ -321,7 +321,7 @@ mod tests {
     async fn the_ages_of_connections_are_spread_by_a_fifth_to_both_sides() {
         let bounds = bounds(60 * SECOND, SECOND);
         let opened = Instant::now();
-        let check = |entropy: u32, seconds: u64| {
+        let check = |entropy: u32, seconds: u32| {
             let end = Life::begin(opened, entropy).end(&bounds).expect("a limit");
             let apart = (end - opened).abs_diff(seconds * SECOND);
             assert!(apart < Duration::from_millis(1), "{:?}", end - opened);
