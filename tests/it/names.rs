@@ -63,10 +63,14 @@ struct NamedBackend {
 
 impl NamedBackend {
     async fn start(name: &'static str) -> Self {
+        Self::start_at(([127, 0, 0, 1], 0).into(), name).await
+    }
+
+    async fn start_at(addr: SocketAddr, name: &'static str) -> Self {
         let open = Arc::new(AtomicUsize::new(0));
         let slow = Arc::new(Notify::new());
         let (count, go) = (Arc::clone(&open), Arc::clone(&slow));
-        let backend = Scripted::start(move |_, mut stream| {
+        let backend = Scripted::start_at(addr, move |_, mut stream| {
             let (count, go) = (Arc::clone(&count), Arc::clone(&go));
             async move {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -245,11 +249,11 @@ async fn a_dead_address_costs_one_connect_and_not_each() {
     );
 }
 
-/// A config of the real process, whose backend is at a port of `localhost`.
-fn at_localhost(port: u16) -> String {
+/// A config of the real process, whose backend is at a port of this host.
+fn at_host(host: &str, port: u16, more: &str) -> String {
     format!(
         "[[listen]]\nname = \"test\"\nbind = \"127.0.0.1:0\"\nprotocol = \"http\"\n\
-         [backend]\nkind = \"http\"\nhttp = \"http://localhost:{port}\"\n\
+         [backend]\nkind = \"http\"\nhttp = \"http://{host}:{port}\"\n{more}\n\
          [limits]\nper_window = \"total:1000\"\n[admin]\nbind = \"127.0.0.1:0\"\n"
     )
 }
@@ -258,7 +262,7 @@ fn at_localhost(port: u16) -> String {
 async fn operators_see_the_addresses_of_a_name() {
     let backend = NamedBackend::start("here").await;
     let address = backend.addr().to_string();
-    let config = at_localhost(backend.addr().port());
+    let config = at_host("localhost", backend.addr().port(), "");
     let sidecar = Sidecar::start(&config).await;
     let now = async || -> Value {
         let text = sidecar.get("/v1/now").await.1;
@@ -298,4 +302,75 @@ async fn operators_see_the_addresses_of_a_name() {
     );
     let found = name["found"].as_str().unwrap_or_default();
     assert!(found.contains(&format!("{address} (in use)")), "{found}");
+}
+
+/// Whether a process can have an `/etc/hosts` of its own here.
+async fn can_have_its_own_hosts() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "true"]);
+    let output = command.output().await;
+    output.is_ok_and(|output| output.status.success())
+}
+
+#[tokio::test]
+async fn the_process_follows_a_name_that_moves_at_a_reload_and_by_the_age_of_its_connections() {
+    if !can_have_its_own_hosts().await {
+        println!("skipped: no mount namespace can be made here");
+        return;
+    }
+    let one = NamedBackend::start("one").await;
+    let port = one.addr().port();
+    let two = NamedBackend::start_at(([127, 0, 0, 2], port).into(), "two").await;
+    let dir = tempfile::tempdir().expect("a place");
+    let hosts = dir.path().join("hosts");
+    // Written in place, because a new file would not be the mounted one.
+    let move_to = |ip: &str| {
+        let text = format!("{ip} sdk.example\n");
+        std::fs::write(&hosts, text).expect("it can be written to");
+    };
+    move_to("127.0.0.1");
+    let config = |age: &str| {
+        let more = format!("pool_idle_timeout = \"1h\"\npool_max_age = \"{age}\"");
+        at_host("sdk.example", port, &more)
+    };
+    let sidecar = Sidecar::start_with(&config("1h"), |binary| {
+        let mut command = Command::new("unshare");
+        let mounted = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        command.args(["--map-root-user", "--mount", "sh", "-c", mounted]);
+        command.arg(&hosts).arg(binary);
+        command
+    })
+    .await;
+    let listener = sidecar.listener("test").await;
+    let answered_by = async || -> String {
+        let answer = ask(listener, LIMITED).await;
+        answer
+            .rsplit("\r\n\r\n")
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert_eq!(answered_by().await, "one");
+    move_to("127.0.0.2");
+    assert_eq!(answered_by().await, "one");
+    let from = sidecar.log().lines().len();
+    sidecar.hang_up("config reloaded").await;
+    let closed = "closed idle connections to addresses";
+    sidecar.log().wait_from(from, &[closed]).await;
+    until(|| one.open() == 0, || format!("{} open", one.open())).await;
+    assert_eq!(answered_by().await, "two");
+    // The age of the new config applies to the open connection too.
+    sidecar.reload(&config("500ms")).await;
+    move_to("127.0.0.1");
+    let moved = Instant::now();
+    loop {
+        let is_late = moved.elapsed() > 600 * MS;
+        let by = answered_by().await;
+        if is_late {
+            assert_eq!(by, "one");
+            break;
+        }
+        sleep(20 * MS).await;
+    }
+    until(|| two.open() == 0, || format!("{} open", two.open())).await;
 }
