@@ -335,7 +335,9 @@ async fn the_process_follows_a_name_that_moves_at_a_reload_and_by_the_age_of_its
     };
     let sidecar = Sidecar::start_with(&config("1h"), |binary| {
         let mut command = Command::new("unshare");
-        let mounted = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        // Without servers in its file, the resolver asks this machine, which refuses at once.
+        let mounted = "mount --bind \"$0\" /etc/hosts && mount --bind /dev/null /etc/resolv.conf; \
+                       exec \"$@\"";
         command.args(["--map-root-user", "--mount", "sh", "-c", mounted]);
         command.arg(&hosts).arg(binary);
         command
@@ -359,6 +361,15 @@ async fn the_process_follows_a_name_that_moves_at_a_reload_and_by_the_age_of_its
     sidecar.log().wait_from(from, &[closed]).await;
     until(|| one.open() == 0, || format!("{} open", one.open())).await;
     assert_eq!(answered_by().await, "two");
+    // A lookup that fails retires nothing.
+    std::fs::write(&hosts, "").expect("it can be written to");
+    let from = sidecar.log().lines().len();
+    sidecar.hang_up("config reloaded").await;
+    let failed = "was not looked up after the reload";
+    let (line, _) = sidecar.log().wait_from(from, &[failed, "WARN"]).await;
+    assert!(line.contains("cannot look up the backend's name"), "{line}");
+    assert_eq!(answered_by().await, "two");
+    move_to("127.0.0.2");
     // The age of the new config applies to the open connection too.
     sidecar.reload(&config("500ms")).await;
     move_to("127.0.0.1");
