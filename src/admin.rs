@@ -54,8 +54,8 @@ pub(crate) use callers::{because, without_name, written};
 pub use errors::{link_to_what_to_do, what_to_do};
 pub use guard::{NamedToken, Token};
 pub use now::{
-    BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, QueueLevels, ReadyNow, Refused, ReloadNow,
-    SeriesSpan, StoreNow, Traffic,
+    AddressNow, BackendNow, CallNow, FRAMES_MAX, LimitNow, NowState, QueueLevels, ReadyNow,
+    Refused, ReloadNow, SeriesSpan, StoreNow, Traffic,
 };
 pub use quotas::{
     Decisions, QuotaKeyState, QuotaState, QuotaStoreState, QuotaStoreTrouble, QuotasState,

@@ -6,6 +6,7 @@
 //! trace. A call of which no byte was written comes back as [`Unsent`], to wait again. No other
 //! call is ever sent twice.
 
+mod addresses;
 mod backend;
 mod carry;
 mod complaint;
@@ -36,6 +37,7 @@ use bytes::Bytes;
 use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+pub use self::addresses::{AddressState, NameState};
 use self::backend::{Backend, Backends};
 use self::carry::{Carry, Flagged};
 pub use self::connect::{ConnectError, Resolve, Resolving};
@@ -290,7 +292,7 @@ impl Forwarder {
     }
 
     /// Takes new settings for later calls. Exchanges under way keep the backend that they began
-    /// with. Returns the destinations that lead to another backend from now on: the health of the
+    /// with. The name of a backend that stays is looked up again in the background. Returns the destinations that lead to another backend from now on: the health of the
     /// old one does not apply to it.
     #[must_use = "the gate has to hear of backends that were moved"]
     pub fn apply(&self, settings: &Settings) -> Vec<(Destination, Generation)> {
@@ -316,6 +318,13 @@ impl Forwarder {
     ) -> Option<Result<impl AsyncRead + AsyncWrite + Send + Unpin + use<>, ConnectError>> {
         let backend = self.shared.backends[to as usize].pick()?;
         Some(backend.connect().await)
+    }
+
+    /// The meaning of the name of a backend now. `None` if there is no such backend, or if its address is
+    /// not a name.
+    #[must_use]
+    pub fn name_state(&self, of: Destination) -> Option<NameState> {
+        self.shared.backends[of as usize].pick()?.name_state()
     }
 
     /// The backend of a destination, which the call goes to.

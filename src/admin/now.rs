@@ -177,7 +177,7 @@ pub struct CallNow {
 }
 
 /// A backend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BackendNow {
     /// `socket`, `http` or `tcp`.
     pub name: &'static str,
@@ -191,6 +191,23 @@ pub struct BackendNow {
     pub connections: u64,
     /// Calls that it failed in the last hour.
     pub failures_1h: u64,
+    /// The addresses of its name, at most 16; empty if its address is not a name.
+    pub addresses: Vec<AddressNow>,
+    /// The time since the lookup that found them; `None` without one.   s
+    pub looked_up_seconds_ago: Option<f64>,
+    /// Why the latest lookup failed; `None` if it did not.
+    pub lookup_failure: Option<String>,
+}
+
+/// An address of a backend's name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AddressNow {
+    /// The address, with its port.
+    pub address: String,
+    /// Whether the latest connection was opened to it.
+    pub in_use: bool,
+    /// Why the latest connect to it failed; `None` if it did not.
+    pub failure: Option<String>,
 }
 
 /// A store.

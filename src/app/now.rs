@@ -17,9 +17,9 @@ use tidegate_runtime::lock;
 use self::sentence::sentence;
 use super::{REVISION, Shared};
 use crate::admin::{
-    ActsSource as _, BackendActing, BackendNow, CallId, CallNow, NowState, QueueLevels, ReadyNow,
-    Refused, Source, StoreNow, Traffic, link_to_what_to_do, milliseconds, unix_milliseconds,
-    what_to_do,
+    ActsSource as _, AddressNow, BackendActing, BackendNow, CallId, CallNow, NowState, QueueLevels,
+    ReadyNow, Refused, Source, StoreNow, Traffic, link_to_what_to_do, milliseconds,
+    unix_milliseconds, what_to_do,
 };
 use crate::call::{Destination, Facts, Reason};
 
@@ -194,6 +194,9 @@ impl Shared {
             (Destination::Tcp, &forward.tcp),
         ];
         let shown = backends.into_iter().filter_map(|(backend, address)| {
+            let name = self.pipeline.forwarder.name_state(backend);
+            let name = name.unwrap_or_default();
+            let addresses = name.addresses.into_iter();
             Some(BackendNow {
                 name: backend.label(),
                 address: address.as_ref()?.to_string(),
@@ -201,6 +204,15 @@ impl Shared {
                 since_unix_ms: self.history.since(backend),
                 connections: calls.at_backend[backend as usize],
                 failures_1h: u64::from(hour.failed[backend as usize]),
+                addresses: addresses
+                    .map(|known| AddressNow {
+                        address: known.address.to_string(),
+                        in_use: known.is_in_use,
+                        failure: known.failure,
+                    })
+                    .collect(),
+                looked_up_seconds_ago: name.age.map(|age| age.as_secs_f64()),
+                lookup_failure: name.failure,
             })
         });
         shown.collect()

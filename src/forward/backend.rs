@@ -3,22 +3,31 @@
 //! A reload makes a new value, and an exchange keeps the one that it began with. While the
 //! address and the certificates stay the same, the values share one pool and one generation. If one
 //! changes, both are new, and the old pool is closed: it takes nothing back, and ends with its last exchange.
+//! A reload also looks a name up again, and retires connections to addresses that it no longer has.
 //! (docs/decisions/0013)
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use tidegate_runtime::PerThread;
+use std::time::Duration;
 
-use super::complaint::Complaint;
+use tidegate_runtime::PerThread;
+use tokio::time::Instant;
+
+use super::addresses::NameState;
+use super::carry::carry_on;
+use super::complaint::{Complaint, chain};
 use super::connect::{ConnectError, Connector, not_ours};
-use super::pool::Pool;
+use super::pool::{Pool, Retirement};
 use super::streamed::Readers;
 use super::tls_failure::TlsFailure;
 use super::upstream::Upstream;
 use super::{Address, Bounds, Remote, Resolve, Tls};
 use crate::call::loopback::without_pacing;
 use crate::call::{Destination, Generation, Link};
+
+/// The least time that a reload waits for a lookup. No call waits for it.
+const LOOKUP_MIN: Duration = Duration::from_secs(10);
 
 /// A backend, as calls use it.
 #[derive(Clone)]
@@ -81,6 +90,49 @@ impl Backend {
         let connected = self.connector.connect_and_write(bytes, bound).await;
         let (stream, written) = connected.inspect_err(|error| self.complain(error))?;
         Ok((Link::Plain(stream), written))
+    }
+
+    /// The meaning of its name now; `None` if its address is not a name.
+    pub(super) fn name_state(&self) -> Option<NameState> {
+        let is_name = matches!(self.connector.address, Address::Name(..));
+        is_name.then(|| self.connector.book.state(Instant::now()))
+    }
+
+    /// Looks its name up again, and retires connections to addresses that the name no longer has. If
+    /// the lookup fails, all connections stay.
+    async fn follow_name(&self) {
+        let asked_at = Instant::now();
+        let step = self.bounds.connect_timeout;
+        let looked_up = self.connector.look_up_anew(step.max(LOOKUP_MIN)).await;
+        let (backend, address) = (self.destination.label(), &self.connector.address);
+        match looked_up {
+            None => {}
+            Some(Ok(addresses)) => {
+                let retirement = Retirement {
+                    asked_at,
+                    addresses,
+                    // A lookup, a connect and a handshake may take so long.
+                    opened_before: asked_at + 3 * step,
+                };
+                let pooled = self.pool.retire(&retirement);
+                let closed = pooled + self.hyper_pool.retire(&retirement);
+                if closed > 0 {
+                    tracing::info!(
+                        backend,
+                        %address,
+                        closed,
+                        "closed idle connections to addresses that the backend's name no longer has"
+                    );
+                }
+            }
+            Some(Err(error)) => tracing::warn!(
+                backend,
+                %address,
+                error = chain(&error),
+                "the backend's name was not looked up after the reload, so its connections stay; \
+                 check the name and the resolver of this machine, and reload again"
+            ),
+        }
     }
 
     /// Logs why there is no TLS after all.
@@ -152,11 +204,17 @@ impl Backends {
             && before.connector.address == remote.address
             && before.tls == remote.tls
         {
-            if before.bounds != *bounds {
-                latest.backend = Some(Arc::new(Backend {
+            let current = match before.bounds == *bounds {
+                true => Arc::clone(before),
+                false => Arc::new(Backend {
                     bounds: bounds.clone(),
                     ..Backend::clone(before)
-                }));
+                }),
+            };
+            latest.backend = Some(Arc::clone(&current));
+            drop(latest);
+            if matches!(remote.address, Address::Name(..)) {
+                carry_on(async move { current.follow_name().await });
             }
             return None;
         }
@@ -171,6 +229,7 @@ impl Backends {
                     address: remote.address.clone(),
                     resolve: Arc::clone(resolve),
                     lookup: Mutex::default(),
+                    book: Arc::default(),
                 }),
                 destination,
                 tls: remote.tls.clone(),

@@ -84,7 +84,7 @@ impl Complaint {
 }
 
 /// An error with its causes.
-fn chain(error: &ConnectError) -> String {
+pub(super) fn chain(error: &ConnectError) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -3,7 +3,8 @@
 //! A name is resolved once for each connect, before the first try and with its own bound.
 //! Simultaneous lookups of one backend are one lookup, which continues when its callers give up.
 //! So a slow resolver still serves the next connect. All addresses are tried, each a moment after
-//! the one before it (RFC 8305), so one that drops packets does not hide the next.
+//! the one before it (RFC 8305), so one that drops packets does not hide the next. An address that
+//! failed lately is tried last.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,9 +20,10 @@ use tidegate_runtime::lock;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Address;
+use super::addresses::{AddressBook, Found};
 use super::tls_failure::TlsFailure;
 use crate::call::Fault;
 
@@ -107,9 +109,6 @@ impl Resolve for System {
     }
 }
 
-/// The result of a lookup.
-type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
-
 /// The time after which a second try of a connect starts.
 const FIRST_TRY: Duration = Duration::from_millis(100);
 /// The time after one address until the next is tried, unless the first has failed by then.
@@ -122,8 +121,13 @@ pub(super) struct Connector {
     pub(super) address: Address,
     pub(super) resolve: Arc<dyn Resolve>,
     /// The current lookup, if any.
-    pub(super) lookup: Mutex<Option<watch::Receiver<Option<Found>>>>,
+    pub(super) lookup: Mutex<Option<Lookup>>,
+    /// What is known of the addresses of a name.
+    pub(super) book: Arc<AddressBook>,
 }
+
+/// A lookup that continues when its callers give up.
+type Lookup = watch::Receiver<Option<Found>>;
 
 impl Connector {
     /// Connects within a bound.
@@ -131,10 +135,15 @@ impl Connector {
         match &self.address {
             Address::Ip(address) => connect_after(*address, FIRST_TRY, bound).await,
             Address::Name(name, port) => {
-                let addresses = self.look_up(name, *port, bound).await?;
+                let lookup = self.join_lookup(name, *port);
+                let addresses = addresses_of(lookup, bound).await?;
                 match *addresses {
-                    [address] => connect_after(address, FIRST_TRY, bound).await,
-                    _ => connect_to_any(&addresses, bound).await,
+                    [address] => {
+                        let connected = connect_after(address, FIRST_TRY, bound).await;
+                        self.record(address, &connected);
+                        connected
+                    }
+                    _ => connect_to_any(&addresses, bound, &self.book).await,
                 }
             }
             Address::Unix(path) => connect_unix(path, bound).await,
@@ -166,30 +175,21 @@ impl Connector {
         Ok((connect_after(address, FIRST_TRY * 2, rest).await?, 0))
     }
 
-    /// The addresses of the name.
-    async fn look_up(
+    /// Looks the name up now, even if a lookup is under way, which may have an old answer. `None` if
+    /// the address is not a name.
+    pub(super) async fn look_up_anew(
         &self,
-        name: &str,
-        port: u16,
         bound: Duration,
-    ) -> Result<Arc<[SocketAddr]>, ConnectError> {
-        let mut lookup = self.join_lookup(name, port);
-        let found = match timeout(bound, lookup.wait_for(Option::is_some)).await {
-            Ok(found) => found.ok().and_then(|found| found.clone()),
-            Err(_) => return Err(ConnectError::LookupTimedOut(bound)),
+    ) -> Option<Result<Arc<[SocketAddr]>, ConnectError>> {
+        let Address::Name(name, port) = &self.address else {
+            return None;
         };
-        // Only the end of the whole runtime ends it without a message.
-        let none = || Arc::new(io::ErrorKind::Interrupted.into());
-        let found = found.unwrap_or_else(|| Err(none()));
-        let addresses = found.map_err(ConnectError::Unknown)?;
-        if addresses.is_empty() {
-            let nothing = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-            return Err(ConnectError::Unknown(Arc::new(nothing)));
-        }
-        Ok(addresses)
+        let lookup = self.begin_lookup(name, *port);
+        *lock(&self.lookup) = Some(lookup.clone());
+        Some(addresses_of(lookup, bound).await)
     }
 
-    fn join_lookup(&self, name: &str, port: u16) -> watch::Receiver<Option<Found>> {
+    fn join_lookup(&self, name: &str, port: u16) -> Lookup {
         let mut lookup = lock(&self.lookup);
         if let Some(under_way) = &*lookup
             && under_way.borrow().is_none()
@@ -197,15 +197,64 @@ impl Connector {
         {
             return under_way.clone();
         }
+        let begun = self.begin_lookup(name, port);
+        *lookup = Some(begun.clone());
+        begun
+    }
+
+    fn begin_lookup(&self, name: &str, port: u16) -> Lookup {
         let (tell, told) = watch::channel(None);
+        let began = Instant::now();
         let resolving = self.resolve.resolve(name, port);
+        let book = Arc::clone(&self.book);
         tokio::spawn(async move {
-            let found = resolving.await.map(Arc::from).map_err(Arc::new);
+            let found = match resolving.await {
+                Ok(addresses) if addresses.is_empty() => {
+                    let kind = io::ErrorKind::NotFound;
+                    Err(io::Error::new(kind, "the name has no address"))
+                }
+                found => found,
+            };
+            let found = found.map(Arc::from).map_err(Arc::new);
+            book.looked_up(began, &found);
             tell.send_replace(Some(found));
         });
-        *lookup = Some(told.clone());
         told
     }
+
+    /// Records how the connect to the only address of a name ended.
+    fn record(&self, address: SocketAddr, connected: &Result<TcpStream, ConnectError>) {
+        match connected {
+            Ok(_) => self.book.connected(address),
+            Err(ConnectError::Refused(error)) => record_failure(&self.book, address, error),
+            Err(error) => {
+                let cause = error.to_string();
+                self.book.failed(address, cause, Instant::now());
+            }
+        }
+    }
+}
+
+/// Records a failure of an address, but no lack of our own: that says nothing about the address.
+fn record_failure(book: &AddressBook, address: SocketAddr, error: &io::Error) {
+    if fault(error) != Fault::Own {
+        book.failed(address, error.to_string(), Instant::now());
+    }
+}
+
+/// Waits for a lookup within a bound.
+async fn addresses_of(
+    mut lookup: Lookup,
+    bound: Duration,
+) -> Result<Arc<[SocketAddr]>, ConnectError> {
+    let found = match timeout(bound, lookup.wait_for(Option::is_some)).await {
+        Ok(found) => found.ok().and_then(|found| found.clone()),
+        Err(_) => return Err(ConnectError::LookupTimedOut(bound)),
+    };
+    // Only the end of the whole runtime ends it without a message.
+    let none = || Arc::new(io::ErrorKind::Interrupted.into());
+    let found = found.unwrap_or_else(|| Err(none()));
+    found.map_err(ConnectError::Unknown)
 }
 
 /// Refuses a connection that leads back to this sidecar. A call would go in circles, and take a
@@ -260,32 +309,55 @@ async fn connect_patiently(address: SocketAddr, mut patience: Duration) -> io::R
     }
 }
 
-/// Connects to the first address that accepts a connection.
+/// Connects to the first address that accepts a connection. Addresses that failed lately come last.
 async fn connect_to_any(
     addresses: &[SocketAddr],
     bound: Duration,
+    book: &AddressBook,
 ) -> Result<TcpStream, ConnectError> {
-    let mut left = by_turns(addresses).into_iter();
+    let mut ordered = by_turns(addresses);
+    book.put_in_order(&mut ordered, Instant::now());
+    let mut left = ordered.into_iter();
     let mut failed = None;
+    // The tries under way, and when each began.
+    let mut begun: Vec<(SocketAddr, Instant)> = Vec::new();
     let trying = async {
         let mut tries = JoinSet::new();
         loop {
             if let Some(address) = left.next() {
-                tries.spawn(connect_patiently(address, FIRST_TRY));
+                begun.push((address, Instant::now()));
+                tries.spawn(async move { (address, connect_patiently(address, FIRST_TRY).await) });
             }
             tokio::select! {
                 biased;
-                Some(tried) = tries.join_next() => match tried {
-                    Ok(Ok(stream)) => return Some(stream),
-                    Ok(Err(error)) => failed = Some(more_telling(failed.take(), error)),
-                    Err(_) => {}
-                },
+                Some(tried) = tries.join_next() => {
+                    let Ok((address, tried)) = tried else { continue };
+                    begun.retain(|(begun, _)| *begun != address);
+                    match tried {
+                        Ok(stream) => {
+                            book.connected(address);
+                            return Some(stream);
+                        }
+                        Err(error) => {
+                            record_failure(book, address, &error);
+                            failed = Some(more_telling(failed.take(), error));
+                        }
+                    }
+                }
                 () = sleep(NEXT_ADDRESS), if left.len() > 0 => {}
                 else => return None,
             }
         }
     };
     let connected = timeout(bound, trying).await;
+    for (address, since) in begun {
+        let took = since.elapsed();
+        // One that had less than its head start may still be a good one.
+        if took >= NEXT_ADDRESS {
+            let cause = format!("took no connection within {} ms", took.as_millis());
+            book.failed(address, cause, Instant::now());
+        }
+    }
     match (connected, failed) {
         (Ok(Some(stream)), _) => Ok(stream),
         (_, Some(error)) => Err(ConnectError::Refused(error)),

@@ -133,12 +133,12 @@ impl Deadline {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn bounds() -> Bounds {
+    pub(in crate::forward) fn bounds() -> Bounds {
         Bounds {
             own: [].into(),
             on_client_left: crate::call::OnClientLeft::Finish,
@@ -148,6 +148,7 @@ mod tests {
             reply_buffer_bytes: 0,
             pool_max_idle: 0,
             pool_idle_timeout: SECOND,
+            pool_max_age: SECOND,
             send_min_rate: 1000,
             reply_min_rate: 1000,
             slow_readers_max: 1,

@@ -128,6 +128,12 @@ options! {
         /// How long an idle connection is kept. Set it below the backend's own keep-alive timeout
         /// (Apache: 5 s), so that no request meets a connection that is just being closed.
         pool_idle_timeout: Duration = duration(MS..=HOUR).or(4 * SECOND);
+
+        /// How long a connection to the HTTP backend is used for new calls after it was opened, more or
+        /// less by up to a fifth, so that connections do not all end together. A call under way is never
+        /// cut. With a name as the backend's address, all calls have followed the name after this time
+        /// and a fifth. SIGHUP follows it at once. 0s sets no limit.
+        pool_max_age: Duration = duration(Duration::ZERO..=DAY).or(MINUTE);
     }
 }
 

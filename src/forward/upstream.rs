@@ -1,13 +1,15 @@
 //! A connection to the HTTP backend, between two calls.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::net::RecvFlags;
 use tidegate_runtime::Timer;
 use tokio::io::Interest;
+use tokio::time::Instant;
 
-use super::pool::LOOK_AFTER;
+use super::pool::{LOOK_AFTER, Life, Pooled};
 use super::stream::for_many;
 use crate::call::Link;
 
@@ -17,6 +19,17 @@ pub(super) struct Upstream {
     /// Bounds the exchange under way. It is kept from one exchange to the next: to set a timer
     /// costs more than one that occasionally fires early.
     pub(super) timer: Timer,
+    life: Life,
+}
+
+impl Pooled for Upstream {
+    fn life(&self) -> Life {
+        self.life
+    }
+
+    fn peer(&self) -> Option<SocketAddr> {
+        self.link.tcp().peer_addr().ok()
+    }
 }
 
 impl Upstream {
@@ -25,6 +38,7 @@ impl Upstream {
         Self {
             link: for_many(link),
             timer: Timer::default(),
+            life: Life::begin(Instant::now(), rand::random()),
         }
     }
 

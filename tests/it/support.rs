@@ -499,7 +499,18 @@ impl Scripted {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::start_at(([127, 0, 0, 1], 0).into(), script).await
+    }
+
+    /// One that listens at this address.
+    pub(crate) async fn start_at<F>(
+        addr: SocketAddr,
+        script: impl Fn(usize, TcpStream) -> F + Send + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind(addr).await.expect("a free port");
         let addr = listener.local_addr().expect("it is bound");
         let stop = CancellationToken::new();
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {

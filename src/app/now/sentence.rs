@@ -227,6 +227,9 @@ mod tests {
             since_unix_ms: 0,
             connections: 0,
             failures_1h: 0,
+            addresses: Vec::new(),
+            looked_up_seconds_ago: None,
+            lookup_failure: None,
         };
         assert_eq!(
             say(&queue(3), &[total(None)], &[backend], None, 0),

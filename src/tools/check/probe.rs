@@ -14,6 +14,7 @@ mod kinds;
 mod leases;
 mod listeners;
 mod machine;
+mod name;
 mod shown;
 mod sidecar;
 mod stores;

@@ -125,6 +125,7 @@ max_reply_bytes = "16MiB"
 reply_buffer_bytes = "1MiB"
 pool_max_idle = 64
 pool_idle_timeout = "4s"
+pool_max_age = "1m"
 [queue]
 capacity = 4096
 workers = 64

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use super::kinds::{BACKEND, BACKEND_CLOCK};
-use super::{Finding, STEP_MAX, in_words};
+use super::{Finding, STEP_MAX, in_words, name};
 use crate::call::Destination;
 use crate::config::Config;
 use crate::forward::{Address, ConnectError, Forwarder, Remote};
@@ -58,7 +58,7 @@ struct Backend<'a> {
     bound: Duration,
 }
 
-/// A finding for this backend, and one for its clock; none if the config has no such backend.
+/// A finding for this backend, one for its name and one for its clock; none if the config has no such backend.
 pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
     let forward = &config.forward;
     let has_table = config.classify.kind.has_table();
@@ -83,21 +83,16 @@ pub(super) async fn check(to: Destination, config: &Config) -> Vec<Finding> {
         bound,
     };
     let began = Instant::now();
-    let connected = Forwarder::new(&settings).reach(to).await;
-    let mut stream = match connected.expect("the config has this backend") {
-        Ok(stream) => stream,
-        Err(error) => return vec![backend.not_connected(&error)],
+    let forwarder = Forwarder::new(&settings);
+    let connected = forwarder.reach(to).await;
+    let name = forwarder.name_state(to);
+    let name = name.and_then(|state| name::finding(to, address, &state));
+    let mut found = match connected.expect("the config has this backend") {
+        Ok(mut stream) => backend.put_question(&mut stream, began).await,
+        Err(error) => vec![backend.not_connected(&error)],
     };
-    if question == Question::Connection {
-        let took = in_words(began.elapsed());
-        return vec![backend.ok(format!("takes a connection in {took}"))];
-    }
-    let got = backend.ask(&mut stream).await;
-    let took = began.elapsed();
-    match question {
-        Question::List => vec![backend.list(&got, took)],
-        _ => backend.http(&got, took),
-    }
+    found.extend(name);
+    found
 }
 
 /// What came back.
@@ -183,6 +178,24 @@ impl Backend<'_> {
             ),
         };
         self.failed("cannot be reached", cause, cure)
+    }
+
+    /// What comes of its question on a new connection.
+    async fn put_question(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        began: Instant,
+    ) -> Vec<Finding> {
+        if self.question == Question::Connection {
+            let took = in_words(began.elapsed());
+            return vec![self.ok(format!("takes a connection in {took}"))];
+        }
+        let got = self.ask(stream).await;
+        let took = began.elapsed();
+        match self.question {
+            Question::List => vec![self.list(&got, took)],
+            _ => self.http(&got, took),
+        }
     }
 
     /// Asks, and reads what is needed of the answer.

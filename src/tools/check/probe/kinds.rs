@@ -88,6 +88,7 @@ checks! {
     ADMIN = Admin "address" "docs/how-to/check-probe.md#admin";
     SIDECAR = Admin "sidecar" "docs/how-to/check-probe.md#admin";
     BACKEND = Backend "answer" "docs/how-to/check-probe.md#backend";
+    BACKEND_NAME = Backend "name" "docs/how-to/check-probe.md#backend";
     BACKEND_CLOCK = Backend "clock" "docs/how-to/check-probe.md#clock";
     STORE = Stores "server" "docs/how-to/check-probe.md#stores";
     LEASE_SERVER = Leases "server" "docs/how-to/check-probe.md#lease-servers";
