@@ -14,6 +14,7 @@ mod client;
 mod date;
 mod fast;
 mod heads;
+mod http2;
 mod identity;
 mod known;
 mod received;

@@ -82,6 +82,7 @@ mod pooled;
 mod predicted;
 mod predictions;
 mod probe;
+mod prior_knowledge;
 mod process;
 mod proxied;
 mod queueing;

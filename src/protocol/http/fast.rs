@@ -33,12 +33,13 @@ use super::super::{Conversation, Settings, Then, Whence};
 use super::answer::tell_quota;
 use super::by_hyper;
 use super::identity::Identities;
+use super::http2::{self, Preface};
 use super::known::{self, Read};
 use super::received::{Received, cut_body, read_array, slow_body};
 use super::written::{Answer, Rest};
 use crate::call::{
     self, ByteStream, Dialect, HttpCall, Identity, Listener, Message, Origin, Progress, Refusal,
-    Reply, RequestBody, Serve,
+    Rejection, Reply, RequestBody, Serve,
 };
 
 /// Most bytes of one read. Most requests are smaller.
@@ -166,6 +167,8 @@ enum Got {
     /// hyper must go on, for this reason.
     Odd(&'static str),
     /// The request ends here, with an answer.
+    /// The client speaks HTTP/2.
+    Http2,
     Refused(Box<Refusal>),
     /// The client has ended, or the sidecar stops.
     End,
@@ -228,6 +231,7 @@ impl<S: Serve> Client<S> {
                 return Next::Odd;
             }
             Got::Refused(refusal) => {
+            Got::Http2 => return Next::Does(Box::pin(self.refuse_http2())),
                 let identity = match self.part.take() {
                     Some(part) => self.identities.of(&part.read.head),
                     None => Arc::clone(self.identities.connection()),
@@ -393,6 +397,13 @@ impl<S: Serve> Client<S> {
                 Ok(Some(part)) => part,
                 Ok(None) => return Taken::Partial,
                 Err(odd) => return Taken::Got(Got::Odd(odd), 0),
+                Err(odd) if self.is_first => {
+                    return match Preface::of(bytes) {
+                        Preface::Whole => Taken::Got(Got::Http2, 0),
+                        Preface::Begun => Taken::Partial,
+                        Preface::Absent => Taken::Got(Got::Odd(odd), 0),
+                    };
+                }
             },
         };
         self.go_on(part, bytes)
@@ -621,6 +632,16 @@ impl<S: Serve> Client<S> {
                     self.since = self.conversation.clock.now();
                     Ok(())
                 }
+    /// Ends a connection of HTTP/2 in a way that its client can read.
+    async fn refuse_http2(&mut self) -> After {
+        let identity = self.identities.connection();
+        self.conversation.serve.rejected(identity, Rejection::Http2);
+        if self.write(&http2::refusal(), &[]).await.is_ok() {
+            self.close().await;
+        }
+        After::End
+    }
+
             }
         }
     }
