@@ -202,7 +202,15 @@ impl<T: Source> Drop for Streamed<T> {
 
 /// Reads the rest in a task of its own, without the client.
 fn leave<T: Source>(source: T) {
-    source.record().note(|facts| facts.left = true);
+    let is_drained = source.record().note(|facts| {
+        let is_drained = facts.reason == Some(Reason::Draining);
+        facts.left |= !is_drained;
+        is_drained
+    });
+    if is_drained {
+        // The process ends before the rest would be read.
+        return source.end(Outcome::Failed);
+    }
     carry_on(discard(source));
 }
 

@@ -27,13 +27,14 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::super::io::{LINGER, Unread};
 use super::super::stream::Stream;
+use super::super::streams::StreamKind;
 use super::super::turn::others_are_read;
 use super::super::wire::OnEof;
 use super::super::{Conversation, Settings, Then, Whence};
 use super::answer::tell_quota;
 use super::by_hyper;
-use super::identity::Identities;
 use super::http2::{self, Preface};
+use super::identity::Identities;
 use super::known::{self, Read};
 use super::received::{Received, cut_body, read_array, slow_body};
 use super::written::{Answer, Rest};
@@ -166,9 +167,9 @@ enum Got {
     },
     /// hyper must go on, for this reason.
     Odd(&'static str),
-    /// The request ends here, with an answer.
     /// The client speaks HTTP/2.
     Http2,
+    /// The request ends here, with an answer.
     Refused(Box<Refusal>),
     /// The client has ended, or the sidecar stops.
     End,
@@ -230,8 +231,8 @@ impl<S: Serve> Client<S> {
                 self.conversation.serve.left_to_hyper(reason);
                 return Next::Odd;
             }
-            Got::Refused(refusal) => {
             Got::Http2 => return Next::Does(Box::pin(self.refuse_http2())),
+            Got::Refused(refusal) => {
                 let identity = match self.part.take() {
                     Some(part) => self.identities.of(&part.read.head),
                     None => Arc::clone(self.identities.connection()),
@@ -396,7 +397,6 @@ impl<S: Serve> Client<S> {
             None => match self.read_head(bytes) {
                 Ok(Some(part)) => part,
                 Ok(None) => return Taken::Partial,
-                Err(odd) => return Taken::Got(Got::Odd(odd), 0),
                 Err(odd) if self.is_first => {
                     return match Preface::of(bytes) {
                         Preface::Whole => Taken::Got(Got::Http2, 0),
@@ -404,6 +404,7 @@ impl<S: Serve> Client<S> {
                         Preface::Absent => Taken::Got(Got::Odd(odd), 0),
                     };
                 }
+                Err(odd) => return Taken::Got(Got::Odd(odd), 0),
             },
         };
         self.go_on(part, bytes)
@@ -563,7 +564,23 @@ impl<S: Serve> Client<S> {
             let answered = progress.answered().map(|at| at.max(self.came));
             self.since = answered.unwrap_or_else(|| self.conversation.clock.now());
             let closes = answer.closes;
-            let sent = self.send(answer).await;
+            let streams = &self.conversation.streams;
+            let mut watch = answer.is_stream().then(|| streams.watch(StreamKind::Reply));
+            let sent = {
+                let mut sending = pin!(self.send(answer));
+                let sent = poll_fn(|cx| {
+                    if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
+                        return Poll::Ready(sent);
+                    }
+                    let watch = watch.as_mut().map(|it| it.poll_end(cx));
+                    if watch.is_some_and(|end| end.is_ready()) {
+                        progress.end_by_drain();
+                        return Poll::Ready(Err(Gone));
+                    }
+                    Poll::Pending
+                });
+                sent.await
+            };
             // Now it is reported.
             drop(progress);
             if sent.is_err() {
@@ -615,6 +632,16 @@ impl<S: Serve> Client<S> {
         After::End
     }
 
+    /// Ends a connection of HTTP/2 in a way that its client can read.
+    async fn refuse_http2(&mut self) -> After {
+        let identity = self.identities.connection();
+        self.conversation.serve.rejected(identity, Rejection::Http2);
+        if self.write(&http2::refusal(), &[]).await.is_ok() {
+            self.close().await;
+        }
+        After::End
+    }
+
     /// Sends an answer.
     // Not an `async fn`, which has room for its arguments twice.
     fn send(&mut self, answer: Answer) -> impl Future<Output = Result<(), Gone>> + Send {
@@ -632,16 +659,6 @@ impl<S: Serve> Client<S> {
                     self.since = self.conversation.clock.now();
                     Ok(())
                 }
-    /// Ends a connection of HTTP/2 in a way that its client can read.
-    async fn refuse_http2(&mut self) -> After {
-        let identity = self.identities.connection();
-        self.conversation.serve.rejected(identity, Rejection::Http2);
-        if self.write(&http2::refusal(), &[]).await.is_ok() {
-            self.close().await;
-        }
-        After::End
-    }
-
             }
         }
     }

@@ -61,6 +61,11 @@ impl Answer {
         }
     }
 
+    /// Whether its length is not known when it begins.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(&self.body, ReplyBody::Stream(body) if body.size_hint().exact().is_none())
+    }
+
     /// Adds fields, instead of those with the same names.
     pub(super) fn more(&mut self, headers: &http::HeaderMap) {
         for (name, value) in headers {
