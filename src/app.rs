@@ -63,7 +63,7 @@ use crate::forward::Forwarder;
 use crate::listen::threads::{Place, Threads};
 use crate::listen::{self, Bound, Connections, SocketFile, SocketFileId, descriptors};
 use crate::pipeline::Pipeline;
-use crate::protocol::{self, Accepted, Conversation, Stop};
+use crate::protocol::{self, Accepted, Conversation, Stop, StreamDrain};
 use crate::tasks::Tasks;
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
@@ -123,8 +123,8 @@ struct Shared {
     threads: Threads,
     /// Set when no connection may begin another call.
     closing: Stop,
-    /// Set when a drain has taken too long.
-    cutting: CancellationToken,
+    /// Ends what has no end of its own in a drain.
+    streams: StreamDrain,
     ready: AtomicBool,
     admin: Option<SocketAddr>,
 }
@@ -333,7 +333,7 @@ impl App {
     }
 
     /// Becomes "not ready", then stops accepting, then finishes the calls, within `drain_timeout`.
-    /// Calls that wait longer are refused. Returns whether everything was finished.
+    /// Streams and tunnels are cut off after `drain_streams`. Calls that wait longer are refused. Returns whether everything was finished.
     pub async fn drain(&self) -> bool {
         let shared = &self.shared;
         shared.ready.store(false, Ordering::Relaxed);
@@ -347,11 +347,32 @@ impl App {
         }
         shared.closing.set();
         shared.conversations.close();
-        let bound = shared.config.get().listen.drain_timeout;
-        // A task is finished like a call that a client waits for.
-        let finished =
-            async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
-        if tokio::time::timeout(bound, finished).await.is_ok() {
+        let (bound, of_streams) = {
+            let config = shared.config.get();
+            (config.listen.drain_timeout, config.listen.drain_streams)
+        };
+        let ending_streams = async {
+            shared.streams.end_all(of_streams, bound).await;
+            std::future::pending::<()>().await;
+        };
+        let finished = async {
+            // A task is finished like a call that a client waits for.
+            let calls =
+                async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
+            tokio::select! {
+                _ = calls => {}
+                () = ending_streams => {}
+            }
+        };
+        let is_finished = tokio::time::timeout(bound, finished).await.is_ok();
+        let (replies, tunnels) = shared.streams.ended();
+        if replies + tunnels > 0 {
+            info!(
+                replies,
+                tunnels, "ended streams: replies of unknown length, and TCP connections"
+            );
+        }
+        if is_finished {
             shared.history.end_streams().await;
             shared.gate.end_observing();
             shared.journal.ended(shared.gate.at_an_instant(|at| at));
@@ -366,7 +387,6 @@ impl App {
             waiting, "the drain took too long, ending what is left"
         );
         shared.gate.turn_away();
-        shared.cutting.cancel();
         // An answer that is not written by then is lost with the process.
         let last =
             async { tokio::join!(shared.conversations.wait(), shared.pipeline.tasks.drain()) };
@@ -541,7 +561,7 @@ impl Shared {
             callers.clone(),
             clock,
         ));
-        let (closing, cutting) = (Stop::default(), CancellationToken::new());
+        let (closing, streams) = (Stop::default(), StreamDrain::default());
         let pipeline = Pipeline {
             classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
             callers: callers.clone(),
@@ -559,7 +579,7 @@ impl Shared {
                 settings: config.protocol.clone(),
                 clock,
                 stop: closing.clone(),
-                cut: cutting.clone(),
+                streams: streams.clone(),
             }),
             pipeline,
             gate,
@@ -584,7 +604,7 @@ impl Shared {
             conversations: TaskTracker::new(),
             threads: Threads::new(config.listen.threads),
             closing,
-            cutting,
+            streams,
             ready: AtomicBool::new(true),
             admin,
             config: Live::new(config),

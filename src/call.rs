@@ -177,6 +177,17 @@ impl Progress {
         }
     }
 
+    /// The proxy goes down, and ends the call in the middle of its reply. Called before the reply is dropped, which
+    /// then is not read to its end.
+    pub fn end_by_drain(&self) {
+        if let Some(record) = self.record.get() {
+            record.note(|facts| {
+                facts.verdict = Verdict::Failed;
+                facts.reason = Some(Reason::Draining);
+            });
+        }
+    }
+
     /// Sets what its rate limit has left, after the charge.
     pub fn charge(&self, quota: Quota) {
         // Set once, at the end.

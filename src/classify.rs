@@ -24,6 +24,10 @@ use crate::call::{
 };
 use crate::options::words;
 
+/// Longest path of which the readings are compared: so an odd one costs at most a fraction of a millisecond. A longer
+/// one that changes when it is read counts as odd.   bytes
+const COMPARED_PATH_BYTES_MAX: usize = 4096;
+
 /// The label of every function that neither the table nor the config names.
 pub const OTHER: &str = "other";
 
@@ -118,7 +122,7 @@ pub struct Operation {
     pub limited: bool,
     /// Whether the function's name is in a body that was too large to read.
     pub is_unread: bool,
-    /// Whether its path is spelled so that limits could be evaded, and must be refused.
+    /// Whether its path names another function, or other limits, to some servers, and must be refused.
     pub is_odd: bool,
     /// The name of its class.
     pub class: Arc<str>,
@@ -325,11 +329,13 @@ impl Classifier {
     /// The operation, without its class, and whether it depends on the head alone.
     fn classify_http(&self, call: &HttpCall) -> (Operation, bool) {
         // The limits of a path are those of the path that a backend reads.
-        let path = self.kind.path_as_read(call.head.path());
-        let is_odd = matches!(path, Cow::Owned(_));
+        let written = call.head.path();
+        let path = self.kind.path_as_read(written);
+        let changes = matches!(path, Cow::Owned(_));
+        let is_odd = changes && self.is_odd(&call.head.method, written);
         let own = self.own_route(&call.head.method, &path);
-        let (routed, is_own) = match self.routed(own, &call.head.method, &path) {
-            (Routed::Unlimited, _) if is_odd || hides_a_slash(&path) => (Routed::Other, false),
+        let (routed, is_own) = match self.routed_by(own, &call.head.method, &path) {
+            (Routed::Unlimited, _) if changes || hides_a_slash(&path) => (Routed::Other, false),
             found => found,
         };
         let mut destination = self.http;
@@ -358,7 +364,7 @@ impl Classifier {
         let operation = self.operation(name.as_deref(), destination);
         let operation = Operation {
             target: target.map(Box::from),
-            limited: is_odd || operation.limited && routed != Routed::Unlimited,
+            limited: changes || operation.limited && routed != Routed::Unlimited,
             is_unread,
             is_odd: is_odd && self.odd_paths == OddPaths::Refuse,
             of_table: operation.of_table && !is_own,
@@ -366,6 +372,20 @@ impl Classifier {
             ..operation
         };
         (operation, is_of_head)
+    }
+
+    /// Whether a server may read this path as one that asks for something else than the path as written. Which of the
+    /// readings is that of the backend is unknown, so otherwise a client could choose its limits by the spelling.
+    fn is_odd(&self, method: &Method, written: &str) -> bool {
+        if self.routes.is_empty() && !self.kind.has_table() {
+            return false;
+        }
+        if written.len() > COMPARED_PATH_BYTES_MAX {
+            return true;
+        }
+        let as_written = self.routed(method, written);
+        let differs = |reading: &str| self.routed(method, reading) != as_written;
+        self.kind.any_reading(written, differs)
     }
 
     /// The operator's route for a request, and the userid in its path.
@@ -383,7 +403,12 @@ impl Classifier {
     }
 
     /// What a request's head asks for, and whether a route of the operator names the function.
-    fn routed<'a>(
+    fn routed<'a>(&'a self, method: &Method, path: &'a str) -> (Routed<'a>, bool) {
+        self.routed_by(self.own_route(method, path), method, path)
+    }
+
+    /// What a request's head asks for whose route of the operator is known.
+    fn routed_by<'a>(
         &'a self,
         own: Option<(&'a OwnRoute, Option<&'a str>)>,
         method: &Method,
@@ -404,8 +429,7 @@ impl Classifier {
         let is_array =
             self.kind.takes_arrays_over_http() && head.method == Method::POST && head.path() == "/";
         let path = self.kind.path_as_read(head.path());
-        let own = self.own_route(&head.method, &path);
-        let (routed, _) = self.routed(own, &head.method, &path);
+        let (routed, _) = self.routed(&head.method, &path);
         is_array || matches!(routed, Routed::ReadBody(..))
     }
 

@@ -88,7 +88,9 @@ const HARMLESS: [&str; 10] = [
 fn headers() -> Kind<Arc<[HeaderName]>> {
     const CURE: &str = "give names of headers in brackets, such as [\"user-agent\"]";
     let header = text("the name of a header", "user-agent", |given| {
-        HeaderName::try_from(given).map_err(|_| {
+        // "*" has the form of a name, and would ignore no header.
+        let name = HeaderName::try_from(given).ok().filter(|_| given != "*");
+        name.ok_or_else(|| {
             Mistake::new(
                 format!("{} is not the name of a header", quoted(given)),
                 CURE,

@@ -560,8 +560,8 @@ fn outgoing(message: Message, operation: &Operation) -> Result<Message, Refusal>
             .ok_or_else(|| Refusal::no_backend("http")),
         (Message::Http(_), To::Http) if operation.is_odd => Err(Refusal::new(
             Reason::BadRequest,
-            "the path has an encoded letter, an empty segment or a dot segment: send it in its \
-             plain form",
+            "the path has an encoded letter, an empty segment or a dot segment, and names another route \
+             without it: send it in its plain form",
         )),
         // The function is in a body that was too large to read.
         (Message::Http(_), To::Http) if operation.is_unread => Err(Refusal::new(

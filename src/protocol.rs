@@ -15,6 +15,7 @@ pub mod proxy_header;
 mod socket;
 mod stop;
 mod stream;
+mod streams;
 mod tcp;
 #[cfg_attr(not(feature = "tls"), path = "protocol/without_tls.rs")]
 mod tls;
@@ -34,11 +35,11 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::{Clock, Timer};
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
 pub use self::http::{answer, json, refused_with};
 use self::io::Client;
 pub use self::stop::Stop;
+pub use self::streams::StreamDrain;
 use self::trusted::TrustedProxies;
 use crate::call::{BackendKind, Dialect, Identity, Listener, Origin, Peer, Protocol, Serve};
 use crate::options::kind::{DAY, GIB, HOUR, KIB, MIB, MS, SECOND, duration, integer, size};
@@ -179,8 +180,8 @@ pub struct Conversation<S> {
     pub clock: Clock,
     /// Set when the proxy goes down: finish what is under way, begin nothing.
     pub stop: Stop,
-    /// Set when that has taken too long: what has no end of its own is cut off.
-    pub cut: CancellationToken,
+    /// Ends what has no end of its own, when the proxy goes down.
+    pub streams: StreamDrain,
 }
 
 /// Serves one connection to its end, and then drops what is held for it.

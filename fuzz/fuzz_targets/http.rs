@@ -19,13 +19,12 @@ use tidegate::call::{
     Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
 };
 use tidegate::protocol::trusted::TrustedProxies;
-use tidegate::protocol::{Accepted, Conversation, Settings, Stop, converse};
+use tidegate::protocol::{Accepted, Conversation, Settings, Stop, StreamDrain, converse};
 use tidegate_callers::Network;
 use tidegate_runtime::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
-use tokio_util::sync::CancellationToken;
 
 /// No connection lives longer than this: the client closes its side, so none waits for a
 /// timeout of its own.
@@ -124,7 +123,7 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
         },
         clock: Clock::start(),
         stop: Stop::default(),
-        cut: CancellationToken::new(),
+        streams: StreamDrain::default(),
     });
     let (mut read, mut write) = client.into_split();
     let sending = async {

@@ -380,6 +380,10 @@ impl Rejection {
                 "no whole PROXY header, or no TLS handshake, within client.handshake_timeout: raise that for clients \
                  far away",
             ),
+            Self::Http2 => Some(
+                "the client speaks HTTP/2 without being offered it (gRPC, or prior knowledge), and this listener \
+                 speaks HTTP/1.1: turn HTTP/2 off in the client",
+            ),
         }
     }
 }
@@ -397,5 +401,7 @@ labels! {
         TlsHandshake = "tls_handshake",
         /// The header or the handshake did not come to its end within `handshake_timeout`.
         HandshakeTimeout = "handshake_timeout",
+        /// The client speaks HTTP/2, and nothing offered it.
+        Http2 = "http2",
     }
 }

@@ -80,11 +80,19 @@ impl BackendKind {
     /// The path as it reads it.
     #[must_use]
     pub fn path_as_read(self, path: &str) -> Cow<'_, str> {
-        let slash = match self {
+        path::as_read(path, self.encoded_slash())
+    }
+
+    /// Whether some server of this kind may read the path as one for which the test holds.
+    pub fn any_reading(self, path: &str, test: impl FnMut(&str) -> bool) -> bool {
+        path::any_reading(path, self.encoded_slash(), test)
+    }
+
+    fn encoded_slash(self) -> EncodedSlash {
+        match self {
             Self::Zvm => EncodedSlash::Separates,
             Self::Http => EncodedSlash::IsData,
-        };
-        path::as_read(path, slash)
+        }
     }
 
     /// Whether `POST /` with an array is a call of the socket protocol.

@@ -39,11 +39,12 @@ options! {
 options! {
     /// Connections and requests of clients.
     pub struct PathsSection {
-        /// What happens to an HTTP request whose path a backend may read as another one: with an encoded
-        /// letter (/%67uests), an empty segment (//guests) or a dot segment (/x/../guests). "refuse"
-        /// answers it with 400. "forward" sends it as it came, and it meets the limits of the path as a
-        /// backend reads it: for clients that can write no other path. No such path takes a route
-        /// without limits.
+        /// What happens to an HTTP request whose path names a route to some servers and not to others,
+        /// so that its spelling could evade a limit: with an encoded letter (/%67uests), an empty segment
+        /// (//guests) or a dot segment (/x/../guests). "refuse" answers it with 400. "forward" sends it as
+        /// it came, and it meets the limits of the path as most backends read it: for clients that can
+        /// write no other path. A path for which the spelling makes no difference, such as /a//b where
+        /// no route is near, is forwarded in any case. No odd spelling takes a route without limits.
         odd_paths: OddPaths = choice().or(OddPaths::Refuse);
     }
 }

@@ -83,12 +83,12 @@ pub(super) fn compact(answer: &Answer) -> Answer {
 /// Whether a response is valid for all clients with the same request: it sets no cookie, and
 /// depends only on what distinguishes reads (RFC 9110, 12.5.5).
 fn is_for_all(headers: &Headers, apart: &Apart) -> bool {
+    let is_compared = |name: &str| {
+        // "*" has the form of a name, and stands for more than the headers, such as the client's address.
+        name != "*" && HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| apart.tells(&name))
+    };
     let varies_only_by_compared_headers = |value: &[u8]| {
-        str::from_utf8(value).is_ok_and(|names| {
-            names.split(',').all(|name| {
-                HeaderName::from_bytes(name.trim().as_bytes()).is_ok_and(|name| apart.tells(&name))
-            })
-        })
+        str::from_utf8(value).is_ok_and(|names| names.split(',').map(str::trim).all(is_compared))
     };
     let mut varies = headers.get_all(header::VARY.as_str());
     !headers.contains(header::SET_COOKIE.as_str()) && varies.all(varies_only_by_compared_headers)
@@ -140,6 +140,25 @@ mod tests {
             Ok(Reply::object(stream)),
             &Apart::Known
         )));
+    }
+
+    #[test]
+    fn a_reply_that_varies_by_anything_is_shared_on_no_route() {
+        let own_route = Apart::AllBut([header::USER_AGENT].into());
+        for (value, shared) in [
+            ("*", false),
+            ("Accept, *", false),
+            ("*,Accept", false),
+            ("User-Agent", false),
+            ("", false),
+            ("Accept, X-Anything", true),
+        ] {
+            let body = ReplyBody::whole(Bytes::from_static(b"{}"));
+            let response = good(200).header("vary", value).body(body);
+            let reply = Reply::http(response.expect("a response"));
+            let given = Given::of(Ok(reply), &own_route);
+            assert_eq!(is_shared(&given), shared, "{value}");
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Backend {
                     opened_before: asked_at + 3 * step,
                 };
                 let pooled = self.pool.retire(&retirement);
-                let closed = pooled + self.hyper_pool.retire(&retirement);
+                let closed = pooled;
                 if closed > 0 {
                     tracing::info!(
                         backend,

@@ -205,7 +205,10 @@ impl<T: Source> Drop for Streamed<T> {
 
 /// Closes the connection to the backend, or reads the rest in a task of its own, without the client.
 fn leave<T: Source>(source: T) {
+    let is_drained = source.record().note(|facts| facts.reason) == Some(Reason::Draining);
     match source.on_client_left() {
+        // The process ends before the rest would be read.
+        _ if is_drained => source.end(Outcome::Failed),
         OnClientLeft::Close => {
             note_closed(source.record());
             source.end(Outcome::Failed);

@@ -11,6 +11,7 @@ mod answer;
 mod connection;
 mod date;
 mod head_cache;
+mod http2;
 mod identity;
 mod received;
 mod request_body;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::sync::{
+    CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned,
+};
 
 /// Set once, and seen by all connections. Each call looks whether it is set, and a look writes no memory that
 /// threads share, as the lock within a token would.
@@ -28,6 +30,11 @@ impl Stop {
     /// Waits until it is set.
     pub(super) fn wait(&self) -> WaitForCancellationFuture<'_> {
         self.token.cancelled()
+    }
+
+    /// Waits until it is set, for a future that outlives this value.
+    pub(super) fn wait_owned(&self) -> WaitForCancellationFutureOwned {
+        self.token.clone().cancelled_owned()
     }
 }
 

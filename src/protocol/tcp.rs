@@ -6,9 +6,10 @@ use std::task::Poll;
 
 use super::io::Client;
 use super::stream::Stream;
+use super::streams::StreamKind;
 use super::wire::OnEof;
 use super::{Conversation, Whence, tunnel};
-use crate::call::{Progress, Serve};
+use crate::call::{Progress, Reason, Refusal, Serve};
 
 pub(super) async fn serve<S: Serve>(
     client: Client,
@@ -24,6 +25,11 @@ pub(super) async fn serve<S: Serve>(
         biased;
         tunnel = conversation.serve.tunnel(whence.origin, &progress) => tunnel,
         () = gone(&mut stream, on_eof, &progress) => return,
+        // A tunnel that began now would end at once.
+        () = conversation.streams.wait() => {
+            let mut refusal = Refusal::new(Reason::Draining, "the proxy is going down");
+            return progress.refuse(&mut refusal);
+        }
     };
     // Refused: this protocol has no form for a refusal, so the connection just closes.
     let Ok(tunnel) = tunnel else {
@@ -32,7 +38,8 @@ pub(super) async fn serve<S: Serve>(
     // The protocol drops the record, so that the tunnel is its last owner.
     drop(progress);
     let idle_timeout = conversation.settings.tunnel_idle_timeout;
-    tunnel::run(stream, Vec::new(), tunnel, idle_timeout, &conversation.cut).await;
+    let watch = conversation.streams.watch(StreamKind::Tunnel);
+    tunnel::run(stream, Vec::new(), tunnel, idle_timeout, watch).await;
 }
 
 /// Ends when the client has left before its turn, for any amount of sent bytes. Those stay in the

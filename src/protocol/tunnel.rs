@@ -16,9 +16,9 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use super::stream::Stream;
+use super::streams::StreamWatch;
 use super::wire::Wire;
 use crate::call::{Link, Reason, Record, Tunnel, Verdict};
 
@@ -47,7 +47,7 @@ pub(super) async fn run(
     first: Vec<u8>,
     tunnel: Tunnel,
     idle_timeout: Duration,
-    cut: &CancellationToken,
+    mut watch: StreamWatch,
 ) {
     let Tunnel {
         link,
@@ -66,10 +66,9 @@ pub(super) async fn run(
         record,
     };
     let ended = {
-        let mut cut = pin!(cut.cancelled());
         let mut idle = pin!(sleep_until(ways.moved + idle_timeout));
         poll_fn(|cx| {
-            if cut.as_mut().poll(cx).is_ready() {
+            if watch.poll_end(cx).is_ready() {
                 return Poll::Ready(Ended::Drained);
             }
             if let Poll::Ready(ended) = ways.poll(cx, &mut client, &mut backend) {

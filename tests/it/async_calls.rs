@@ -19,7 +19,7 @@ use tidegate::call::{
 };
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
-use tidegate::protocol::{self, Conversation, Stop};
+use tidegate::protocol::{self, Conversation, Stop, StreamDrain};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -952,7 +952,7 @@ fn sabotaged(stack: &Stack, text: &str) -> SocketAddr {
         settings: config.protocol,
         clock: stack.clock,
         stop: Stop::default(),
-        cut: CancellationToken::new(),
+        streams: StreamDrain::default(),
     });
     let connections = Connections::new(16);
     serve(

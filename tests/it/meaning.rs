@@ -265,6 +265,9 @@ const SPELLED: [&str; 12] = [
 const STATIC: &str = "[[route]]\nmethod = \"GET\"\npath = \"/static/{a}\"\n\
                       [[route]]\nmethod = \"GET\"\npath = \"/static/{a}/{b}\"\n";
 
+/// The route that the built-in table has for guests.
+const GUESTS: &str = "[[route]]\nmethod = \"GET\"\npath = \"/guests\"\nfunction = \"guest_list\"\n";
+
 async fn get(stack: &Stack, path: &str) -> String {
     let head = format!("GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     stack.ask(head).await
@@ -273,10 +276,10 @@ async fn get(stack: &Stack, path: &str) -> String {
 #[tokio::test]
 async fn a_path_that_is_spelled_oddly_evades_no_limit_and_is_refused_unless_the_config_forwards_it()
 {
-    for kind in ["zvm", "http"] {
+    for (kind, routes) in [("zvm", ""), ("http", GUESTS)] {
         let held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
         let backend = format!("kind = \"{kind}\"\nhttp = \"http://{}\"", held.backend.addr);
-        let stack = Stack::start(&text(&backend, STATIC));
+        let stack = Stack::start(&text(&backend, &format!("{routes}{STATIC}")));
         for (number, path) in SPELLED.iter().enumerate() {
             let answer = held.answer_until(get(&stack, path)).await;
             let facts = stack.seen.ended(number + 1).await;
@@ -307,9 +310,69 @@ async fn a_path_that_is_spelled_oddly_evades_no_limit_and_is_refused_unless_the_
 }
 
 #[tokio::test]
+async fn a_path_whose_spelling_makes_no_difference_is_forwarded_as_it_came() {
+    let anywhere = ["/~user/%7E", "/a//b", "//", "/a/./b/../c", "/%61"];
+    let no_reports = ["//reports", "/%72eports", "/x/../reports", "/reports/"];
+    let reports = "[[route]]\nmethod = \"GET\"\npath = \"/reports\"\nfunction = \"report_list\"\n";
+    let of_others = "[[route]]\nmethod = \"POST\"\npath = \"/reports\"\nfunction = \"report\"\n";
+    let (none, some): (&[&str], _) = (&[], &no_reports[..]);
+    let cases = [
+        ("http", "", some, none),
+        ("http", of_others, some, none),
+        ("http", reports, none, &no_reports[..3]),
+        ("zvm", "", some, &["//guests", "/%67uests"]),
+    ];
+    for (kind, routes, forwarded, refused) in cases {
+        let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        let backend = format!("kind = \"{kind}\"\nhttp = \"http://{}\"", held.backend.addr);
+        let stack = Stack::start(&text(&backend, routes));
+        let anywhere = anywhere.iter().filter(|it| kind == "http" || **it != "//");
+        let mut ended = 0;
+        for path in anywhere.chain(forwarded) {
+            let answer = held.answer_until(get(&stack, path)).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{kind} {path}: {answer}"
+            );
+            let sent = held.next().await;
+            assert!(sent.starts_with(&format!("GET {path} ")), "{sent}");
+            ended += 1;
+            let facts = stack.seen.ended(ended).await;
+            assert!(facts[ended - 1].limited, "{kind} {path}");
+        }
+        for path in refused {
+            let answer = held.answer_until(get(&stack, path)).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 400"),
+                "{kind} {path}: {answer}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_one_kind_of_server_reads_as_a_route_is_refused() {
+    let held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let backend = format!("kind = \"http\"\nhttp = \"http://{}\"", held.backend.addr);
+    let stack = Stack::start(&text(&backend, &GUESTS.replace("/guests", "/x/guests")));
+    // Only a server that leaves empty segments in place reads /x/guests.
+    let paths = ["/x//../guests", "/y/%2e%2e/x/guests", "/x/a/../%67uests"];
+    for path in paths.map(str::to_owned).into_iter().chain([
+        // Too long to be compared.
+        format!("/y/../{}", "z".repeat(4096)),
+    ]) {
+        let answer = held.answer_until(get(&stack, &path)).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{path}: {answer}");
+    }
+    let answer = held
+        .answer_until(get(&stack, &format!("/{}", "z".repeat(4096))))
+        .await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
 async fn an_odd_path_that_is_forwarded_goes_as_it_came_and_is_the_function_that_the_backend_runs() {
-    let routes = "[[route]]\nmethod = \"GET\"\npath = \"/guests\"\nfunction = \"guest_list\"\n";
-    for (kind, routes) in [("zvm", ""), ("http", routes)] {
+    for (kind, routes) in [("zvm", ""), ("http", GUESTS)] {
         let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
         let backend = format!("kind = \"{kind}\"\nhttp = \"http://{}\"", held.backend.addr);
         let more = format!("{routes}{STATIC}[client]\nodd_paths = \"forward\"\n");

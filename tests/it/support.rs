@@ -22,7 +22,7 @@ use tidegate::config::{self, Config};
 use tidegate::forward::{Forwarder, Resolve};
 use tidegate::listen::{self, Connections};
 use tidegate::pipeline::Pipeline;
-use tidegate::protocol::{self, Accepted, Conversation, Stop};
+use tidegate::protocol::{self, Accepted, Conversation, Stop, StreamDrain};
 use tidegate::tasks::Tasks;
 use tidegate_lab::backend::{Backend, Options, Running};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
@@ -173,7 +173,7 @@ impl Stack {
             settings: config.protocol,
             clock,
             stop: closing.clone(),
-            cut: CancellationToken::new(),
+            streams: StreamDrain::default(),
         });
         let listeners = config.listen.listeners.into_iter().map(Arc::new);
         let binds: Vec<_> = listeners

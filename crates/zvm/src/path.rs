@@ -26,31 +26,92 @@ pub fn as_read(path: &str, slash: EncodedSlash) -> Cow<'_, str> {
     if !may_change(path.as_bytes()) {
         return Cow::Borrowed(path);
     }
-    let decoded = decode(path, slash);
+    let read = without_dots(&decode_unreserved(path, slash), EmptySegment::IsNone);
+    if read == path {
+        return Cow::Borrowed(path);
+    }
+    Cow::Owned(read)
+}
+
+/// Whether some server reads this path as one for which the test holds.
+///
+/// Servers take three steps in any order and leave out any of them: they decode unreserved characters, merge
+/// slashes, and remove dot segments, some of them also those whose dots are encoded. The path as written is one of
+/// the readings, and so is that of [`as_read`]. The test is made at most 30 times.
+pub fn any_reading(path: &str, slash: EncodedSlash, mut test: impl FnMut(&str) -> bool) -> bool {
+    let with_dots = decode(path, |byte| byte == b'.');
+    let decoded = decode_unreserved(path, slash);
+    for spelled in [path, &with_dots, &decoded] {
+        if test(spelled) || test(&merge_slashes(spelled)) {
+            return true;
+        }
+        if !has_dots(spelled) {
+            continue;
+        }
+        let empty = [EmptySegment::IsNone, EmptySegment::IsSegment];
+        for read in empty.map(|empty| without_dots(spelled, empty)) {
+            let merged = merge_slashes(&read);
+            let [read_then_decoded, merged_then_decoded] =
+                [&*read, &*merged].map(|it| decode_unreserved(it, slash));
+            let readings = [&*read, &*merged, &*read_then_decoded, &*merged_then_decoded];
+            if readings.into_iter().any(&mut test) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// What an empty segment is where dot segments are removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EmptySegment {
+    /// Slashes are merged first.
+    IsNone,
+    /// A segment, which `..` removes (RFC 3986, 5.2.4).
+    IsSegment,
+}
+
+fn has_dots(path: &str) -> bool {
+    path.split('/').any(|segment| matches!(segment, "." | ".."))
+}
+
+fn merge_slashes(path: &str) -> Cow<'_, str> {
+    if !path.contains("//") {
+        return Cow::Borrowed(path);
+    }
+    let mut merged = String::with_capacity(path.len());
+    for character in path.chars() {
+        if character != '/' || !merged.ends_with('/') {
+            merged.push(character);
+        }
+    }
+    Cow::Owned(merged)
+}
+
+/// The path without dot segments, and without empty ones if they are none.
+fn without_dots(path: &str, empty: EmptySegment) -> String {
     let mut segments: Vec<&str> = Vec::new();
     let mut ends_in_slash = false;
-    for segment in decoded.split('/') {
+    for segment in path.strip_prefix('/').unwrap_or(path).split('/') {
         ends_in_slash = matches!(segment, "" | "." | "..");
         match segment {
-            "" | "." => {}
+            "." => {}
+            "" if empty == EmptySegment::IsNone => {}
             ".." => {
                 segments.pop();
             }
             segment => segments.push(segment),
         }
     }
-    let mut read = String::with_capacity(decoded.len());
+    let mut read = String::with_capacity(path.len());
     for segment in &segments {
         read.push('/');
         read.push_str(segment);
     }
-    if ends_in_slash || segments.is_empty() {
+    if ends_in_slash && !read.ends_with('/') || segments.is_empty() {
         read.push('/');
     }
-    if read == path {
-        return Cow::Borrowed(path);
-    }
-    Cow::Owned(read)
+    read
 }
 
 /// Whether anything in it could change. May be true for a path that does not.
@@ -65,7 +126,15 @@ fn may_change(path: &[u8]) -> bool {
     false
 }
 
-fn decode(path: &str, slash: EncodedSlash) -> Cow<'_, str> {
+fn decode_unreserved(path: &str, slash: EncodedSlash) -> Cow<'_, str> {
+    let separates = slash == EncodedSlash::Separates;
+    decode(path, |byte| {
+        is_unreserved(byte) || byte == b'/' && separates
+    })
+}
+
+/// The path with these encoded bytes decoded, each of them ASCII.
+fn decode(path: &str, is_decoded: impl Fn(u8) -> bool) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);
     }
@@ -78,9 +147,7 @@ fn decode(path: &str, slash: EncodedSlash) -> Cow<'_, str> {
             .filter(|it| it.bytes().all(|b| b.is_ascii_hexdigit()));
         let byte = byte.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match byte {
-            Some(byte)
-                if is_unreserved(byte) || byte == b'/' && slash == EncodedSlash::Separates =>
-            {
+            Some(byte) if is_decoded(byte) => {
                 decoded.push(char::from(byte));
                 rest = &after[2..];
             }
@@ -237,6 +304,63 @@ mod tests {
             as_read("/%2567uests", EncodedSlash::Separates),
             "/%2567uests"
         );
+    }
+
+    #[track_caller]
+    fn check_readings(path: &str, slash: EncodedSlash, readings: &[&str]) {
+        let mut seen = Vec::new();
+        let found = any_reading(path, slash, |reading| {
+            if !seen.iter().any(|it| it == reading) {
+                seen.push(reading.to_owned());
+            }
+            false
+        });
+        assert!(!found);
+        assert_eq!(seen, readings, "{path}");
+        let as_read = as_read(path, slash);
+        assert!(seen.iter().any(|it| *it == as_read), "{path}: {as_read}");
+    }
+
+    #[test]
+    fn each_order_of_the_steps_of_a_server_is_a_reading() {
+        use EncodedSlash::{IsData, Separates};
+        check_readings("/a", IsData, &["/a"]);
+        check_readings("/~a/%7E", IsData, &["/~a/%7E", "/~a/~"]);
+        check_readings("/a//b", IsData, &["/a//b", "/a/b"]);
+        let all = ["/%61//b", "/%61/b", "/a//b", "/a/b"];
+        check_readings("/%61//b", IsData, &all);
+        check_readings("/a%2fb", IsData, &["/a%2fb"]);
+        check_readings("/a%2fb", Separates, &["/a%2fb", "/a/b"]);
+        check_readings("/x/../a", IsData, &["/x/../a", "/a"]);
+        // Only servers that leave empty segments in place read the second.
+        check_readings("/x//../a", IsData, &["/x//../a", "/x/../a", "/a", "/x/a"]);
+        // Dots are decoded, and the letter is not.
+        check_readings(
+            "/x/%2e%2e/%61",
+            IsData,
+            &["/x/%2e%2e/%61", "/x/../%61", "/%61", "/a", "/x/../a"],
+        );
+    }
+
+    #[test]
+    fn one_reading_for_which_the_test_holds_is_enough() {
+        let is_secret = |path: &str| {
+            any_reading(path, EncodedSlash::IsData, |it| {
+                it.trim_end_matches('/') == "/secret"
+            })
+        };
+        for path in [
+            "/secret",
+            "//secret",
+            "/x/%2e./%73ecret",
+            "/secret/x//../..",
+            "/secret/x//../",
+        ] {
+            assert!(is_secret(path), "{path}");
+        }
+        for path in ["/", "/secrets", "/x/secret", "/secret/x//."] {
+            assert!(!is_secret(path), "{path}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use tidegate_h1::request::{BadHead, Bounds, Version};
+use tidegate_h1::request::{BadHead, Bounds, Flaw, Version};
 use tidegate_h1::{HeadEnd, write};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Timer;
@@ -17,17 +17,19 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::WaitForCancellationFuture;
 
 use super::super::stream::Stream;
+use super::super::streams::StreamKind;
 use super::super::turn::others_are_read;
 use super::super::wire::OnEof;
 use super::super::{Conversation, Settings, Then, Whence, tunnel};
 use super::head_cache::{self, KnownHead};
+use super::http2;
 use super::identity::Identities;
 use super::received::{self, HEAD_BYTES, cut_body, read_array, slow_body};
 use super::request_body::{BodyNeed, ReadBody, Upload};
-use super::respond::{Answer, Form, Sent};
+use super::respond::{Answer, Form, Gone, Sent};
 use crate::call::{
     self, Dialect, Head, HttpCall, Identity, Listener, Message, Origin, PinnedConnection, Progress,
-    Refusal, RequestBody, Serve, Tunnel,
+    Refusal, Rejection, RequestBody, Serve, Tunnel,
 };
 
 /// Most bytes of one read. Most requests are smaller.
@@ -80,8 +82,8 @@ pub(super) fn serve<S: Serve>(
                     let conversation = Arc::clone(&conversation);
                     return Then::Last(Box::pin(async move {
                         let idle_timeout = conversation.settings.tunnel_idle_timeout;
-                        let cut = &conversation.cut;
-                        tunnel::run(stream, held, *tunnel, idle_timeout, cut).await;
+                        let watch = conversation.streams.watch(StreamKind::Tunnel);
+                        tunnel::run(stream, held, *tunnel, idle_timeout, watch).await;
                     }));
                 }
             }
@@ -186,6 +188,9 @@ impl<S: Serve> Connection<S> {
     fn dispatch(&mut self, read: Outcome) -> Option<Answering<'_>> {
         let request = match read {
             Outcome::Request(request) => request,
+            Outcome::BadHead(bad) if self.is_first && bad.flaw == Flaw::Http2Preface => {
+                return Some(Box::pin(self.refuse_http2()));
+            }
             Outcome::BadHead(bad) => {
                 let form = Form::of_refused(bad.to_head);
                 let identity = self.identity_of_bad(&bad);
@@ -575,11 +580,33 @@ impl<S: Serve> Connection<S> {
             let answered = progress.answered().map(|at| at.max(self.came));
             self.since = answered.unwrap_or_else(|| self.conversation.clock.now());
             let closes = answer.form.closes;
-            let sent = self.send(answer, &mut upload).await;
+            let streams = &self.conversation.streams;
+            let mut watch = answer.is_stream().then(|| streams.watch(StreamKind::Reply));
+            let sent = {
+                let mut sending = pin!(self.send(answer, &mut upload));
+                let sent = poll_fn(|cx| {
+                    if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
+                        return Poll::Ready(sent);
+                    }
+                    let watch = watch.as_mut().map(|it| it.poll_end(cx));
+                    if watch.is_some_and(|end| end.is_ready()) {
+                        progress.end_by_drain();
+                        return Poll::Ready(Err(Gone));
+                    }
+                    Poll::Pending
+                });
+                sent.await
+            };
             // Now it is reported, unless a tunnel does that.
             drop(progress);
             match sent {
-                Err(_) => return Next::End,
+                Err(_) => {
+                    if form.version == Version::Http10 {
+                        // A plain end would make a part of the body look like all of it.
+                        self.stream.reset_when_closed();
+                    }
+                    return Next::End;
+                }
                 Ok(Sent::Tunnel(tunnel)) => return Next::Tunnel(tunnel),
                 Ok(Sent::Whole) => {}
             }
@@ -608,6 +635,16 @@ impl<S: Serve> Connection<S> {
             return Next::End;
         }
         Next::Request
+    }
+
+    /// Ends a connection of HTTP/2 in a way that its client can read.
+    async fn refuse_http2(&mut self) -> Next {
+        let identity = self.identities.connection();
+        self.conversation.serve.rejected(identity, Rejection::Http2);
+        if self.write(&http2::refusal(), &[], &mut None).await.is_ok() {
+            self.close(None).await;
+        }
+        Next::End
     }
 
     /// Answers a request that is no call, and closes: where its request ends is not known, or not worth

@@ -191,6 +191,11 @@ impl Answer {
         }
     }
 
+    /// Whether its length is not known when it begins.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(&self.body, ReplyBody::Stream(body) if body.size_hint().exact().is_none())
+    }
+
     /// Adds what is known of the call: what its rate limit has left, and its id if it has waited.
     pub(super) fn add(&mut self, progress: &Progress) {
         if let Some(quota) = progress.quota() {
@@ -353,12 +358,7 @@ impl<S: Serve> Connection<S> {
             Rest::None => self.write(&first, &[], upload).await?,
             Rest::Whole(bytes) => self.write(&first, &bytes, upload).await?,
             Rest::Stream(body, streamed_as) => {
-                let sent = self.stream_body(first, body, streamed_as, upload).await;
-                if sent.is_err() && streamed_as == StreamedAs::Close {
-                    // An end would make a part of the body look like all of it.
-                    self.stream.reset_when_closed();
-                }
-                sent?;
+                self.stream_body(first, body, streamed_as, upload).await?;
             }
             Rest::Tunnel(tunnel) => {
                 self.write(&first, &[], upload).await?;
@@ -430,7 +430,7 @@ impl<S: Serve> Connection<S> {
         self.stream.poll_left(cx, on_eof)
     }
 
-    async fn write(
+    pub(super) async fn write(
         &mut self,
         first: &[u8],
         second: &[u8],

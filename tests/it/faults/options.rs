@@ -34,6 +34,7 @@ fn base(backend: &str, state: &Path, files: &Path) -> String {
 threads = 1
 max_connections = 16384
 drain_timeout = "30s"
+drain_streams = "5s"
 [[listen]]
 name = "test"
 bind = "127.0.0.1:0"
