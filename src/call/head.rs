@@ -8,6 +8,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, Head
 use http::{Method, StatusCode};
 use tidegate_h1::{Field, Fields, Span, is_hop_by_hop, write};
 
+use super::ForwardedFields;
+
 /// The fields of a head, in their order. Names are the same in any case.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
@@ -97,6 +99,13 @@ impl Headers {
         write::fields(&self.bytes, &self.fields, into);
     }
 
+    /// Writes each as a line, with what the connection says of its client in place of what its client says.
+    fn write_forwarded(&self, forwarded: &ForwardedFields, into: &mut Vec<u8>) {
+        let is_kept = |field: &&Field| !forwarded.replaces(field.name.of(&self.bytes));
+        write::fields(&self.bytes, self.fields.iter().filter(is_kept), into);
+        forwarded.write(self, |_| true, into);
+    }
+
     /// The fields that are passed on, of a head that hyper has read. The others are those of one hop, those that
     /// Connection names, and the length.
     fn passed(headers: &HeaderMap, mut bytes: Vec<u8>) -> Self {
@@ -124,9 +133,21 @@ impl Headers {
     }
 
     /// The same for hyper.
-    fn to_map(&self) -> HeaderMap {
+    fn to_map(&self, forwarded: Option<&ForwardedFields>) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.fields.len() + 1);
-        for (name, value) in self.iter() {
+        let mut lines = Vec::new();
+        let is_kept = |name: &[u8]| !forwarded.is_some_and(|it| it.replaces(name));
+        let kept = self.iter().filter(|(name, _)| is_kept(name));
+        if let Some(forwarded) = forwarded {
+            forwarded.write(self, |_| true, &mut lines);
+        }
+        let added = lines
+            .split_inclusive(|byte| *byte == b'\n')
+            .filter_map(|line| {
+                let colon = memchr::memchr(b':', line)?;
+                Some((&line[..colon], line[colon + 1..].trim_ascii()))
+            });
+        for (name, value) in kept.chain(added) {
             let name = HeaderName::from_bytes(name);
             // Both were parsed before.
             if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
@@ -205,10 +226,13 @@ impl Head {
     }
 
     /// Writes it with the framing of a whole body, and the empty line.
-    pub fn write(&self, body: &Bytes, into: &mut Vec<u8>) {
+    pub fn write(&self, body: &Bytes, forwarded: Option<&ForwardedFields>, into: &mut Vec<u8>) {
         let target = self.target.of(&self.headers.bytes);
         write::request_line(self.method.as_str(), target, into);
-        self.headers.write(into);
+        match forwarded {
+            None => self.headers.write(into),
+            Some(forwarded) => self.headers.write_forwarded(forwarded, into),
+        }
         if self.has_body || !body.is_empty() {
             write::content_length(body.len() as u64, into);
         }
@@ -222,13 +246,14 @@ impl Head {
     pub fn to_request<B>(
         &self,
         length: Option<u64>,
+        forwarded: Option<&ForwardedFields>,
         body: B,
     ) -> Result<http::Request<B>, http::Error> {
         let mut request = http::Request::builder()
             .method(self.method.clone())
             .uri(self.target())
             .body(body)?;
-        *request.headers_mut() = self.headers.to_map();
+        *request.headers_mut() = self.headers.to_map(forwarded);
         if let Some(length) = length.filter(|length| self.has_body || *length > 0) {
             let headers = request.headers_mut();
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
@@ -312,7 +337,7 @@ impl ReplyHead {
     pub fn into_parts(self) -> http::response::Parts {
         let (mut parts, ()) = http::Response::new(()).into_parts();
         parts.status = self.status;
-        parts.headers = self.headers.to_map();
+        parts.headers = self.headers.to_map(None);
         if let Some(length) = self.length {
             parts
                 .headers

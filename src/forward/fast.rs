@@ -192,7 +192,7 @@ impl Outgoing {
             let RequestBody::Whole(body) = &call.body else {
                 unreachable!("a body that is not here is left to hyper")
             };
-            call.head.write(body, first);
+            call.head.write(body, call.forwarded.as_deref(), first);
             if self.second.is_empty() {
                 first.extend_from_slice(body);
             }

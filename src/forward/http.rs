@@ -155,6 +155,8 @@ fn unanswered<S: Slot>(none: NoResponse, upstream: &Upstream, slot: S) -> Exchan
     };
     let call = HttpCall {
         head: Arc::new(head.into()),
+        // The head has them already.
+        forwarded: None,
         body,
         array: None,
     };
@@ -460,7 +462,8 @@ impl<S: Slot> Source for RunningReply<S> {
 fn outgoing_request(call: HttpCall) -> Result<Request<SentBody>, http::Error> {
     let body = SentBody::new(call.body);
     let length = body.size_hint().exact();
-    call.head.to_request(length, body)
+    call.head
+        .to_request(length, call.forwarded.as_deref(), body)
 }
 
 /// Makes a request with a whole body of this length from the bytes that hyper wrote for it. hyper

@@ -40,6 +40,11 @@ impl Stream {
         }))
     }
 
+    /// Whether it is encrypted.
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
     /// The connection below.
     pub(super) fn tcp(&self) -> &TcpStream {
         self.wire().tcp()

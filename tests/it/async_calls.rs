@@ -639,6 +639,7 @@ impl Paused {
             origin: self.origin(),
             message: Message::Http(Box::new(HttpCall {
                 head: Arc::new(head.into()),
+                forwarded: None,
                 body: RequestBody::Whole(Bytes::new()),
                 array: None,
             })),

@@ -37,6 +37,7 @@ mod documents;
 mod faults;
 mod floor_plan;
 mod foreign_logs;
+mod forwarded;
 mod forwarding;
 mod gate_lines;
 mod generated;

@@ -49,6 +49,7 @@ fn http_message(method: &str, path: &str, body: &'static str) -> Message {
     let body = RequestBody::Whole(Bytes::from_static(body.as_bytes()));
     Message::Http(Box::new(HttpCall {
         head: Arc::new(head.into()),
+        forwarded: None,
         body,
         array: array.map(Box::new),
     }))

@@ -308,6 +308,7 @@ async fn served(stack: &Stack, method: &str, path: &str, body: RequestBody) -> (
         },
         message: Message::Http(Box::new(HttpCall {
             head: Arc::new(head.into()),
+            forwarded: None,
             body,
             array: None,
         })),

@@ -44,6 +44,7 @@ pub(super) async fn serve<S: Serve>(
     let origin = whence.origin;
     let settings = &conversation.settings;
     let fields_max = settings.max_request_fields;
+    let is_tls = stream.is_tls();
     let stop = conversation.stop.clone();
     let phases = Arc::new(Phases::begun(came, conversation.clock.now()));
     let io = ClientIo::new(
@@ -56,7 +57,7 @@ pub(super) async fn serve<S: Serve>(
     );
     let drained = Arc::clone(&phases);
     let client = Arc::new(Client {
-        identities: Identities::new(origin.identity, &whence.listener, settings),
+        identities: Identities::new(origin.identity, &whence.listener, is_tls, settings),
         conversation,
         phases,
     });
@@ -139,6 +140,7 @@ impl<S: Serve> Client<S> {
         }
         let mut call = Box::new(HttpCall {
             head: Arc::new(Head::from(*head)),
+            forwarded: self.identities.forwarded(),
             body: RequestBody::Whole(Bytes::new()),
             array: None,
         });

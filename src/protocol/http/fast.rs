@@ -61,6 +61,7 @@ pub(super) fn serve<S: Serve>(
     let identities = Identities::new(
         whence.origin.identity,
         &whence.listener,
+        stream.is_tls(),
         &conversation.settings,
     );
     let mut client = Client {
@@ -244,6 +245,7 @@ impl<S: Serve> Client<S> {
             Got::Late => return Next::End,
         };
         let identity = self.identities.of(&call.head);
+        call.forwarded = self.identities.forwarded();
         if self.has_left_before() {
             // Recorded as aborted, and never sent.
             let progress = Progress::default();
@@ -801,6 +803,7 @@ impl Got {
         let closes = read.closes;
         let call = Box::new(HttpCall {
             head: read.head,
+            forwarded: None,
             body: RequestBody::Whole(body),
             array: None,
         });
