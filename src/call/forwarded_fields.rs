@@ -221,7 +221,8 @@ impl ForwardedFields {
 fn values(head: &Headers, field: ForwardedField) -> impl Iterator<Item = &[u8]> {
     let values = head.get_all(field.name()).map(<[u8]>::trim_ascii);
     // A value that ends within quotes would hide what is added behind it.
-    values.filter(move |value| !value.is_empty() && !(field.is_list() && is_open(value)))
+    let is_lost = move |value: &[u8]| value.is_empty() || field.is_list() && is_open(value);
+    values.filter(move |value| !is_lost(value))
 }
 
 /// Whether a value ends within a quoted text (RFC 9110, 5.6.4).
@@ -301,6 +302,15 @@ mod tests {
     use FieldAction::{Append, Pass, Remove, Set};
     use http::{HeaderName, HeaderValue};
 
+    /// What is set for a client at 192.0.2.1 that asks `t` without TLS.
+    const PLAIN: [&str; 5] = [
+        "X-Forwarded-For: 192.0.2.1",
+        "X-Real-IP: 192.0.2.1",
+        "X-Forwarded-Proto: http",
+        "X-Forwarded-Host: t",
+        "Forwarded: for=192.0.2.1;host=t;proto=http",
+    ];
+
     fn head(fields: &[(&str, &str)]) -> Headers {
         let mut headers = Headers::default();
         for (name, value) in fields {
@@ -333,17 +343,7 @@ mod tests {
     #[test]
     fn set_writes_what_is_known_of_the_connection() {
         let plain = head(&[("host", "t")]);
-        check_lines(
-            fields([Set; 5], "192.0.2.1", false),
-            &plain,
-            &[
-                "X-Forwarded-For: 192.0.2.1",
-                "X-Real-IP: 192.0.2.1",
-                "X-Forwarded-Proto: http",
-                "X-Forwarded-Host: t",
-                "Forwarded: for=192.0.2.1;host=t;proto=http",
-            ],
-        );
+        check_lines(fields([Set; 5], "192.0.2.1", false), &plain, &PLAIN);
         check_lines(
             fields([Set; 5], "2001:db8::1", true),
             &head(&[("host", "t:8443")]),
@@ -367,17 +367,7 @@ mod tests {
             ("x-forwarded-host", "evil"),
             ("forwarded", "for=10.0.0.3;proto=https"),
         ]);
-        check_lines(
-            fields([Set; 5], "192.0.2.1", false),
-            &lies,
-            &[
-                "X-Forwarded-For: 192.0.2.1",
-                "X-Real-IP: 192.0.2.1",
-                "X-Forwarded-Proto: http",
-                "X-Forwarded-Host: t",
-                "Forwarded: for=192.0.2.1;host=t;proto=http",
-            ],
-        );
+        check_lines(fields([Set; 5], "192.0.2.1", false), &lies, &PLAIN);
         check_lines(fields([Remove; 5], "192.0.2.1", false), &lies, &[]);
     }
 
@@ -474,19 +464,13 @@ mod tests {
         ] {
             assert_eq!(ForwardedField::of(name.as_bytes()), None, "{name}");
         }
-        let all = fields([Append; 5], "10.0.0.9", false).expect("something changes");
+        let all = fields([Append; 5], "192.0.2.1", false).expect("something changes");
         assert!(all.replaces(b"X_Forwarded_For"));
         assert!(!all.replaces(b"X-Forwarded-Port"));
         check_lines(
             Some(all),
             &head(&[("host", "t"), ("x_forwarded_for", "1.1.1.1")]),
-            &[
-                "X-Forwarded-For: 10.0.0.9",
-                "X-Real-IP: 10.0.0.9",
-                "X-Forwarded-Proto: http",
-                "X-Forwarded-Host: t",
-                "Forwarded: for=10.0.0.9;host=t;proto=http",
-            ],
+            &PLAIN,
         );
     }
 

@@ -26,12 +26,13 @@ words! {
 impl ForwardedRule {
     /// The action for the requests of a connection, which a trusted proxy may have made.
     fn action(self, kind: BackendKind, is_of_proxy: bool) -> FieldAction {
-        match (self, kind) {
-            (Self::Auto, BackendKind::Zvm) | (Self::Pass, _) => FieldAction::Pass,
-            (Self::Auto, BackendKind::Http) if is_of_proxy => FieldAction::Append,
-            (Self::Auto, BackendKind::Http) | (Self::Set, _) => FieldAction::Set,
-            (Self::Append, _) => FieldAction::Append,
-            (Self::Remove, _) => FieldAction::Remove,
+        match self {
+            Self::Auto if !kind.reads_forwarded_fields() => FieldAction::Pass,
+            Self::Auto if is_of_proxy => FieldAction::Append,
+            Self::Auto | Self::Set => FieldAction::Set,
+            Self::Append => FieldAction::Append,
+            Self::Pass => FieldAction::Pass,
+            Self::Remove => FieldAction::Remove,
         }
     }
 }
@@ -49,8 +50,8 @@ options! {
         /// one. A client on a socket file has no address, so none is written.
         x_forwarded_for: ForwardedRule = choice().or(ForwardedRule::Auto);
 
-        /// X-Forwarded-Proto: "https" if the client's connection has TLS here, else "http". Set "append" or
-        /// "pass" only if no client can come past a proxy that ends TLS in front.
+        /// X-Forwarded-Proto: "https" if the client's connection has TLS here, else "http". With "append" or
+        /// "pass", every client that connects here directly can claim "https".
         x_forwarded_proto: ForwardedRule = choice().or(ForwardedRule::Auto);
 
         /// X-Forwarded-Host: the host that the client asked, from Host. Tidegate also sends Host unchanged.

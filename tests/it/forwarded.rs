@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::certificates::{Files, Shows};
 use crate::sidecar::Sidecar;
 use crate::support::{
-    PATIENCE, Scripted, Stack, ask, connect, listens, read_all, read_until, sending,
+    Held, PATIENCE, Scripted, Stack, ask, connect, listens, read_all, read_until, sending,
 };
 
 /// What a client writes that wants to be taken for another.
@@ -252,8 +252,6 @@ async fn over_tls_the_service_reads_https() {
 async fn a_client_on_a_socket_file_has_no_address() {
     let backend = shows_heads().await;
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let path = dir.path().join("t.sock");
-    let at_file = format!("bind = \"unix:{}\"", path.display());
     for (callers, expected) in [
         (
             "",
@@ -274,6 +272,8 @@ async fn a_client_on_a_socket_file_has_no_address() {
             ],
         ),
     ] {
+        let path = dir.path().join(format!("{}.sock", expected.len()));
+        let at_file = format!("bind = \"unix:{}\"", path.display());
         let config = text("http", backend.addr, "", callers);
         let config = config.replacen("bind = \"127.0.0.1:0\"", &at_file, 1);
         let _stack = Stack::start(&config);
@@ -394,11 +394,21 @@ async fn a_read_that_is_sent_once_more_has_the_same_lines() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_handed_over_has_the_same_lines() {
-    let (backend, _) = counting(false).await;
-    let stack = Stack::start(&text("http", backend.addr, "", "[tasks]\nenabled = true"));
-    let request = get(&format!("{LIES}Prefer: respond-async, wait=30\r\n"));
-    assert_eq!(seen(stack.addr, request).await, TRUTH);
+async fn a_call_that_was_handed_over_and_waits_keeps_its_lines() {
+    let mut held = Held::start(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let config = text("http", held.backend.addr, "", "[tasks]\nenabled = true");
+    let config = config.replace("[limits]", "[limits]\noutstanding = 1");
+    let stack = Stack::start(&config);
+    let first = sending(stack.addr, get("")).await;
+    assert_eq!(named(&held.next().await), TRUTH);
+    let request = get(&format!("{LIES}Prefer: respond-async\r\n"));
+    let answer = ask(stack.addr, request).await;
+    assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
+    held.go.notify_one();
+    assert_eq!(named(&held.next().await), TRUTH);
+    held.go.notify_one();
+    stack.at_rest().await;
+    drop(first);
 }
 
 #[tokio::test]
