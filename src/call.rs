@@ -32,6 +32,7 @@ macro_rules! labels {
 
 pub mod claim;
 pub mod costs;
+mod forwarded_fields;
 mod head;
 pub mod identity;
 pub(crate) mod link;
@@ -61,6 +62,7 @@ use tokio::time::Instant;
 use crate::options::words;
 
 pub use self::claim::Claim;
+pub use self::forwarded_fields::{FieldAction, ForwardedField, ForwardedFields};
 pub use self::head::{Head, Headers, ReplyHead, Twice};
 pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};

@@ -113,6 +113,7 @@ impl Forward for Message {
             Self::Http(call) => match &call.body {
                 RequestBody::Whole(bytes) => Some(Self::Http(Box::new(HttpCall {
                     head: Arc::clone(&call.head),
+                    forwarded: call.forwarded.clone(),
                     body: RequestBody::Whole(bytes.clone()),
                     array: call.array.clone(),
                     on_client_left: call.on_client_left,

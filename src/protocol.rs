@@ -7,6 +7,7 @@
 pub mod certificate;
 pub mod dialect;
 pub mod forwarded;
+pub mod forwarded_options;
 mod http;
 mod io;
 pub mod metrics;
@@ -36,6 +37,7 @@ use tidegate_limits::Timestamp;
 use tidegate_runtime::{Clock, Timer};
 use tokio::time::sleep;
 
+use self::forwarded_options::ForwardedSettings;
 pub use self::http::{answer, json, refused_with};
 use self::io::Client;
 pub use self::stop::Stop;
@@ -56,6 +58,8 @@ options! {
         trusted_proxies: TrustedProxies,
         /// What is behind: only a z/VM SDK server takes the socket protocol's array over HTTP.
         backend_kind: BackendKind,
+        /// What the service gets to know of a client.
+        forwarded: ForwardedSettings,
     } {
         /// How long a PROXY header, and then a TLS handshake, may take. Raise it for clients far away.
         handshake_timeout: Duration = duration(MS..=HOUR).or(5 * SECOND);

@@ -9,6 +9,8 @@ use http::{Method, StatusCode};
 use tidegate_h1::request::{Request, Target};
 use tidegate_h1::{Field, Fields, Framing, Span, is_hop_by_hop, write};
 
+use super::ForwardedFields;
+
 /// The fields of a head, in their order. Names are the same in any case.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
@@ -98,6 +100,13 @@ impl Headers {
         write::fields(&self.bytes, &self.fields, into);
     }
 
+    /// Writes each as a line, with what the connection says of its client in place of what its client says.
+    fn write_forwarded(&self, forwarded: &ForwardedFields, into: &mut Vec<u8>) {
+        let is_kept = |field: &&Field| !forwarded.replaces(field.name.of(&self.bytes));
+        write::fields(&self.bytes, self.fields.iter().filter(is_kept), into);
+        forwarded.write(self, |_| true, into);
+    }
+
     /// The fields that are passed on, of a head that hyper has read. The others are those of one hop, those that
     /// Connection names, and the length.
     fn passed(headers: &HeaderMap, mut bytes: Vec<u8>) -> Self {
@@ -124,7 +133,7 @@ impl Headers {
         Self::new(bytes.into(), fields)
     }
 
-    /// The same for hyper.
+    /// The fields as the library has them.
     fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.fields.len() + 1);
         for (name, value) in self.iter() {
@@ -271,10 +280,13 @@ impl Head {
     }
 
     /// Writes it with this framing of the body, and the empty line.
-    pub fn write(&self, framing: Framing, into: &mut Vec<u8>) {
+    pub fn write(&self, framing: Framing, forwarded: Option<&ForwardedFields>, into: &mut Vec<u8>) {
         let target = self.target.of(&self.headers.bytes);
         write::request_line(self.method.as_str().as_bytes(), target, into);
-        self.headers.write(into);
+        match forwarded {
+            None => self.headers.write(into),
+            Some(forwarded) => self.headers.write_forwarded(forwarded, into),
+        }
         if let Some(upgrade) = self.upgrade() {
             write::upgrade(upgrade, into);
         }

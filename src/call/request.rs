@@ -9,7 +9,7 @@ use tidegate_limits::Timestamp;
 
 use super::reply::{BodyError, ByteStream, PolledFrame, data_bytes};
 use super::sdk::ArrayCall;
-use super::{Dialect, Head, Identity, OnClientLeft, PinnedConnection, Record};
+use super::{Dialect, ForwardedFields, Head, Identity, OnClientLeft, PinnedConnection, Record};
 
 /// The origin of a call.
 #[derive(Clone, Debug)]
@@ -65,6 +65,9 @@ impl Message {
 pub struct HttpCall {
     /// Method, target, headers.
     pub head: Arc<Head>,
+    /// What its connection says of its client, which is sent in place of what the client says. `None` if the head
+    /// is sent as it came.
+    pub forwarded: Option<Arc<ForwardedFields>>,
     /// The body.
     pub body: RequestBody,
     /// Set if this is an array of the socket protocol over HTTP: a `POST /` with it as the body.
@@ -81,6 +84,7 @@ impl HttpCall {
     pub fn new(head: Arc<Head>, body: RequestBody) -> Self {
         Self {
             head,
+            forwarded: None,
             body,
             array: None,
             on_client_left: None,

@@ -35,6 +35,12 @@ impl BackendKind {
         self == Self::Zvm
     }
 
+    /// Whether it reads the fields that name a client, such as `X-Forwarded-For`, and may believe them.
+    #[must_use]
+    pub fn reads_forwarded_fields(self) -> bool {
+        self == Self::Http
+    }
+
     /// Whether its functions and routes are known.
     #[must_use]
     pub fn has_table(self) -> bool {

@@ -20,14 +20,14 @@ pub(super) enum Given {
 
 impl Given {
     pub(super) fn of(reply: Result<Reply, Refusal>, apart: &Apart) -> Self {
-        // A connection that one client has logged in is not for others, so it is closed.
-        let Reply { head, body, .. } = match reply {
+        let Reply { head, body, pinned } = match reply {
             Ok(reply) => reply,
             Err(refusal) => return Self::Shared(Err(refusal)),
         };
         match body {
             ReplyBody::Whole(body)
-                if head
+                // A challenge of a login belongs to its connection, and so to one client.
+                if pinned.is_none() && head
                     .as_ref()
                     .is_none_or(|head| is_for_all(&head.headers, apart)) =>
             {
@@ -37,7 +37,7 @@ impl Given {
             body => Self::Once(Reply {
                 head,
                 body,
-                pinned: None,
+                pinned,
             }),
         }
     }

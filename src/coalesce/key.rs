@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::Method;
 use http::header::{self, HeaderName};
 
-use crate::call::{Destination, Headers, HttpCall, Message, RequestBody};
+use crate::call::{Destination, ForwardedField, Headers, HttpCall, Message, RequestBody};
 
 /// Headers that an answer may depend on, besides method, target and body: the identity, the
 /// content wanted, and the form of the body.
@@ -50,6 +50,17 @@ impl Apart {
         match self {
             Self::Known => TOLD_APART.contains(name),
             Self::AllBut(ignored) => !ignored.contains(name),
+        }
+    }
+
+    /// Whether reads to which different values of this field are added are never identical.
+    fn tells_forwarded(&self, field: ForwardedField) -> bool {
+        match self {
+            Self::Known => false,
+            Self::AllBut(ignored) => {
+                let mut ignored = ignored.iter();
+                ignored.all(|name| !name.as_str().eq_ignore_ascii_case(field.name()))
+            }
         }
     }
 }
@@ -145,7 +156,8 @@ impl Parts {
         let is_there = |name: &HeaderName| head.headers.contains(name.as_str());
         // A client that has logged in its connection is answered as its user.
         let is_logged_in = head.is_stateful || call.pinned.is_some();
-        if !may_be_a_read || is_logged_in || NEVER_SHARED.iter().any(is_there) {
+        let is_exclusive = is_logged_in || head.upgrade().is_some();
+        if !may_be_a_read || is_exclusive || NEVER_SHARED.iter().any(is_there) {
             return None;
         }
         self.add(head.method.as_str().as_bytes());
@@ -154,7 +166,9 @@ impl Parts {
             Apart::Known => self.add_headers(&head.headers, &TOLD_APART),
             Apart::AllBut(_) => {
                 // Sorted, because their order has no meaning.
-                let names = head.headers.iter();
+                let forwarded = call.forwarded.as_deref();
+                let is_sent = |name: &[u8]| !forwarded.is_some_and(|it| it.replaces(name));
+                let names = head.headers.iter().filter(|(name, _)| is_sent(name));
                 let names = names.filter_map(|(name, _)| HeaderName::from_bytes(name).ok());
                 let mut names: Vec<_> = names.filter(|name| apart.tells(name)).collect();
                 names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -163,6 +177,13 @@ impl Parts {
                     self.add(name.as_str().as_bytes());
                 }
                 self.add_headers(&head.headers, &names);
+                // A service may answer by the client's address.
+                let mut lines = Vec::new();
+                if let Some(forwarded) = forwarded {
+                    let counts = |field| apart.tells_forwarded(field);
+                    forwarded.write(&head.headers, counts, &mut lines);
+                }
+                self.add(&lines);
             }
         }
         self.add(body);
@@ -183,7 +204,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::ArrayCall;
+    use crate::call::{ArrayCall, FieldAction, ForwardedFields};
     use bytes::Bytes;
 
     fn http(request: http::request::Builder, body: &'static str) -> Message {
@@ -223,6 +244,35 @@ mod tests {
         ] {
             assert_ne!(key(different), key(one()));
         }
+    }
+
+    #[test]
+    fn clients_that_the_service_can_tell_apart_share_only_if_that_is_ignored() {
+        let of = |client: [u8; 4], action, ignored: &[&'static str], lie: &str| {
+            let ignored = ignored.iter().map(|name| HeaderName::from_static(name));
+            let apart = Apart::AllBut(ignored.collect());
+            let Message::Http(mut call) = http(get("/report").header("x-real-ip", lie), "") else {
+                unreachable!("it is HTTP")
+            };
+            call.forwarded = ForwardedFields::new([action; 5], Some(client.into()), false);
+            let message = Message::Http(call);
+            Key::of("report", Destination::Http, None, &message, apart)
+        };
+        let (one, other) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+        let (set, remove) = (FieldAction::Set, FieldAction::Remove);
+        assert_eq!(of(one, set, &[], "a"), of(one, set, &[], "a"));
+        assert_ne!(of(one, set, &[], "a"), of(other, set, &[], "a"));
+        assert_eq!(of(one, set, &[], "a"), of(one, set, &[], "lie"));
+        let most = ["x-forwarded-for", "x-real-ip"];
+        assert_ne!(of(one, set, &most, "a"), of(other, set, &most, "a"));
+        let all = ["x-forwarded-for", "x-real-ip", "forwarded"];
+        assert_eq!(of(one, set, &all, "a"), of(other, set, &all, "b"));
+        assert_eq!(of(one, remove, &[], "a"), of(other, remove, &[], "b"));
+        let append = FieldAction::Append;
+        assert_ne!(of(one, append, &[], "a"), of(one, append, &[], "b"));
+        let pass = FieldAction::Pass;
+        assert_eq!(of(one, pass, &[], "a"), of(other, pass, &[], "a"));
+        assert_ne!(of(one, pass, &[], "a"), of(one, pass, &[], "b"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::forward::options::{BackendSection, BoundsSection};
 use crate::listen::ServerSection;
 use crate::options::{Options, Reading, Restarts, Section, Toml};
 use crate::protocol::ClientSection;
+use crate::protocol::forwarded_options::ForwardedSection;
 use crate::protocol::trusted::ProxiesSection;
 use crate::tasks;
 use crate::telemetry;
@@ -59,6 +60,7 @@ sections! {
     listen: Option<Vec<Listen>> = "listen";
     client: ClientSection = "client";
     paths: PathsSection = "client";
+    forwarded: ForwardedSection = "forwarded";
     proxies: ProxiesSection = "callers";
     callers: CallersSection = "callers";
     caller: Vec<CallerSection> = "caller";

@@ -39,9 +39,12 @@ pub(super) fn of(mut all: Sections) -> Config {
     let own: Arc<[SocketAddr]> = own.filter(|bind| bind.port() != 0).collect();
     let (effective, restarts) = all.write();
     let trusted_proxies = all.proxies.trusted_proxies.value.clone();
+    let forwarded = all.forwarded.settings();
     Config {
         listen: all.server.settings(listeners.collect()),
-        protocol: all.client.settings(trusted_proxies, all.backend_kind()),
+        protocol: all
+            .client
+            .settings(trusted_proxies, all.backend_kind(), forwarded),
         allow_unknown: all.exempt.allow_unknown.value,
         classify: classify(all),
         coalesce: all.coalesce.settings(),

@@ -180,7 +180,7 @@ impl Outgoing {
                     true => Framing::Length(body.len() as u64),
                     false => Framing::None,
                 };
-                call.head.write(framing, first);
+                call.head.write(framing, call.forwarded.as_deref(), first);
                 if body.len() <= ONE_BUFFER {
                     first.extend_from_slice(body);
                 } else {
@@ -191,15 +191,12 @@ impl Outgoing {
             RequestBody::Streamed { read, rest } => {
                 let left = rest.size_hint().exact();
                 let chunked = left.is_none();
-                match left {
-                    Some(left) => {
-                        call.head
-                            .write(Framing::Length(read.len() as u64 + left), first);
-                    }
-                    None => {
-                        call.head.write(Framing::Chunked, first);
-                        write::chunk_size(read.len(), first);
-                    }
+                let framing = left.map_or(Framing::Chunked, |left| {
+                    Framing::Length(read.len() as u64 + left)
+                });
+                call.head.write(framing, call.forwarded.as_deref(), first);
+                if chunked {
+                    write::chunk_size(read.len(), first);
                 }
                 self.second = read.clone();
                 self.stage = match left {

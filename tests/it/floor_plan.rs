@@ -153,6 +153,7 @@ fn zvm_is_named_only_where_it_is_plugged_in_and_where_users_write_or_read_its_na
         "classify/options.rs",
         "coalesce.rs",
         "protocol.rs",
+        "protocol/forwarded_options.rs",
         "tasks.rs",
         // Tests of answers, and commands about the real server.
         "coalesce/answer.rs",

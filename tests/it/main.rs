@@ -38,6 +38,7 @@ mod drained_streams;
 mod faults;
 mod floor_plan;
 mod foreign_logs;
+mod forwarded;
 mod forwarding;
 mod gate_lines;
 mod generated;

@@ -46,6 +46,7 @@ pub(super) fn serve<S: Serve>(
     let identities = Identities::new(
         whence.origin.identity,
         &whence.listener,
+        stream.is_tls(),
         &conversation.settings,
     );
     let mut connection = Connection {
@@ -242,6 +243,7 @@ impl<S: Serve> Connection<S> {
             }
         }
         call.pinned.clone_from(&self.pinned);
+        call.forwarded = self.identities.forwarded();
         match read_array(self.settings(), &mut call) {
             Ok(()) => Some(Box::pin(self.call(identity, call, upload, form))),
             Err(refusal) => Some(Box::pin(self.refuse(identity, refusal, form.closing()))),

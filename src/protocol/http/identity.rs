@@ -14,7 +14,7 @@ use super::super::Settings;
 use super::super::forwarded;
 use super::super::trusted::TrustedProxies;
 use crate::call::identity::{self, Field, Fields, TEXT_BYTES_MAX, Unusable};
-use crate::call::{Head, Headers, Identity, Listener, Twice, UserFrom};
+use crate::call::{ForwardedFields, Head, Headers, Identity, Listener, Twice, UserFrom};
 
 const ORIGINATOR: &str = "originator";
 
@@ -33,6 +33,7 @@ pub(super) struct Identities {
     user_from: UserFrom,
     /// Set if the connection comes from a trusted proxy.
     proxies: Option<TrustedProxies>,
+    forwarded: Option<Arc<ForwardedFields>>,
     last: Mutex<Last>,
 }
 
@@ -44,14 +45,21 @@ struct Last {
 }
 
 impl Identities {
-    pub(super) fn new(connection: Arc<Identity>, listener: &Listener, settings: &Settings) -> Self {
+    pub(super) fn new(
+        connection: Arc<Identity>,
+        listener: &Listener,
+        is_tls: bool,
+        settings: &Settings,
+    ) -> Self {
         let trusted = &settings.trusted_proxies;
         let is_proxy = match connection.address {
             // The peer's own, or that of another proxy behind it.
             Some(address) => trusted.contains(address),
             None => trusted.trusts(connection.peer),
         };
+        let actions = settings.forwarded.actions(settings.backend_kind, is_proxy);
         Self {
+            forwarded: ForwardedFields::new(actions, connection.address, is_tls),
             last: Mutex::new(Last {
                 head: None,
                 identity: Arc::clone(&connection),
@@ -65,6 +73,11 @@ impl Identities {
     /// The identity of the connection.
     pub(super) fn connection(&self) -> &Arc<Identity> {
         &self.connection
+    }
+
+    /// What the service gets to know of the client, for every request.
+    pub(super) fn forwarded(&self) -> Option<Arc<ForwardedFields>> {
+        self.forwarded.clone()
     }
 
     /// The identity of a request. The same head gives the same one.

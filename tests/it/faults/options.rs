@@ -59,6 +59,12 @@ body_timeout = "10m"
 body_min_rate = "1KiB"
 max_request_bytes = "4KiB"
 buffer_bytes = "64KiB"
+[forwarded]
+x_forwarded_for = "auto"
+x_forwarded_proto = "auto"
+x_forwarded_host = "auto"
+forwarded = "auto"
+x_real_ip = "auto"
 [callers]
 trusted_proxies = []
 identify = ["user", "originator", "ip", "user_agent", "listener"]
