@@ -175,7 +175,8 @@ struct Secured {
     stop: Option<DropGuard>,
 }
 
-fn server(own: &Issued) -> Arc<ServerConfig> {
+/// TLS of a backend that shows this certificate.
+pub(crate) fn server(own: &Issued) -> Arc<ServerConfig> {
     let chain = CertificateDer::pem_file_iter(&own.cert).expect("a file");
     let chain = chain.collect::<Result<_, _>>().expect("certificates");
     let key = PrivateKeyDer::from_pem_file(&own.key).expect("a key");

@@ -423,7 +423,7 @@ pub(crate) fn json(text: &str) -> serde_json::Value {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    head: String,
+    pub(crate) head: String,
     pub(crate) body: String,
 }
 
