@@ -83,40 +83,42 @@ pub(crate) enum Meaning {
     LikeFraming,
 }
 
+/// Names of other meanings than [`Meaning::Passes`], besides those of the framing.
+const KNOWN: [&str; 20] = [
+    "te",
+    "host",
+    "close",
+    "expect",
+    "trailer",
+    "upgrade",
+    "forwarded",
+    "x-real-ip",
+    "connection",
+    "keep-alive",
+    "max-forwards",
+    "authorization",
+    "http2-settings",
+    "x-forwarded-for",
+    "proxy-connection",
+    "www-authenticate",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "proxy-authenticate",
+    "proxy-authorization",
+];
+
 /// For the last five bits of a first letter, a bit for each length that a name of another meaning than
 /// [`Meaning::Passes`] can have.
 static LENGTHS: [u64; 32] = lengths();
 
 const fn lengths() -> [u64; 32] {
-    let names = [
-        "te",
-        "host",
-        "close",
-        "expect",
-        "trailer",
-        "upgrade",
-        "forwarded",
-        "x-real-ip",
-        "connection",
-        "keep-alive",
-        "max-forwards",
-        "authorization",
-        "http2-settings",
-        "x-forwarded-for",
-        "proxy-connection",
-        "www-authenticate",
-        "x-forwarded-host",
-        "x-forwarded-proto",
-        "proxy-authenticate",
-        "proxy-authorization",
-    ];
     let mut lengths = [0; 32];
     // Those of the framing have other signs, too.
     lengths[b'c' as usize & 31] = u64::MAX << "contentlength".len();
     lengths[b't' as usize & 31] = u64::MAX << "transferencoding".len();
     let mut at = 0;
-    while at < names.len() {
-        let name = names[at].as_bytes();
+    while at < KNOWN.len() {
+        let name = KNOWN[at].as_bytes();
         lengths[name[0] as usize & 31] |= 1 << name.len();
         at += 1;
     }
@@ -137,7 +139,7 @@ impl Meaning {
 
     #[inline(never)]
     fn of_known(name: &[u8]) -> Self {
-        let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+        let is = |other: &[u8]| is_same(name, other);
         match name.len() {
             2 if is(b"te") => Self::Trailer,
             4 if is(b"host") => Self::Host,
@@ -240,6 +242,33 @@ pub(crate) fn span(bytes: &[u8], part: &[u8]) -> Span {
     }
 }
 
+/// Whether a name is this one in lower case, which has letters, digits and hyphens, and the same length. Of the bytes
+/// of a token, one bit tells the cases of a letter apart, and is set in the others; so words are compared.
+#[inline(always)]
+fn is_same(name: &[u8], lower: &[u8]) -> bool {
+    if name.len() != lower.len() {
+        return false;
+    }
+    let Some((first, rest)) = lower.split_first_chunk::<8>() else {
+        return name.iter().zip(lower).all(|(it, low)| it | 32 == *low);
+    };
+    let word = |at: usize| {
+        let bytes = name.get(at..at + 8).and_then(|it| it.try_into().ok());
+        u64::from_ne_bytes(bytes.unwrap_or_default()) | u64::from_ne_bytes([32; 8])
+    };
+    let mut at = lower.len() - 8;
+    let mut is_same = word(0) == u64::from_ne_bytes(*first);
+    // The words of the rest overlap, so that none is shorter.
+    let mut left = rest.len();
+    while left > 0 && is_same {
+        let low = lower[at..].first_chunk::<8>().expect("it has eight");
+        is_same = word(at) == u64::from_ne_bytes(*low);
+        left = left.saturating_sub(8);
+        at = at.saturating_sub(8);
+    }
+    is_same
+}
+
 /// Whether a field with this name concerns one hop (RFC 9110, 7.6.1), or is `Expect`, which a proxy answers.
 #[must_use]
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
@@ -248,4 +277,43 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
         Meaning::of(name),
         Connection | Expect | Hop | Trailer | TransferEncoding | Upgrade
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_means_something_in_any_case_and_no_other_name_does() {
+        let names = KNOWN.iter().copied();
+        for name in names.chain(["content-length", "transfer-encoding"]) {
+            let meaning = Meaning::of(name.as_bytes());
+            assert_ne!(meaning, Meaning::Passes, "{name}");
+            assert_eq!(Meaning::of(name.to_ascii_uppercase().as_bytes()), meaning);
+            for at in 0..name.len() {
+                for byte in (0..=u8::MAX).filter(|it| crate::octets::is_of_token(*it)) {
+                    let mut other = name.as_bytes().to_vec();
+                    other[at] = byte;
+                    let is_same = other.eq_ignore_ascii_case(name.as_bytes());
+                    let of = Meaning::of(&other);
+                    if of == Meaning::LikeFraming {
+                        assert!(crate::octets::is_like_framing(&other));
+                    } else {
+                        assert_eq!(of == meaning, is_same, "{name} {byte}");
+                        assert!(is_same || of == Meaning::Passes, "{name} {byte}");
+                    }
+                }
+            }
+            let longer = format!("{name}s");
+            assert_eq!(Meaning::of(longer.as_bytes()), Meaning::Passes, "{longer}");
+        }
+        for name in [
+            "Content_Length",
+            "transfer.-encoding",
+            "content-lengt-------------------------------------------------------h",
+        ] {
+            assert_eq!(Meaning::of(name.as_bytes()), Meaning::LikeFraming);
+        }
+        assert_eq!(Meaning::of(b""), Meaning::Passes);
+    }
 }

@@ -143,7 +143,7 @@ pub fn is_like_framing(name: &[u8]) -> bool {
 /// Whether credentials, or a challenge, are of a scheme that logs in the connection and not only the request.
 #[must_use]
 pub fn logs_in_connection(credentials: &[u8]) -> bool {
-    // Others are told apart at once.
+    // The first letter rules out most others.
     if !matches!(credentials.first(), Some(b'N' | b'n' | b'K' | b'k')) {
         return false;
     }

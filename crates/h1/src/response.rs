@@ -317,6 +317,44 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_names_its_protocol() {
+        let good = "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: a/1\r\n\r\n";
+        for (from, to, protocol) in [
+            ("", "", Some(&b"a/1"[..])),
+            ("Connection", "X", None),
+            ("Upgrade: a/1", "Upgrade: a/1\r\nUpgrade: a/1", None),
+            ("Upgrade: a/1", "X: a/1", None),
+            ("1.1", "1.0", None),
+            ("101", "103", None),
+        ] {
+            let head = good.replace(from, to);
+            let head = if from.is_empty() { good } else { &head };
+            let response = whole(head, false);
+            let upgrade = response.upgrade.map(|it| it.of(head.as_bytes()));
+            assert_eq!(upgrade, protocol, "{head}");
+            assert_eq!(response.framing, Framing::None, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_login_of_the_connection_is_noted() {
+        for (value, is_stateful) in [
+            ("NTLM", true),
+            ("negotiate abc=", true),
+            ("Basic realm=\"a\", Negotiate", true),
+            ("Digest a=b,kerberos", true),
+            ("Basic realm=\"NTLM\"", false),
+            ("Negotiated", false),
+            ("Basic, ntlm=1", false),
+        ] {
+            let head = format!("HTTP/1.1 401 x\r\nWWW-Authenticate: {value}\r\n\r\n");
+            let response = whole(&head, false);
+            assert_eq!(response.is_stateful, is_stateful, "{value}");
+            assert_eq!(response.fields.len(), 1);
+        }
+    }
+
+    #[test]
     fn http_1_0_closes_unless_it_says_otherwise() {
         assert!(whole("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", false).closes);
         assert!(

@@ -192,9 +192,15 @@ mod tests {
             content_length(12, into);
             chunked(into);
             field(b"X", b"", into);
+            upgrade(b"websocket", into);
+            request_line(b"GET", b"", into);
+            request_line(b"GET", b"?b", into);
+            request_line(b"OPTIONS", b"*", into);
         });
         let expected = "GET /a HTTP/1.1\r\nHTTP/1.1 200 OK\r\nHTTP/1.1 599 \r\n\
-            content-length: 12\r\ntransfer-encoding: chunked\r\nX: \r\n";
+            content-length: 12\r\ntransfer-encoding: chunked\r\nX: \r\n\
+            connection: upgrade\r\nupgrade: websocket\r\n\
+            GET / HTTP/1.1\r\nGET /?b HTTP/1.1\r\nOPTIONS * HTTP/1.1\r\n";
         assert_eq!(lines, expected);
     }
 }

@@ -117,7 +117,13 @@ pub(crate) fn check(subject: &impl Subject, bytes: &[u8], effort: &mut Effort) -
         Framing::None | Framing::Close => (6, Some(0)),
     };
     let second = match taken {
-        Some(taken) if taken < rest.len() => check_head(subject, &rest[taken..], effort)?.0 & 255,
+        Some(taken) if taken < rest.len() => {
+            match check_head(subject, &rest[taken..], effort)?.0 & 255 {
+                PART => 1,
+                WHOLE.. => 2,
+                _ => 3,
+            }
+        }
         _ => 0,
     };
     Ok(Reached(first | body << 16 | second << 24))
@@ -475,6 +481,7 @@ pub(crate) fn doubt(head: &[u8]) -> Option<String> {
     (!is_sound).then(|| format!("{:?}, {:?}: {message}", verdict.tier, verdict.reason))
 }
 
+const PART: u32 = 1;
 const WHOLE: u32 = 64;
 
 /// What a head that is read is like, besides its framing.
@@ -490,7 +497,7 @@ const SHAPES: [&str; 7] = [
 
 fn verdict(read: &Result<Option<Request>, Box<BadHead>>) -> u32 {
     match read {
-        Ok(None) => 1,
+        Ok(None) => PART,
         Ok(Some(request)) => {
             let framing = match request.framing {
                 Framing::None | Framing::Close => 0,
@@ -553,7 +560,7 @@ pub(crate) fn peer_label(verdict: u32) -> &'static str {
 /// What was reached, in words.
 pub(crate) fn label(Reached(reached): Reached) -> String {
     let head = |verdict: u32| match verdict {
-        1 => "part".to_owned(),
+        PART => "part".to_owned(),
         whole if whole >= WHOLE => {
             let framing = ["no body", "length 0", "length", "chunks"];
             let closes = ["", " closes"];
@@ -572,7 +579,8 @@ pub(crate) fn label(Reached(reached): Reached) -> String {
         text += &format!(", body {body}");
     }
     if reached >> 24 > 0 {
-        text += &format!(", then {}", head(reached >> 24));
+        let then = ["", "a part", "another", "a bad one"][(reached >> 24) as usize];
+        text += &format!(", then {then}");
     }
     text
 }
