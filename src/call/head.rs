@@ -95,6 +95,18 @@ impl Headers {
         self.append(name, value);
     }
 
+    /// Sets the value of each field with this name, which keeps its place and its case.
+    pub fn replace(&mut self, name: &HeaderName, value: &HeaderValue) {
+        let mut bytes = Vec::from(&self.bytes[..]);
+        for field in &mut self.fields {
+            let its = field.name.of(&self.bytes);
+            if its.eq_ignore_ascii_case(name.as_str().as_bytes()) {
+                *field = write_field(its, value.as_bytes(), &mut bytes);
+            }
+        }
+        self.bytes = bytes.into();
+    }
+
     /// Writes each as a line.
     pub fn write(&self, into: &mut Vec<u8>) {
         write::fields(&self.bytes, &self.fields, into);

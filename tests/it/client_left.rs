@@ -63,7 +63,7 @@ async fn check_ten_leave(reply: &str) {
     next.reply().await.is(200, "next");
     for line in &access_lines(&sidecar, CLIENTS).await {
         assert_eq!(line["verdict"], "aborted", "{line}");
-        assert_eq!(line["reason"], serde_json::Value::Null, "{line}");
+        assert_eq!(line["reason"], "client_left", "{line}");
     }
 }
 

@@ -59,7 +59,9 @@ impl Stage {
             }
         })
         .await;
-        let sidecar = Sidecar::start(&service(backend.addr, "", "")).await;
+        // So no connection ends by itself.
+        let lines = "pool_idle_timeout = \"1h\"";
+        let sidecar = Sidecar::start(&service(backend.addr, lines, "")).await;
         let addr = sidecar.listener("test").await;
         Self {
             connections,

@@ -9,8 +9,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use tidegate_h1::request::{BadHead, Bounds, Flaw, Version};
-use tidegate_h1::{HeadEnd, write};
+use tidegate_h1::request::{BadHead, Bounds, Version};
+use tidegate_h1::{Framing, HeadEnd, write};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Timer;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -189,7 +189,7 @@ impl<S: Serve> Connection<S> {
     fn dispatch(&mut self, read: Outcome) -> Option<Answering<'_>> {
         let request = match read {
             Outcome::Request(request) => request,
-            Outcome::BadHead(bad) if self.is_first && bad.flaw == Flaw::Http2Preface => {
+            Outcome::BadHead(_) if self.is_first && self.held.starts_with(http2::PREFACE) => {
                 return Some(Box::pin(self.refuse_http2()));
             }
             Outcome::BadHead(bad) => {
@@ -392,6 +392,8 @@ impl<S: Serve> Connection<S> {
             None => match self.read_head(bytes) {
                 Ok(Some(pending)) => pending,
                 Ok(None) => return Progressed::Partial,
+                // A client of HTTP/2 would not read an answer to a part of its preface.
+                Err(_) if self.is_first && http2::is_begun(bytes) => return Progressed::Partial,
                 Err(bad) => {
                     // Its fields are parts of these bytes.
                     self.held = bytes.to_vec();
@@ -437,7 +439,9 @@ impl<S: Serve> Connection<S> {
             return Ok(None);
         };
         let expects = head.expects_continue && bytes.len() == head.length;
-        let waits = expects && !self.conversation.serve.needs_body(&head.head);
+        let is_large = matches!(head.framing, Framing::Length(length) if length > self.settings().buffer_bytes as u64);
+        // A body that is needed and too large to be held is not asked for: its call is refused.
+        let waits = expects && (is_large || !self.conversation.serve.needs_body(&head.head));
         if expects && !waits {
             // If not all of it leaves at once, the client sends its body without it after a while.
             let mut permission = write::CONTINUE.to_vec();

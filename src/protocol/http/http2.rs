@@ -3,6 +3,14 @@
 //! A client with prior knowledge (gRPC, `curl --http2-prior-knowledge`) understands no answer in HTTP/1.1. The end of
 //! such a connection is a GOAWAY frame, whose debug text names the cause and the cure (RFC 9113, 3.4 and 6.8).
 
+/// The first bytes of each client of HTTP/2.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Whether these are the beginning of the preface, and not all of it.
+pub(super) fn is_begun(bytes: &[u8]) -> bool {
+    bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes)
+}
+
 /// `HTTP_1_1_REQUIRED`: "the endpoint requires that HTTP/1.1 be used instead" (RFC 9113, 7).
 const HTTP_1_1_REQUIRED: u32 = 0xd;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Method;
 use http::header::{HeaderName, HeaderValue};
-use tidegate_h1::request::{BadHead, Flaw};
+use tidegate_h1::request::BadHead;
 use tokio::net::TcpStream;
 
 use super::super::{Settings, socket};
@@ -19,9 +19,9 @@ const MAX_FORWARDS: HeaderName = HeaderName::from_static("max-forwards");
 
 /// The refusal of a head that cannot be passed on.
 pub(super) fn bad_head(bad: &BadHead) -> Refusal {
-    let reason = match bad.flaw {
-        Flaw::TooManyFields(_) | Flaw::TooManyBytes(_) => Reason::HeadTooLarge,
-        _ => Reason::BadRequest,
+    let reason = match bad.flaw.is_too_large() {
+        true => Reason::HeadTooLarge,
+        false => Reason::BadRequest,
     };
     Refusal::new(reason, bad.flaw.to_string())
 }
@@ -58,7 +58,7 @@ pub(super) fn local_host(tcp: &TcpStream) -> String {
 /// Sets how often a request may still be forwarded.
 pub(super) fn set_max_forwards(head: &mut Arc<Head>, left: u32) {
     let value = HeaderValue::from(left);
-    Arc::make_mut(head).headers.set(&MAX_FORWARDS, &value);
+    Arc::make_mut(head).headers.replace(&MAX_FORWARDS, &value);
 }
 
 /// Looks whether the body is the socket protocol's array.
