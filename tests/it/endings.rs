@@ -226,13 +226,16 @@ endings! {
     }
 }
 
-/// The lines for this ending in `[backend]`, and its sections.
-fn options(ending: Ending) -> (&'static str, &'static str) {
+/// The lines for this cell in `[backend]`, and its sections.
+fn options(ending: Ending, told: Told) -> (&'static str, &'static str) {
     match ending {
         Ending::Deadline => (
             "response_timeout = \"300ms\"",
             "[client]\ntunnel_idle_timeout = \"300ms\"",
         ),
+        Ending::Drain if matches!(told, Told::Small | Told::Large) => {
+            ("", "[server]\ndrain_timeout = \"20s\"")
+        }
         Ending::Drain => (
             "",
             "[server]\ndrain_timeout = \"20s\"\ndrain_streams = \"100ms\"",

@@ -40,8 +40,11 @@ async fn count_as_ab(sidecar: &Sidecar, requests: usize, body: &str) -> usize {
             None => Peer::connect(addr).await,
         };
         peer.send(KEEP_ALIVE_1_0).await;
-        let head = Answer::read(peer.head().await.as_bytes());
-        assert_eq!(head.status, 200, "{head:?}");
+        // A rest of the last body may be in front of it, or instead of it.
+        let Some(head) = peer.next_head().await else {
+            continue;
+        };
+        let head = Answer::read(head.as_bytes());
         let says = head.header("connection").unwrap_or_default();
         let got = if says.eq_ignore_ascii_case("keep-alive") {
             let length = head.header("content-length").unwrap_or("0");
@@ -214,11 +217,15 @@ async fn permission_comes_at_once_where_the_body_names_the_function() {
 }
 
 #[tokio::test]
-async fn a_backend_that_refuses_before_the_body_is_passed_on() {
+async fn a_reply_that_comes_before_the_rest_of_an_expected_body_is_passed_on() {
     let backend = Acceptor::start().await;
     let sidecar = Sidecar::start(&service(backend.addr, "", SMALL_BUFFER)).await;
     let addr = sidecar.listener("test").await;
     let mut client = Peer::sending(addr, expecting("/files", 100_000, "")).await;
+    let permission = client.head().await;
+    assert!(permission.starts_with("HTTP/1.1 100 "), "{permission}");
+    // The rest never comes.
+    client.send("x".repeat(8_000)).await;
     let (mut running, _) = backend.call().await;
     running
         .send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno")

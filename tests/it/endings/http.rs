@@ -78,15 +78,15 @@ pub(super) async fn check(ending: Ending, told: Told, expected: Expected) {
     }
 }
 
-fn config(backend: &Acceptor, ending: Ending) -> String {
-    let (lines, sections) = super::options(ending);
+fn config(backend: &Acceptor, ending: Ending, told: Told) -> String {
+    let (lines, sections) = super::options(ending, told);
     let lines = format!("reply_buffer_bytes = \"64KiB\"\n{lines}");
     service(backend.addr, &lines, sections)
 }
 
 async fn check_plain(ending: Ending, told: Told, expected: Expected) {
     let acceptor = Acceptor::start().await;
-    let sidecar = Sidecar::start(&config(&acceptor, ending)).await;
+    let sidecar = Sidecar::start(&config(&acceptor, ending, told)).await;
     let addr = sidecar.listener("test").await;
     let mut client = Peer::sending(addr, request(told)).await;
     let mut backend = acceptor.accept().await;
@@ -100,6 +100,7 @@ async fn check_plain(ending: Ending, told: Told, expected: Expected) {
         }
         Ending::Close => {
             backend.send(&message.rest).await;
+            drop(backend);
             None
         }
         Ending::Reset => {
@@ -115,12 +116,17 @@ async fn check_plain(ending: Ending, told: Told, expected: Expected) {
             Some(backend)
         }
         Ending::ClientLeft | Ending::Deadline => Some(backend),
-        Ending::ChunksCut | Ending::LengthCut | Ending::TlsCut | Ending::EarlyAnswer => None,
+        Ending::ChunksCut | Ending::LengthCut => {
+            drop(backend);
+            None
+        }
+        Ending::TlsCut | Ending::EarlyAnswer => unreachable!("they have tests of their own"),
     };
     if expected.client == ClientSees::Left {
         drop(client);
     } else {
         check_reply(told, &client.reply().await, &message.body, expected);
+        drop(client);
     }
     if let Some(backend) = backend {
         check_backend(backend, &sidecar, expected).await;
@@ -190,7 +196,8 @@ async fn check_tls_cut(told: Told, expected: Expected) {
     let authority = Authority::new();
     let acceptor = Acceptor::start().await;
     let ca = authority.ca().display().to_string();
-    let config = config(&acceptor, Ending::TlsCut).replace("http = \"http://", "http = \"https://");
+    let config =
+        config(&acceptor, Ending::TlsCut, told).replace("http = \"http://", "http = \"https://");
     let config = format!("{config}\n[backend.tls]\nca = \"{ca}\"");
     let sidecar = Sidecar::start(&config).await;
     let addr = sidecar.listener("test").await;
@@ -210,7 +217,7 @@ const TOO_LARGE: &str = "{\"error\": \"too large\"}";
 
 async fn check_early_answer(told: Told, expected: Expected) {
     let acceptor = Acceptor::start().await;
-    let sidecar = Sidecar::start(&config(&acceptor, Ending::EarlyAnswer)).await;
+    let sidecar = Sidecar::start(&config(&acceptor, Ending::EarlyAnswer, told)).await;
     let addr = sidecar.listener("test").await;
     // Where the answer is lost, it is lost now and then.
     for _ in 0..4 {

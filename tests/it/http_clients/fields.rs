@@ -156,15 +156,12 @@ async fn a_target_in_absolute_form_reaches_the_backend_in_origin_form() {
         let (mut running, head) = backend.call().await;
         let line = format!("GET {first} HTTP/1.1\r\n");
         assert!(head.starts_with(&line), "{target}: {head}");
+        let small = head.to_ascii_lowercase();
         assert!(
-            head.contains(&format!("Host: {host}\r\n")),
+            small.contains(&format!("\r\nhost: {host}\r\n")),
             "{target}: {head}"
         );
-        assert_eq!(
-            head.to_ascii_lowercase().matches("host:").count(),
-            1,
-            "{head}"
-        );
+        assert_eq!(small.matches("host:").count(), 1, "{head}");
         running.send(crate::raw_http::ok("a page")).await;
         client.reply().await.is(200, "a page");
     }
@@ -186,7 +183,7 @@ async fn a_field_that_connection_names_is_for_one_hop_and_the_connection_stays()
         let (mut running, head) = backend.call().await;
         let small = head.to_ascii_lowercase();
         assert!(!small.contains("x-foo"), "{connection}: {head}");
-        assert!(head.contains("\r\nX-First: 1\r\n"), "{connection}: {head}");
+        assert!(small.contains("\r\nx-first: 1\r\n"), "{connection}: {head}");
         running.send(crate::raw_http::ok("a page")).await;
         let reply = client.reply().await;
         reply.is(200, "a page");
