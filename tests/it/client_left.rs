@@ -163,8 +163,12 @@ async fn check_one_leaves(backend: &str, sections: &str, path: &str, outcome: Ou
 }
 
 #[tokio::test]
-async fn an_http_service_is_closed_by_default_and_an_sdkserver_is_finished() {
+async fn a_call_to_an_http_service_is_closed_by_default() {
     check_one_leaves("kind = \"http\"", "", "/poll", Outcome::Closed).await;
+}
+
+#[tokio::test]
+async fn a_call_to_an_sdkserver_is_finished_by_default() {
     check_one_leaves("kind = \"zvm\"", "", "/guests", Outcome::Finished).await;
 }
 

@@ -31,6 +31,13 @@ impl Connections {
     fn logged_in(&self) -> usize {
         self.logged_in.lock().expect("no test panics with it").len()
     }
+
+    /// Waits until no login is left, for a second at most.
+    async fn all_log_out(&self) {
+        let left = until(|| self.logged_in() == 0, String::new);
+        let ended = tokio::time::timeout(Duration::from_secs(1), left).await;
+        assert!(ended.is_ok(), "{} logins are left", self.logged_in());
+    }
 }
 
 /// A backend that authenticates connections, and the sidecar before it.
@@ -173,11 +180,7 @@ async fn when_its_client_has_left_a_login_is_over() {
         let first = stage.login(scheme, "A").await;
         assert_eq!(stage.connections.logged_in(), 1);
         drop(first);
-        until(
-            || stage.connections.logged_in() == 0,
-            || format!("{scheme}: the connection is still open"),
-        )
-        .await;
+        stage.connections.all_log_out().await;
         for _ in 0..20 {
             let reply = Peer::ask(stage.addr, get("/data", "")).await;
             reply.is(401, "who are you?");
@@ -223,11 +226,7 @@ async fn each_of_many_clients_has_its_own_login_and_all_end_with_their_clients()
     let most = stage.connections.most.load(Ordering::SeqCst);
     assert!(most <= 2 * CLIENTS, "{most} connections at once");
     drop(clients);
-    until(
-        || stage.connections.logged_in() == 0,
-        || "a login is still open".to_owned(),
-    )
-    .await;
+    stage.connections.all_log_out().await;
     assert_eq!(
         crate::raw_http::load(&stage.sidecar).await,
         (0, 0),

@@ -126,6 +126,7 @@ async fn check_plain(ending: Ending, told: Told, expected: Expected) {
         drop(client);
     } else {
         check_reply(told, &client.reply().await, &message.body, expected);
+        drop(client);
     }
     if let Some(backend) = backend {
         check_backend(backend, &sidecar, expected).await;
