@@ -207,20 +207,27 @@ impl Ways {
         backend: &mut Backend,
     ) -> Poll<Ended> {
         let before = self.up.bytes + self.down.bytes;
-        let up = self.up.poll(cx, client, backend);
-        let down = self.down.poll(cx, backend, client);
+        let up = match self.up.poll(cx, client, backend) {
+            Ok(up) => up,
+            // The other direction is not read any more: after a failed write, a reset looks like an end there.
+            Err(Broke::From) => return Poll::Ready(Ended::ByClient),
+            Err(Broke::To) => return Poll::Ready(Ended::ByBackend),
+        };
+        let down = match self.down.poll(cx, backend, client) {
+            Ok(down) => down,
+            Err(Broke::From) => return Poll::Ready(Ended::ByBackend),
+            Err(Broke::To) => return Poll::Ready(Ended::ByClient),
+        };
         if self.up.bytes + self.down.bytes != before {
             self.moved = Instant::now();
         }
         match (up, down) {
-            (Err(Broke::From), _) | (_, Err(Broke::To)) => Poll::Ready(Ended::ByClient),
-            (Err(Broke::To), _) | (_, Err(Broke::From)) => Poll::Ready(Ended::ByBackend),
-            (Ok(Poll::Ready(())), Ok(Poll::Ready(()))) => Poll::Ready(Ended::Whole),
+            (Poll::Ready(()), Poll::Ready(())) => Poll::Ready(Ended::Whole),
             // A side that is no longer read may still be reset.
-            (Ok(Poll::Ready(())), _) if client.poll_reset(cx).is_ready() => {
+            (Poll::Ready(()), _) if client.poll_reset(cx).is_ready() => {
                 Poll::Ready(Ended::ByClient)
             }
-            (_, Ok(Poll::Ready(()))) if backend.poll_reset(cx).is_ready() => {
+            (_, Poll::Ready(())) if backend.poll_reset(cx).is_ready() => {
                 Poll::Ready(Ended::ByBackend)
             }
             _ => Poll::Pending,

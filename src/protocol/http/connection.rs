@@ -7,7 +7,7 @@ use std::future::poll_fn;
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use tidegate_h1::request::{BadHead, Bounds, Version};
 use tidegate_h1::{Framing, HeadEnd, write};
@@ -141,6 +141,8 @@ struct PendingRequest {
     need: BodyNeed,
     /// Its client waits for the permission to send, which it gets with its turn.
     waits: bool,
+    /// What has not left of the permission that it gets at once.
+    permission: Vec<u8>,
 }
 
 /// A request that is ready to queue.
@@ -282,6 +284,11 @@ impl<S: Serve> Connection<S> {
         loop {
             if self.has_ended {
                 return Poll::Ready(self.ended());
+            }
+            if let Some(pending) = &mut self.pending
+                && !pending.permission.is_empty()
+            {
+                self.stream.write_ahead(&mut pending.permission, cx);
             }
             let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let mut chunk = ReadBuf::uninit(&mut chunk);
@@ -442,17 +449,16 @@ impl<S: Serve> Connection<S> {
         let is_large = matches!(head.framing, Framing::Length(length) if length > self.settings().buffer_bytes as u64);
         // A body that is needed and too large to be held is not asked for: its call is refused.
         let waits = expects && (is_large || !self.conversation.serve.needs_body(&head.head));
-        if expects && !waits {
-            // If not all of it leaves at once, the client sends its body without it after a while.
-            let mut permission = write::CONTINUE.to_vec();
-            let mut unwoken = Context::from_waker(Waker::noop());
-            self.stream.write_ahead(&mut permission, &mut unwoken);
-        }
+        let permission = match expects && !waits {
+            true => write::CONTINUE.to_vec(),
+            false => Vec::new(),
+        };
         Ok(Some(PendingRequest {
             need: BodyNeed::of(&head, waits, self.settings()),
             head,
             since: None,
             waits,
+            permission,
         }))
     }
 
@@ -582,6 +588,7 @@ impl<S: Serve> Connection<S> {
             let owes_body = upload.as_ref().is_some_and(|upload| !upload.has_ended());
             let stops = self.conversation.stop.is_set() && self.held.is_empty();
             answer.form.closes |= owes_body || stops;
+            answer.settle();
             // The connection is idle from then on, unless the answer does not leave at once.
             let answered = progress.answered().map(|at| at.max(self.came));
             self.since = answered.unwrap_or_else(|| self.conversation.clock.now());

@@ -218,7 +218,7 @@ impl Answer {
 
     /// Sets how the end of the body is told: a client of HTTP/1.0 knows no chunks, so it sees the end of the
     /// connection.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         if self.form.version == Version::Http10
             && !self.form.to_head
             && let ReplyBody::Stream(body) = &self.body
@@ -310,10 +310,9 @@ impl<S: Serve> Connection<S> {
     // Not an `async fn`, which has room for its arguments twice.
     pub(super) fn send<'a>(
         &'a mut self,
-        mut answer: Answer,
+        answer: Answer,
         upload: &'a mut Option<Box<Upload>>,
     ) -> impl Future<Output = Result<Sent, Gone>> + Send + 'a {
-        answer.settle();
         let mut answer = Some(answer);
         async move {
             let rest = poll_fn(|cx| {

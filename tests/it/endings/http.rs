@@ -128,8 +128,12 @@ async fn check_plain(ending: Ending, told: Told, expected: Expected) {
         check_reply(told, &client.reply().await, &message.body, expected);
         drop(client);
     }
-    if let Some(backend) = backend {
-        check_backend(backend, &sidecar, expected).await;
+    if let Some(mut backend) = backend {
+        match ending {
+            // A client that keeps its connection open is given a second.
+            Ending::Drain => drop(backend.end().await),
+            _ => check_backend(backend, &sidecar, expected).await,
+        }
     }
     super::check_line(&sidecar, expected).await;
     if ending == Ending::Drain {
