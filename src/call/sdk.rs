@@ -14,6 +14,7 @@ pub use tidegate_zvm::reply;
 pub use tidegate_zvm::routes::{Asks, BodyRule, Routed, Row};
 use tidegate_zvm::{functions, routes};
 
+use super::OnClientLeft;
 use crate::options::words;
 
 words! {
@@ -39,6 +40,16 @@ impl BackendKind {
     #[must_use]
     pub fn reads_forwarded_fields(self) -> bool {
         self == Self::Http
+    }
+
+    /// What becomes of its calls when their client leaves, unless the config says otherwise. The work of the z/VM SDK
+    /// server goes on, whatever happens to its connection.
+    #[must_use]
+    pub fn on_client_left(self) -> OnClientLeft {
+        match self {
+            Self::Zvm => OnClientLeft::Finish,
+            Self::Http => OnClientLeft::Close,
+        }
     }
 
     /// Whether its functions and routes are known.

@@ -167,11 +167,9 @@ options! {
 impl BackendSection {
     /// Fills in the default that depends on what the backend is.
     pub(crate) fn for_kind(&mut self, kind: BackendKind) {
-        let usual = match kind {
-            BackendKind::Zvm => OnClientLeft::Finish,
-            BackendKind::Http => OnClientLeft::Close,
-        };
-        self.on_client_left.value.get_or_insert(usual);
+        self.on_client_left
+            .value
+            .get_or_insert(kind.on_client_left());
     }
 
     /// Fills in the defaults that depend on the number of workers.

@@ -8,6 +8,7 @@
 //! framing.
 
 mod answer;
+mod client_socket;
 mod connection;
 mod date;
 mod head_cache;

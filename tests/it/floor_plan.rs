@@ -152,6 +152,7 @@ fn zvm_is_named_only_where_it_is_plugged_in_and_where_users_write_or_read_its_na
         "admit/options.rs",
         "classify/options.rs",
         "coalesce.rs",
+        "forward/options.rs",
         "protocol.rs",
         "protocol/forwarded_options.rs",
         "tasks.rs",

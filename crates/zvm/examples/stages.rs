@@ -14,6 +14,7 @@ use tidegate_callers::{
     AutoRegister, Charge, Field, FieldSet, Identity, Label, Matches, NewCaller, Notes, Pattern,
     PatternText, Table, TableSettings,
 };
+use tidegate_h1::request::Target;
 use tidegate_h1::{request, response, write};
 use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
@@ -79,7 +80,10 @@ fn http_request() {
     let read = request::read(black_box(REQUEST), bounds);
     let head = read.expect("it is usual").expect("it is whole");
     let mut written = Vec::with_capacity(512);
-    write::request_line(head.method.name(), head.target.of(REQUEST), &mut written);
+    let Target::Path(target) = head.target else {
+        unreachable!("it is a path")
+    };
+    write::request_line(head.method.of(REQUEST), target.of(REQUEST), &mut written);
     write::fields(REQUEST, &head.fields, &mut written);
     black_box(written);
 }

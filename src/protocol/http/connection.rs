@@ -12,7 +12,6 @@ use std::task::{Context, Poll, ready};
 use tidegate_h1::request::{BadHead, Bounds, Version};
 use tidegate_h1::{Framing, HeadEnd, write};
 use tidegate_limits::Timestamp;
-use tidegate_runtime::Timer;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::sync::WaitForCancellationFuture;
 
@@ -21,6 +20,7 @@ use super::super::streams::StreamKind;
 use super::super::turn::others_are_read;
 use super::super::wire::OnEof;
 use super::super::{Conversation, Settings, Then, Whence, tunnel};
+use super::client_socket::ClientSocket;
 use super::head_cache::{self, KnownHead};
 use super::http2;
 use super::identity::Identities;
@@ -28,8 +28,8 @@ use super::received::{self, HEAD_BYTES, cut_body, read_array, slow_body};
 use super::request_body::{BodyNeed, ReadBody, Upload};
 use super::respond::{Answer, Form, Gone, Sent};
 use crate::call::{
-    self, Dialect, Head, HttpCall, Identity, Listener, Message, Origin, PinnedConnection, Progress,
-    Refusal, Rejection, RequestBody, Serve, Tunnel,
+    self, Dialect, Head, HttpCall, Identity, Message, Origin, PinnedConnection, Progress, Refusal,
+    Rejection, RequestBody, Serve, Tunnel,
 };
 
 /// Most bytes of one read. Most requests are smaller.
@@ -49,21 +49,20 @@ pub(super) fn serve<S: Serve>(
         stream.is_tls(),
         &conversation.settings,
     );
+    let cancel_on_eof = whence.listener.cancel_on_eof;
     let mut connection = Connection {
-        stream,
+        socket: ClientSocket::new(stream, cancel_on_eof, &conversation.settings),
         held: bytes,
         end: None,
         pending: None,
         pinned: None,
         came,
         since: came,
-        timer: Timer::default(),
         has_ended: false,
         watches_stop: false,
         asks_kernel: false,
         is_first: true,
         identities,
-        listener: whence.listener,
         conversation: Arc::clone(&conversation),
     };
     // Made before, so that the future has room for the connection and not also for its parts: 10,000 of them may be
@@ -79,7 +78,7 @@ pub(super) fn serve<S: Serve>(
                 Next::Request => {}
                 Next::End => return Then::End,
                 Next::Tunnel(tunnel) => {
-                    let (stream, held) = (connection.stream, connection.held);
+                    let (stream, held) = (connection.socket.stream, connection.held);
                     let conversation = Arc::clone(&conversation);
                     return Then::Last(Box::pin(async move {
                         let idle_timeout = conversation.settings.tunnel_idle_timeout;
@@ -107,9 +106,9 @@ type Answering<'a> = Pin<Box<dyn Future<Output = Next> + Send + 'a>>;
 
 /// A client's connection.
 pub(super) struct Connection<S> {
-    pub(super) stream: Stream,
+    socket: ClientSocket,
     /// Bytes that came and were not read: pipelined requests, or a part of one.
-    pub(super) held: Vec<u8>,
+    held: Vec<u8>,
     /// Finds the end of a head at their front, once they were looked at.
     end: Option<HeadEnd>,
     /// The request at the front of `held`, whose body is not here.
@@ -120,7 +119,6 @@ pub(super) struct Connection<S> {
     came: Timestamp,
     /// When the phase began: idle, a head, a body.
     since: Timestamp,
-    pub(super) timer: Timer,
     /// The client sends no more.
     has_ended: bool,
     watches_stop: bool,
@@ -129,8 +127,7 @@ pub(super) struct Connection<S> {
     /// No request of this connection was served.
     is_first: bool,
     identities: Identities,
-    listener: Arc<Listener>,
-    pub(super) conversation: Arc<Conversation<S>>,
+    conversation: Arc<Conversation<S>>,
 }
 
 /// A request whose head is here, and its body in part.
@@ -174,16 +171,12 @@ enum Progressed {
 }
 
 impl<S: Serve> Connection<S> {
-    pub(super) fn settings(&self) -> &Settings {
+    fn settings(&self) -> &Settings {
         &self.conversation.settings
     }
 
-    pub(super) fn on_eof(&self) -> OnEof {
-        OnEof::new(self.listener.cancel_on_eof)
-    }
-
     /// The connection is idle from now on.
-    pub(super) fn restart_idle(&mut self) {
+    fn restart_idle(&mut self) {
         self.since = self.conversation.clock.now();
     }
 
@@ -217,7 +210,7 @@ impl<S: Serve> Connection<S> {
             }
             Outcome::End => {
                 return Some(Box::pin(async move {
-                    self.close(None).await;
+                    self.socket.close(None).await;
                     Next::End
                 }));
             }
@@ -288,11 +281,11 @@ impl<S: Serve> Connection<S> {
             if let Some(pending) = &mut self.pending
                 && !pending.permission.is_empty()
             {
-                self.stream.write_ahead(&mut pending.permission, cx);
+                self.socket.stream.write_ahead(&mut pending.permission, cx);
             }
             let mut chunk = [MaybeUninit::uninit(); READ_BYTES];
             let mut chunk = ReadBuf::uninit(&mut chunk);
-            match Pin::new(&mut self.stream).poll_read(cx, &mut chunk) {
+            match Pin::new(&mut self.socket.stream).poll_read(cx, &mut chunk) {
                 Poll::Ready(Ok(())) if chunk.filled().is_empty() => {
                     self.has_ended = true;
                     continue;
@@ -304,7 +297,7 @@ impl<S: Serve> Connection<S> {
                     // The kernel may have what the runtime does not know of yet.
                     Poll::Ready(Over::AskKernel) => {
                         self.asks_kernel = true;
-                        self.stream.look();
+                        self.socket.stream.look();
                         continue;
                     }
                     Poll::Pending => return Poll::Pending,
@@ -441,7 +434,7 @@ impl<S: Serve> Connection<S> {
             fields: self.settings().max_request_fields,
             bytes: HEAD_BYTES,
         };
-        let local = || received::local_host(self.stream.tcp());
+        let local = || received::local_host(self.socket.stream.tcp());
         let Some(head) = head_cache::read(bytes, bounds, local)? else {
             return Ok(None);
         };
@@ -511,14 +504,14 @@ impl<S: Serve> Connection<S> {
             }
         }
         let due = self.conversation.clock.instant(due);
-        ready!(self.timer.poll_until(due, cx));
+        ready!(self.socket.timer.poll_until(due, cx));
         Poll::Ready(over)
     }
 
     /// Whether the client's end was already here when the request was read. The first request of a connection is
     /// always served, because a client may send it together with its end.
     fn has_left_before(&self) -> bool {
-        !self.is_first && self.on_eof() == OnEof::Left && self.stream.has_ended()
+        !self.is_first && self.socket.on_eof == OnEof::Left && self.socket.stream.has_ended()
     }
 
     /// One call: its wait, its answer.
@@ -536,7 +529,7 @@ impl<S: Serve> Connection<S> {
         async move {
             others_are_read().await;
             let progress = Progress::default();
-            let on_eof = self.on_eof();
+            let on_eof = self.socket.on_eof;
             let mut interim = Vec::new();
             let mut answer = {
                 let request = self.request(identity, call);
@@ -557,17 +550,17 @@ impl<S: Serve> Connection<S> {
                                 interim.extend_from_slice(write::CONTINUE);
                             }
                             if upload
-                                .poll(&mut self.stream, on_eof, &mut self.timer, cx)
+                                .poll(&mut self.socket.stream, on_eof, &mut self.socket.timer, cx)
                                 .is_ready()
                             {
                                 continue;
                             }
                         }
                         if !interim.is_empty() {
-                            self.stream.write_ahead(&mut interim, cx);
+                            self.socket.stream.write_ahead(&mut interim, cx);
                         }
                         // Dropping the call cancels it, or closes it, or leaves it to itself.
-                        return self.stream.poll_left(cx, on_eof).map(|()| None);
+                        return self.socket.stream.poll_left(cx, on_eof).map(|()| None);
                     }
                 });
                 let Some(reply) = reply.await else {
@@ -596,7 +589,7 @@ impl<S: Serve> Connection<S> {
             let streams = &self.conversation.streams;
             let mut watch = answer.is_stream().then(|| streams.watch(StreamKind::Reply));
             let sent = {
-                let mut sending = pin!(self.send(answer, &mut upload));
+                let mut sending = pin!(self.socket.send(answer, &mut upload));
                 let sent = poll_fn(|cx| {
                     if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
                         return Poll::Ready(sent);
@@ -616,15 +609,16 @@ impl<S: Serve> Connection<S> {
                 Err(_) => {
                     if form.version == Version::Http10 {
                         // A plain end would make a part of the body look like all of it.
-                        self.stream.reset_when_closed();
+                        self.socket.stream.reset_when_closed();
                     }
                     return Next::End;
                 }
                 Ok(Sent::Tunnel(tunnel)) => return Next::Tunnel(tunnel),
-                Ok(Sent::Whole) => {}
+                Ok(Sent::Later) => self.restart_idle(),
+                Ok(Sent::AtOnce) => {}
             }
             if closes {
-                Box::pin(self.close(upload)).await;
+                Box::pin(self.socket.close(upload)).await;
                 return Next::End;
             }
             self.asks_kernel = false;
@@ -640,11 +634,11 @@ impl<S: Serve> Connection<S> {
         };
         let answer = Answer::as_last(&call.head, form);
         let closes = answer.form.closes;
-        if self.send(answer, &mut None).await.is_err() {
+        if self.socket.send(answer, &mut None).await.is_err() {
             return Next::End;
         }
         if closes {
-            self.close(None).await;
+            self.socket.close(None).await;
             return Next::End;
         }
         Next::Request
@@ -654,8 +648,13 @@ impl<S: Serve> Connection<S> {
     async fn refuse_http2(&mut self) -> Next {
         let identity = self.identities.connection();
         self.conversation.serve.rejected(identity, Rejection::Http2);
-        if self.write(&http2::refusal(), &[], &mut None).await.is_ok() {
-            self.close(None).await;
+        if self
+            .socket
+            .write(&http2::refusal(), &[], &mut None)
+            .await
+            .is_ok()
+        {
+            self.socket.close(None).await;
         }
         Next::End
     }
@@ -668,8 +667,8 @@ impl<S: Serve> Connection<S> {
         let serve = &self.conversation.serve;
         refusal.call = Some(serve.refused(origin, Dialect::Http, &refusal));
         let answer = Answer::of(Err(refusal), form, self.conversation.settings.backend_kind);
-        if self.send(answer, &mut None).await.is_ok() {
-            self.close(None).await;
+        if self.socket.send(answer, &mut None).await.is_ok() {
+            self.socket.close(None).await;
         }
         Next::End
     }

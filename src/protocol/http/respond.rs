@@ -20,15 +20,14 @@ use tokio::time::Instant;
 use super::super::dialect;
 use super::super::io::{LINGER, Unread};
 use super::super::stream::Stream;
-use super::super::wire::OnEof;
 use super::answer::{self, refused, status_of, tell_quota};
-use super::connection::Connection;
+use super::client_socket::ClientSocket;
 use super::date;
 use super::head_cache::KnownHead;
 use super::request_body::Upload;
 use crate::call::{
     BackendKind, ByteStream, Head, PinnedConnection, Progress, Reason, Refusal, Reply, ReplyBody,
-    ReplyHead, Serve, Tunnel,
+    ReplyHead, Tunnel,
 };
 
 /// The end of a chunk.
@@ -116,7 +115,10 @@ enum StreamedAs {
 
 /// What has become of an answer.
 pub(super) enum Sent {
-    Whole,
+    /// All of it has left, without a wait.
+    AtOnce,
+    /// All of it has left.
+    Later,
     /// Its head has left, and the connection speaks another protocol now.
     Tunnel(Box<Tunnel>),
 }
@@ -305,7 +307,7 @@ impl Answer {
     }
 }
 
-impl<S: Serve> Connection<S> {
+impl ClientSocket {
     /// Sends an answer. Meanwhile an upload that the backend still reads goes on.
     // Not an `async fn`, which has room for its arguments twice.
     pub(super) fn send<'a>(
@@ -320,13 +322,9 @@ impl<S: Serve> Connection<S> {
                 Poll::Ready(self.write_first(answer, cx))
             });
             match rest.await {
-                None => Ok(Sent::Whole),
+                None => Ok(Sent::AtOnce),
                 // Boxed, so that no other call pays for it.
-                Some(rest) => {
-                    let sent = Box::pin(self.send_rest(rest, upload)).await?;
-                    self.restart_idle();
-                    Ok(sent)
-                }
+                Some(rest) => Box::pin(self.send_rest(rest, upload)).await,
             }
         }
     }
@@ -364,7 +362,7 @@ impl<S: Serve> Connection<S> {
                 return Ok(Sent::Tunnel(tunnel));
             }
         }
-        Ok(Sent::Whole)
+        Ok(Sent::Later)
     }
 
     /// Writes a body as it arrives. If it breaks off, so does the answer. If the client leaves, the body is dropped.
@@ -377,7 +375,6 @@ impl<S: Serve> Connection<S> {
     ) -> Result<(), Gone> {
         let mut first = first;
         let chunked = streamed_as == StreamedAs::Chunks;
-        let on_eof = self.on_eof();
         loop {
             let frame = poll_fn(|cx| {
                 self.poll_upload(upload, cx);
@@ -388,7 +385,8 @@ impl<S: Serve> Connection<S> {
                 if !first.is_empty() {
                     return Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::new()))));
                 }
-                self.poll_left(on_eof, cx)
+                self.stream
+                    .poll_left(cx, self.on_eof)
                     .map(|()| Some(Err("the client has left".into())))
             })
             .await;
@@ -419,14 +417,8 @@ impl<S: Serve> Connection<S> {
     fn poll_upload(&mut self, upload: &mut Option<Box<Upload>>, cx: &mut Context<'_>) {
         if let Some(upload) = upload {
             // The exchange is woken, in this task, and takes what was read.
-            let on_eof = self.on_eof();
-            let _ = upload.poll(&mut self.stream, on_eof, &mut self.timer, cx);
+            let _ = upload.poll(&mut self.stream, self.on_eof, &mut self.timer, cx);
         }
-    }
-
-    /// Ready when the client has left while its answer is streamed.
-    fn poll_left(&mut self, on_eof: OnEof, cx: &mut Context<'_>) -> Poll<()> {
-        self.stream.poll_left(cx, on_eof)
     }
 
     pub(super) async fn write(
@@ -470,7 +462,7 @@ impl<S: Serve> Connection<S> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Gone>> {
         let since = *since.get_or_insert_with(Instant::now);
-        let due = since + self.settings().write_timeout;
+        let due = since + self.write_timeout;
         ready!(self.timer.poll_until(due, cx));
         Poll::Ready(Err(Gone))
     }

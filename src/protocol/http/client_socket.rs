@@ -1,0 +1,30 @@
+//! A client's socket, and the one timer of its connection.
+
+use std::time::Duration;
+
+use tidegate_runtime::Timer;
+
+use super::super::Settings;
+use super::super::stream::Stream;
+use super::super::wire::OnEof;
+
+/// The client's end of a connection, as requests are read from it and answers written to it.
+pub(super) struct ClientSocket {
+    pub(super) stream: Stream,
+    /// The timer of all phases. It is set only for a wait.
+    pub(super) timer: Timer,
+    /// What the end of the client's bytes means.
+    pub(super) on_eof: OnEof,
+    pub(super) write_timeout: Duration,
+}
+
+impl ClientSocket {
+    pub(super) fn new(stream: Stream, cancel_on_eof: bool, settings: &Settings) -> Self {
+        Self {
+            stream,
+            timer: Timer::default(),
+            on_eof: OnEof::new(cancel_on_eof),
+            write_timeout: settings.write_timeout,
+        }
+    }
+}
