@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
+.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
   packages packages-twice packages-tools try-packages s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -139,6 +139,12 @@ bench-viewers:
 bench-spans:
 	$(CARGO) build --release --workspace --quiet
 	python3 benches/spans.py
+
+# Long bodies and WebSocket tunnels beside HAProxy, and memory after unusual requests; five minutes. Replaces their part of
+# docs/benchmarks.md.
+bench-streams: faults-tools
+	$(CARGO) build --release --workspace --quiet
+	python3 benches/streams.py
 
 # Instructions, allocations and system calls of one call, by stage; needs valgrind. Replaces their part of
 # docs/benchmarks.md. AGAINST is an older binary with its symbols, to compare.

@@ -19,6 +19,7 @@ pub mod metrics;
 pub(crate) mod options;
 mod pinned;
 mod pool;
+mod reply_head;
 mod socket;
 mod stream;
 mod streamed;

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use tidegate_h1::response::{self, Broken, Response};
-use tidegate_h1::{Framing, HeadEnd};
+use tidegate_h1::Framing;
 use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
@@ -23,6 +22,7 @@ use super::deadline::Deadline;
 use super::failure::Failure;
 use super::http_body::{BODY_BYTES, Interrupted, LateUpload, Left, Outgoing, RunningReply};
 use super::pinned::{self, Keeping};
+use super::reply_head::{ReplyReader, ReplyStart};
 use super::streamed::Streamed;
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
@@ -32,12 +32,6 @@ use crate::call::{
     HttpCall, Link, Message, OnClientLeft, PinnedConnection, Record, Refusal, Reply, ReplyBody,
     ReplyHead, Slot, Tunnel,
 };
-
-/// Most fields of a reply.
-const REPLY_FIELDS: usize = 256;
-
-/// Most interim replies that are passed on for one call (RFC 9110, 15.2). Further ones are dropped.
-const INTERIM_MAX: u8 = 8;
 
 /// Most bytes of one read while a head is awaited. Most replies are smaller.
 const READ_BYTES: usize = 8 * 1024;
@@ -86,12 +80,7 @@ pub(super) struct Exchange<S: Slot> {
     /// Set if the client's side of the upload failed: how the exchange ends, unless the backend has answered.
     has_lost_client: bool,
     deadline: Deadline,
-    /// What has come of a head that is not whole.
-    held: Vec<u8>,
-    end: HeadEnd,
-    /// A byte of the reply has come.
-    has_begun: bool,
-    interims: u8,
+    reader: ReplyReader,
     /// A small reply, of which more is to come.
     body: Option<Box<WholeBody>>,
     /// Until the end.
@@ -115,21 +104,6 @@ struct WholeBody {
     bytes: BytesMut,
     length: usize,
     keeping: Option<Keeping>,
-}
-
-/// The head of a reply, and what came behind it.
-struct ReplyStart {
-    head: Box<ReplyHead>,
-    framing: Framing,
-    closes: bool,
-    /// It logs in the connection.
-    is_stateful: bool,
-    /// From here on the connection speaks another protocol.
-    switches: bool,
-    /// The first part of the body, or all of it; of a connection that switches, all that came.
-    body: Bytes,
-    /// More came than belongs to the reply.
-    has_surplus: bool,
 }
 
 impl<S: Slot> Future for Exchange<S> {
@@ -209,10 +183,7 @@ impl<S: Slot> Exchange<S> {
             opening: None,
             has_lost_client: false,
             deadline: Deadline::new(&backend.bounds),
-            held: Vec::new(),
-            end: HeadEnd::default(),
-            has_begun: false,
-            interims: 0,
+            reader: ReplyReader::default(),
             body: None,
             held_back: Some(HeldBack { call, slot }),
             record,
@@ -289,7 +260,7 @@ impl<S: Slot> Exchange<S> {
     fn late(&self) -> Failure {
         match self.outgoing.written() {
             0 => Failure::NotTaken,
-            _ if self.outgoing.is_sent() || self.has_begun => {
+            _ if self.outgoing.is_sent() || self.reader.has_begun => {
                 Failure::Late(self.backend.bounds.response_timeout)
             }
             _ => Failure::TakenSlowly,
@@ -333,7 +304,7 @@ impl<S: Slot> Exchange<S> {
             match link.poll_read(cx, &mut chunk) {
                 Poll::Pending => {
                     // If the whole reply is here, the slot is given back at once, which has the same effect.
-                    if self.has_begun {
+                    if self.reader.has_begun {
                         self.held_back().slot.replied();
                     }
                     return Poll::Pending;
@@ -342,14 +313,15 @@ impl<S: Slot> Exchange<S> {
                     let refused = read.err().and_then(|it| refused_after_the_handshake(&it));
                     return Poll::Ready(Err(match refused {
                         Some(failure) => Failure::NoTls(Box::new(failure)),
-                        None if self.has_begun => Failure::CutHead,
+                        None if self.reader.has_begun => Failure::CutHead,
                         None => Failure::Closed,
                     }));
                 }
                 Poll::Ready(_) => {}
             }
-            self.has_begun = true;
-            match self.take(chunk.filled()) {
+            let held_back = self.held_back.as_ref();
+            let call = &held_back.expect("it has not ended").call;
+            match self.reader.take(chunk.filled(), call, &self.record) {
                 Ok(None) => {}
                 Ok(Some(start)) => {
                     if !self.outgoing.is_sent() {
@@ -364,70 +336,6 @@ impl<S: Slot> Exchange<S> {
                 }
             }
         }
-    }
-
-    /// Takes bytes of the reply; returns its head once that is whole.
-    fn take(&mut self, bytes: &[u8]) -> Result<Option<ReplyStart>, Broken> {
-        if self.held.is_empty() {
-            return self.read_heads(bytes);
-        }
-        self.held.extend_from_slice(bytes);
-        // Looks at each byte once, so that a backend that sends byte by byte does not cost a parse for each.
-        if !self.end.is_in(&self.held) && self.held.len() <= tidegate_h1::HEAD_BYTES_MAX {
-            return Ok(None);
-        }
-        let held = std::mem::take(&mut self.held);
-        self.read_heads(&held)
-    }
-
-    /// Reads the heads at the front of these bytes, up to that of the reply itself. Interim replies before it are
-    /// passed on, and a part of a head is kept.
-    fn read_heads(&mut self, mut bytes: &[u8]) -> Result<Option<ReplyStart>, Broken> {
-        let to_head = self.held_back().call.head.method == http::Method::HEAD;
-        while !bytes.is_empty() {
-            let Some(response) = response::read(bytes, to_head, REPLY_FIELDS)? else {
-                self.held = bytes.to_vec();
-                self.end = HeadEnd::default();
-                self.end.is_in(&self.held);
-                return Ok(None);
-            };
-            match response.status {
-                101 if !self.was_asked_for(bytes, &response) => return Err(Broken::Switches),
-                101 | 200.. => return ReplyStart::new(bytes, response).map(Some),
-                _ => {
-                    let behind = &bytes[response.length..];
-                    self.pass_interim(bytes, response)?;
-                    bytes = behind;
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether the backend switches to exactly a protocol that the request offers.
-    fn was_asked_for(&self, bytes: &[u8], response: &Response) -> bool {
-        let held_back = self.held_back.as_ref();
-        let offered = held_back.and_then(|held_back| held_back.call.head.upgrade());
-        let chosen = response.upgrade.map(|chosen| chosen.of(bytes));
-        let (Some(offered), Some(chosen)) = (offered, chosen) else {
-            return false;
-        };
-        let mut offered = offered.split(|&byte| byte == b',');
-        offered.any(|one| one.trim_ascii().eq_ignore_ascii_case(chosen))
-    }
-
-    /// Passes an interim reply on, except `100`: the client's body was asked for before.
-    fn pass_interim(&mut self, bytes: &[u8], response: Response) -> Result<(), Broken> {
-        if response.status == 100 || self.interims == INTERIM_MAX {
-            return Ok(());
-        }
-        self.interims += 1;
-        let head = ReplyStart::head(bytes, response)?;
-        let mut written = Vec::new();
-        head.write(&mut written);
-        written.extend_from_slice(b"\r\n");
-        self.record.pass_interim(&written);
-        Ok(())
     }
 
     /// The reply, if it is here as a whole, or too large to hold. A small one is read to its end.
@@ -598,44 +506,5 @@ impl<S: Slot> Exchange<S> {
             record: Arc::clone(&self.record),
         };
         Reply::with_head(start.head, ReplyBody::Tunnel(Some(Box::new(tunnel))))
-    }
-}
-
-impl ReplyStart {
-    /// The head of these bytes, and the part of the body that is among them, in one piece of memory.
-    fn new(bytes: &[u8], response: Response) -> Result<Self, Broken> {
-        let Response {
-            framing,
-            closes,
-            length,
-            status,
-            is_stateful,
-            ..
-        } = response;
-        let switches = status == 101;
-        let behind = bytes.len() - length;
-        let of_body = match framing {
-            Framing::None if switches => behind,
-            Framing::None => 0,
-            Framing::Length(body) => usize::try_from(body).map_or(behind, |body| body.min(behind)),
-            Framing::Chunked | Framing::Close => behind,
-        };
-        let body = Bytes::copy_from_slice(&bytes[length..length + of_body]);
-        Ok(Self {
-            head: Self::head(bytes, response)?,
-            framing,
-            closes,
-            is_stateful,
-            switches,
-            body,
-            has_surplus: of_body < behind,
-        })
-    }
-
-    fn head(bytes: &[u8], response: Response) -> Result<Box<ReplyHead>, Broken> {
-        let head = Bytes::copy_from_slice(&bytes[..response.length]);
-        let malformed = |_| Broken::Malformed(httparse::Error::Status);
-        let head = ReplyHead::read(head, response).map_err(malformed)?;
-        Ok(Box::new(head))
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/1.1: every request whole, or as much of it as may be held, before it waits.
 //!
-//! A connection (`connection`) reads heads, which are read once if they come again (`head_cache`), and bodies
-//! (`request_body`), and answers in order (`respond`).
+//! A connection (`connection`) reads requests (`request_reader`): heads, which are read once if they come again
+//! (`head_cache`), and bodies (`request_body`). It answers in order (`respond`).
 //!
 //! What a backend might read differently is refused: two framings, two lengths, two hosts, any transfer coding but
 //! `chunked`, a user in the target. `tidegate-h1` decides that. What is forwarded is written anew, with exactly one
@@ -16,6 +16,7 @@ mod http2;
 mod identity;
 mod received;
 mod request_body;
+mod request_reader;
 mod respond;
 
 use std::sync::Arc;
