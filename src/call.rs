@@ -63,7 +63,7 @@ use crate::options::words;
 
 pub use self::claim::Claim;
 pub use self::forwarded_fields::{FieldAction, ForwardedField, ForwardedFields};
-pub use self::head::{Head, Headers, ReplyHead, Twice};
+pub use self::head::{Head, HeadMemo, Headers, ReplyHead, Twice};
 pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};

@@ -5,17 +5,16 @@
 //! meets the limits that every call meets.
 
 pub mod class;
-mod known;
 pub(crate) mod options;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::HashSet;
 use http::Method;
 
 use self::class::{Classes, Clues};
-use self::known::Known;
 pub use self::options::Route;
 use crate::call::sdk::{Asks, Function, Kind, Path, Routed, hides_a_slash};
 use crate::call::{
@@ -189,6 +188,9 @@ impl Operation {
     }
 }
 
+/// The id of the next classifier.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
 /// Finds the operation of every request.
 #[derive(Clone, Debug)]
 pub struct Classifier {
@@ -203,7 +205,15 @@ pub struct Classifier {
     http: Destination,
     exempt: HashSet<Arc<str>>,
     classes: Classes,
-    known: Known,
+    /// Tells it from the classifiers before a reload.
+    id: u64,
+}
+
+/// The operation of a head that comes again at one listener, unless a body decides it.
+struct HeadOperation {
+    classifier: u64,
+    listener: Arc<str>,
+    operation: Operation,
 }
 
 /// A [`Route`] prepared for matching.
@@ -255,7 +265,7 @@ impl Classifier {
             http: if_there(settings.has_http, Destination::Http),
             exempt: settings.exempt.iter().cloned().collect(),
             classes: Classes::new(settings.kind, &settings.classes),
-            known: Known::default(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -278,13 +288,22 @@ impl Classifier {
             }
             Message::Http(call) => {
                 let listener = &request.origin.identity.listener;
-                if let Some(operation) = self.known.find(&call.head, listener) {
+                let of_this = |kept: &HeadOperation| {
+                    let is_it = kept.classifier == self.id && Arc::ptr_eq(&kept.listener, listener);
+                    is_it.then(|| kept.operation.clone())
+                };
+                if let Some(operation) = call.head.memo.find(of_this) {
                     return operation;
                 }
                 let (operation, is_of_head) = self.classify_http(call);
                 let operation = self.in_class(operation, &request.origin, Some(call));
-                if is_of_head {
-                    self.known.keep(&call.head, listener, &operation);
+                // A head of one call does not come again.
+                if is_of_head && Arc::strong_count(&call.head) > 1 {
+                    call.head.memo.keep(HeadOperation {
+                        classifier: self.id,
+                        listener: Arc::clone(listener),
+                        operation: operation.with_own_names(),
+                    });
                 }
                 operation
             }
@@ -455,5 +474,82 @@ impl Classifier {
             kind: self.kind,
             on_client_left: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_limits::Timestamp;
+
+    use super::*;
+    use crate::call::{HttpCall, Identity, Peer};
+
+    fn classifier(function: &str) -> Classifier {
+        Classifier::new(&Settings {
+            kind: BackendKind::Http,
+            odd_paths: OddPaths::Refuse,
+            routes: vec![Route {
+                method: "GET".into(),
+                path: "/a".into(),
+                function: Some(function.into()),
+                on_client_left: None,
+            }],
+            functions: Vec::new(),
+            has_socket: false,
+            has_http: true,
+            exempt: Vec::new(),
+            classes: class::Settings::default(),
+        })
+    }
+
+    fn head() -> Arc<Head> {
+        let request = http::Request::get("/a").header("host", "a").body(());
+        let (head, ()) = request.expect("a request").into_parts();
+        Arc::new(head.into())
+    }
+
+    fn asks(classifier: &Classifier, head: &Arc<Head>, listener: &Arc<str>) -> Operation {
+        let peer = Peer::Tcp(([127, 0, 0, 1], 1).into());
+        let identity = Identity::without_names(Arc::clone(listener), peer);
+        classifier.classify(&Request {
+            origin: Origin {
+                identity: Arc::new(identity),
+                arrived: Timestamp::ZERO,
+            },
+            message: Message::Http(Box::new(HttpCall::new(
+                Arc::clone(head),
+                RequestBody::Whole(bytes::Bytes::new()),
+            ))),
+        })
+    }
+
+    /// What is remembered of a head for a classifier and a listener.
+    fn remembered(classifier: &Classifier, head: &Head, listener: &Arc<str>) -> Option<Operation> {
+        head.memo.find(|kept: &HeadOperation| {
+            let is_it = kept.classifier == classifier.id && Arc::ptr_eq(&kept.listener, listener);
+            is_it.then(|| kept.operation.clone())
+        })
+    }
+
+    #[test]
+    fn a_head_that_comes_again_is_looked_up_once_for_a_listener_and_a_classifier() {
+        let (first, after_a_reload) = (classifier("first"), classifier("second"));
+        let (head, listener, other) = (head(), Arc::from("main"), Arc::from("other"));
+        let operation = asks(&first, &head, &listener);
+        assert_eq!(&*operation.function, "first");
+        assert_eq!(remembered(&first, &head, &listener), Some(operation));
+        assert_eq!(remembered(&first, &head, &other), None);
+        assert_eq!(remembered(&after_a_reload, &head, &listener), None);
+        let operation = asks(&after_a_reload, &head, &listener);
+        assert_eq!(&*operation.function, "second");
+    }
+
+    #[test]
+    fn a_changed_copy_of_a_head_remembers_nothing() {
+        let (classifier, head, listener) = (classifier("first"), head(), Arc::from("main"));
+        asks(&classifier, &head, &listener);
+        assert!(remembered(&classifier, &head, &listener).is_some());
+        let copy = Head::clone(&head);
+        assert_eq!(remembered(&classifier, &copy, &listener), None);
     }
 }

@@ -3,6 +3,10 @@
 //! A head has only what is passed on: no field of one hop, and no framing. The framing is written anew
 //! from the body, so it cannot contradict it.
 
+use std::any::Any;
+use std::fmt;
+use std::sync::{Mutex, TryLockError};
+
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
@@ -169,6 +173,43 @@ fn write_field(name: &[u8], value: &[u8], into: &mut Vec<u8>) -> Field {
     }
 }
 
+/// What a stage found out about a head that comes again, so that it is not looked up again. It lives as long as the head.
+#[derive(Default)]
+pub struct HeadMemo(Mutex<Option<Box<dyn Any + Send>>>);
+
+impl HeadMemo {
+    /// The value that a stage keeps, if `is_it` still applies.
+    pub fn find<T: 'static, R>(&self, is_it: impl FnOnce(&T) -> Option<R>) -> Option<R> {
+        // Another thread that has it at this moment costs more than a look-up.
+        let kept = match self.0.try_lock() {
+            Ok(kept) => kept,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        is_it(kept.as_ref()?.downcast_ref()?)
+    }
+
+    /// Keeps a value in place of the one before.
+    pub fn keep<T: Send + 'static>(&self, value: T) {
+        if let Ok(mut kept) = self.0.try_lock() {
+            *kept = Some(Box::new(value));
+        }
+    }
+}
+
+/// A copy is for a head that differs, so it is empty.
+impl Clone for HeadMemo {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl fmt::Debug for HeadMemo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeadMemo").finish_non_exhaustive()
+    }
+}
+
 /// The head of a request.
 #[derive(Clone, Debug)]
 pub struct Head {
@@ -184,6 +225,8 @@ pub struct Head {
     pub is_stateful: bool,
     /// The protocols that it offers to switch to; a part of the bytes of the headers.
     upgrade: Option<Span>,
+    /// What it asks for, if it comes again.
+    pub memo: HeadMemo,
 }
 
 impl Head {
@@ -206,6 +249,7 @@ impl Head {
                     has_body,
                     is_stateful,
                     upgrade: request.upgrade,
+                    memo: HeadMemo::default(),
                 };
             }
             Target::Path(target) => (target.of(&bytes), None),
@@ -246,6 +290,7 @@ impl Head {
             has_body,
             is_stateful,
             upgrade,
+            memo: HeadMemo::default(),
         }
     }
 
@@ -259,6 +304,7 @@ impl Head {
             has_body: false,
             is_stateful: false,
             upgrade: None,
+            memo: HeadMemo::default(),
         }
     }
 
@@ -335,6 +381,7 @@ impl From<http::request::Parts> for Head {
             has_body,
             is_stateful: false,
             upgrade: None,
+            memo: HeadMemo::default(),
         }
     }
 }
