@@ -11,12 +11,8 @@ run:
 	$(CARGO) build --profile quick -p tidegate -p tidegate-lab --no-default-features
 	target/quick/tidegate demo
 
-# The tests of HTTP run with each engine; these once more, with the one that is not the default.
-OF_HTTP := async_calls:: backend_tls:: backend_unix:: bad_input:: coalesce:: connecting:: dialect:: forwarding:: http_semantics:: leaving:: lifecycle:: messages:: pooled:: \
-  proxied:: streaming:: tls:: waiting_call:: faults::after_any_fault
 test: peers stores promtool faults-tools valgrind browser site
 	$(CARGO) test --workspace --no-fail-fast
-	TIDEGATE_CLIENT__HTTP_ENGINE=hyper $(CARGO) test -p tidegate --test it -- $(OF_HTTP)
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
 
@@ -199,15 +195,12 @@ corpus-peers: faults-tools
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; }
 	$(CARGO) test -p tidegate --test it http_corpus::peers::the_table -- --exact --ignored
 
-# Random HTTP messages, with what hyper, httparse and http_desync_guardian say of them, on stable Rust. It goes on from
-# where the last run ended (tests/fuzz), for INPUTS=... or for MINUTES. TARGET=parser tries crates/h1; TARGET=engines tries
-# two engines of the real process. A finding fails, and prints the command that repeats it.
-TARGET ?= parser
-FUZZ_parser := -p tidegate-h1 --test differential -- the_long_run
-FUZZ_engines := -p tidegate --test it -- http_corpus::engines::the_long_run
+# Random HTTP messages through crates/h1, with what hyper, httparse and http_desync_guardian say of them, on stable Rust. It
+# goes on from where the last run ended (tests/fuzz), for INPUTS=... or for MINUTES. A finding fails, and prints the command
+# that repeats it.
 fuzz:
 	MINUTES=$(MINUTES) INPUTS=$(INPUTS) AGAIN=$(AGAIN) \
-	  $(CARGO) test --profile fuzzing $(FUZZ_$(TARGET)) --exact --ignored --nocapture
+	  $(CARGO) test --profile fuzzing -p tidegate-h1 --test differential -- the_long_run --exact --ignored --nocapture
 
 # Counts the instructions of a call, for tests/it/instructions.rs.
 valgrind:

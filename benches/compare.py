@@ -26,7 +26,7 @@ import time
 import urllib.request
 
 import peers
-from peers import (NOT_REACHED, ROOT, WORK, Backend, bench, cpu_seconds, engines, free_port, haproxy, lab, machine, median, nginx, progress,
+from peers import (NOT_REACHED, ROOT, WORK, Backend, bench, cpu_seconds, free_port, haproxy, lab, machine, median, nginx, progress,
                    relay, rss_mb, start, stop, table, tidegate, version)
 
 PARTS = ['socket', 'http', 'memory', 'storm', 'users', 'callers', 'core']
@@ -77,8 +77,6 @@ def speed(protocol):
     candidates = [
         ('HAProxy', lambda port: haproxy('haproxy-' + mode, port, target, mode)),
         ('Tidegate', ours('tidegate'))]
-    if protocol == 'http':
-        candidates += [(name, ours('tidegate-engine%d' % number, lines=lines)) for number, (name, lines) in enumerate(engines(backend))]
     candidates += [
         ('HAProxy, 1 thread', lambda port: haproxy('haproxy1-' + mode, port, target, mode, threads=1)),
         ('nginx', lambda port: nginx('nginx-' + ngx, port, target, ngx)),
@@ -256,12 +254,11 @@ def cpu_of_waiting(child):
 def memory():
     rows, cpu_rows = [], []
     backend, quick = Backend('100ms'), Backend('0ms')
-    named = [('Tidegate, socket', 'socket', {}), ('Tidegate, http', 'http', {})]
-    named += [(name + ', http', 'http', lines) for name, lines in engines(backend)]
-    for number, (name, protocol, lines) in enumerate(named):
+    named = [('Tidegate, socket', 'socket'), ('Tidegate, http', 'http')]
+    for number, (name, protocol) in enumerate(named):
         def ours(limits, behind=backend):
             port = free_port()
-            return port, tidegate('memory-%d-%d' % (number, port), behind, port, limits, protocol=protocol, lines=lines)
+            return port, tidegate('memory-%d-%d' % (number, port), behind, port, limits, protocol=protocol)
         port, child = ours(CLOSED)
         row = [name, '%.1f' % rss_mb(child), '%.1f' % idle(child, port, 9900), '']
         stop(child)

@@ -53,8 +53,8 @@ def wait_for(port, child):
     sys.exit('nothing listens on %d' % port)
 
 
-# What is counted: the socket protocol, and HTTP with each engine.
-COLUMNS = ['socket', 'http', 'hyper']
+# What is counted: each protocol.
+COLUMNS = ['socket', 'http']
 
 
 def run(binary, protocol, calls, backends):
@@ -78,15 +78,14 @@ per_window = "total:1000000"
 bind = "127.0.0.1:%d"
 [log]
 access = false
-%s
-''' % (listen, *backends, admin, '[client]\nhttp_engine = "hyper"' if protocol == 'hyper' else ''))
+''' % (listen, *backends, admin))
     profile = os.path.join(WORK, 'profile')
     child = subprocess.Popen(['valgrind', '--tool=callgrind', '--callgrind-out-file=' + profile, os.path.abspath(binary),
                               'serve', '--config', config], stdout=subprocess.DEVNULL,
                              stderr=open(os.path.join(WORK, 'log'), 'w'))
     wait_for(listen, child)
     wait_for(admin, child)
-    subprocess.run([LAB, 'bench', '--protocol', 'socket' if protocol == 'socket' else 'http', '--target', '127.0.0.1:%d' % listen, '--connections', '1',
+    subprocess.run([LAB, 'bench', '--protocol', protocol, '--target', '127.0.0.1:%d' % listen, '--connections', '1',
                     '--calls', str(calls), '--seconds', '300', '--json'], check=True, stdout=subprocess.DEVNULL)
     child.send_signal(signal.SIGTERM)
     if child.wait(120) != 0:
@@ -111,7 +110,7 @@ def main():
     try:
         wait_for(backends[0], backend)
         counted = {column: one_call(opts.binary, column, backends) for column in COLUMNS}
-        older = {column: one_call(opts.against, column, backends) for column in ('socket', 'http')} if opts.against else {}
+        older = {column: one_call(opts.against, column, backends) for column in COLUMNS} if opts.against else {}
     finally:
         backend.terminate()
         backend.wait()
@@ -136,7 +135,7 @@ def main():
     if older:
         rows.append(('all of ' + version_of(opts.against), total(older), '%.0f'))
     rows += [('allocations', count(ALLOCATES), '%.1f'), ('system calls', count(SYSTEM_CALLS), '%.1f')]
-    table = ['| | socket | HTTP | HTTP, http_engine = "hyper" |', '|---|---|---|---|']
+    table = ['| | socket | HTTP |', '|---|---|---|']
     table += ['| %s | %s |' % (name, ' | '.join(form % of[it] if it in of else '' for it in COLUMNS)) for name, of, form in rows]
     text = '''%s
 ## Instructions of one call

@@ -132,11 +132,6 @@ def relay(name, kind, listen, target, under=()):
                  name + '.log', [listen])
 
 
-# Tidegate with another engine of HTTP, as a row beside the default: its name, and its line in a section of the config.
-# A binary that does not know the option has no such row.
-ENGINES = [('Tidegate, hyper engine', {'client': 'http_engine = "hyper"'})]
-
-
 def configure(name, behind, listen, limits, queue='', threads=2, log='access = false', protocol='auto', listener='', more='', lines={}, workers=8192, has_admin=True):
     """Writes a config. `lines` are more lines of a section: `server`, `listen`, `client`, or `backend`, where they replace
     the size of the pool. Returns its path and the admin port, if it has one."""
@@ -195,18 +190,6 @@ def tidegate(name, behind, listen, limits, binary=None, under=(), env=None, **op
     child = start([*under, binary or BIN, 'serve', '--config', path], name + '.log', [listen] + [admin] * bool(admin), env)
     child.admin = admin
     return child
-
-
-def engines(behind):
-    """Those of `ENGINES` that this binary has."""
-    found = []
-    for name, lines in ENGINES:
-        mistakes = refuses(configure('engine', behind, free_port(), NOT_REACHED, lines=lines)[0])
-        if mistakes:
-            progress('without %s: %s' % (name, mistakes.decode().splitlines()[0]))
-        else:
-            found.append((name, lines))
-    return found
 
 
 NOT_REACHED = 'per_window = "total:1000000"\noutstanding = 5000\nmax_wait = "50s"'

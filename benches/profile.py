@@ -19,7 +19,7 @@ import time
 
 import callgrind
 import peers
-from peers import (NOT_REACHED, WORK, Backend, bench, cpu_seconds, engines, family, free_port, haproxy, median, progress,
+from peers import (NOT_REACHED, WORK, Backend, bench, cpu_seconds, family, free_port, haproxy, median, progress,
                    relay, stop, table, tidegate, version)
 
 PARTS = ['time', 'calls', 'counts', 'variants']
@@ -61,7 +61,6 @@ def candidates(protocol, backend):
              ('HAProxy, 1 thread', lambda port, under=(): haproxy('haproxy1-%s-%d' % (mode, port), port, target, mode, threads=1, under=under)),
              ('Tidegate', ours('tidegate'))]
     if protocol == 'http':
-        found += [(name, ours('engine%d' % number, lines=lines)) for number, (name, lines) in enumerate(engines(backend))]
         found.append(('relay on hyper', bare('hyper')))
     else:
         found.append(('relay of one call', bare('once')))

@@ -369,7 +369,7 @@ impl App {
         if replies + tunnels > 0 {
             info!(
                 replies,
-                tunnels, "ended streams: replies of unknown length, and TCP connections"
+                tunnels, "ended streams: replies of unknown length, and tunnels"
             );
         }
         if is_finished {

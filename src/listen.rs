@@ -64,9 +64,10 @@ options! {
         /// waits before it kills the process (systemd: 90 s).
         drain_timeout: Duration = duration(Duration::ZERO..=HOUR).or(30 * SECOND);
 
-        /// How long after SIGTERM replies of unknown length, such as event streams, and connections with protocol =
-        /// "tcp" may go on. Then they are cut off, so that a drain with an open stream ends in time. At most
-        /// drain_timeout. Raise it if clients fetch large files without a length; 0s ends all of them at once.
+        /// How long after SIGTERM replies of unknown length, such as event streams, and tunnels (WebSockets, and
+        /// connections with protocol = "tcp") may continue. Then they are cut off, so that a drain with an open
+        /// stream ends in time. At most drain_timeout. Raise it if clients fetch large files without a length;
+        /// 0s ends all of them at once.
         drain_streams: Duration = duration(Duration::ZERO..=HOUR).or(5 * SECOND);
     }
 }

@@ -74,9 +74,9 @@ options! {
         /// load balancer in front, so that the balancer closes first.
         idle_timeout: Duration = duration(MS..=DAY).or(75 * SECOND);
 
-        /// How long a connection with protocol = "tcp" may move no byte in either direction. After that
-        /// it is reset on both sides, and its slot is free again. Raise it if clients keep quiet
-        /// connections for longer. Peers that died are found within about two minutes in any case.
+        /// How long a tunnel (a connection with protocol = "tcp", or a WebSocket) may move no byte in either
+        /// direction. After that it is reset on both sides, and its slot is free again. Raise it if clients
+        /// keep quiet connections for longer. Peers that died are found within about two minutes in any case.
         tunnel_idle_timeout: Duration = duration(MS..=DAY).or(HOUR);
 
         /// How long a client may take nothing of its reply before it is disconnected.

@@ -1,5 +1,5 @@
 //! Whatever a client sends where HTTP is spoken, in whatever pieces: nothing panics, what
-//! comes back begins as an answer does, and the connection ends.
+//! comes back begins as an answer does, or as the refusal of HTTP/2, and the connection ends.
 
 #![no_main]
 
@@ -13,11 +13,11 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use libfuzzer_sys::fuzz_target;
 use tidegate::call::listener::ProxyProtocol;
-use tidegate::call::{BackendKind, HttpEngine};
 use tidegate::call::{
-    Bind, Dialect, Identity, Listener, Message, Origin, Peer, Progress, Protocol, Refusal,
-    Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
+    BackendKind, Bind, Dialect, Head, Identity, Listener, Message, Origin, Peer, Progress,
+    Protocol, Refusal, Rejection, Reply, ReplyBody, Request, RequestBody, Serve, Tunnel, UserFrom,
 };
+use tidegate::protocol::forwarded_options::{ForwardedRule, ForwardedSettings};
 use tidegate::protocol::trusted::TrustedProxies;
 use tidegate::protocol::{Accepted, Conversation, Settings, Stop, StreamDrain, converse};
 use tidegate_callers::Network;
@@ -29,6 +29,9 @@ use tokio::runtime::{Builder, Runtime};
 /// No connection lives longer than this: the client closes its side, so none waits for a
 /// timeout of its own.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The first frame that a client of HTTP/2 gets: it is empty.
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 /// Answers everything, after it has read the body where its path asks for that.
 #[derive(Clone)]
@@ -58,7 +61,15 @@ impl Serve for Stub {
     }
 
     fn rejected(&self, _: &Identity, rejection: Rejection) {
-        panic!("nothing is asked of this listener's clients: {rejection:?}");
+        let is_http2 = matches!(rejection, Rejection::Http2);
+        assert!(
+            is_http2,
+            "nothing is asked of this listener's clients: {rejection:?}"
+        );
+    }
+
+    fn needs_body(&self, head: &Head) -> bool {
+        head.path().len() % 3 == 0
     }
 }
 
@@ -78,7 +89,7 @@ fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {
                 .expect("the connection ends")
         });
         assert!(
-            answer.is_empty() || answer.starts_with(b"HTTP/1."),
+            answer.is_empty() || answer.starts_with(b"HTTP/1.") || answer.starts_with(SETTINGS),
             "{:?}",
             String::from_utf8_lossy(&answer)
         );
@@ -111,14 +122,19 @@ async fn talk(lengths: &[u8], bytes: &[u8]) -> Vec<u8> {
             body_min_rate: 0,
             max_request_bytes: 4096,
             buffer_bytes: 1024,
-            // Odd requests reach hyper too.
-            http_engine: HttpEngine::Fast,
             max_request_fields: 128,
             trusted_proxies: TrustedProxies {
                 networks: [Network::single(address.ip())].into(),
                 unix: false,
             },
             backend_kind: BackendKind::Http,
+            forwarded: ForwardedSettings {
+                x_forwarded_for: ForwardedRule::Auto,
+                x_forwarded_proto: ForwardedRule::Auto,
+                x_forwarded_host: ForwardedRule::Auto,
+                forwarded: ForwardedRule::Auto,
+                x_real_ip: ForwardedRule::Auto,
+            },
             tunnel_idle_timeout: Duration::from_secs(1),
         },
         clock: Clock::start(),

@@ -73,8 +73,8 @@ options! {
         on_client_left: Option<OnClientLeft> = choice().optional().example("\"finish\"");
 
         /// Slots that slow clients may hold together. One more is disconnected in the middle of its
-        /// reply, and its slot is free once the backend is done. The default is a quarter of
-        /// queue.workers, at least 1. Raise it for many slow downloads at once.
+        /// reply, as if it had left: on_client_left says when its slot is free. The default is a quarter
+        /// of queue.workers, at least 1. Raise it for many slow downloads at once.
         max_slow_readers: Option<u32> = integer(0..=65536).of("replies").optional().example("16");
 
         /// Idle connections kept to the HTTP backend. The default is queue.workers, so that busy clients

@@ -442,7 +442,7 @@ async fn bodies_of_calls_that_wait_are_not_held_beyond_their_bound() {
     depth(&sidecar, CALLS - 1).await;
     let held = resident_mib(sidecar.pid) - before;
     println!("{held} MiB for {CALLS} bodies of 1 MiB");
-    // 64 KiB of each, as configured, and as much again in hyper's buffer: 13 MiB.
+    // 64 KiB of each, as configured, and at most one read more.
     assert!(held < 40, "{held} MiB for {CALLS} bodies of 1 MiB");
     open.send_replace(true);
     for answer in clients.join_all().await {

@@ -103,7 +103,7 @@ enum Rest {
     Tunnel(Box<Tunnel>),
 }
 
-/// How the end of a streamed body is told.
+/// How the end of a streamed body is signalled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamedAs {
     /// It has as many bytes as the head says.
@@ -218,7 +218,7 @@ impl Answer {
         write::field(name.as_str().as_bytes(), value, &mut self.more);
     }
 
-    /// Sets how the end of the body is told: a client of HTTP/1.0 knows no chunks, so it sees the end of the
+    /// Sets how the end of the body is signalled: a client of HTTP/1.0 knows no chunks, so it sees the end of the
     /// connection.
     pub(super) fn settle(&mut self) {
         if self.form.version == Version::Http10
