@@ -269,6 +269,11 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "client_auth = \"required\"\nrequired = true",
     ),
     (
+        "backend.on_client_left",
+        "[backend]\n",
+        "[backend]\non_client_left = \"close\"\n",
+    ),
+    (
         "client.max_request_fields",
         "[client]\n",
         "[client]\nmax_request_fields = 200\n",

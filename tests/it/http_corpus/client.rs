@@ -94,7 +94,14 @@ pub(super) async fn exchange(addr: SocketAddr, pieces: &[&[u8]], until: Until) -
     }
 }
 
+/// The frame with which a server of HTTP/2 begins, here to refuse it.
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
 fn take_answers(bytes: &mut Vec<u8>, starts_with_head: bool, got: &mut Got) {
+    if bytes.starts_with(SETTINGS) {
+        // `prior_knowledge` reads its frames.
+        bytes.clear();
+    }
     loop {
         let to_head = match bytes.windows(4).position(|four| four == b"\r\n\r\n") {
             Some(end) => {
