@@ -199,15 +199,21 @@ impl<'a> Path<'a> {
         let mut segments = [""; Self::SEGMENTS_MAX];
         let (mut count, mut start, mut end) = (0, 0, path.len());
         // Byte by byte: for a few short segments, this is faster than a search.
-        for (at, byte) in path.bytes().enumerate() {
-            if byte == b'?' {
-                end = at;
-                break;
+        let bytes = path.as_bytes();
+        let mut at = 0;
+        while at < bytes.len() {
+            match bytes[at] {
+                b'/' => {
+                    *segments.get_mut(count)? = &path[start..at];
+                    (count, start) = (count + 1, at + 1);
+                }
+                b'?' => {
+                    end = at;
+                    break;
+                }
+                _ => {}
             }
-            if byte == b'/' {
-                *segments.get_mut(count)? = &path[start..at];
-                (count, start) = (count + 1, at + 1);
-            }
+            at += 1;
         }
         // A slash at the end begins no segment.
         if start < end {
