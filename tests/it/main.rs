@@ -96,6 +96,7 @@ mod quota;
 mod quota_claims;
 mod quota_faults;
 mod raw_http;
+mod real_clients;
 mod relay;
 mod runbook;
 mod scenarios;
