@@ -1,4 +1,7 @@
 //! A client's socket, and the one timer of its connection.
+//!
+//! The timer serves all phases. It is set only for a wait. If it fires too early, because a later phase has begun, it
+//! is set again.
 
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use super::super::wire::OnEof;
 /// The client's end of a connection, as requests are read from it and answers written to it.
 pub(super) struct ClientSocket {
     pub(super) stream: Stream,
-    /// The timer of all phases. It is set only for a wait.
+    /// The timer of all phases.
     pub(super) timer: Timer,
     /// What the end of the client's bytes means.
     pub(super) on_eof: OnEof,

@@ -1,7 +1,4 @@
 //! A client's HTTP connection: requests are read, dispatched one after the other, and answered; a drain ends it.
-//!
-//! One timer serves all phases. It is set only for a wait. If it fires too early, because a later phase has
-//! begun, it is set again.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

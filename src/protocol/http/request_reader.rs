@@ -299,7 +299,10 @@ impl RequestReader {
             return Ok(None);
         };
         let expects = head.expects_continue && bytes.len() == head.length;
-        let is_large = matches!(head.framing, Framing::Length(length) if length > conversation.settings.buffer_bytes as u64);
+        let is_large = match head.framing {
+            Framing::Length(length) => length > conversation.settings.buffer_bytes as u64,
+            Framing::None | Framing::Chunked | Framing::Close => false,
+        };
         // A body that is needed and too large to be held is not asked for: its call is refused.
         let waits = expects && (is_large || !conversation.serve.needs_body(&head.head));
         let permission = match expects && !waits {
