@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use tidegate_h1::request::{BadHead, Version};
 use tidegate_h1::write;
@@ -268,22 +268,10 @@ impl<S: Serve> Connection<S> {
             let idle_since = answered.unwrap_or_else(|| self.conversation.clock.now());
             self.reader.restart(idle_since);
             let closes = answer.form.closes;
-            let streams = &self.conversation.streams;
-            let mut watch = answer.is_stream().then(|| streams.watch(StreamKind::Reply));
-            let sent = {
-                let mut sending = pin!(self.socket.send(answer, &mut upload));
-                let sent = poll_fn(|cx| {
-                    if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
-                        return Poll::Ready(sent);
-                    }
-                    let watch = watch.as_mut().map(|it| it.poll_end(cx));
-                    if watch.is_some_and(|end| end.is_ready()) {
-                        progress.end_by_drain();
-                        return Poll::Ready(Err(Gone));
-                    }
-                    Poll::Pending
-                });
-                sent.await
+            let sent = match answer.is_stream() {
+                // Boxed, so that no other call pays for it.
+                true => Box::pin(self.send_stream(answer, &mut upload, &progress)).await,
+                false => self.socket.send(answer, &mut upload).await,
             };
             // Now it is reported, unless a tunnel does that.
             drop(progress);
@@ -305,6 +293,26 @@ impl<S: Serve> Connection<S> {
             }
             Next::Request
         }
+    }
+
+    /// Sends an answer of unknown length, which a drain may end.
+    async fn send_stream(
+        &mut self,
+        answer: Answer,
+        upload: &mut Option<Box<Upload>>,
+        progress: &Progress,
+    ) -> Result<Sent, Gone> {
+        let mut watch = self.conversation.streams.watch(StreamKind::Reply);
+        let mut sending = pin!(self.socket.send(answer, upload));
+        poll_fn(|cx| {
+            if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
+                return Poll::Ready(sent);
+            }
+            ready!(watch.poll_end(cx));
+            progress.end_by_drain();
+            Poll::Ready(Err(Gone))
+        })
+        .await
     }
 
     /// Answers a request that may not be forwarded any more (RFC 9110, 7.6.2).
