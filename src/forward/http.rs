@@ -59,7 +59,7 @@ pub(super) fn send<S: Slot>(
         None => Sending::boxed(async move {
             match backend.connect().await {
                 Ok(link) => {
-                    let upstream = Upstream::new(link);
+                    let upstream = Upstream::new(link, &backend.bounds);
                     let exchange = Exchange::new(upstream, true, backend, call, slot, record);
                     Carry::new(exchange).await
                 }
@@ -116,7 +116,7 @@ impl<S: Slot> Future for Exchange<S> {
                 let opened = ready!(opening.as_mut().poll(cx));
                 this.opening = None;
                 match opened {
-                    Ok(link) => this.upstream = Some(Upstream::new(link)),
+                    Ok(link) => this.upstream = Some(Upstream::new(link, &this.backend.bounds)),
                     Err(cause) => return Poll::Ready(Err(this.unsent(cause))),
                 }
             }

@@ -43,17 +43,33 @@ pub(super) struct Life {
     opened: Instant,
     /// From 0.8 to 1.2, so that connections that were opened together do not end together.
     share: f32,
+    /// `pool_max_age` when it was opened, and the end that follows from it. A call is spared the arithmetic.
+    max_age: Duration,
+    end: Option<Instant>,
 }
 
 impl Life {
-    pub(super) fn begin(now: Instant, entropy: u32) -> Self {
-        let share = 0.8 + 0.4 * (entropy as f32 / u32::MAX as f32);
-        Self { opened: now, share }
+    pub(super) fn begin(now: Instant, bounds: &Bounds, entropy: u32) -> Self {
+        let mut life = Self {
+            opened: now,
+            share: 0.8 + 0.4 * (entropy as f32 / u32::MAX as f32),
+            max_age: bounds.pool_max_age,
+            end: None,
+        };
+        life.end = life.end_with(bounds.pool_max_age);
+        life
     }
 
     /// The moment from which the connection takes no more calls. `None` without a limit.
     fn end(&self, bounds: &Bounds) -> Option<Instant> {
-        let max_age = bounds.pool_max_age;
+        // A reload can set another limit.
+        match bounds.pool_max_age == self.max_age {
+            true => self.end,
+            false => self.end_with(bounds.pool_max_age),
+        }
+    }
+
+    fn end_with(&self, max_age: Duration) -> Option<Instant> {
         (!max_age.is_zero()).then(|| self.opened + max_age.mul_f32(self.share))
     }
 }
@@ -146,8 +162,10 @@ impl<U: Pooled> Pool<U> {
     /// that was retired, is closed.
     pub(super) fn put(self: &Arc<Self>, upstream: U, since: Instant, bounds: &Bounds) {
         let cold_at = since + bounds.pool_idle_timeout;
-        let end = upstream.life().end(bounds);
-        let usable_until = end.map_or(cold_at, |end| end.min(cold_at));
+        let usable_until = match upstream.life().end(bounds) {
+            Some(end) if end < cold_at => end,
+            _ => cold_at,
+        };
         if usable_until <= since {
             return;
         }
@@ -276,16 +294,23 @@ mod tests {
         }
     }
 
-    #[derive(Default)]
     struct Opener {
         open: Arc<AtomicU32>,
+        bounds: Bounds,
     }
 
     impl Opener {
+        fn new(bounds: &Bounds) -> Self {
+            Self {
+                open: Arc::default(),
+                bounds: bounds.clone(),
+            }
+        }
+
         fn open(&self, last: u8, entropy: u32) -> Counted {
             self.open.fetch_add(1, Ordering::SeqCst);
             Counted {
-                life: Life::begin(Instant::now(), entropy),
+                life: Life::begin(Instant::now(), &self.bounds, entropy),
                 peer: address(last),
                 open: Arc::clone(&self.open),
             }
@@ -322,7 +347,9 @@ mod tests {
         let bounds = bounds(60 * SECOND, SECOND);
         let opened = Instant::now();
         let check = |entropy: u32, seconds: u32| {
-            let end = Life::begin(opened, entropy).end(&bounds).expect("a limit");
+            let end = Life::begin(opened, &bounds, entropy)
+                .end(&bounds)
+                .expect("a limit");
             let apart = (end - opened).abs_diff(seconds * SECOND);
             assert!(apart < Duration::from_millis(1), "{:?}", end - opened);
         };
@@ -333,13 +360,13 @@ mod tests {
             pool_max_age: Duration::ZERO,
             ..bounds.clone()
         };
-        assert_eq!(Life::begin(opened, 0).end(&unlimited), None);
+        assert_eq!(Life::begin(opened, &unlimited, 0).end(&unlimited), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_in_steady_use_ends_by_its_age() {
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::default());
         let bounds = bounds(60 * SECOND, 4 * SECOND);
+        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
         let opened = Instant::now();
         pool.put(opener.open(1, u32::MAX / 2), opened, &bounds);
         // A call every half second, which ends at once.
@@ -354,8 +381,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_old_connection_does_not_hide_a_younger_one_below_it() {
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::default());
         let bounds = bounds(10 * SECOND, 3600 * SECOND);
+        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
         let old = opener.open(1, u32::MAX / 2);
         tokio::time::advance(8 * SECOND).await;
         let young = opener.open(2, u32::MAX / 2);
@@ -370,8 +397,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn idle_connections_are_closed_at_the_end_of_their_age() {
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::default());
         let bounds = bounds(10 * SECOND, 3600 * SECOND);
+        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
         for entropy in [0, u32::MAX / 2, u32::MAX] {
             pool.put(opener.open(1, entropy), Instant::now(), &bounds);
         }
@@ -383,8 +410,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_retirement_closes_idle_connections_to_other_addresses_and_takes_none_back() {
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::default());
         let bounds = bounds(3600 * SECOND, 3600 * SECOND);
+        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
         let busy = [opener.open(1, 0), opener.open(2, 0)];
         for last in [1, 2, 3] {
             pool.put(opener.open(last, 0), Instant::now(), &bounds);
@@ -406,8 +433,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_that_began_before_another_does_not_replace_its_result() {
-        let (pool, opener) = (Arc::new(Pool::default()), Opener::default());
         let bounds = bounds(3600 * SECOND, 3600 * SECOND);
+        let (pool, opener) = (Arc::new(Pool::default()), Opener::new(&bounds));
         pool.put(opener.open(2, 0), Instant::now(), &bounds);
         let slow = retirement(Instant::now() + SECOND, &[1]);
         tokio::time::advance(SECOND).await;

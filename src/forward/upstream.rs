@@ -9,6 +9,7 @@ use tidegate_runtime::Timer;
 use tokio::io::Interest;
 use tokio::time::Instant;
 
+use super::Bounds;
 use super::pool::{LOOK_AFTER, Life, Pooled};
 use super::stream::for_many;
 use crate::call::Link;
@@ -34,11 +35,11 @@ impl Pooled for Upstream {
 
 impl Upstream {
     /// On a new connection.
-    pub(super) fn new(link: Link) -> Self {
+    pub(super) fn new(link: Link, bounds: &Bounds) -> Self {
         Self {
             link: for_many(link),
             timer: Timer::default(),
-            life: Life::begin(Instant::now(), rand::random()),
+            life: Life::begin(Instant::now(), bounds, rand::random()),
         }
     }
 
@@ -79,7 +80,10 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let stream = TcpStream::connect(address).await.expect("it listens");
         let (mut other, _) = listener.accept().await.expect("it connected");
-        let mut upstream = Upstream::new(Link::Plain(stream));
+        let mut upstream = Upstream::new(
+            Link::Plain(stream),
+            &crate::forward::deadline::tests::bounds(),
+        );
         assert!(upstream.is_quiet(Duration::ZERO));
         assert!(upstream.is_quiet(LOOK_AFTER));
         let written = std::future::poll_fn(|cx| Pin::new(&mut other).poll_write(cx, b"x")).await;
