@@ -123,7 +123,7 @@ impl Headers {
         forwarded.write(self, |_| true, into);
     }
 
-    /// The fields that are passed on, of a head that hyper has read. The others are those of one hop, those that
+    /// The fields that are passed on, of a head of the library `http`. The others are those of one hop, those that
     /// Connection names, and the length.
     fn passed(headers: &HeaderMap, mut bytes: Vec<u8>) -> Self {
         // The list of one hop never decides about routing.
@@ -147,19 +147,6 @@ impl Headers {
             fields.push(write_field(name, value, &mut bytes));
         }
         Self::new(bytes.into(), fields)
-    }
-
-    /// The fields as the library has them.
-    fn to_map(&self) -> HeaderMap {
-        let mut map = HeaderMap::with_capacity(self.fields.len() + 1);
-        for (name, value) in self.iter() {
-            let name = HeaderName::from_bytes(name);
-            // Both were parsed before.
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
-                map.append(name, value);
-            }
-        }
-        map
     }
 }
 
@@ -357,7 +344,7 @@ impl Head {
     }
 }
 
-/// As hyper has read it. An absolute target overrides Host (RFC 9112, 3.2.2).
+/// The head of a call that was made here, not read from a socket. An absolute target overrides Host (RFC 9112, 3.2.2).
 impl From<http::request::Parts> for Head {
     fn from(mut parts: http::request::Parts) -> Self {
         if let Some(authority) = parts.uri.authority()
@@ -438,26 +425,6 @@ impl ReplyHead {
         write::status_line(self.status.as_u16(), reason, into);
         self.headers.write(into);
     }
-
-    /// The same for hyper.
-    #[must_use]
-    pub fn into_parts(self) -> http::response::Parts {
-        let (mut parts, ()) = http::Response::new(()).into_parts();
-        parts.status = self.status;
-        parts.headers = self.headers.to_map();
-        if let Some(length) = self.length {
-            parts
-                .headers
-                .insert(CONTENT_LENGTH, HeaderValue::from(length));
-        }
-        let reason = self.reason.map(|it| it.of(&self.headers.bytes));
-        if let Some(reason) = reason.and_then(|it| hyper::ext::ReasonPhrase::try_from(it).ok())
-            && Some(reason.as_bytes()) != self.status.canonical_reason().map(str::as_bytes)
-        {
-            parts.extensions.insert(reason);
-        }
-        parts
-    }
 }
 
 /// The length in a head, if it has one and no other.
@@ -469,7 +436,7 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
     lengths.all(|other| other == first).then_some(first)?
 }
 
-/// As hyper has read it, or of our own.
+/// The head of a response of our own.
 impl From<http::response::Parts> for ReplyHead {
     fn from(parts: http::response::Parts) -> Self {
         let length = match parts.status.as_u16() {
@@ -477,12 +444,10 @@ impl From<http::response::Parts> for ReplyHead {
             100..=199 | 204 => None,
             _ => announced(&parts.headers),
         };
-        let said = parts.extensions.get::<hyper::ext::ReasonPhrase>();
-        let bytes = said.map_or(Vec::new(), |it| it.as_bytes().to_vec());
         Self {
             status: parts.status,
-            reason: said.map(|_| Span::new(0, bytes.len())),
-            headers: Headers::passed(&parts.headers, bytes),
+            reason: None,
+            headers: Headers::passed(&parts.headers, Vec::new()),
             length,
             upgrade: None,
         }

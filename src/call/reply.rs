@@ -32,7 +32,7 @@ impl Reply {
         }
     }
 
-    /// A response of the HTTP backend, or of our own.
+    /// A response of our own.
     #[must_use]
     pub fn http(response: http::Response<ReplyBody>) -> Self {
         let (head, body) = response.into_parts();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use tidegate_h1::Framing;
+use tidegate_h1::{BodyLeft, Framing};
 use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ use super::carry::{Carried, Carry};
 use super::connect::ConnectError;
 use super::deadline::Deadline;
 use super::failure::Failure;
-use super::http_body::{BODY_BYTES, Interrupted, LateUpload, Left, Outgoing, RunningReply};
+use super::http_body::{BODY_BYTES, Interrupted, LateUpload, Outgoing, RunningReply};
 use super::pinned::{self, Keeping};
 use super::reply_head::{ReplyReader, ReplyStart};
 use super::streamed::Streamed;
@@ -483,7 +483,7 @@ impl<S: Slot> Exchange<S> {
             deadline,
             read: 0,
             here,
-            left: Left::of(framing),
+            left: BodyLeft::of(framing),
             room: BytesMut::new(),
         };
         let body = Streamed::new(reply, readers);

@@ -2,19 +2,17 @@
 //!
 //! Both can be under way at once: a backend may answer before it has read all of the request, and go on reading.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame, SizeHint};
-use tidegate_h1::Framing;
-use tidegate_h1::chunks::Chunks;
 use tidegate_h1::write::{self, ONE_BUFFER};
+use tidegate_h1::{BodyLeft, Framing};
 use tidegate_limits::scheduler::Outcome;
-use tidegate_runtime::with_scratch;
-use tokio::io::AsyncWrite;
+use tidegate_runtime::{poll_write_both, with_scratch};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
@@ -273,17 +271,9 @@ impl Outgoing {
     fn poll_write(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.at < self.first_length + self.second.len() {
             let link = Pin::new(&mut *link);
-            let behind = self.at.saturating_sub(self.first_length);
-            let rest = &self.second[behind..];
-            let written = match self.first.get(self.at..) {
-                Some(first) if rest.is_empty() => link.poll_write(cx, first),
-                Some(first) if !first.is_empty() => {
-                    let both = [IoSlice::new(first), IoSlice::new(rest)];
-                    link.poll_write_vectored(cx, &both)
-                }
-                _ => link.poll_write(cx, rest),
-            };
-            match ready!(written)? {
+            let first = self.first.get(self.at..).unwrap_or_default();
+            let second = &self.second[self.at.saturating_sub(self.first_length)..];
+            match ready!(poll_write_both(link, first, second, cx))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 more => {
                     self.at += more;
@@ -316,65 +306,25 @@ pub(super) struct RunningReply<S: Slot> {
     pub(super) read: u64,
     /// Bytes that came and were not passed on.
     pub(super) here: Bytes,
-    pub(super) left: Left,
+    pub(super) left: BodyLeft,
     /// Room for the next read. Its memory is used again once what was read has left.
     pub(super) room: BytesMut,
-}
-
-/// What is still to come of a body.
-pub(super) enum Left {
-    /// Nothing.
-    None,
-    /// This number of bytes.
-    Length(u64),
-    Chunks(Chunks),
-    /// All that comes, until the backend closes.
-    Close,
-}
-
-impl Left {
-    pub(super) fn of(framing: Framing) -> Self {
-        match framing {
-            Framing::None => Self::None,
-            Framing::Length(length) => Self::Length(length),
-            Framing::Chunked => Self::Chunks(Chunks::default()),
-            Framing::Close => Self::Close,
-        }
-    }
 }
 
 impl<S: Slot> RunningReply<S> {
     /// The next part of the body that is here. `None` if more must be read first, or if it has ended.
     fn take_part(&mut self) -> Result<Option<Bytes>, Failure> {
         while !self.here.is_empty() {
-            let part = match &mut self.left {
-                Left::None => {
-                    // It belongs to no reply.
-                    self.keeping = None;
-                    self.here.clear();
-                    return Ok(None);
-                }
-                Left::Close => std::mem::take(&mut self.here),
-                Left::Length(left) => {
-                    let part = usize::try_from(*left).unwrap_or(usize::MAX);
-                    let part = self.here.split_to(part.min(self.here.len()));
-                    *left -= part.len() as u64;
-                    if *left == 0 {
-                        self.left = Left::None;
-                    }
-                    part
-                }
-                Left::Chunks(chunks) => {
-                    let step = chunks.step(&self.here).map_err(|_| Failure::Chunks)?;
-                    let has_ended = chunks.has_ended();
-                    let _framing = self.here.split_to(step.framing);
-                    let part = self.here.split_to(step.data);
-                    if has_ended {
-                        self.left = Left::None;
-                    }
-                    part
-                }
-            };
+            if self.left.has_ended() {
+                // It belongs to no reply.
+                self.keeping = None;
+                self.here.clear();
+                return Ok(None);
+            }
+            let step = self.left.step(&self.here);
+            let step = step.map_err(|_| Failure::Chunks)?;
+            let _framing = self.here.split_to(step.framing);
+            let part = self.here.split_to(step.data);
             if !part.is_empty() {
                 self.read += part.len() as u64;
                 return Ok(Some(part));
@@ -388,12 +338,12 @@ impl<S: Slot> RunningReply<S> {
         loop {
             if let Some(part) = self.take_part()? {
                 // Also reads an end that is here.
-                if let Left::Chunks(_) = self.left {
+                if let BodyLeft::Chunks(_) = self.left {
                     self.read_end()?;
                 }
                 return Poll::Ready(Ok(Some(part)));
             }
-            if let Left::None = self.left {
+            if self.left.has_ended() {
                 return Poll::Ready(Ok(None));
             }
             self.room.reserve(BODY_BYTES);
@@ -401,13 +351,13 @@ impl<S: Slot> RunningReply<S> {
             match poll_read_buf(link, cx, &mut self.room) {
                 // Only an end that the backend has sent is one. After a reset, or with TLS an end that was not
                 // announced, more may have been meant to follow (RFC 9112, 8).
-                Poll::Ready(Ok(0)) if matches!(self.left, Left::Close) => {
-                    self.left = Left::None;
+                Poll::Ready(Ok(0)) if matches!(self.left, BodyLeft::Close) => {
+                    self.left = BodyLeft::None;
                     self.keeping = None;
                     return Poll::Ready(Ok(None));
                 }
                 Poll::Ready(Ok(0) | Err(_)) => {
-                    self.left = Left::None;
+                    self.left = BodyLeft::None;
                     self.keeping = None;
                     return Poll::Ready(Err(Failure::CutBody(self.read)));
                 }
@@ -433,10 +383,7 @@ impl<S: Slot> RunningReply<S> {
 
     /// Reads the last chunk, if it is the next that is here.
     fn read_end(&mut self) -> Result<(), Failure> {
-        let Left::Chunks(chunks) = &self.left else {
-            return Ok(());
-        };
-        let mut ahead = *chunks;
+        let mut ahead = self.left;
         let step = ahead.step(&self.here);
         if step.is_ok_and(|step| step.data == 0) && ahead.has_ended() {
             self.take_part()?;
@@ -461,7 +408,7 @@ impl<S: Slot> Source for RunningReply<S> {
     }
 
     fn is_over(&self) -> bool {
-        matches!(self.left, Left::None)
+        self.left.has_ended()
     }
 
     fn on_client_left(&self) -> OnClientLeft {
@@ -486,10 +433,7 @@ impl<S: Slot> Source for RunningReply<S> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.left {
-            Left::None => SizeHint::with_exact(0),
-            Left::Length(left) => SizeHint::with_exact(left),
-            Left::Chunks(_) | Left::Close => SizeHint::default(),
-        }
+        let length = self.left.length();
+        length.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }

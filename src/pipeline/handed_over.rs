@@ -133,10 +133,10 @@ impl Pipeline {
             let _ = tokio::time::timeout(wait, task.ended()).await;
         }
         let task = self.tasks.take(&owner, task.id).map_err(missing_task)?;
-        Ok(Reply::http(match task.ended {
-            None => self.accepted(&task, wait),
-            Some(_) => self.reply(&task)?,
-        }))
+        match task.ended {
+            None => Ok(self.accepted(&task, wait)),
+            Some(_) => self.reply(&task),
+        }
     }
 
     /// Runs a call that was handed over to its end.
@@ -192,21 +192,17 @@ impl Pipeline {
         let owner = Owner::of(&request.origin.identity);
         let own = Arc::clone(&record);
         let answer = Box::pin(async move {
-            let response = self.answer_about_tasks(&owner, asked).await?;
+            let reply = self.answer_about_tasks(&owner, asked).await?;
             own.note(|facts| {
                 facts.verdict = Verdict::Passed;
-                facts.status = Some(response.status().as_u16());
+                facts.status = reply.head.as_ref().map(|head| head.status.as_u16());
             });
-            Ok(Reply::http(response))
+            Ok(reply)
         });
         Some((record, Way::Boxed(answer)))
     }
 
-    async fn answer_about_tasks(
-        &self,
-        owner: &Owner,
-        asked: Asked,
-    ) -> Result<Response<ReplyBody>, Refusal> {
+    async fn answer_about_tasks(&self, owner: &Owner, asked: Asked) -> Result<Reply, Refusal> {
         match asked {
             Asked::All => {
                 let tasks = self.tasks.list(owner);
@@ -216,15 +212,15 @@ impl Pipeline {
             }
             Asked::Fetch(id) => {
                 let task = self.tasks.get(owner, id).map_err(missing_task)?;
-                let mut response = self.reply(&task)?;
-                show_state(&mut response, &task);
-                Ok(response)
+                let mut reply = self.reply(&task)?;
+                show_state(&mut reply, &task);
+                Ok(reply)
             }
             Asked::Cancel(id) => {
                 self.tasks.cancel(owner, id).await.map_err(missing_task)?;
                 let mut response = Response::new(ReplyBody::whole(Bytes::new()));
                 *response.status_mut() = StatusCode::NO_CONTENT;
-                Ok(response)
+                Ok(Reply::http(response))
             }
             Asked::NoTask => Err(missing_task(Missing::Unknown)),
             Asked::WrongMethod { allow } => {
@@ -236,7 +232,7 @@ impl Pipeline {
                 let mut response = protocol::refused_with(status, &refusal, self.kind());
                 let allow = HeaderValue::from_static(allow);
                 response.headers_mut().insert(header::ALLOW, allow);
-                Ok(response)
+                Ok(Reply::http(response))
             }
         }
     }
@@ -247,9 +243,12 @@ impl Pipeline {
     }
 
     /// The answer of a task, or its progress.
-    fn reply(&self, task: &Task) -> Result<Response<ReplyBody>, Refusal> {
+    fn reply(&self, task: &Task) -> Result<Reply, Refusal> {
         match &task.state {
-            State::Done(answer) => Ok(protocol::answer(Ok(answer.reply()), self.kind())),
+            State::Done(answer) => {
+                let (head, body) = protocol::answer(Ok(answer.reply()), self.kind());
+                Ok(Reply::with_head(head, body))
+            }
             State::Waiting | State::Running => Ok(self.progress(task)),
             State::NotKept { bytes } => Err(Refusal::new(
                 Reason::AnswerNotKept,
@@ -262,29 +261,28 @@ impl Pipeline {
         }
     }
 
-    fn accepted(&self, task: &Task, wait: Duration) -> Response<ReplyBody> {
-        let mut response = self.progress(task);
+    fn accepted(&self, task: &Task, wait: Duration) -> Reply {
+        let mut reply = self.progress(task);
         let applied = match wait.as_secs() {
             0 => "respond-async".to_owned(),
             wait => format!("respond-async, wait={wait}"),
         };
         let ascii = |text| HeaderValue::try_from(text).expect("it is ASCII");
         let place = ascii(format!("{PATH}/{}", task.id));
-        let headers = response.headers_mut();
-        headers.insert(header::LOCATION, place);
-        headers.insert(PREFERENCE_APPLIED, ascii(applied));
-        show_state(&mut response, task);
-        response
+        set(&mut reply, &header::LOCATION, &place);
+        set(&mut reply, &PREFERENCE_APPLIED, &ascii(applied));
+        show_state(&mut reply, task);
+        reply
     }
 
-    fn progress(&self, task: &Task) -> Response<ReplyBody> {
+    fn progress(&self, task: &Task) -> Reply {
         let told = self.told(task);
-        let mut response = json(StatusCode::ACCEPTED, &told);
+        let mut reply = json(StatusCode::ACCEPTED, &told);
         if let Some(seconds) = told.retry_after {
             let seconds = HeaderValue::from(seconds);
-            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            set(&mut reply, &header::RETRY_AFTER, &seconds);
         }
-        response
+        reply
     }
 
     fn told(&self, task: &Task) -> Told {
@@ -386,9 +384,16 @@ fn not_taken(refused: tasks::NotTaken, caller: CallerId) -> Refusal {
 }
 
 /// Tells a client whether it got the answer or a report.
-fn show_state(response: &mut Response<ReplyBody>, task: &Task) {
+fn show_state(reply: &mut Reply, task: &Task) {
     let state = HeaderValue::from_static(task.state.label());
-    response.headers_mut().insert(TASK_STATE, state);
+    set(reply, &TASK_STATE, &state);
+}
+
+/// Sets a field of a reply on HTTP.
+fn set(reply: &mut Reply, name: &HeaderName, value: &HeaderValue) {
+    if let Some(head) = &mut reply.head {
+        head.headers.set(name, value);
+    }
 }
 
 fn missing_task(missing: Missing) -> Refusal {
@@ -401,7 +406,7 @@ fn missing_task(missing: Missing) -> Refusal {
     }
 }
 
-fn json(status: StatusCode, body: &impl Serialize) -> Response<ReplyBody> {
+fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     let body = serde_json::to_vec(body).expect("texts and numbers can always be written");
-    protocol::json(status, ReplyBody::whole(body.into()))
+    Reply::http(protocol::json(status, ReplyBody::whole(body.into())))
 }

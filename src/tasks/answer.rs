@@ -1,7 +1,6 @@
 //! An answer that is kept until its client fetches it.
 
 use bytes::{Bytes, BytesMut};
-use http::Response;
 use http_body_util::BodyExt;
 
 use super::{NotKept, Room};
@@ -20,8 +19,10 @@ pub enum Unread {
 ///
 /// # Errors
 /// [`Unread`] if there is no room for it, or a part is missing.
-pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Answer, Unread> {
-    let (head, body) = response.into_parts();
+pub async fn read(
+    (mut head, body): (Box<ReplyHead>, ReplyBody),
+    room: &Room,
+) -> Result<Answer, Unread> {
     let body = match body {
         // A copy, so that the receive buffer is freed.
         ReplyBody::Whole(body) => Bytes::copy_from_slice(&body.unwrap_or_default()),
@@ -29,11 +30,12 @@ pub async fn read(response: Response<ReplyBody>, room: &Room) -> Result<Answer, 
         // A call that is handed over offers no other protocol.
         ReplyBody::Tunnel(_) => Bytes::new(),
     };
-    let mut head = ReplyHead::from(head);
     // It is set anew for each fetch. The answer to a HEAD has a length and no body.
     head.length = None;
-    let head = Some(Box::new(head));
-    Ok(Answer { head, body })
+    Ok(Answer {
+        head: Some(head),
+        body,
+    })
 }
 
 async fn read_stream(mut body: ByteStream, room: &Room) -> Result<Bytes, Unread> {

@@ -644,10 +644,11 @@ impl Paused {
         };
         let progress = Progress::default();
         let reply = self.stack.pipeline.serve(request, &progress).await;
-        let (head, body) = protocol::answer(reply, BackendKind::Http).into_parts();
+        let (head, body) = protocol::answer(reply, BackendKind::Http);
         let body = body.collect().await.expect("it is whole").to_bytes();
-        let told = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-            format!("{name}: {}", value.to_str().expect("ASCII"))
+        let told = |(name, value): (&[u8], &[u8])| {
+            let [name, value] = [name, value].map(|it| str::from_utf8(it).expect("ASCII"));
+            format!("{name}: {value}")
         };
         Response {
             status: head.status.as_u16(),

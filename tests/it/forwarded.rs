@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::certificates::{Files, Shows};
 use crate::sidecar::Sidecar;
 use crate::support::{
-    Held, PATIENCE, Scripted, Stack, ask, connect, listens, read_all, read_until, sending,
+    Held, PATIENCE, Scripted, Stack, ask, connect, read_all, read_until, sending, within_limits,
 };
 
 /// What a client writes that wants to be taken for another.
@@ -74,18 +74,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
 /// A config of one listener in front of a service of this kind.
 fn text(kind: &str, backend: SocketAddr, listener: &str, sections: &str) -> String {
     let backend = format!("kind = \"{kind}\"\nhttp = \"http://{backend}\"");
-    let sections = format!(
-        r#"
-        [queue]
-        postpone = "in_turn"
-        [limits]
-        per_window = "total:10000"
-        [admin]
-        bind = "127.0.0.1:0"
-        {sections}
-        "#
-    );
-    listens(listener, &backend, &sections)
+    within_limits(&backend, listener, sections)
 }
 
 fn get(fields: &str) -> String {

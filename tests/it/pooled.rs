@@ -310,7 +310,7 @@ async fn served(stack: &Stack, method: &str, path: &str, body: RequestBody) -> (
     };
     let progress = Progress::default();
     let reply = stack.pipeline.serve(request, &progress).await;
-    let (head, body) = protocol::answer(reply, BackendKind::Http).into_parts();
+    let (head, body) = protocol::answer(reply, BackendKind::Http);
     let body = body.collect().await.expect("it is whole").to_bytes();
     (
         head.status.as_u16(),

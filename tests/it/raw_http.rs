@@ -383,7 +383,7 @@ pub(crate) async fn load(sidecar: &Sidecar) -> (u64, u64) {
     (number("in_flight"), number("waiting"))
 }
 
-/// Waits until so many calls are past the gate and so many wait, for no longer than this.
+/// Waits, at most `within`, until exactly these numbers of calls are running and waiting.
 pub(crate) async fn reach_load(sidecar: &Sidecar, wanted: (u64, u64), within: Duration) {
     let deadline = Instant::now() + within;
     loop {

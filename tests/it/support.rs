@@ -576,6 +576,11 @@ pub(crate) fn both(socket: impl Display, http: impl Display) -> String {
 /// reached.
 pub(crate) fn one_listener(backend: SocketAddr, listener: &str, sections: &str) -> String {
     let backend = format!("{}\ntcp = \"{backend}\"", both(backend, backend));
+    within_limits(&backend, listener, sections)
+}
+
+/// A config of one listener with these lines in `[backend]`, and limits that are not reached.
+pub(crate) fn within_limits(backend: &str, listener: &str, sections: &str) -> String {
     let sections = format!(
         r#"
         [queue]
@@ -587,7 +592,7 @@ pub(crate) fn one_listener(backend: SocketAddr, listener: &str, sections: &str) 
         {sections}
         "#
     );
-    listens(listener, &backend, &sections)
+    listens(listener, backend, &sections)
 }
 
 /// A config of one listener whose calls wait in turn, with these lines in `[backend]` and these

@@ -40,12 +40,18 @@ enum State {
 }
 
 /// What the front of some bytes is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// The number of bytes of framing at the front.
     pub framing: usize,
     /// The number of bytes of data behind them; 0 at the end, or if more bytes are needed.
     pub data: usize,
+}
+
+impl Step {
+    pub(crate) fn data(data: usize) -> Self {
+        Self { framing: 0, data }
+    }
 }
 
 /// The body is malformed.

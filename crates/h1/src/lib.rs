@@ -8,6 +8,7 @@
 //! - [`chunks`] reads a chunked body.
 //! - [`write`](mod@write) writes first lines, fields and framings.
 
+mod body;
 pub mod chunks;
 mod fields;
 pub mod octets;
@@ -15,6 +16,7 @@ pub mod request;
 pub mod response;
 pub mod write;
 
+pub use body::BodyLeft;
 pub use fields::{Field, Fields, Span, is_hop_by_hop};
 
 /// Most bytes of a head.   bytes

@@ -48,4 +48,4 @@ pub use live::Live;
 pub use lock::lock;
 pub use per_thread::PerThread;
 pub use scratch::with_scratch;
-pub use stream::Stream;
+pub use stream::{Stream, poll_write_both};

@@ -4,7 +4,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::super::dialect;
-use crate::call::{BackendKind, Quota, Reason, Refusal, Reply, ReplyBody, sdk};
+use crate::call::{BackendKind, Quota, Refusal, Reply, ReplyBody, ReplyHead, sdk};
 
 // As in draft-ietf-httpapi-ratelimit-headers-05 and before, which is what clients read: later
 // drafts put all of it into one structured field.
@@ -21,28 +21,28 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 
 /// What an HTTP client is answered.
 #[must_use]
-pub fn answer(reply: Result<Reply, Refusal>, kind: BackendKind) -> Response<ReplyBody> {
+pub fn answer(reply: Result<Reply, Refusal>, kind: BackendKind) -> (Box<ReplyHead>, ReplyBody) {
     match reply {
         Ok(Reply {
             head: Some(head),
             body,
             ..
-        }) => Response::from_parts(head.into_parts(), body),
+        }) => (head, body),
         Ok(Reply {
             head: None, body, ..
-        }) => json(status_of(&body), body),
-        Err(refusal) => {
-            let mut response = refused(&refusal, kind);
-            if refusal.reason == Reason::TooLarge || refusal.reason == Reason::RequestSlow {
-                closes(&mut response);
-            }
-            response
-        }
+        }) => own(json(status_of(&body), body)),
+        Err(refusal) => own(refused_with(refusal.reason.status(), &refusal, kind)),
     }
 }
 
+/// A response of our own, in its parts.
+pub(super) fn own(response: Response<ReplyBody>) -> (Box<ReplyHead>, ReplyBody) {
+    let (parts, body) = response.into_parts();
+    (Box::new(parts.into()), body)
+}
+
 /// The status for an object of the socket backend.
-pub(super) fn status_of(body: &ReplyBody) -> StatusCode {
+fn status_of(body: &ReplyBody) -> StatusCode {
     let overall_rc = match body {
         ReplyBody::Whole(bytes) => bytes.as_deref().and_then(sdk::reply::overall_rc),
         // Too large to read first. The client reads the code in it anyway.
@@ -52,18 +52,7 @@ pub(super) fn status_of(body: &ReplyBody) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::OK)
 }
 
-/// Announces that the connection closes after this answer.
-pub(super) fn closes(response: &mut Response<ReplyBody>) {
-    let close = HeaderValue::from_static("close");
-    response.headers_mut().insert(header::CONNECTION, close);
-}
-
-/// A refusal, in the form that clients of this kind of backend read.
-pub(super) fn refused(refusal: &Refusal, kind: BackendKind) -> Response<ReplyBody> {
-    refused_with(refusal.reason.status(), refusal, kind)
-}
-
-/// A refusal with a status of its own.
+/// A refusal with this status, in the form that clients of this kind of backend read.
 #[must_use]
 pub fn refused_with(
     status: StatusCode,
@@ -90,7 +79,7 @@ pub fn refused_with(
 }
 
 /// Adds the call's id, instead of one that the backend may have sent.
-pub(super) fn tell_call(id: u64, response: &mut Response<ReplyBody>) {
+fn tell_call(id: u64, response: &mut Response<ReplyBody>) {
     let id = HeaderValue::try_from(dialect::call_id(id));
     let id = id.expect("hexadecimal digits");
     response.headers_mut().insert(CALL, id);

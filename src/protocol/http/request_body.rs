@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
-use tidegate_h1::Framing;
 use tidegate_h1::chunks::Chunks;
+use tidegate_h1::{BodyLeft, Framing};
 use tidegate_runtime::{Timer, lock};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
@@ -98,7 +98,7 @@ impl BodyNeed {
                 if is_whole {
                     return ReadBody::Ready(RequestBody::Whole(body), None, end);
                 }
-                let left = Left::Length(length - taken as u64);
+                let left = BodyLeft::Length(length - taken as u64);
                 let (body, upload) = Upload::start(body, left, waits, settings);
                 ReadBody::Ready(body, Some(upload), end)
             }
@@ -120,7 +120,8 @@ impl BodyNeed {
                 if chunks.has_ended() {
                     return ReadBody::Ready(RequestBody::Whole(body), None, *at);
                 }
-                let (body, upload) = Upload::start(body, Left::Chunks(*chunks), waits, settings);
+                let (body, upload) =
+                    Upload::start(body, BodyLeft::Chunks(*chunks), waits, settings);
                 ReadBody::Ready(body, Some(upload), *at)
             }
         }
@@ -139,17 +140,10 @@ fn data_of(mut bytes: &[u8], length: usize) -> Bytes {
     data.into()
 }
 
-/// What is still to come of a streamed body.
-enum Left {
-    /// This number of bytes.
-    Length(u64),
-    Chunks(Chunks),
-}
-
 /// A streamed body, as the connection reads it.
 pub(super) struct Upload {
     shared: Arc<Mutex<State>>,
-    left: Left,
+    left: BodyLeft,
     /// The client waits for the permission to send.
     waits: bool,
     /// Bytes that came and were not taken.
@@ -180,7 +174,7 @@ struct State {
 impl Upload {
     fn start(
         read: Bytes,
-        left: Left,
+        left: BodyLeft,
         waits: bool,
         settings: &Settings,
     ) -> (RequestBody, Box<Self>) {
@@ -188,10 +182,7 @@ impl Upload {
             part: None,
             is_wanted: false,
             has_ended: false,
-            left: match left {
-                Left::Length(left) => Some(left),
-                Left::Chunks(_) => None,
-            },
+            left: left.length(),
             waker: None,
         }));
         let rest = ByteStream::new(UploadBody(Arc::clone(&shared)));
@@ -218,10 +209,7 @@ impl Upload {
 
     /// Whether all of the body was read.
     pub(super) fn has_ended(&self) -> bool {
-        match &self.left {
-            Left::Length(left) => *left == 0,
-            Left::Chunks(chunks) => chunks.has_ended(),
-        }
+        self.left.has_ended()
     }
 
     /// Bytes behind the body, which belong to the next request.
@@ -285,20 +273,10 @@ impl Upload {
     /// The next part that is here.
     fn take_part(&mut self) -> Result<Option<Bytes>, BodyError> {
         while !self.here.is_empty() && !self.has_ended() {
-            let part = match &mut self.left {
-                Left::Length(left) => {
-                    let most = usize::try_from(*left).unwrap_or(usize::MAX);
-                    let part = self.here.split_to(most.min(self.here.len()));
-                    *left -= part.len() as u64;
-                    part
-                }
-                Left::Chunks(chunks) => {
-                    let step = chunks.step(&self.here);
-                    let step = step.map_err(|_| "the chunks of the request are malformed")?;
-                    let _framing = self.here.split_to(step.framing);
-                    self.here.split_to(step.data)
-                }
-            };
+            let step = self.left.step(&self.here);
+            let step = step.map_err(|_| "the chunks of the request are malformed")?;
+            let _framing = self.here.split_to(step.framing);
+            let part = self.here.split_to(step.data);
             if !part.is_empty() {
                 return Ok(Some(part));
             }

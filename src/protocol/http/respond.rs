@@ -4,7 +4,6 @@
 //! a body that ends with the connection ends in a reset.
 
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,14 +12,13 @@ use bytes::Bytes;
 use http_body::Body as _;
 use tidegate_h1::request::Version;
 use tidegate_h1::write::{self, ONE_BUFFER};
-use tidegate_runtime::with_scratch;
+use tidegate_runtime::{poll_write_both, with_scratch};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
 use super::super::dialect;
 use super::super::io::{LINGER, Unread};
-use super::super::stream::Stream;
-use super::answer::{self, refused, status_of, tell_quota};
+use super::answer::{self, tell_quota};
 use super::client_socket::ClientSocket;
 use super::date;
 use super::head_cache::KnownHead;
@@ -88,12 +86,6 @@ pub(super) struct Answer {
     pub(super) pinned: Option<PinnedConnection>,
 }
 
-/// A response of our own, in its parts.
-fn own(response: http::Response<ReplyBody>) -> (Box<ReplyHead>, ReplyBody) {
-    let (parts, body) = response.into_parts();
-    (Box::new(parts.into()), body)
-}
-
 /// What follows the first bytes of an answer.
 enum Rest {
     None,
@@ -134,29 +126,30 @@ pub(super) struct Gone;
 
 impl Answer {
     /// The answer to a call.
-    pub(super) fn of(reply: Result<Reply, Refusal>, mut form: Form, kind: BackendKind) -> Self {
-        let mut pinned = None;
-        let (head, body) = match reply {
-            Ok(reply) => {
-                pinned = reply.pinned;
-                match reply.head {
-                    Some(head) => (head, reply.body),
-                    None => own(answer::json(status_of(&reply.body), reply.body)),
-                }
-            }
+    pub(super) fn of(mut reply: Result<Reply, Refusal>, mut form: Form, kind: BackendKind) -> Self {
+        let pinned = match &mut reply {
+            Ok(reply) => reply.pinned.take(),
             Err(refusal) => {
                 // The rest of the request was not read.
                 form.closes |= matches!(refusal.reason, Reason::TooLarge | Reason::RequestSlow);
-                own(refused(&refusal, kind))
+                None
             }
         };
+        let (head, body) = answer::answer(reply, kind);
+        Self {
+            pinned,
+            ..Self::new(head, body, form)
+        }
+    }
+
+    fn new(head: Box<ReplyHead>, body: ReplyBody, form: Form) -> Self {
         Self {
             head,
             body,
             form,
             ahead: Vec::new(),
             more: Vec::new(),
-            pinned,
+            pinned: None,
         }
     }
 
@@ -182,15 +175,8 @@ impl Answer {
                 .headers_mut()
                 .insert(http::header::CONTENT_TYPE, message);
         }
-        let (head, body) = own(response);
-        Self {
-            head,
-            body,
-            form,
-            ahead: Vec::new(),
-            more: Vec::new(),
-            pinned: None,
-        }
+        let (head, body) = answer::own(response);
+        Self::new(head, body, form)
     }
 
     /// Whether its length is not known when it begins.
@@ -221,11 +207,7 @@ impl Answer {
     /// Sets how the end of the body is signalled: a client of HTTP/1.0 knows no chunks, so it sees the end of the
     /// connection.
     pub(super) fn settle(&mut self) {
-        if self.form.version == Version::Http10
-            && !self.form.to_head
-            && let ReplyBody::Stream(body) = &self.body
-            && body.size_hint().exact().is_none()
-        {
+        if self.form.version == Version::Http10 && !self.form.to_head && self.is_stream() {
             self.form.closes = true;
         }
     }
@@ -368,12 +350,11 @@ impl ClientSocket {
     /// Writes a body as it arrives. If it breaks off, so does the answer. If the client leaves, the body is dropped.
     async fn stream_body(
         &mut self,
-        first: Vec<u8>,
+        mut first: Vec<u8>,
         mut body: ByteStream,
         streamed_as: StreamedAs,
         upload: &mut Option<Box<Upload>>,
     ) -> Result<(), Gone> {
-        let mut first = first;
         let chunked = streamed_as == StreamedAs::Chunks;
         loop {
             let frame = poll_fn(|cx| {
@@ -431,7 +412,10 @@ impl ClientSocket {
         let mut stalled_since = None;
         poll_fn(|cx| {
             while written < first.len() + second.len() {
-                match poll_write_both(&mut self.stream, first, second, written, cx) {
+                let stream = Pin::new(&mut self.stream);
+                let first_left = first.get(written..).unwrap_or_default();
+                let second_left = &second[written.saturating_sub(first.len())..];
+                match poll_write_both(stream, first_left, second_left, cx) {
                     Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Gone)),
                     Poll::Ready(Ok(more)) => {
                         written += more;
@@ -497,23 +481,5 @@ impl ClientSocket {
             self.timer.poll_until(silent_until.min(until), cx)
         })
         .await;
-    }
-}
-
-/// Writes what the client takes of both, behind what was written before.
-fn poll_write_both(
-    stream: &mut Stream,
-    first: &[u8],
-    second: &[u8],
-    written: usize,
-    cx: &mut Context<'_>,
-) -> Poll<io::Result<usize>> {
-    let stream = Pin::new(stream);
-    match first.get(written..) {
-        Some(first) if second.is_empty() => stream.poll_write(cx, first),
-        Some(first) if !first.is_empty() => {
-            stream.poll_write_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)])
-        }
-        _ => stream.poll_write(cx, &second[written - first.len()..]),
     }
 }
