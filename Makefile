@@ -1,7 +1,7 @@
 # On a fresh machine with Rust, make and python3, two commands are enough:
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
-.PHONY: run test check docs site manifests deny advisories loom mutants peers stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
+.PHONY: run test check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
   packages packages-twice packages-tools try-packages s390x clean .venv-docs
 
 CARGO ?= cargo
@@ -11,7 +11,7 @@ run:
 	$(CARGO) build --profile quick -p tidegate -p tidegate-lab --no-default-features
 	target/quick/tidegate demo
 
-test: peers stores promtool faults-tools valgrind browser site
+test: peers clients stores promtool faults-tools valgrind browser site
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
@@ -86,6 +86,10 @@ mutants:
 # The real z/VM SDK server and clients, in .venv-peers.
 peers:
 	sh tests/peers/setup.sh .venv-peers
+
+# curl, Node.js and Java, as clients of HTTP. Go is tried where there is one.
+clients:
+	sh tests/peers/clients.sh
 
 # etcd, ZooKeeper and Redis.
 stores:

@@ -97,6 +97,7 @@ mod quota_claims;
 mod quota_faults;
 mod raw_http;
 mod real_clients;
+mod real_websocket;
 mod relay;
 mod runbook;
 mod scenarios;

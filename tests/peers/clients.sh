@@ -1,0 +1,17 @@
+#!/bin/sh
+# Installs the clients of HTTP that are no packages of Python: curl, Node.js, and Java with its compiler, from the packages of
+# Debian and Ubuntu. A second run finds them and exits at once.
+set -eu
+
+missing=
+command -v curl >/dev/null || missing="$missing curl"
+command -v node >/dev/null || missing="$missing nodejs"
+command -v javac >/dev/null || missing="$missing default-jdk-headless"
+[ -n "$missing" ] || exit 0
+
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+echo "installing$missing"
+$sudo apt-get update -qq
+# shellcheck disable=SC2086  # a list of words
+DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
