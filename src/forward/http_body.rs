@@ -47,7 +47,7 @@ pub(super) struct Outgoing {
 }
 
 /// How far a request is.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Stage {
     /// Its head was not made.
     Unwritten,
@@ -55,6 +55,8 @@ enum Stage {
     Streams { chunked: bool },
     /// What is being written is the last of it.
     Last,
+    /// All of it has left.
+    Sent,
     /// The backend takes no more, or the client sends no more. The backend may have answered before.
     Cut,
 }
@@ -84,12 +86,12 @@ impl Outgoing {
 
     /// Whether all of it has left.
     pub(super) fn is_sent(&self) -> bool {
-        self.stage == Stage::Last && self.at == self.first_length + self.second.len()
+        matches!(self.stage, Stage::Sent)
     }
 
     /// Whether nothing more leaves.
     pub(super) fn is_over(&self) -> bool {
-        self.stage == Stage::Cut || self.is_sent()
+        matches!(self.stage, Stage::Sent | Stage::Cut)
     }
 
     /// Bytes that have left.
@@ -125,12 +127,13 @@ impl Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Interrupted>> {
         self.client_owes = false;
-        if self.stage == Stage::Unwritten {
+        if let Stage::Unwritten = self.stage {
             ready!(self.poll_begin(call, link, cx))?;
         }
         loop {
             ready!(self.poll_write(link, cx)).map_err(Interrupted::ByBackend)?;
             let Stage::Streams { chunked } = self.stage else {
+                self.stage = Stage::Sent;
                 return Poll::Ready(Ok(()));
             };
             match ready!(self.poll_part(call, cx))? {

@@ -136,10 +136,9 @@ impl Answer {
             }
         };
         let (head, body) = answer::answer(reply, kind);
-        Self {
-            pinned,
-            ..Self::new(head, body, form)
-        }
+        let mut answer = Self::new(head, body, form);
+        answer.pinned = pinned;
+        answer
     }
 
     fn new(head: Box<ReplyHead>, body: ReplyBody, form: Form) -> Self {
