@@ -294,8 +294,9 @@ impl Forwarder {
     }
 
     /// Takes new settings for later calls. Exchanges under way keep the backend that they began
-    /// with. The name of a backend that stays is looked up again in the background. Returns the destinations that lead to another backend from now on: the health of the
-    /// old one does not apply to it.
+    /// with. The name of a backend that stays is looked up again in the background. Returns the
+    /// destinations that lead to another backend from now on: the health of the old one does not
+    /// apply to it.
     #[must_use = "the gate has to hear of backends that were moved"]
     pub fn apply(&self, settings: &Settings) -> Vec<(Destination, Generation)> {
         let shared = &*self.shared;

@@ -114,8 +114,7 @@ impl Backend {
                     // A lookup, a connect and a handshake may take so long.
                     opened_before: asked_at + 3 * step,
                 };
-                let pooled = self.pool.retire(&retirement);
-                let closed = pooled;
+                let closed = self.pool.retire(&retirement);
                 if closed > 0 {
                     tracing::info!(
                         backend,
