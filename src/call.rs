@@ -202,22 +202,17 @@ impl Progress {
         self.record.get_or_init(|| record)
     }
 
-    /// The call's id, if it has waited.
+    /// The call's id, if it has waited; and when the backend was done with it, if it was sent.
     #[must_use]
-    pub fn waited(&self) -> Option<u64> {
-        let record = self.record.get()?;
-        record.note(|facts| facts.waited().then_some(facts.id))
+    pub fn waited_and_answered(&self) -> (Option<u64>, Option<Timestamp>) {
+        self.record.get().map_or((None, None), |record| {
+            record.note(|facts| (facts.waited().then_some(facts.id), facts.answered))
+        })
     }
 
     /// Interim replies of the backend that came since the last call of this.
     pub fn take_interim(&self) -> Option<Vec<u8>> {
         self.record.get()?.take_interim()
-    }
-
-    /// When the backend was done with the call, if it was sent.
-    #[must_use]
-    pub fn answered(&self) -> Option<Timestamp> {
-        self.record.get()?.note(|facts| facts.answered)
     }
 
     /// The record of the call, if it has begun.

@@ -74,6 +74,7 @@ struct Served<'a> {
     way: Way<'a>,
     progress: &'a Progress,
     record: &'a Arc<Record>,
+    dialect: Dialect,
 }
 
 impl Future for Served<'_> {
@@ -104,7 +105,9 @@ impl Future for Served<'_> {
             refusal.call = Some(record.id());
             refusal
         });
-        this.pipeline.tell_quota(this.progress, record);
+        if this.dialect == Dialect::Http {
+            this.pipeline.tell_quota(this.progress, record);
+        }
         Poll::Ready(reply)
     }
 }
@@ -115,6 +118,7 @@ impl Serve for Pipeline {
         request: Request,
         progress: &'a Progress,
     ) -> impl Future<Output = Result<Reply, Refusal>> + Send + 'a {
+        let dialect = request.message.dialect();
         let (record, way) = match self.about_tasks(&request) {
             Some(found) => found,
             None => self.way(request, progress),
@@ -125,6 +129,7 @@ impl Serve for Pipeline {
             way,
             progress,
             record,
+            dialect,
         }
     }
 
@@ -296,12 +301,11 @@ impl Pipeline {
             .claim(self.clock.now(), identity, function, meets)
     }
 
-    /// If the reply has headers, adds what is left of the rate limit that the call met.
+    /// Adds what is left of the rate limit that the call met, for the headers of its reply.
     fn tell_quota(&self, progress: &Progress, record: &Record) {
         let met = record.note(|facts| {
             let claim = facts.claim.as_ref()?;
-            let bucket = claim.charged.bucket()?;
-            (facts.dialect == Dialect::Http).then_some((claim.caller, bucket))
+            Some((claim.caller, claim.charged.bucket()?))
         });
         if let Some((caller, bucket)) = met
             && let Some(quota) = self.gate.quota(bucket, caller)

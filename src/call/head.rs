@@ -41,11 +41,8 @@ impl Headers {
 
     /// The values of one name.
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
-        let is_it = |field: &&Field| {
-            let its = field.name.of(&self.bytes);
-            its.eq_ignore_ascii_case(name.as_bytes())
-        };
-        let fields = self.fields.iter().filter(is_it);
+        let fields = self.fields.iter();
+        let fields = fields.filter(|field| field.is_named(name, &self.bytes));
         fields.map(|field| field.value.of(&self.bytes))
     }
 
@@ -78,8 +75,7 @@ impl Headers {
     /// Leaves out every field with this name.
     pub fn remove(&mut self, name: &str) {
         let bytes = &self.bytes;
-        let is_it = |field: &Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
-        self.fields.retain(|field| !is_it(field));
+        self.fields.retain(|field| !field.is_named(name, bytes));
     }
 
     /// Adds a field behind the others. It copies all of them.
@@ -103,9 +99,8 @@ impl Headers {
     pub fn replace(&mut self, name: &HeaderName, value: &HeaderValue) {
         let mut bytes = Vec::from(&self.bytes[..]);
         for field in &mut self.fields {
-            let its = field.name.of(&self.bytes);
-            if its.eq_ignore_ascii_case(name.as_str().as_bytes()) {
-                *field = write_field(its, value.as_bytes(), &mut bytes);
+            if field.is_named(name.as_str(), &self.bytes) {
+                *field = write_field(field.name.of(&self.bytes), value.as_bytes(), &mut bytes);
             }
         }
         self.bytes = bytes.into();
@@ -226,7 +221,7 @@ impl Head {
         let method = Method::from_bytes(request.method.of(&bytes)).expect("a method is a token");
         let has_body = request.framing != Framing::None;
         let is_stateful = request.is_stateful;
-        let names_host = |field: &Field| field.name.of(&bytes).eq_ignore_ascii_case(b"host");
+        let names_host = |field: &Field| field.is_named("host", &bytes);
         let (target, authority) = match request.target {
             Target::Path(target) if request.fields.iter().any(names_host) => {
                 return Self {

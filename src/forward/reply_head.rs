@@ -109,7 +109,7 @@ impl ReplyReader {
 }
 
 impl ReplyStart {
-    /// The head of these bytes, and the part of the body that is among them, in one piece of memory.
+    /// The head of these bytes, and the part of the body that is among them.
     fn new(bytes: &[u8], response: Response) -> Result<Self, Broken> {
         let Response {
             framing,

@@ -51,6 +51,15 @@ pub struct Field {
     pub value: Span,
 }
 
+impl Field {
+    /// Whether this is its name, in any case. Its length is compared first, which is enough for most.
+    #[must_use]
+    pub fn is_named(&self, name: &str, head: &[u8]) -> bool {
+        self.name.length as usize == name.len()
+            && self.name.of(head).eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
 /// The fields that a proxy passes on, in their order: not those that concern one hop, and not those of the
 /// framing.
 pub type Fields = SmallVec<[Field; 8]>;

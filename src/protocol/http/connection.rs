@@ -258,14 +258,17 @@ impl<S: Serve> Connection<S> {
                 self.reader.held = upload.take_surplus();
             }
             answer.ahead = interim;
-            answer.add(&progress);
+            let (waited, answered) = progress.waited_and_answered();
+            answer.add(progress.quota(), waited);
             let owes_body = upload.as_ref().is_some_and(|upload| !upload.has_ended());
             let stops = self.conversation.stop.is_set() && self.reader.held.is_empty();
             answer.form.closes |= owes_body || stops;
             answer.settle();
             // The connection is idle from then on, unless the answer does not leave at once.
-            let answered = progress.answered().map(|at| at.max(self.reader.came));
-            let idle_since = answered.unwrap_or_else(|| self.conversation.clock.now());
+            let idle_since = match answered {
+                Some(at) => at.max(self.reader.came),
+                None => self.conversation.clock.now(),
+            };
             self.reader.restart(idle_since);
             let closes = answer.form.closes;
             let sent = match answer.is_stream() {

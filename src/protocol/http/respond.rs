@@ -24,7 +24,7 @@ use super::date;
 use super::head_cache::KnownHead;
 use super::request_body::Upload;
 use crate::call::{
-    BackendKind, ByteStream, Head, PinnedConnection, Progress, Reason, Refusal, Reply, ReplyBody,
+    BackendKind, ByteStream, Head, PinnedConnection, Quota, Reason, Refusal, Reply, ReplyBody,
     ReplyHead, Tunnel,
 };
 
@@ -184,15 +184,15 @@ impl Answer {
     }
 
     /// Adds what is known of the call: what its rate limit has left, and its id if it has waited.
-    pub(super) fn add(&mut self, progress: &Progress) {
-        if let Some(quota) = progress.quota() {
+    pub(super) fn add(&mut self, quota: Option<&Quota>, waited: Option<u64>) {
+        if let Some(quota) = quota {
             let mut more = http::HeaderMap::new();
             tell_quota(quota, &mut more);
             for (name, value) in &more {
                 self.add_field(name, value.as_bytes());
             }
         }
-        if let Some(id) = progress.waited() {
+        if let Some(id) = waited {
             self.add_field(&answer::CALL, dialect::call_id(id).as_bytes());
         }
     }

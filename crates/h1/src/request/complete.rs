@@ -179,8 +179,7 @@ impl Found {
 
     fn without_host(mut self, bytes: &[u8]) -> Fields {
         if self.hosts > 0 {
-            let is_host = |field: &Field| field.name.of(bytes).eq_ignore_ascii_case(b"host");
-            self.passed.retain(|field| !is_host(field));
+            self.passed.retain(|field| !field.is_named("host", bytes));
         }
         self.passed
     }
