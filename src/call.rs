@@ -252,6 +252,8 @@ pub trait Slot: Send + Unpin + 'static {
     fn sent(&mut self) -> Instant;
     /// The first byte of the reply has arrived.
     fn replied(&mut self);
+    /// How many calls the smallest limit on calls at once that it holds lets run; `None` if it holds none.
+    fn narrowest(&self) -> Option<u32>;
     /// The backend is done with the call. Returns this moment.
     fn finish(self, outcome: Outcome) -> Instant;
 }

@@ -116,6 +116,13 @@ impl Slot for Permit {
         self.generation = generation;
     }
 
+    fn narrowest(&self) -> Option<u32> {
+        let (call, hold) = self.held.as_ref().expect(HELD);
+        let lane = call.lane as usize;
+        call.queue
+            .look(|state, now| state.lanes[lane].narrowest(now, hold))
+    }
+
     fn sent(&mut self) -> Instant {
         let (call, hold) = self.held.as_ref().expect(HELD);
         let now = call.queue.change_in(call.lane, |state, now| {

@@ -124,6 +124,9 @@ impl<S: Slot> Future for Exchange<S> {
                 return this.poll_body(cx).map(Ok);
             }
             match ready!(this.poll_head(cx)) {
+                Ok(start) if start.has_bad_chunk() => {
+                    return Poll::Ready(Ok(Err(this.fail(&Failure::Chunks))));
+                }
                 Ok(start) => match this.begin_body(start) {
                     Some(reply) => return Poll::Ready(Ok(Ok(reply))),
                     None => continue,

@@ -418,6 +418,10 @@ impl<S: Slot> Source for RunningReply<S> {
         self.on_client_left
     }
 
+    fn narrowest(&self) -> Option<u32> {
+        self.slot.narrowest()
+    }
+
     fn end(self, outcome: Outcome) {
         let is_clean = self.here.is_empty() && self.upload.is_none() && outcome == Outcome::Served;
         self.record.note(|facts| facts.bytes_out = self.read);

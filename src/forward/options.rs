@@ -74,7 +74,8 @@ options! {
 
         /// Slots that slow clients may hold together. One more is disconnected in the middle of its
         /// reply, as if it had left: on_client_left says when its slot is free. The default is a quarter
-        /// of queue.workers, at least 1. Raise it for many slow downloads at once.
+        /// of queue.workers, at least 1. Raise it for many slow downloads at once. They never hold more than
+        /// half of the smallest limit on calls at once that such a call is under, whatever this says.
         max_slow_readers: Option<u32> = integer(0..=65536).of("replies").optional().example("16");
 
         /// Idle connections kept to the HTTP backend. The default is queue.workers, so that busy clients

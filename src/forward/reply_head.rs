@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use tidegate_h1::response::{self, Broken, Response};
-use tidegate_h1::{Framing, HeadEnd};
+use tidegate_h1::{BodyLeft, Framing, HeadEnd};
 
 use crate::call::{HttpCall, Record, ReplyHead};
 
@@ -109,6 +109,11 @@ impl ReplyReader {
 }
 
 impl ReplyStart {
+    /// Whether the first chunk, as far as it is here, is none. Nothing has gone to the client yet, so it can be told.
+    pub(super) fn has_bad_chunk(&self) -> bool {
+        self.framing == Framing::Chunked && BodyLeft::of(self.framing).step(&self.body).is_err()
+    }
+
     /// The head of these bytes, and the part of the body that is among them.
     fn new(bytes: &[u8], response: Response) -> Result<Self, Broken> {
         let Response {

@@ -290,6 +290,10 @@ impl<S: Slot> Source for Streaming<S> {
         self.on_client_left
     }
 
+    fn narrowest(&self) -> Option<u32> {
+        self.slot.narrowest()
+    }
+
     fn end(self, outcome: Outcome) {
         self.record
             .note(|facts| facts.bytes_out = self.total as u64);

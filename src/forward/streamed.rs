@@ -2,8 +2,8 @@
 //!
 //! The client decides how fast the reply is read. So each reply has a watch, which ends it at its
 //! deadline even if the client takes nothing more. The watch also measures how fast the client
-//! takes it. Clients below `reply_min_rate` may hold `max_slow_readers` slots together. One more
-//! is cut off: its connection is closed in the middle of the reply, the rest is read and
+//! takes it. Clients below `reply_min_rate` may hold `max_slow_readers` slots together, and
+//! at most half of the smallest limit that such a call holds. One more is cut off: its connection is closed in the middle of the reply, the rest is read and
 //! discarded, and its slot comes back as soon as the backend is done.
 
 use std::pin::Pin;
@@ -44,6 +44,9 @@ pub(super) trait Source: Send + 'static {
     /// What becomes of it when its client leaves.
     fn on_client_left(&self) -> OnClientLeft;
 
+    /// How many calls the smallest limit that it holds lets run at once; `None` if it holds none.
+    fn narrowest(&self) -> Option<u32>;
+
     /// Gives the slot back.
     fn end(self, outcome: Outcome);
 
@@ -69,12 +72,15 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// A slot for a slow reader, if one is left.
-    fn allow(&self) -> Option<Allowed> {
+    /// A slot for a slow reader, if one is left. Together they never hold more than half of the smallest limit that
+    /// this one holds, so that others have their turn.
+    fn allow(&self, narrowest: Option<u32>) -> Option<Allowed> {
+        let half = narrowest.map_or(usize::MAX, |places| (places as usize / 2).max(1));
+        let slow_max = self.slow_max.min(half);
         let taken = self
             .slow
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |slow| {
-                (slow < self.slow_max).then_some(slow + 1)
+                (slow < slow_max).then_some(slow + 1)
             });
         taken.ok().map(|_| Allowed(Arc::clone(&self.slow)))
     }
@@ -290,7 +296,7 @@ fn look<T: Source>(
         return Next::Look(deadline.min(due));
     }
     if allowed.is_none() {
-        *allowed = readers.allow();
+        *allowed = readers.allow(source.narrowest());
     }
     if allowed.is_some() {
         return Next::Look(deadline.min(now + LOOK_AGAIN));

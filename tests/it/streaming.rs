@@ -9,7 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 
-use crate::support::{PATIENCE, Scripted, Stack, array, in_turn, read_until, replying, sending};
+use crate::support::{
+    PATIENCE, Scripted, Stack, array, ask, in_turn, read_until, replying, sending,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -199,5 +201,88 @@ async fn an_answer_to_an_upload_says_close_exactly_when_the_rest_of_the_upload_i
         let ended = timeout(PATIENCE, client.read(&mut [0])).await;
         assert_eq!(ended.expect("no hang").expect("no reset"), 0);
         stack.at_rest().await;
+    }
+}
+
+#[tokio::test]
+async fn slow_clients_never_hold_more_than_half_of_the_smallest_limit_that_they_are_under() {
+    let backend = replying(Duration::ZERO, 24 << 20).await;
+    // At the defaults, a quarter of the workers is more than all calls at once.
+    let stack = Arc::new(Stack::start(&text(backend.http_addr(), "", "")));
+    for _ in 0..10 {
+        let mut slow = asks(&stack, GET).await;
+        tokio::spawn(async move {
+            let mut chunk = [0; 2048];
+            while slow.read(&mut chunk).await.unwrap_or(0) > 0 {
+                tokio::time::sleep(50 * MS).await;
+            }
+        });
+    }
+    stack.busy(10, 0).await;
+    let mut quick = sending(stack.addr, GET).await;
+    let mut first = [0; 1];
+    let read = timeout(PATIENCE, quick.read_exact(&mut first)).await;
+    read.expect("a slot is free").expect("it is answered");
+    drop(quick);
+    let facts = stack.seen.ended(5).await;
+    let cut = facts
+        .iter()
+        .filter(|facts| facts.reason == Some(Reason::ClientSlow));
+    assert!(cut.count() >= 5, "{facts:?}");
+}
+
+#[tokio::test]
+async fn an_upload_just_above_what_is_held_whole_keeps_its_connection() {
+    let backend = Scripted::start(|_, mut stream| async move {
+        let mut held = Vec::new();
+        let mut part = vec![0; 1 << 16];
+        while let Ok(read @ 1..) = stream.read(&mut part).await {
+            held.extend_from_slice(&part[..read]);
+            if held.ends_with(b"LAST") {
+                held.clear();
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                if stream.write_all(answer).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    let http = format!("http = \"http://{}\"", backend.addr);
+    let stack = Stack::start(&in_turn(&http, ""));
+    for length in [65_536, 65_537, 65_600, 66_000, 66_001, 80_000] {
+        let mut client = TcpStream::connect(stack.addr).await.expect("it listens");
+        let head = format!("POST /files HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n");
+        let request = head + &"x".repeat(length - 4) + "LAST";
+        for _ in 0..8 {
+            client
+                .write_all(request.as_bytes())
+                .await
+                .expect("it reads");
+            let answer = timeout(PATIENCE, read_until(&mut client, "{}")).await;
+            let answer = answer.expect("no hang").to_ascii_lowercase();
+            assert!(answer.starts_with("http/1.1 200"), "{answer}");
+            assert!(!answer.contains("connection: close"), "{length}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reply_whose_first_chunk_is_bad_is_a_502_and_not_an_empty_end() {
+    for first in ["ZZ\r\nhello\r\n", "-5\r\nhello\r\n", "5 6\r\nhello\r\n"] {
+        let backend = Scripted::start(move |_, mut stream| async move {
+            let mut request = [0; 4096];
+            if stream.read(&mut request).await.unwrap_or(0) > 0 {
+                let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+                let reply = format!("{head}{first}");
+                let _ = stream.write_all(reply.as_bytes()).await;
+                let _ = stream.read(&mut request).await;
+            }
+        })
+        .await;
+        let stack = Stack::start(&text(backend.addr, "", ""));
+        let request = "GET /host HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+        let answer = ask(stack.addr, request).await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{first:?}: {answer:?}");
     }
 }

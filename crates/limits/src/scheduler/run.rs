@@ -12,7 +12,7 @@ use crate::bucket::Tokens;
 use crate::call::Call;
 use crate::delay::Cause;
 use crate::limiter::Progress;
-use crate::policy::{SetId, WindowStamp};
+use crate::policy::{Limit, SetId, WindowStamp};
 use crate::queue::fair::Service;
 use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
 use crate::slab::Key;
@@ -159,6 +159,18 @@ impl<T> Scheduler<T> {
     /// [`WindowStamp::Replied`]. Only the first time counts.
     pub fn replied(&mut self, now: Timestamp, hold: &Hold) {
         self.depart(now, hold, WindowStamp::Replied);
+    }
+
+    /// How many calls the smallest outstanding limit that this one holds lets run at `now`; `None` if it holds none.
+    #[must_use]
+    pub fn narrowest(&self, now: Timestamp, hold: &Hold) -> Option<u32> {
+        let held = self.holds.get(hold.0).expect(ONCE);
+        let limits = held.drawn.iter().filter_map(|drawn| match drawn {
+            Drawn::Limit { limit, .. } => Some(&self.bars.limits[*limit as usize]),
+            _ => None,
+        });
+        let at_once = limits.filter(|it| matches!(it.rule.limit, Limit::Outstanding { .. }));
+        at_once.map(|it| it.max(now)).min()
     }
 
     fn depart(&mut self, now: Timestamp, hold: &Hold, stamp: WindowStamp) {
