@@ -10,6 +10,7 @@
 mod judge;
 mod limit;
 mod line;
+mod lives;
 mod order;
 mod quota;
 mod report;
@@ -27,6 +28,7 @@ use tidegate_runtime::command::parse_duration;
 
 use self::judge::{Event, Judge, Unread};
 use self::line::Line;
+use self::lives::Lives;
 use self::order::Order;
 use self::report::{Broken, Sidecar};
 use self::seen::Seen;
@@ -184,6 +186,7 @@ pub fn audit(
         judge: Judge::new(limits, clock_error),
         order: Order::new(assumptions.reorder as usize),
         sidecars: Vec::new(),
+        lives: Lives::default(),
         numbers: HashMap::new(),
         recent: Recent::default(),
         report: Report {
@@ -223,6 +226,7 @@ struct Audit {
     judge: Judge,
     order: Order<Event>,
     sidecars: Vec<(Sidecar, Seen)>,
+    lives: Lives,
     /// The index in `sidecars`, by the start time of the process.
     numbers: HashMap<u64, usize>,
     recent: Recent,
@@ -269,6 +273,7 @@ impl Audit {
                 ..Sidecar::default()
             };
             self.sidecars.push((sidecar, Seen::default()));
+            self.lives.begin(at.log, call.started);
         }
         let (sidecar, seen) = &mut self.sidecars[number];
         if !seen.insert(call.id) {
@@ -288,7 +293,9 @@ impl Audit {
         let sent = call.sent?;
         sidecar.sent += 1;
         self.report.quotaless += u64::from(sent.limited && sent.quota.is_empty());
-        let event = self.judge.event(number, call.started, call.id, sent);
+        self.lives.left(number, call.started + sent.at);
+        let first = self.lives.first(number);
+        let event = self.judge.event(number, first, call.started, call.id, sent);
         let end = event.end();
         if let Some(next) = self.order.push(event) {
             self.judge.judge(next);
@@ -335,7 +342,7 @@ impl Audit {
                 .saturating_add(report.not_compared)
                 .saturating_add(report.far()),
         };
-        (report.rows, report.verdict) = self.judge.verdict(&report.sidecars, unread);
+        (report.rows, report.verdict) = self.judge.verdict(&report.sidecars, &self.lives, unread);
         report
     }
 }

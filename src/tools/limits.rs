@@ -31,7 +31,7 @@ fn shown(answer: &Value) -> String {
         ("CALLS", &|it| word(&it["scope"])),
         ("BOUNDS", &bounds),
         ("USED", &|it| figure(used(it))),
-        ("OF", &|it| figure(&it["configured"])),
+        ("OF", &|it| figure(&it["in_force"])),
         ("OPENS", &|it| opens(&it["opens"])),
     ];
     let opens_of = |limit: &Value| {
@@ -132,7 +132,18 @@ fn used(limit: &Value) -> &Value {
     }
 }
 
+/// What it bounds, and what the config allows while less is in force: an operator, a lease, a ramp or a pause lowered it.
 fn bounds(limit: &Value) -> String {
+    let bounds = span(limit);
+    match &limit["configured"] {
+        configured if configured != &limit["in_force"] => {
+            format!("{bounds}, {} by the config", figure(configured))
+        }
+        _ => bounds,
+    }
+}
+
+fn span(limit: &Value) -> String {
     if let (Some(ratio), Some(wait)) = (
         limit["ratio"].as_f64(),
         limit["pace"]["wait_seconds"].as_f64(),
@@ -162,5 +173,44 @@ fn does(limit: &Value) -> String {
         (Some("observe"), _) => "observes".to_owned(),
         (_, Some("reject")) => "rejects".to_owned(),
         _ => "delays".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_lowered_shows_what_is_in_force() {
+        let limit = |in_force: u64| {
+            json!({
+                "name": "outstanding", "scope": "all", "window_seconds": null, "used": 3,
+                "configured": 10, "in_force": in_force, "opens": "now",
+            })
+        };
+        let shown = shown(&json!({"limits": [limit(4), limit(10)]}));
+        let rows: Vec<Vec<&str>> = shown
+            .lines()
+            .filter(|line| line.starts_with("outstanding"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        let lowered = [
+            "outstanding",
+            "all",
+            "at",
+            "once,",
+            "10",
+            "by",
+            "the",
+            "config",
+            "3",
+            "4",
+            "now",
+        ];
+        assert_eq!(rows[0], lowered);
+        assert_eq!(
+            rows[1],
+            ["outstanding", "all", "at", "once", "3", "10", "now"]
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::limit::{Limit, Meets, Scope, Span, tokens};
 use super::line::{Draw, Sent};
+use super::lives::Lives;
 use super::quota::{Fullest, Quota, Quotas};
 use super::report::{Row, Sidecar, Verdict, moment, sidecar_name};
 use super::sweep::{Bounds, Densest, Found, Mark, Sweep};
@@ -48,6 +49,8 @@ impl Unread {
 pub(super) struct Event {
     mark: Mark,
     sidecar: u32,
+    /// The first process of the same sidecar.
+    first: u32,
     /// Millionths.
     tokens: u64,
     /// The limits in which it counts, by index.
@@ -77,6 +80,8 @@ struct Judged {
     limit: Limit,
     /// By sidecar; `None` where the sidecar sent nothing that counts.
     each: Vec<Option<Sweep>>,
+    /// Over all lives of a sidecar that was restarted, by the number of its first process.
+    lives: HashMap<usize, Sweep>,
     /// Over all sidecars, if the limit has that scope.
     together: Option<Sweep>,
 }
@@ -86,6 +91,7 @@ impl Judge {
         let error = u64::try_from(clock_error.as_micros()).expect("it is an hour at most");
         let limits = limits.into_iter().map(|limit| Judged {
             each: Vec::new(),
+            lives: HashMap::new(),
             together: match limit.scope {
                 Scope::Sidecar => None,
                 Scope::Together => Some(Sweep::new(limit.span, error)),
@@ -101,7 +107,15 @@ impl Judge {
     }
 
     /// The event of a call that left.
-    pub(super) fn event(&mut self, sidecar: usize, started: u64, id: u64, sent: Sent) -> Event {
+    pub(super) fn event(
+        &mut self,
+        sidecar: usize,
+        first: usize,
+        started: u64,
+        id: u64,
+        sent: Sent,
+    ) -> Event {
+        let number = |it| u32::try_from(it).expect("sidecars are bounded");
         let at = started + sent.at;
         Event {
             mark: Mark {
@@ -110,7 +124,8 @@ impl Judge {
                 amount: 0,
                 id,
             },
-            sidecar: u32::try_from(sidecar).expect("sidecars are bounded"),
+            sidecar: number(sidecar),
+            first: number(first),
             tokens: sent.tokens,
             limits: match sent.limited {
                 true => self.limits_of(&sent),
@@ -163,6 +178,17 @@ impl Judge {
                 judged.each.resize_with(sidecar + 1, || None);
             }
             let span = judged.limit.span;
+            let first = event.first as usize;
+            if first != sidecar && judged.together.is_none() {
+                // Nothing of a later life was counted so far.
+                let before = || match judged.each.get(first) {
+                    Some(Some(sweep)) => sweep.clone(),
+                    _ => Sweep::new(span, 0),
+                };
+                judged.lives.entry(first).or_insert_with(before).push(mark);
+            } else if let Some(lives) = judged.lives.get_mut(&sidecar) {
+                lives.push(mark);
+            }
             // Within one process, clock errors do not matter.
             judged.each[sidecar]
                 .get_or_insert_with(|| Sweep::new(span, 0))
@@ -171,11 +197,16 @@ impl Judge {
     }
 
     /// The row of each limit, and the verdict on all of them.
-    pub(super) fn verdict(&self, sidecars: &[Sidecar], unread: Unread) -> (Vec<Row>, Verdict) {
+    pub(super) fn verdict(
+        &self,
+        sidecars: &[Sidecar],
+        lives: &Lives,
+        unread: Unread,
+    ) -> (Vec<Row>, Verdict) {
         let mut rows: Vec<Row> = self
             .limits
             .iter()
-            .map(|judged| judged.row(sidecars, unread, self.error))
+            .map(|judged| judged.row(sidecars, lives, unread, self.error))
             .collect();
         rows.extend(self.quota_rows(sidecars, unread));
         let worst = rows.iter().map(|row| row.verdict).max();
@@ -230,7 +261,7 @@ impl Judge {
 }
 
 impl Judged {
-    fn row(&self, sidecars: &[Sidecar], unread: Unread, error: u64) -> Row {
+    fn row(&self, sidecars: &[Sidecar], lives: &Lives, unread: Unread, error: u64) -> Row {
         let each: Vec<Found> = (0..sidecars.len()).map(|it| self.found(it)).collect();
         let look = |sidecar: String, found: &Found, bounds, missing, error| {
             let unknown = unread.beside(missing);
@@ -240,10 +271,18 @@ impl Judged {
         let worst = match &self.together {
             None => {
                 let looks = each.iter().zip(sidecars).enumerate();
-                looks
-                    .map(|(number, (found, sidecar))| {
-                        let name = sidecar_name(number);
-                        let row = look(name, found, found.one_clock, sidecar.missing, 0);
+                let of_one = looks.map(|(number, (found, sidecar))| {
+                    (sidecar_name(number), *found, sidecar.missing)
+                });
+                let of_lives = lives.restarted().filter_map(|(first, all)| {
+                    let names: Vec<_> = all.iter().map(|&it| sidecar_name(it)).collect();
+                    let missing = all.iter().map(|&it| sidecars[it].missing).sum();
+                    Some((names.join("+"), self.lives.get(&first)?.found(), missing))
+                });
+                of_one
+                    .chain(of_lives)
+                    .map(|(name, found, missing)| {
+                        let row = look(name, &found, found.one_clock, missing, 0);
                         (found.densest.amount, row)
                     })
                     .max_by_key(|(amount, row)| (row.verdict, *amount))

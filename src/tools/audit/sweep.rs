@@ -65,7 +65,7 @@ pub(super) struct Found {
 }
 
 /// The sweep of one limit over one kind of span.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Sweep {
     Held(Box<Held>),
     Aligned(Aligned),
@@ -104,7 +104,7 @@ impl Sweep {
 /// Calls that are held at once. A call is held until the backend finished it, or for a fixed
 /// length: then those held at once are those of one span of that length, half open. It is enough
 /// to look at spans that begin at a call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Held {
     /// How long a call is held, unless the backend decides.   µs
     length: Option<u64>,
@@ -115,7 +115,7 @@ pub(super) struct Held {
 }
 
 /// The calls held now, if each begins and ends this much later than its stamps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Reach {
     begins: i64,
     ends: i64,
@@ -222,7 +222,7 @@ fn signed(error: u64) -> i64 {
 }
 
 /// Spans of one length. Each begins where the last one ends, the first at the epoch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Aligned {
     length: u64,
     error: u64,

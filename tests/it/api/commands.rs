@@ -51,9 +51,9 @@ async fn limits_are_those_of_the_config_and_those_of_callers() {
     assert_eq!(
         table.out,
         "\
-LIMIT        CALLS  BOUNDS      USED  OF  OPENS
-total        all    in any 1 s    30  30  in 0.25 s
-outstanding  all    at once        4  10  now
+LIMIT        CALLS  BOUNDS                        USED  OF  OPENS
+total        all    in any 1 s, 30 by the config    30   9  in 0.25 s
+outstanding  all    at once, 10 by the config        4   9  now
 
 RATE LIMIT  LABEL       FROM  KIND    BURST  RATE/S  ACHIEVED  TOKENS  OPENS  DOES    CALLERS  QUEUED  CHARGED  REJECTED
 r1          monitoring  api   bucket     30       3         -      30  now    delays        1       0        0         0
