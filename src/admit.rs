@@ -29,6 +29,7 @@ mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rand::RngExt;
 use tidegate_limits::call::Backend;
@@ -63,6 +64,10 @@ pub use self::waiting::{Asked, Place, Waiting};
 use crate::call::steps::{AskedAs, What};
 use crate::call::{Destination, Fault, Generation, Record, Role};
 use crate::telemetry::log;
+
+/// By how much the time of day must differ from where fixed windows are before they move. A clock that is only slewed
+/// drifts by half a millisecond a second.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
 
 /// Admits calls when their turn has come and their limits open.
 #[derive(Clone)]
@@ -271,7 +276,7 @@ impl Gate {
             };
             let due = async {
                 match wake {
-                    Some(at) => tokio::time::sleep_until(self.queue.clock.instant(at)).await,
+                    Some(at) => self.queue.clock.sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
@@ -286,20 +291,30 @@ impl Gate {
     /// places, used slots stay used.
     /// Returns the instant of the change.
     pub fn apply(&self, settings: &Settings) -> Timestamp {
-        let limited = policy::limited(settings, self.queue.clock.phase());
+        self.apply_in(settings, self.phase())
+    }
+
+    /// Aligns fixed windows to the time of day as it is now, if it was set since; else the same as
+    /// [`apply`](Self::apply).
+    pub fn align(&self, settings: &Settings) -> Timestamp {
+        self.apply_in(settings, self.phase_now())
+    }
+
+    fn apply_in(&self, settings: &Settings, phase: Duration) -> Timestamp {
+        let limited = policy::limited(settings, phase);
         let unlimited = policy::unlimited(settings);
         let at = self.queue.change(|state, now| {
+            state.phase = phase;
             state.threshold = settings.threshold;
             state.classes.clone_from(&settings.classes);
             state.promotions.apply(settings.promote_for);
             state.when_full = settings.when_full;
             state.early_refusal = settings.early_refusal;
-            state.early_refusal = settings.early_refusal;
             state.acts.set_usual_ramp(settings.ramp);
             let [calls, free] = &mut state.lanes;
             calls.apply(now, limited);
             free.apply(now, unlimited);
-            state.observing.apply(now, settings);
+            state.observing.apply(now, settings, phase);
             now
         });
         // A change of its own: in the log, what the new limits are given comes after them.
@@ -307,6 +322,27 @@ impl Gate {
             self.queue.change_beside(State::override_again);
         }
         at
+    }
+
+    /// How far past the epoch the clock began to count, as fixed windows are aligned.
+    #[must_use]
+    pub fn phase(&self) -> Duration {
+        self.queue.lock().phase
+    }
+
+    /// Whether the time of day was set since fixed windows were aligned to it, so that they follow the wrong second.
+    #[must_use]
+    pub fn is_out_of_step(&self) -> bool {
+        self.phase() != self.phase_now()
+    }
+
+    /// The phase that fixed windows should have. What differs by less than a step of the clock is the same.
+    fn phase_now(&self) -> Duration {
+        let (kept, now) = (self.phase(), self.queue.clock.phase());
+        match kept.abs_diff(now) < CLOCK_STEP {
+            true => kept,
+            false => now,
+        }
     }
 
     /// A destination leads to another backend from now on, which counts as up. Calls that wait for

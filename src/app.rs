@@ -6,6 +6,7 @@ mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
 mod history;
+mod in_step;
 mod journal;
 mod lately;
 #[cfg(feature = "leases")]
@@ -281,7 +282,7 @@ impl App {
         let limits = with_costs(&config.admit, &shared.callers);
         let at = shared.gate.apply(&limits);
         let journal = &shared.journal;
-        journal.reloaded(at, shared.gate.seed(), &config, &limits);
+        journal.reloaded(at, &shared.gate, &config, &limits);
         if !was_on {
             journal.checkpoint(&shared.gate, &config, &limits);
         }
@@ -536,7 +537,7 @@ impl Shared {
         let metrics = Arc::new(Metrics::with(longest, version, REVISION));
         let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
         let journal = Arc::new(Journal::new(to, clock, of));
-        journal.started(gate.seed(), &config, &limits);
+        journal.started(&gate, &config, &limits);
         gate.keep_journal(Arc::clone(&journal) as _);
         follow(&gate, &callers, buckets);
         warn_of_observed(&config);
@@ -626,9 +627,11 @@ impl Shared {
         let keeping = async move { timer.keep_time().await };
         let carrying = Arc::clone(&self.coordination).keep_carrying();
         let saving = Arc::clone(self).keep_saving();
+        let in_step = Arc::clone(self).keep_in_step();
         tokio::spawn(stop.clone().run_until_cancelled_owned(keeping));
         tokio::spawn(stop.clone().run_until_cancelled_owned(carrying));
         tokio::spawn(stop.clone().run_until_cancelled_owned(saving));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(in_step));
         // Only the admin address shows the history.
         if self.admin.is_some() {
             let watching = Arc::clone(self).keep_watching();

@@ -24,7 +24,6 @@ const BEHIND_MAX: Duration = Duration::from_millis(100);
 /// What observes, and everything that a shadow needs when it begins.
 pub(super) struct Observing {
     seed: u64,
-    phase: Duration,
     /// With every limit.
     policy: Policy,
     /// The limits that only observe.
@@ -74,7 +73,6 @@ impl Observing {
     pub(super) fn new(settings: &Settings, phase: Duration, seed: u64) -> Self {
         let mut this = Self {
             seed,
-            phase,
             policy: policy::of(settings, phase),
             names: policy::observed(settings),
             buckets: BTreeMap::new(),
@@ -93,8 +91,8 @@ impl Observing {
     }
 
     /// Takes new settings.
-    pub(super) fn apply(&mut self, now: Timestamp, settings: &Settings) {
-        self.policy = policy::of(settings, self.phase);
+    pub(super) fn apply(&mut self, now: Timestamp, settings: &Settings, phase: Duration) {
+        self.policy = policy::of(settings, phase);
         self.names = policy::observed(settings);
         let policy = &self.policy;
         if let Some(shadow) = &mut self.shadow {

@@ -79,6 +79,8 @@ pub(super) struct State {
     pub(super) last: Timestamp,
     /// The change under way is in no line.
     pub(super) is_beside: bool,
+    /// How far past the epoch the clock began to count, as fixed windows are aligned.
+    pub(super) phase: Duration,
     /// The seed of the scheduler, for a replay.
     pub(super) seed: u64,
     /// Where everything is noted that a replay needs besides the calls.
@@ -148,7 +150,8 @@ impl Queue {
     /// No call waits yet.
     pub(super) fn new(settings: &Settings, clock: Clock) -> Self {
         let mut entropy: StdRng = rand::make_rng();
-        let limited = policy::limited(settings, clock.phase());
+        let phase = clock.phase();
+        let limited = policy::limited(settings, phase);
         let unlimited = policy::unlimited(settings);
         // A client that knows the seed could choose the callers with which it shares turns.
         let seed = entropy.next_u64();
@@ -168,8 +171,9 @@ impl Queue {
             armed: None,
             last: Timestamp::ZERO,
             is_beside: false,
-            observing: Observing::new(settings, clock.phase(), seed),
+            observing: Observing::new(settings, phase, seed),
             seed,
+            phase,
             journal: None,
         };
         Self {

@@ -173,7 +173,7 @@ impl Shared {
         let wall = unix_milliseconds(SystemTime::now());
         let stored = lock(&self.acts.known).stored.overrides.clone();
         for it in stored {
-            let rest = Duration::from_millis(it.ends_unix_ms.saturating_sub(wall));
+            let rest = it.rest(wall);
             if rest.is_zero() {
                 continue;
             }

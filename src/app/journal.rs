@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
@@ -48,16 +48,14 @@ impl Journal {
     }
 
     /// The process has started with this config.
-    pub(super) fn started(&self, seed: u64, config: &Config, limits: &Settings) {
-        let mut fields = self.config(config, limits);
-        fields["seed"] = format!("{seed:016x}").into();
+    pub(super) fn started(&self, gate: &Gate, config: &Config, limits: &Settings) {
+        let fields = Self::config(gate, config, limits);
         self.write(Timestamp::ZERO, "start", fields);
     }
 
     /// The limits of this config are in force from this instant on.
-    pub(super) fn reloaded(&self, at: Timestamp, seed: u64, config: &Config, limits: &Settings) {
-        let mut fields = self.config(config, limits);
-        fields["seed"] = format!("{seed:016x}").into();
+    pub(super) fn reloaded(&self, at: Timestamp, gate: &Gate, config: &Config, limits: &Settings) {
+        let fields = Self::config(gate, config, limits);
         self.write(at, "reload", fields);
     }
 
@@ -76,8 +74,7 @@ impl Journal {
         if !self.access.is_on() {
             return;
         }
-        let mut fields = self.config(config, limits);
-        fields["seed"] = format!("{:016x}", gate.seed()).into();
+        let fields = Self::config(gate, config, limits);
         // Copied under the lock of the gate, so that it is of one instant, and written without it.
         let (at, in_force) = gate.at_an_instant(|at| (at, lock(&self.in_force).clone()));
         if in_force.len() > REPEATED_MAX {
@@ -115,12 +112,13 @@ impl Journal {
         }
     }
 
-    fn config(&self, config: &Config, limits: &Settings) -> Value {
+    fn config(gate: &Gate, config: &Config, limits: &Settings) -> Value {
         let text = config::effective(config);
         let is_short = Value::from(text.as_str()).to_string().len() <= CONFIG_BYTES_MAX;
-        let phase = u64::try_from(self.clock.phase().as_nanos()).unwrap_or(u64::MAX);
+        let phase = u64::try_from(gate.phase().as_nanos()).unwrap_or(u64::MAX);
         json!({
             "phase_ns": phase,
+            "seed": format!("{:016x}", gate.seed()),
             "fingerprint": config.fingerprint(),
             "config": is_short.then_some(text),
             "costs": costs(limits),
@@ -135,7 +133,8 @@ impl Journal {
         if !self.access.is_on() {
             return;
         }
-        let started = self.clock.phase().as_micros();
+        let started = self.clock.started().duration_since(UNIX_EPOCH);
+        let started = started.unwrap_or_default().as_micros();
         let mut line = json!({
             "timestamp": Utc(self.clock.wall(at)).to_string(),
             "level": "INFO",

@@ -63,7 +63,7 @@ impl Teller {
             tally: Arc::default(),
             short_at: Mutex::default(),
             rejections: Causes::default(),
-            started: Started::new(clock.wall(Timestamp::ZERO)),
+            started: Started::new(clock.started()),
             clock,
         }
     }

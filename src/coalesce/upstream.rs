@@ -82,7 +82,7 @@ impl SharedCall {
     /// Sleeps until then; without a moment, for ever.
     pub async fn sleep_until(&self, at: Option<Timestamp>) {
         match at {
-            Some(at) => tokio::time::sleep_until(self.shared.clock.instant(at)).await,
+            Some(at) => self.shared.clock.sleep_until(at).await,
             None => std::future::pending().await,
         }
     }

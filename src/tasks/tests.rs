@@ -28,7 +28,7 @@ fn tasks() -> Tasks {
         bytes_per_caller_max: 60,
         time_to_live: MINUTE,
     };
-    Tasks::new(settings, Clock::start())
+    Tasks::new(settings, Clock::of_runtime())
 }
 
 fn owner(key: &str) -> Owner {
@@ -500,7 +500,7 @@ fn many_threads_lose_no_task_and_no_byte() {
             bytes_per_caller_max: usize::MAX,
             time_to_live: MINUTE,
         };
-        let tasks: Tasks = Tasks::new(settings, Clock::start());
+        let tasks: Tasks = Tasks::new(settings, Clock::of_runtime());
         let submitters = (0..8).map(|submitter| {
             let tasks = tasks.clone();
             tokio::spawn(async move {

@@ -80,7 +80,7 @@ impl Door {
     }
 
     pub(crate) fn with(config: &Config) -> Self {
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let gate = Gate::new(&config.admit, clock);
         let Changed { value, buckets } =
             Callers::start(&config.callers, None).expect("there is room for them");

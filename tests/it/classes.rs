@@ -59,7 +59,7 @@ const ONE_AT_A_TIME: &str = "window = \"0s\"\noutstanding = 1";
 impl Stages {
     fn start(text: &str) -> Arc<Self> {
         let config = config(text);
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let gate = Gate::new(&config.admit, clock);
         let stop = CancellationToken::new();
         let timer = gate.clone();

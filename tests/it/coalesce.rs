@@ -806,7 +806,7 @@ struct Alone {
 
 impl Alone {
     fn new(config: &tidegate::config::Config) -> Self {
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let gate = Gate::new(&config.admit, clock);
         let timer = gate.clone();
         tokio::spawn(async move { timer.keep_time().await });
@@ -894,7 +894,7 @@ async fn refused_at(client: JoinHandle<Result<Reply, Refusal>>, clock: Clock) ->
 #[test]
 fn a_write_has_its_number_as_any_other_call() {
     let settings = config(&text(nowhere(), "", "")).coalesce;
-    let coalescer = Coalescer::new(settings, Clock::start());
+    let coalescer = Coalescer::new(settings, Clock::of_runtime());
     let observer = coalescer.write(Some("A"), Arc::new(Unheard));
     assert_eq!(observer.next_id(), 7);
 }

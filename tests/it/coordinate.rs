@@ -2,6 +2,7 @@
 //! is killed like a process: all its tasks end at once, and its sockets close.
 
 mod mistakes;
+mod suspended;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -138,6 +139,11 @@ where
 
 /// Starts a capacity server, again and again until the one before has let go of its port.
 async fn server(port: u16, learning: &str) -> Killable<SocketAddr> {
+    server_that_lends(port, learning, "lease = \"3s\", refresh = \"1s\"").await
+}
+
+/// The same, with other leases.
+async fn server_that_lends(port: u16, learning: &str, leases: &str) -> Killable<SocketAddr> {
     let text = format!(
         r#"
         bind = "127.0.0.1:{port}"
@@ -146,15 +152,15 @@ async fn server(port: u16, learning: &str) -> Killable<SocketAddr> {
         [[resource]]
         glob = "zvm/total"
         capacity = {TOTAL}
-        algorithm = {{ lease = "3s", refresh = "1s", learning = "{learning}", frees_after = "1500ms", reserved_clients = 3, safe_share = {SAFE} }}
+        algorithm = {{ {leases}, learning = "{learning}", frees_after = "1500ms", reserved_clients = 3, safe_share = {SAFE} }}
         [[resource]]
         glob = "zvm/outstanding"
         capacity = {OUTSTANDING}
-        algorithm = {{ lease = "3s", refresh = "1s", learning = "{learning}", frees_after = "700ms", reserved_clients = 3, safe_share = 1 }}
+        algorithm = {{ {leases}, learning = "{learning}", frees_after = "700ms", reserved_clients = 3, safe_share = 1 }}
         [[resource]]
         glob = "zvm/poller"
         capacity = 40
-        algorithm = {{ lease = "3s", refresh = "1s", learning = "{learning}", reserved_clients = 3, safe_share = 1 }}
+        algorithm = {{ {leases}, learning = "{learning}", reserved_clients = 3, safe_share = 1 }}
         "#
     );
     let (config, _) = server_config::read(&text, "leases.toml").unwrap_or_else(|it| panic!("{it}"));

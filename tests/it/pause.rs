@@ -45,7 +45,7 @@ impl Stage {
     }
 
     fn of(text: &str) -> Self {
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let config = config(text);
         let gate = Gate::new(&config.admit, clock);
         let callers = Callers::start(&config.callers, None).expect("there is room");

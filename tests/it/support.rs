@@ -140,7 +140,7 @@ impl Stack {
     }
 
     fn of(config: Config, forwarder: Forwarder) -> Self {
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let gate = Gate::new(&config.admit, clock);
         let coalescer = Coalescer::new(config.coalesce.clone(), clock);
         let tasks = Tasks::new(config.tasks, clock);

@@ -486,7 +486,7 @@ async fn run(state: Arc<State>, mut servers: Servers) {
             }
             Step::Release(message) => release(&mut servers, &message).await,
             Step::SleepUntil(due) => tokio::select! {
-                () = tokio::time::sleep_until(state.clock.instant(due)) => {}
+                () = state.clock.sleep_until(due) => {}
                 () = state.wake.notified() => {}
                 () = state.closing.cancelled() => {}
             },

@@ -1,27 +1,67 @@
 //! The only place that reads the time.
 //!
-//! Code below the stages gets `now` as an argument. The clock counts from the process's start and
-//! follows tokio's, so a test that pauses time pauses this clock too.
+//! Code below the stages gets `now` as an argument. Time goes on while the machine is suspended (`CLOCK_BOOTTIME`),
+//! because the others who count it, a lease server, a store, the backend, go on too. The runtime's timers stand still
+//! meanwhile, so what waits for a moment looks again each second.
 
 use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
 use tidegate_limits::Timestamp;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Monotonic time since the process started, and the wall clock it started at.
+/// How often a wait asks whether the machine was suspended meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The shortest suspension that is noticed. What is shorter may be a thread that lost its processor between two
+/// readings.
+const NOTICED: Duration = Duration::from_millis(100);
+
+/// How long the machine was suspended since this process first asked, as far as it was noticed, in nanoseconds.
+static SUSPENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Time since the process started, with the time in which the machine was suspended, and the time of day.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
+    reading: Reading,
+    /// The runtime's clock at the start.
     started: Instant,
+    /// The time of day at the start, as it was known then.
     started_wall: SystemTime,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Reading {
+    /// `CLOCK_BOOTTIME`; what it showed at the start, and how long the machine had been suspended by then.
+    Boot { at: Duration, suspended: Duration },
+    /// The runtime's clock, which a test can pause.
+    Runtime,
 }
 
 impl Clock {
     /// Starts counting now.
     #[must_use]
     pub fn start() -> Self {
+        let suspended = look();
+        // First, so that a timer that fires at an instant finds its moment past.
+        let at = boot_time();
         Self {
+            reading: Reading::Boot { at, suspended },
+            started: Instant::now(),
+            started_wall: SystemTime::now(),
+        }
+    }
+
+    /// Starts counting now, on the runtime's clock, which stands still where a test pauses time or the machine is
+    /// suspended.
+    #[must_use]
+    pub fn of_runtime() -> Self {
+        Self {
+            reading: Reading::Runtime,
             started: Instant::now(),
             started_wall: SystemTime::now(),
         }
@@ -30,32 +70,102 @@ impl Clock {
     /// Time since the start.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        Timestamp::ZERO + self.started.elapsed()
+        let since = match self.reading {
+            Reading::Boot { at, .. } => boot_time().saturating_sub(at),
+            Reading::Runtime => self.started.elapsed(),
+        };
+        Timestamp::ZERO + since
     }
 
-    /// The instant of a timestamp, to sleep until.
+    /// The instant of a timestamp on the runtime's clock, to set a timer. If the machine is suspended before it, the
+    /// timer fires late.
     #[must_use]
     pub fn instant(&self, at: Timestamp) -> Instant {
+        let suspended = match self.reading {
+            Reading::Boot { suspended, .. } => noticed().saturating_sub(suspended),
+            Reading::Runtime => Duration::ZERO,
+        };
         self.started
-            .checked_add(at.since(Timestamp::ZERO))
+            .checked_add(at.since(Timestamp::ZERO).saturating_sub(suspended))
             .unwrap_or_else(|| self.started + Duration::from_secs(60 * 60 * 24 * 365))
     }
 
-    /// The wall clock at a timestamp, for logs, and to compare with another host if there is
-    /// nothing better. It decides no call.
-    #[must_use]
-    pub fn wall(&self, at: Timestamp) -> SystemTime {
-        self.started_wall + at.since(Timestamp::ZERO)
+    /// Waits until a moment. It comes at most a second late if the machine was suspended meanwhile.
+    pub async fn sleep_until(&self, at: Timestamp) {
+        while self.now() < at {
+            let look_again = Instant::now() + LOOK_EVERY;
+            sleep_until(self.instant(at).min(look_again)).await;
+            self.notice_suspension();
+        }
     }
 
-    /// The wall clock's time since the epoch when counting began: the phase that aligns fixed
-    /// windows as the sdkserver does.
+    /// Asks whether the machine was suspended, so that timers that are set from now on are right. Returns for how long
+    /// it was, all in all, since the start.
+    pub fn notice_suspension(&self) -> Duration {
+        match self.reading {
+            Reading::Boot { suspended, .. } => look().saturating_sub(suspended),
+            Reading::Runtime => Duration::ZERO,
+        }
+    }
+
+    /// The time of day at a timestamp, as it is known now: a clock that was set meanwhile counts. For logs, and to
+    /// compare with another host if there is nothing better. It decides no call.
+    #[must_use]
+    pub fn wall(&self, at: Timestamp) -> SystemTime {
+        let Reading::Boot { .. } = self.reading else {
+            return self.started_wall + at.since(Timestamp::ZERO);
+        };
+        let (now, wall) = (self.now(), SystemTime::now());
+        if at <= now {
+            let ago = wall.checked_sub(now.since(at));
+            ago.unwrap_or(UNIX_EPOCH)
+        } else {
+            wall.checked_add(at.since(now)).unwrap_or(wall)
+        }
+    }
+
+    /// The time of day when counting began, as it was known then. It names this life of the process.
+    #[must_use]
+    pub fn started(&self) -> SystemTime {
+        self.started_wall
+    }
+
+    /// The time since the epoch when counting began, by the time of day as it is known now: the phase that aligns
+    /// fixed windows as the sdkserver does.
     #[must_use]
     pub fn phase(&self) -> Duration {
-        self.started_wall
+        self.wall(Timestamp::ZERO)
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
     }
+}
+
+/// The kernel's clock that goes on while the machine is suspended.
+fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(seconds, nanos)
+}
+
+fn noticed() -> Duration {
+    Duration::from_nanos(SUSPENDED.load(Ordering::Relaxed))
+}
+
+/// Compares the clock that goes on with the one that stands still.
+fn look() -> Duration {
+    static FIRST: OnceLock<(std::time::Instant, Duration)> = OnceLock::new();
+    let &(monotonic, boot) = FIRST.get_or_init(|| (std::time::Instant::now(), boot_time()));
+    let ran = monotonic.elapsed();
+    let passed = boot_time().saturating_sub(boot);
+    // Between the two readings this thread may have lost its processor.
+    let is_sure = monotonic.elapsed().saturating_sub(ran) < NOTICED / 2;
+    let suspended = passed.saturating_sub(ran);
+    if is_sure && suspended > noticed() + NOTICED {
+        let nanos = u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX);
+        SUSPENDED.fetch_max(nanos, Ordering::Relaxed);
+    }
+    noticed()
 }
 
 /// A timer for one wait after another, set only when there is something to wait for.

@@ -267,9 +267,8 @@ impl<R: Register> Contest<R> {
                     }
                 }
                 Step::Wait(until) => {
-                    let until = self.clock.instant(until);
                     tokio::select! {
-                        () = tokio::time::sleep_until(until) => {}
+                        () = self.clock.sleep_until(until) => {}
                         () = self.register.changed() => self.candidate.look(self.clock.now()),
                     }
                 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 
-use crate::admin::{ActKind, unix_milliseconds};
+use crate::admin::{ActKind, HOLD_SECONDS_MAX, unix_milliseconds};
 use crate::admit::{Acting, ActingNow, Override};
 
 /// The version of the format.
@@ -47,6 +47,9 @@ pub(super) struct StoredPause {
 pub(super) struct StoredOverride {
     pub(super) limit: String,
     pub(super) value: u32,
+    /// Files of earlier versions do not have it.
+    #[serde(default)]
+    pub(super) since_unix_ms: Option<u64>,
     pub(super) ends_unix_ms: u64,
     pub(super) why: String,
     pub(super) author: String,
@@ -60,6 +63,16 @@ pub(super) struct StoredAct {
     pub(super) act: ActKind,
     pub(super) what: String,
     pub(super) why: String,
+}
+
+impl StoredOverride {
+    /// How long it is to go on at `wall`. A clock that was set back makes it no longer than it was to be.
+    pub(super) fn rest(&self, wall: u64) -> Duration {
+        let since = self.since_unix_ms;
+        let longest = milliseconds(Duration::from_secs_f64(HOLD_SECONDS_MAX));
+        let whole = since.map_or(longest, |since| self.ends_unix_ms.saturating_sub(since));
+        Duration::from_millis(self.ends_unix_ms.saturating_sub(wall).min(whole))
+    }
 }
 
 /// What is to go on after a restart. If it is known already, it keeps its beginning.
@@ -98,6 +111,7 @@ pub(super) fn stored_overrides(
         let new = StoredOverride {
             limit: it.limit.to_string(),
             value: it.value,
+            since_unix_ms: Some(wall),
             ends_unix_ms,
             why: it.why.to_string(),
             author: it.author.to_string(),
@@ -106,10 +120,13 @@ pub(super) fn stored_overrides(
         let is_same = |old: &&StoredOverride| {
             old.limit == new.limit && old.ends_unix_ms.abs_diff(ends_unix_ms) < 1000
         };
-        let ends = before.iter().find(is_same).map(|old| old.ends_unix_ms);
-        StoredOverride {
-            ends_unix_ms: ends.unwrap_or(ends_unix_ms),
-            ..new
+        match before.iter().find(is_same) {
+            Some(old) => StoredOverride {
+                since_unix_ms: old.since_unix_ms.or(Some(wall)),
+                ends_unix_ms: old.ends_unix_ms,
+                ..new
+            },
+            None => new,
         }
     });
     stored.collect()

@@ -409,6 +409,7 @@ impl Feeder<'_> {
         match &given.what {
             Event::Reload(configured) => {
                 self.setup = setup(&self.trace.known, configured)?;
+                self.phase = configured.phase;
                 let policy = self.setup.policy(self.phase);
                 self.scheduler.apply(now, policy);
             }

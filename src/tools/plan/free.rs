@@ -431,6 +431,7 @@ impl World<'_> {
         match (&given.what, &self.other) {
             (Event::Reload(configured), None) => {
                 self.setup = setup(&trace.known, configured)?;
+                self.phase = configured.phase;
                 let policy = self.setup.policy(self.phase);
                 self.scheduler.apply(now, policy);
             }

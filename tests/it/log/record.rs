@@ -28,7 +28,7 @@ impl Told {
         let metrics = Arc::new(Metrics::new("1.2.3", "abc"));
         let out = Out::default();
         let log = Arc::new(AccessLog::start(out.clone(), Look::Json).expect("a thread"));
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let callers = Callers::start(&callers::Settings::default(), None)
             .expect("there is no room")
             .value;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
@@ -106,7 +106,8 @@ impl Servers {
             )
             .await?;
         let own = || {
-            let since_1970 = clock.phase() + at.since(Timestamp::ZERO);
+            let wall = clock.wall(at).duration_since(UNIX_EPOCH);
+            let since_1970 = wall.unwrap_or_default();
             i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
         };
         Ok(Answered {

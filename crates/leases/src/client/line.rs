@@ -13,7 +13,6 @@ use tidegate_limits::pace::{BurstRatio, Pace, Pacer, Rate};
 use tidegate_limits::{Timestamp, Tokens};
 use tidegate_runtime::{Clock, lock};
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::sleep_until;
 
 use super::demand::{Arrivals, Peaks, REMEMBERED, slot};
 use super::entitlement::{Allowance, Entitlement};
@@ -209,7 +208,7 @@ impl Line {
                 }
                 Turn::NotBefore(at) => tokio::select! {
                     () = changed => {}
-                    () = sleep_until(self.clock.instant(at)) => {}
+                    () = self.clock.sleep_until(at) => {}
                 },
                 Turn::OnChange => changed.await,
             }

@@ -93,12 +93,12 @@ impl Asking {
             match due {
                 Some(due) if due <= looked => return,
                 Some(due) => tokio::select! {
-                    () = tokio::time::sleep_until(clock.instant(due)) => {}
+                    () = clock.sleep_until(due) => {}
                     () = self.service.changed() => {}
                 },
                 None => self.service.changed().await,
             }
-            tokio::time::sleep_until(clock.instant(looked + LOOK_EVERY)).await;
+            clock.sleep_until(looked + LOOK_EVERY).await;
         }
     }
 

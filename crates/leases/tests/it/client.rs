@@ -12,6 +12,7 @@ use tidegate_leases::client::{
     AfterExpiry, Allowance, Client, ClientMetrics, ClientOptions, OpenError, RateResource,
     ResourceOptions, SafeCapacity, Tokens, WaitError,
 };
+use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -28,7 +29,7 @@ fn client_of(network: &Network, servers: &[&str]) -> Client {
     let servers = servers
         .iter()
         .map(|server| server.parse().expect("an address"));
-    Client::new(servers.collect(), options).expect("a client")
+    Client::with_clock(servers.collect(), options, Clock::of_runtime()).expect("a client")
 }
 
 /// One server, and a client of it.
@@ -686,7 +687,8 @@ async fn over_a_socket_a_lease_is_got_and_counted() {
     };
     // No server has the first address: port 1 of loopback.
     let servers = ["127.0.0.1:1", &address].map(|server| server.parse().expect("an address"));
-    let client = Client::new(servers.into(), options).expect("a client");
+    let client =
+        Client::with_clock(servers.into(), options, Clock::of_runtime()).expect("a client");
     let rate = client.rate("r", wants(1000.0)).expect("a resource");
     timeout(10 * SECOND, rate.wait())
         .await

@@ -27,7 +27,7 @@ struct Node {
 
 impl Node {
     fn new<S: QuotaStore + 'static>(start: impl FnOnce(Clock) -> S) -> Self {
-        let clock = Clock::start();
+        let clock = Clock::of_runtime();
         let store = Arc::new(start(clock));
         Self { store, clock }
     }

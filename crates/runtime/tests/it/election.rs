@@ -59,7 +59,7 @@ struct Running {
 
 impl Running {
     fn start(place: Place, address: &str) -> Self {
-        let (clock, shutdown) = (Clock::start(), CancellationToken::new());
+        let (clock, shutdown) = (Clock::of_runtime(), CancellationToken::new());
         let told = settings(place, address).start(clock, shutdown.clone());
         Self {
             told,
@@ -101,7 +101,7 @@ impl Running {
 
 #[tokio::test]
 async fn the_only_server_is_the_master_at_once_until_it_resigns() {
-    let (clock, shutdown) = (Clock::start(), CancellationToken::new());
+    let (clock, shutdown) = (Clock::of_runtime(), CancellationToken::new());
     let mut told = settings(Place::OneNode, "a").start(clock, shutdown.clone());
     assert!(told.borrow_and_update().holds_at(clock.now()));
     shutdown.cancel();

@@ -12,7 +12,7 @@ use super::{Node, entry, key};
 
 #[tokio::test]
 async fn memory_conforms() {
-    let (memory, clock) = (Memory::default(), Clock::start());
+    let (memory, clock) = (Memory::default(), Clock::of_runtime());
     super::conforms("memory", || Node {
         store: Arc::new(memory.node()),
         clock,
@@ -40,7 +40,7 @@ async fn a_record_that_another_program_sets_or_removes_never_has_an_earlier_vers
 
 #[tokio::test(start_paused = true)]
 async fn memorys_time_is_the_processs_own() {
-    let (node, clock) = (Memory::default().node(), Clock::start());
+    let (node, clock) = (Memory::default().node(), Clock::of_runtime());
     tokio::time::advance(Duration::from_secs(86_400)).await;
     let now = node.now(clock.now());
     assert_eq!(now.width(), Duration::ZERO, "it does not drift from itself");
