@@ -154,7 +154,7 @@ impl Gate {
                         tokens,
                         bucket,
                         quotas,
-                        deadline,
+                        deadline: deadline.unwrap_or(Timestamp::MAX),
                     });
                     facts.step(now, What::Asked);
                     if is_admitted {

@@ -71,7 +71,7 @@ impl AtGate {
                     facts.start_error = waited.foreseen.map(|(since, starts)| {
                         let wait = at.since(since).max(LEAST_WAIT);
                         let off = starts.as_nanos().abs_diff(at.as_nanos());
-                        Duration::from_nanos(off).as_secs_f64() / wait.as_secs_f64()
+                        Duration::from_nanos(off).as_secs_f32() / wait.as_secs_f32()
                     });
                     if !spent.is_empty() {
                         facts.rare_mut().quotas = spent;

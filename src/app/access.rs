@@ -167,7 +167,9 @@ fn at_gate(out: &mut Vec<u8>, facts: &Facts) -> io::Result<()> {
     }
     let bucket = asked.and_then(|it| it.bucket).map(|bucket| bucket.0);
     number(out, br#","bucket":"#, bucket);
-    let deadline = asked.and_then(|it| it.deadline);
+    let deadline = asked
+        .map(|it| it.deadline)
+        .filter(|&it| it < Timestamp::MAX);
     number(
         out,
         br#","deadline_ns":"#,

@@ -100,7 +100,7 @@ impl Teller {
             metrics.calls.limit_hit(limit);
         }
         if let Some(error) = facts.start_error {
-            metrics.calls.start_error(error);
+            metrics.calls.start_error(f64::from(error));
         }
         // Not only the limit that held it longest: another can bind as well and never be the longest.
         for delay in facts.delays.iter() {

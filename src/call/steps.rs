@@ -25,8 +25,8 @@ pub struct AskedAs {
     pub bucket: Option<BucketId>,
     /// The quotas that it draws from.
     pub quotas: Option<Arc<[QuotaKey]>>,
-    /// The last moment at which it may leave the queue.
-    pub deadline: Option<Timestamp>,
+    /// The last moment at which it may leave the queue; the latest there is without a bound, which takes no room.
+    pub deadline: Timestamp,
 }
 
 /// One step of a call at the gate.

@@ -127,7 +127,7 @@ fn ended() -> Ended {
                 ]
                 .into(),
             ),
-            deadline: Some(micros(60_000_000)),
+            deadline: micros(60_000_000),
         }),
         // In the order in which two tasks noted them.
         steps: smallvec![

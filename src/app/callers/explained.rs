@@ -374,7 +374,7 @@ mod tests {
             tokens: Tokens::ONE,
             bucket: None,
             quotas: None,
-            deadline: None,
+            deadline: Timestamp::MAX,
         }
     }
 
