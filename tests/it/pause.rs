@@ -450,8 +450,8 @@ async fn a_call_that_is_predicted_late_is_refused_at_once_and_holds_no_place() {
     let stage = early();
     let (_, first) = stage.call().await.expect("no panic");
     first.expect("there is room").sent();
-    // Three quarters of the wait count: 0.75 s, 1.5 s, 2.25 s and 3 s are in time, 3.75 s is not.
-    let waiting: Vec<_> = (0..4).map(|_| stage.ask_as(|_| ())).collect();
+    // All are of one caller, so nine tenths of the wait count: 0.9 s, 1.8 s and 2.7 s are in time, 3.6 s is not.
+    let waiting: Vec<_> = (0..3).map(|_| stage.ask_as(|_| ())).collect();
     assert!(
         waiting
             .iter()

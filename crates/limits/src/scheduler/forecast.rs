@@ -231,6 +231,15 @@ impl Forecast {
         ((in_class + beside + 0.5) as u64, (in_class + 0.5) as u64)
     }
 
+    /// Whether the calls that the limits of a scope hold are all of this class and caller.
+    pub(super) fn holds_only(&self, limit: LimitId, class: Class, caller: Caller) -> bool {
+        let flows = self.flows.range((limit, Class(0), Caller(0))..);
+        let mut of_limit = flows
+            .map(|(key, _)| *key)
+            .take_while(|(it, ..)| *it == limit);
+        of_limit.all(|flow| flow == (limit, class, caller))
+    }
+
     /// All calls that the limits of a scope hold, in what they draw.
     pub(super) fn held(&self, limit: LimitId, unit: Unit) -> u64 {
         let classes = self.depths.range((limit, Class(0))..(limit + 1, Class(0)));
