@@ -18,8 +18,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest suspension that is noticed. What is shorter may be a thread that lost its processor between two
-/// readings.
-const NOTICED: Duration = Duration::from_millis(100);
+/// readings.   ns
+const NOTICED: u64 = 100_000_000;
+
+/// By how much two readings of the time of day may differ without a clock that was set.   ns
+const SAME: u64 = 1_000_000;
+
+/// When the machine was booted, in nanoseconds since the epoch, as last asked.
+static BOOTED: AtomicU64 = AtomicU64::new(0);
 
 /// How long the machine was suspended since this process first asked, as far as it was noticed, in nanoseconds.
 static SUSPENDED: AtomicU64 = AtomicU64::new(0);
@@ -36,8 +42,8 @@ pub struct Clock {
 
 #[derive(Clone, Copy, Debug)]
 enum Reading {
-    /// `CLOCK_BOOTTIME`; what it showed at the start, and how long the machine had been suspended by then.
-    Boot { at: Duration, suspended: Duration },
+    /// `CLOCK_BOOTTIME`; what it showed at the start, and how long the machine had been suspended by then.   ns
+    Boot { at: u64, suspended: u64 },
     /// The runtime's clock, which a test can pause.
     Runtime,
 }
@@ -52,7 +58,7 @@ impl Clock {
         Self {
             reading: Reading::Boot { at, suspended },
             started: Instant::now(),
-            started_wall: SystemTime::now(),
+            started_wall: UNIX_EPOCH + Duration::from_nanos(booted() + at),
         }
     }
 
@@ -70,11 +76,10 @@ impl Clock {
     /// Time since the start.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let since = match self.reading {
-            Reading::Boot { at, .. } => boot_time().saturating_sub(at),
-            Reading::Runtime => self.started.elapsed(),
-        };
-        Timestamp::ZERO + since
+        match self.reading {
+            Reading::Boot { at, .. } => Timestamp::from_nanos(boot_time().saturating_sub(at)),
+            Reading::Runtime => Timestamp::ZERO + self.started.elapsed(),
+        }
     }
 
     /// The instant of a timestamp on the runtime's clock, to set a timer. If the machine is suspended before it, the
@@ -82,11 +87,12 @@ impl Clock {
     #[must_use]
     pub fn instant(&self, at: Timestamp) -> Instant {
         let suspended = match self.reading {
-            Reading::Boot { suspended, .. } => noticed().saturating_sub(suspended),
-            Reading::Runtime => Duration::ZERO,
+            Reading::Boot { suspended, .. } => noticed() - suspended,
+            Reading::Runtime => 0,
         };
+        let ran = at.as_nanos().saturating_sub(suspended);
         self.started
-            .checked_add(at.since(Timestamp::ZERO).saturating_sub(suspended))
+            .checked_add(Duration::from_nanos(ran))
             .unwrap_or_else(|| self.started + Duration::from_secs(60 * 60 * 24 * 365))
     }
 
@@ -103,7 +109,7 @@ impl Clock {
     /// it was, all in all, since the start.
     pub fn notice_suspension(&self) -> Duration {
         match self.reading {
-            Reading::Boot { suspended, .. } => look().saturating_sub(suspended),
+            Reading::Boot { suspended, .. } => Duration::from_nanos(look() - suspended),
             Reading::Runtime => Duration::ZERO,
         }
     }
@@ -112,15 +118,12 @@ impl Clock {
     /// compare with another host if there is nothing better. It decides no call.
     #[must_use]
     pub fn wall(&self, at: Timestamp) -> SystemTime {
-        let Reading::Boot { .. } = self.reading else {
-            return self.started_wall + at.since(Timestamp::ZERO);
-        };
-        let (now, wall) = (self.now(), SystemTime::now());
-        if at <= now {
-            let ago = wall.checked_sub(now.since(at));
-            ago.unwrap_or(UNIX_EPOCH)
-        } else {
-            wall.checked_add(at.since(now)).unwrap_or(wall)
+        match self.reading {
+            Reading::Boot { at: started, .. } => {
+                let nanos = (booted() + started).saturating_add(at.as_nanos());
+                UNIX_EPOCH + Duration::from_nanos(nanos)
+            }
+            Reading::Runtime => self.started_wall + at.since(Timestamp::ZERO),
         }
     }
 
@@ -140,32 +143,46 @@ impl Clock {
     }
 }
 
-/// The kernel's clock that goes on while the machine is suspended.
-fn boot_time() -> Duration {
+/// The kernel's clock that goes on while the machine is suspended.   ns
+fn boot_time() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
-    Duration::new(seconds, nanos)
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-fn noticed() -> Duration {
-    Duration::from_nanos(SUSPENDED.load(Ordering::Relaxed))
+/// When the machine was booted, since the epoch, by the time of day as it is now. It differs from reading to reading by
+/// what lies between two readings, so a difference that small is none.   ns
+fn booted() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+    let asked = nanos(wall.unwrap_or_default()).saturating_sub(boot_time());
+    let kept = BOOTED.load(Ordering::Relaxed);
+    if asked.abs_diff(kept) < SAME {
+        return kept;
+    }
+    BOOTED.store(asked, Ordering::Relaxed);
+    asked
 }
 
-/// Compares the clock that goes on with the one that stands still.
-fn look() -> Duration {
-    static FIRST: OnceLock<(std::time::Instant, Duration)> = OnceLock::new();
+fn noticed() -> u64 {
+    SUSPENDED.load(Ordering::Relaxed)
+}
+
+/// Compares the clock that goes on with the one that stands still.   ns
+fn look() -> u64 {
+    static FIRST: OnceLock<(std::time::Instant, u64)> = OnceLock::new();
     let &(monotonic, boot) = FIRST.get_or_init(|| (std::time::Instant::now(), boot_time()));
-    let ran = monotonic.elapsed();
+    let ran = nanos(monotonic.elapsed());
     let passed = boot_time().saturating_sub(boot);
     // Between the two readings this thread may have lost its processor.
-    let is_sure = monotonic.elapsed().saturating_sub(ran) < NOTICED / 2;
+    let is_sure = nanos(monotonic.elapsed()).saturating_sub(ran) < NOTICED / 2;
     let suspended = passed.saturating_sub(ran);
     if is_sure && suspended > noticed() + NOTICED {
-        let nanos = u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX);
-        SUSPENDED.fetch_max(nanos, Ordering::Relaxed);
+        SUSPENDED.fetch_max(suspended, Ordering::Relaxed);
     }
     noticed()
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A timer for one wait after another, set only when there is something to wait for.
