@@ -9,8 +9,10 @@
 //! A write about the same guest removes it, and later reads never join a call from before the
 //! write. Nothing else is ever kept.
 //!
-//! A shared call draws once, and is reported once: in the record of the first read that still
-//! waits. The records of the others say that they shared.
+//! A shared call draws once: from the limits of the read whose turn came first, its *payer*
+//! (docs/decisions/0037-who-pays-for-a-shared-call.md). It is reported once: in the record of the
+//! payer, or if that has left, of the first read that still waits. The records of the others say
+//! that they shared.
 
 mod answer;
 mod key;
@@ -30,12 +32,12 @@ use tokio::sync::oneshot;
 
 pub use self::key::Key;
 use self::key::{Apart, Guest};
-pub use self::store::{CoalesceNow, Told, Wanted};
+pub use self::store::{Client, CoalesceNow, Told, Wanted};
 use self::store::{Found, Seat, SeatId, SharedCalls};
 pub use self::upstream::SharedCall;
 pub use self::waiter::Waiter;
 use crate::call::{
-    Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
+    Claim, Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
 };
 use crate::options::kind::{
     GIB, HOUR, KIB, distinct, duration, function, integer, list, size, text,
@@ -190,6 +192,9 @@ impl Coalescer {
         let seat = Seat {
             deadline,
             class,
+            payer: record
+                .note(|facts| facts.claim.as_ref().map(Claim::payer))
+                .unwrap_or_default(),
             record: Arc::clone(record),
             tell,
         };

@@ -6,6 +6,7 @@
 
 mod handed_over;
 mod run;
+mod shared_turn;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,9 +14,10 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use self::run::{Party, Run};
+use self::shared_turn::SharedParty;
 use tidegate_runtime::{BackOff, Clock, Live};
 
-use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
+use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waits};
 use crate::call::{
     Claim, Destination, Dialect, Facts, Fault, Head, Identity, Message, Observe, Origin, Progress,
     Reason, Record, Refusal, Rejection, Reply, Request, RequestBody, Serve, Trace, Tunnel,
@@ -179,49 +181,6 @@ enum Part {
     Other(Waiter, Ask, Message),
     /// None: there is no room.
     Alone(Ask, Message),
-}
-
-impl Party for SharedCall {
-    type Turn<'a> = Pin<Box<dyn Future<Output = Result<Permit, Refusal>> + Send + 'a>>;
-
-    fn admit(&self) {
-        Self::admit(self);
-    }
-
-    fn wait(&self) {
-        Self::wait(self);
-    }
-
-    fn turn(&self, waiting: Waiting) -> Self::Turn<'_> {
-        Box::pin(turn_of_all(self, waiting))
-    }
-}
-
-/// It waits until the last deadline, in the most urgent class, of its clients. Each of them is
-/// refused at its own deadline.
-async fn turn_of_all(call: &SharedCall, mut waiting: Waiting) -> Result<Permit, Refusal> {
-    loop {
-        let changed = call.changed();
-        // Without clients, the task that runs this drops it, unless one joins first.
-        let wanted = call.wanted();
-        if let Some(wanted) = wanted {
-            waiting.wait_as(wanted.last_deadline, wanted.class);
-        }
-        // The scheduler handles the last deadline, and asks once more at it.
-        let due = wanted
-            .filter(|wanted| wanted.first_deadline != wanted.last_deadline)
-            .and_then(|wanted| wanted.first_deadline);
-        tokio::select! {
-            biased;
-            told = &mut waiting => return told,
-            () = changed => {}
-            () = call.sleep_until(due) => {
-                if let Some(refusal) = waiting.refusal_now() {
-                    call.refuse_overdue(&refusal);
-                }
-            }
-        }
-    }
 }
 
 impl Pipeline {
@@ -390,15 +349,17 @@ impl Pipeline {
 
     async fn run_shared(self, call: SharedCall, ask: Ask, outgoing: Message) {
         let on_client_left = self.forwarder.on_client_left(&outgoing);
+        let party = SharedParty::new(call, self.gate.clone(), ask.clone());
+        let call = &party.call;
         let record = call.record();
         let reply = tokio::select! {
             biased;
             // Dropping an unsent call cancels it.
             () = call.abandoned(on_client_left) => return,
-            reply = self.run(ask, outgoing, &call, record) => reply,
+            reply = self.run(ask, outgoing, &party, record) => reply,
         };
         let reply = reply.inspect_err(|refusal| record.refuse(refusal));
-        call.end(reply);
+        party.call.end(reply);
     }
 
     /// Asks the gate now. The rest happens as the future is polled.

@@ -52,6 +52,19 @@ impl Permit {
         }
     }
 
+    /// Moves this permit, and what was noted of its turn, to the record of another call: the one that is
+    /// sent.
+    pub fn reported_in(mut self, record: &Arc<Record>) -> Self {
+        if let Some((call, _)) = &mut self.held
+            && !Arc::ptr_eq(&call.record, record)
+        {
+            let turn = call.record.note(|facts| facts.clone());
+            record.note(|facts| facts.takes_turn_of(turn));
+            call.record = Arc::clone(record);
+        }
+        self
+    }
+
     /// The hold itself, for a call that goes back to the queue.
     pub(super) fn into_held(mut self) -> (AtGate, Hold) {
         self.held.take().expect(HELD)

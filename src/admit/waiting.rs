@@ -16,7 +16,7 @@ use super::queue::{BEAT, Lane, Queue, State, Turn, draining};
 use super::settings::USER;
 use super::shadow::Over;
 use crate::call::steps::What;
-use crate::call::{Destination, Facts, Refusal, Would};
+use crate::call::{Destination, Facts, Record, Refusal, Would};
 
 /// The answer to a call that asks, under the lock.
 pub(super) enum Told {
@@ -176,6 +176,23 @@ impl Waiting {
                 }
             });
         }
+    }
+
+    /// The record in which its turn is noted; `None` if its turn has come.
+    #[must_use]
+    pub fn record(&self) -> Option<&Arc<Record>> {
+        let (call, _) = self.place.as_ref()?;
+        Some(&call.record)
+    }
+
+    /// The start that was predicted when it began to wait; `None` if none was, or if its turn has come.
+    #[must_use]
+    pub fn predicted_start(&self) -> Option<Timestamp> {
+        let (call, ticket) = self.place.as_ref()?;
+        let lane = call.lane as usize;
+        let waited = |state: &mut State, now| state.lanes[lane].waited(now, *ticket);
+        let (_, starts) = call.queue.look(waited)?.foreseen?;
+        Some(starts)
     }
 
     /// Its position; `None` if its turn has come.

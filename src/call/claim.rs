@@ -87,6 +87,17 @@ pub struct Claim {
     pub counted: Counted,
 }
 
+/// By whose limits a call may run: the caller whose turn it takes, and what it draws from of that caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payer {
+    /// The caller for which the call takes turns; `None` if it is not known.
+    pub caller: Option<CallerId>,
+    /// The bucket that is charged.
+    pub bucket: Option<BucketId>,
+    /// The quotas that it draws from.
+    pub quotas: Option<Arc<[QuotaKey]>>,
+}
+
 impl Charged {
     /// The rate limit that is charged, or that exempts the call.
     #[must_use]
@@ -114,6 +125,16 @@ impl Claim {
         match &self.charged {
             Charged::RateLimit { label, .. } => Some(label),
             Charged::Nothing | Charged::Exempt(_) => None,
+        }
+    }
+
+    /// Who pays for the call.
+    #[must_use]
+    pub fn payer(&self) -> Payer {
+        Payer {
+            caller: Some(self.caller),
+            bucket: self.charged.bucket(),
+            quotas: self.quotas.clone(),
         }
     }
 

@@ -115,6 +115,8 @@ pub struct Rare {
     pub would: Option<Would>,
     /// The span of its client, if that is sampled and spans are kept.
     pub parent: Option<NonZeroU64>,
+    /// What the clients of a shared call waited for before another of them had its turn.
+    pub earlier: Option<Delays>,
     /// Interim replies of the backend that the client has not got.
     interim: Vec<u8>,
 }
@@ -126,6 +128,7 @@ static NOTHING: Rare = Rare {
     quotas: Vec::new(),
     would: None,
     parent: None,
+    earlier: None,
     interim: Vec::new(),
 };
 
@@ -209,6 +212,36 @@ impl Facts {
             own.settled = *settled;
             own.quotas.clone_from(quotas);
         }
+    }
+
+    /// Takes over the turn of another client of the same call, which paid for it.
+    pub fn takes_turn_of(&mut self, payer: Self) {
+        let Self {
+            origin,
+            class,
+            limit,
+            delays,
+            asked,
+            steps,
+            admitted,
+            start_error,
+            rare,
+            ..
+        } = payer;
+        let earlier = std::mem::replace(&mut self.delays, delays);
+        if !earlier.is_empty() {
+            self.rare_mut().earlier = Some(earlier);
+        }
+        if let Some(rare) = rare {
+            let own = self.rare_mut();
+            (own.quotas, own.would) = (rare.quotas, rare.would);
+        } else {
+            self.draws_no_quota();
+            self.set_would(None);
+        }
+        (self.origin, self.class, self.limit) = (origin, class, limit);
+        (self.asked, self.steps) = (asked, steps);
+        (self.admitted, self.start_error) = (admitted, start_error);
     }
 
     /// Notes a step at the gate.

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::Settings;
 use super::answer::compact;
 use super::key::{Guest, Key};
+use crate::call::claim::Payer;
 use crate::call::{Answer, Record, Refusal, Reply};
 
 /// The approximate size of an entry besides its key and its answer.   bytes
@@ -36,6 +37,7 @@ pub(super) struct Seat {
     /// Until when it may wait for the call's turn; `None` without a bound.
     pub(super) deadline: Option<Timestamp>,
     pub(super) class: Class,
+    pub(super) payer: Payer,
     pub(super) record: Arc<Record>,
     pub(super) tell: oneshot::Sender<Told>,
 }
@@ -45,6 +47,8 @@ struct Call {
     key: Arc<Key>,
     seats: BTreeMap<SeatId, Seat>,
     next_seat: u64,
+    /// The read that pays for the call, once its turn has come.
+    paid_by: Option<SeatId>,
     /// The record of the last read that left: the call is reported in it.
     left: Option<Arc<Record>>,
     changed: Arc<Notify>,
@@ -99,7 +103,18 @@ pub struct Wanted {
 #[derive(Default)]
 pub(super) struct Ended {
     pub(super) seats: BTreeMap<SeatId, Seat>,
+    /// The read that pays, if its turn came.
+    pub(super) paid_by: Option<SeatId>,
     pub(super) left: Option<Arc<Record>>,
+}
+
+/// A read that waits for a call, as a payer.
+#[derive(Debug)]
+pub struct Client {
+    /// What it draws from.
+    pub payer: Payer,
+    /// Its record.
+    pub record: Arc<Record>,
 }
 
 /// The message to a waiting read.
@@ -205,6 +220,7 @@ impl SharedCalls {
             key: Arc::clone(key),
             seats: BTreeMap::from([(SeatId::FIRST, seat)]),
             next_seat: SeatId::FIRST.0 + 1,
+            paid_by: None,
             left: None,
             changed: Arc::clone(&changed),
             admitted,
@@ -240,6 +256,35 @@ impl SharedCalls {
                 .flatten(),
             class: seats.values().map(|seat| seat.class).min()?,
         })
+    }
+
+    /// The waiting reads from the one with this number on, in the order of arrival, and the number of the
+    /// next one to come.
+    pub(super) fn clients(&self, id: CallId, from: u64) -> (Vec<Client>, u64) {
+        let Some(call) = self.calls.get(&id) else {
+            return (Vec::new(), from);
+        };
+        let seats = call.seats.range(SeatId(from)..);
+        let clients = seats.map(|(_, seat)| Client {
+            payer: seat.payer.clone(),
+            record: Arc::clone(&seat.record),
+        });
+        (clients.collect(), call.next_seat)
+    }
+
+    /// Whether a read waits that would pay like this.
+    pub(super) fn has_payer(&self, id: CallId, payer: &Payer) -> bool {
+        let call = self.calls.get(&id);
+        call.is_some_and(|call| call.seats.values().any(|seat| seat.payer == *payer))
+    }
+
+    /// The turn of a call has come, by the limits of this payer: the first read with it pays.
+    pub(super) fn paid_by(&mut self, id: CallId, payer: &Payer) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            let mut seats = call.seats.iter();
+            let pays = seats.find(|(_, seat)| seat.payer == *payer);
+            call.paid_by = pays.map(|(&number, _)| number);
+        }
     }
 
     /// Removes the reads whose deadline has passed.
@@ -283,6 +328,7 @@ impl SharedCalls {
         }
         Ended {
             seats: call.seats,
+            paid_by: call.paid_by,
             left: call.left,
         }
     }
@@ -465,6 +511,7 @@ mod tests {
         Seat {
             deadline: deadline.map(at),
             class: Class(class),
+            payer: Payer::default(),
             record: Record::open(
                 origin(),
                 Dialect::Socket,

@@ -11,7 +11,8 @@ use tokio::sync::futures::Notified;
 use super::Shared;
 use super::answer::{Given, is_good, reply_aged};
 use super::key::Apart;
-use super::store::{Begun, Ended, Seat, SeatId, Told, Wanted};
+use super::store::{Begun, Client, Ended, Seat, SeatId, Told, Wanted};
+use crate::call::claim::Payer;
 use crate::call::{
     Answer, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal, Rejection, Reply,
     Verdict,
@@ -79,6 +80,24 @@ impl SharedCall {
         lock(&self.shared.store).wanted(self.begun.id)
     }
 
+    /// The waiting reads from the one with this number on, in the order of arrival, and the number of the
+    /// next one to come.
+    #[must_use]
+    pub fn clients(&self, from: u64) -> (Vec<Client>, u64) {
+        lock(&self.shared.store).clients(self.begun.id, from)
+    }
+
+    /// Whether a read waits that would pay like this.
+    #[must_use]
+    pub fn has_payer(&self, payer: &Payer) -> bool {
+        lock(&self.shared.store).has_payer(self.begun.id, payer)
+    }
+
+    /// The turn of the call has come, by the limits of this payer.
+    pub fn paid_by(&self, payer: &Payer) {
+        lock(&self.shared.store).paid_by(self.begun.id, payer);
+    }
+
     /// Sleeps until then; without a moment, for ever.
     pub async fn sleep_until(&self, at: Option<Timestamp>) {
         match at {
@@ -87,15 +106,16 @@ impl SharedCall {
         }
     }
 
-    /// Refuses the reads whose deadline has passed; the others continue to wait.
-    pub fn refuse_overdue(&self, refusal: &Refusal) {
+    /// Refuses the reads whose deadline has passed, each as its payer; the others continue to wait.
+    pub fn refuse_overdue(&self, refusal: impl Fn(&Payer) -> Refusal) {
         let overdue = {
             let mut store = lock(&self.shared.store);
             let now = self.shared.clock.now();
             store.overdue(self.begun.id, now)
         };
         for seat in overdue {
-            answer(seat, Err(refusal.clone()));
+            let refusal = refusal(&seat.payer);
+            answer(seat, Err(refusal));
         }
     }
 
@@ -126,10 +146,14 @@ impl SharedCall {
             Given::Shared(Err(_)) | Given::Once(_) => None,
         };
         let now = self.shared.clock.now();
-        let Ended { mut seats, left } = lock(&self.shared.store).end(self.begun.id, now, good);
+        let Ended {
+            mut seats,
+            paid_by,
+            left,
+        } = lock(&self.shared.store).end(self.begun.id, now, good);
         let mut alone = Vec::new();
         match &given {
-            Given::Shared(Err(refusal)) if is_of_a_deadline(refusal.reason) => {
+            Given::Shared(Err(refusal)) if is_of_one_client(refusal.reason) => {
                 alone = take_those_with_time(&mut seats, now);
             }
             Given::Shared(_) => {}
@@ -139,11 +163,13 @@ impl SharedCall {
                 seats.extend(first);
             }
         }
-        // The call is reported in the record of the first of them. If none is left, in that of the
-        // last one that left.
-        let first = seats.first_key_value().map(|(_, seat)| &seat.record);
-        self.told_in.set(first.map(Arc::clone).or(left));
-        for seat in seats.values().skip(1) {
+        // The call is reported in the record of the read that pays. If that has left, in that of the
+        // first of the others, and if none is left, of the last one that left.
+        let pays = paid_by.filter(|number| seats.contains_key(number));
+        let pays = pays.or_else(|| seats.keys().next().copied());
+        let record = pays.map(|number| Arc::clone(&seats[&number].record));
+        self.told_in.set(record.or(left));
+        for (_, seat) in seats.iter().filter(|(number, _)| pays != Some(**number)) {
             seat.record.note(|own| share(&facts, own));
         }
         // Only a reply that is still streaming can hold it as well, and reports it at its end.
@@ -181,20 +207,24 @@ fn answer(seat: Seat, reply: Result<Reply, Refusal>) {
     let _ = seat.tell.send(Told::Answer(reply));
 }
 
-/// Whether a call was refused because of one read's deadline, which says nothing about the reads
-/// with a later deadline.
-fn is_of_a_deadline(reason: Reason) -> bool {
+/// Whether a call was refused because of one read's deadline or limits, which says nothing about the
+/// reads with a later deadline or other limits.
+fn is_of_one_client(reason: Reason) -> bool {
     matches!(
         reason,
         Reason::DeadlinePassed
             | Reason::DeadlineUnreachable
             | Reason::PredictedLate
             | Reason::BackendUnreachable
+            | Reason::NeverPossible
+            | Reason::RateLimited
+            | Reason::QuotaStoreAway
+            | Reason::QueueFull
     )
 }
 
-/// Reads that arrived while the call was being refused. The first had asked with its own
-/// deadline. Of the others, the refusal applies only to reads whose deadline has passed.
+/// Reads that can still be served: the refusal was not theirs. The first gets it in any case, because
+/// its request is gone. Of the others, it applies only to reads whose deadline has passed.
 fn take_those_with_time(seats: &mut BTreeMap<SeatId, Seat>, now: Timestamp) -> Vec<Seat> {
     let has_time = |seat: &Seat| seat.deadline.is_none_or(|deadline| deadline > now);
     let (with_time, refused) = std::mem::take(seats)
@@ -245,6 +275,17 @@ fn tell(facts: &Facts, own: &mut Facts) {
 /// Reports that a read got the answer of another call.
 fn share(facts: &Facts, own: &mut Facts) {
     answered(facts, own);
+    // Its own limits held it until the turn of another read came.
+    if own.origin.arrived < facts.origin.arrived
+        && own.admitted.is_some()
+        && let Some(earlier) = &facts.rare().earlier
+    {
+        own.delays.clone_from(earlier);
+        own.limit = earlier.longest().cloned();
+        if own.verdict == Verdict::Passed {
+            own.verdict = Verdict::Delayed;
+        }
+    }
     own.shared = true;
 }
 

@@ -103,6 +103,7 @@ mod relay;
 mod runbook;
 mod scenarios;
 mod series;
+mod shared_payers;
 mod sidecar;
 mod spans;
 mod stateful;
