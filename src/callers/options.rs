@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    AutoRegister, Charge, CostModel, CostUnit, Field, FieldSet, Group, Label, NewCaller, Notes,
-    Pattern, PatternError, TableSettings,
+    AutoRegister, Charge, CostModel, CostUnit, Field, FieldSet, Group, Ipv6Prefix, Label,
+    NewCaller, Notes, Pattern, PatternError, TableSettings,
 };
 use tidegate_limits::Weight;
 use tidegate_limits::bucket::TokenCount;
@@ -34,6 +34,11 @@ options! {
         /// The fields that tell callers apart that no [[caller]] names. Leave out a field that changes
         /// from call to call, such as an agent with a number in it.
         identify: FieldSet = identify().or(TableSettings::default().identify);
+
+        /// How many leading bits of an IPv6 address tell such callers apart. A client can choose its
+        /// address within a network, which has at least a /64. Give a smaller number where one client has a
+        /// larger network, and 128 where each address is a client.
+        ipv6_prefix: Ipv6Prefix = ipv6_prefix().of("bits").or(TableSettings::default().ipv6_prefix);
 
         /// How many such callers are kept. When the table is full, the caller that was idle longest is
         /// evicted. Each takes up to 8 KB. 0 keeps none, -1 as many as possible.
@@ -117,6 +122,7 @@ impl CallersSection {
             auto_register: self.auto_register.value,
             auto_register_per_second: self.auto_register_per_s.value,
             identify: self.identify.value,
+            ipv6_prefix: self.ipv6_prefix.value,
         }
     }
 }
@@ -164,6 +170,14 @@ fn identify() -> Kind<FieldSet> {
     let allowed = format!("a list of {}", fields.allowed.replace(" | ", ", "));
     let fields = list(64, "[\"user\", \"ip\"]", fields).described(allowed);
     fields.map(FieldSet::from_iter, |fields| fields.iter().collect())
+}
+
+/// The prefix of an IPv6 address that is a client.
+fn ipv6_prefix() -> Kind<Ipv6Prefix> {
+    integer(1..=128).map(
+        |given: u8| Ipv6Prefix::new(given).expect("it is within the range"),
+        |prefix| prefix.bits(),
+    )
 }
 
 /// How many callers may register themselves.

@@ -237,6 +237,52 @@ async fn a_hundred_calls_through_burst_10_and_fill_40_take_two_and_a_quarter_sec
     assert_eq!(usage.over(Span::Hour).tally.calls, 100);
 }
 
+/// A client of this IPv6 address.
+fn from_ipv6(address: &str) -> Arc<Identity> {
+    let address: std::net::Ipv6Addr = address.parse().expect("an address");
+    support::identity("nova", (address, 1000))
+}
+
+/// 200 calls come from 200 addresses of one /64. The 20 calls of an honest client wait for as many of them,
+/// and not for all.
+#[tokio::test(start_paused = true)]
+async fn a_client_with_many_addresses_of_one_ipv6_prefix_has_the_turns_of_one_caller() {
+    let many = "[callers]\nauto_register = 1000\nauto_register_per_s = 1000";
+    let text = text(SocketAddr::from(([127, 0, 0, 1], 1)), many)
+        .replace("[queue]", "[queue]\npostpone = \"in_turn\"")
+        .replace("outstanding = 0", "outstanding = 1");
+    let door = Arc::new(Door::with(&support::config(&text)));
+    let started = Instant::now();
+    let mut calls = JoinSet::new();
+    let one_call = |identity: Arc<Identity>, is_honest: bool| {
+        let door = Arc::clone(&door);
+        async move {
+            let (Came::Through(mut permit), _record) = door.call(&identity, "guest_list").await
+            else {
+                panic!("it was refused");
+            };
+            permit.sent();
+            tokio::time::sleep(Duration::from_millis(45)).await;
+            permit.finish(Outcome::Served);
+            is_honest.then(|| started.elapsed())
+        }
+    };
+    for number in 0..200 {
+        let address = format!("2001:db8:1:2::{number:x}");
+        calls.spawn(one_call(from_ipv6(&address), false));
+    }
+    tokio::task::yield_now().await;
+    for _ in 0..20 {
+        calls.spawn(one_call(from_ipv6("2001:db8:9:9::1"), true));
+    }
+    let last = calls.join_all().await.into_iter().flatten().max();
+    let last = last.expect("the honest client was served").as_secs_f64();
+    assert!(
+        last < 2.0,
+        "{last} s for 20 calls of 45 ms beside one other caller"
+    );
+}
+
 /// The same through the real process, which may be later than its bucket by what xen-api's
 /// own live test allows: a fifth, half a second, and what as many calls take without a limit.
 #[tokio::test]

@@ -136,6 +136,24 @@ fn a_call_draws_from_the_quota_of_its_caller_by_a_name_that_every_sidecar_gives(
 }
 
 #[test]
+fn the_addresses_of_one_ipv6_prefix_draw_from_one_quota() {
+    let from = |address: &str| {
+        let address: std::net::Ipv6Addr = address.parse().expect("an address");
+        support::identity("nova", (address, 1000))
+    };
+    let callers = start(&[("q", "\"caller\"")], "");
+    let key = "ip=2001:db8:1:2::/64 listener=nova";
+    for number in 0..60 {
+        let one = from(&format!("2001:db8:1:2::{number:x}"));
+        check(&callers, &one, "guest_list", &[("rate_limit:q", key)]);
+    }
+    let whole = start(&[("q", "\"caller\"")], "[callers]\nipv6_prefix = 128\n");
+    let key = "ip=2001:db8:1:2::7 listener=nova";
+    let one = from("2001:db8:1:2::7");
+    check(&whole, &one, "guest_list", &[("rate_limit:q", key)]);
+}
+
+#[test]
 fn callers_with_names_too_long_for_a_key_have_a_quota_each_all_the_same() {
     let callers = start(&[("q", "\"caller\"")], "");
     let key = |agent: &str| {

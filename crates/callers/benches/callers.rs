@@ -19,8 +19,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use tidegate_callers::{
-    AutoRegister, Charge, Field, FieldSet, Identity, Label, Matches, NewCaller, Notes, Pattern,
-    Registration, Table, TableSettings,
+    AutoRegister, Charge, Field, FieldSet, Identity, Ipv6Prefix, Label, Matches, NewCaller, Notes,
+    Pattern, Registration, Table, TableSettings,
 };
 use tidegate_limits::Timestamp;
 
@@ -123,6 +123,7 @@ fn settings(auto_register: AutoRegister, per_second: u16) -> TableSettings {
         identify: [Field::Listener, Field::Ip, Field::UserAgent]
             .into_iter()
             .collect::<FieldSet>(),
+        ipv6_prefix: Ipv6Prefix::default(),
     }
 }
 

@@ -84,6 +84,12 @@ impl FieldSet {
         Self(self.0 & other.0)
     }
 
+    /// These and `field`.
+    #[must_use]
+    pub const fn with(self, field: Field) -> Self {
+        Self(self.0 | field.bit())
+    }
+
     /// Whether there is none.
     #[must_use]
     pub const fn is_empty(self) -> bool {

@@ -46,7 +46,7 @@ pub use error::TableError;
 pub use identity::{Field, FieldSet, Identity};
 pub use matches::{Match, Matches};
 pub use names::{Group, Label, NameError, Notes};
-pub use network::{Network, NetworkError};
+pub use network::{Ipv6Prefix, Network, NetworkError};
 pub use pattern::{LITERAL_MAX, Pattern, PatternError, PatternText, Specificity, TextPattern};
 pub use row::{CallerId, Charge, Kind, LastCall, NewCaller, Patch, RateLimitId, Row};
 pub use table::{

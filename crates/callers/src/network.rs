@@ -62,6 +62,56 @@ impl Network {
     }
 }
 
+/// The leading bits of an IPv6 address that identify a client. Beyond them, a client chooses its address
+/// as it likes: a network gets at least a /64, which has 2^64 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ipv6Prefix(u8);
+
+/// 64 bits.
+impl Default for Ipv6Prefix {
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+impl Ipv6Prefix {
+    /// The whole address.
+    pub const WHOLE: Self = Self(128);
+
+    /// A prefix of so many bits; `None` for 0 and above 128.
+    #[must_use]
+    pub const fn new(bits: u8) -> Option<Self> {
+        match bits {
+            1..=128 => Some(Self(bits)),
+            _ => None,
+        }
+    }
+
+    /// Its length, 1 to 128.   bits
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether other addresses count as the same client as this one.
+    #[must_use]
+    pub fn shortens(self, address: IpAddr) -> bool {
+        self != Self::WHOLE && matches!(address.to_canonical(), IpAddr::V6(it) if !it.is_loopback())
+    }
+
+    /// The addresses that count as the same client as this one.
+    #[must_use]
+    pub fn of(self, address: IpAddr) -> Network {
+        if !self.shortens(address) {
+            return Network::single(address);
+        }
+        Network {
+            address: masked(address, self.0),
+            bits: self.0,
+        }
+    }
+}
+
 /// The bits of an address.
 const fn width(address: IpAddr) -> u8 {
     match address {
@@ -164,6 +214,26 @@ mod tests {
         check("2001:db8::/33", "2001:db8:7fff::1", true);
         check("2001:db8::/33", "2001:db8:8000::", false);
         check("::1/128", "::1", true);
+    }
+
+    #[test]
+    fn a_client_is_its_prefix_of_ipv6_and_its_whole_address_otherwise() {
+        let check = |bits, address: &str, network: &str| {
+            let prefix = Ipv6Prefix::new(bits).expect("a prefix");
+            let address = address.parse().expect("an address");
+            assert_eq!(prefix.of(address).to_string(), network, "{address}/{bits}");
+            assert_eq!(prefix.of(address).is_exact(), !prefix.shortens(address));
+        };
+        check(64, "2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64");
+        check(48, "2001:db8:1:2:3:4:5:6", "2001:db8:1::/48");
+        check(128, "2001:db8::6", "2001:db8::6");
+        check(64, "fe80::1", "fe80::/64");
+        check(64, "::1", "::1");
+        check(64, "10.1.2.3", "10.1.2.3");
+        check(8, "::ffff:10.1.2.3", "10.1.2.3");
+        assert_eq!(Ipv6Prefix::new(0), None);
+        assert_eq!(Ipv6Prefix::new(129), None);
+        assert_eq!(Ipv6Prefix::default().bits(), 64);
     }
 
     #[test]

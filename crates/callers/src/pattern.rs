@@ -17,7 +17,7 @@ pub use self::specificity::Specificity;
 pub(crate) use self::specificity::{Demand, Shape};
 pub use self::text::TextPattern;
 use crate::identity::{Field, FieldSet, Identity};
-use crate::network::Network;
+use crate::network::{Ipv6Prefix, Network};
 
 /// The longest literal of one field. A longer value matches no pattern exactly.   bytes
 pub const LITERAL_MAX: usize = 256;
@@ -126,6 +126,19 @@ impl Pattern {
     /// If all fields are absent, or if a value cannot be held exactly: too long, or with a control
     /// character.
     pub fn exact(identity: &Identity<'_>, fields: FieldSet) -> Result<Self, PatternError> {
+        Self::identifying(identity, fields, Ipv6Prefix::WHOLE)
+    }
+
+    /// The same for all addresses with this prefix of the client's, if that is an IPv6 address.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::exact`].
+    pub fn identifying(
+        identity: &Identity<'_>,
+        fields: FieldSet,
+        prefix: Ipv6Prefix,
+    ) -> Result<Self, PatternError> {
         let text = |field| match identity.text(field) {
             Some(value) if fields.contains(field) => TextPattern::exact(field, value),
             _ => Ok(TextPattern::any()),
@@ -134,7 +147,7 @@ impl Pattern {
         let pattern = Self {
             user: text(Field::User)?,
             originator: text(Field::Originator)?,
-            ip: address.map(Network::single),
+            ip: address.map(|address| prefix.of(address)),
             user_agent: text(Field::UserAgent)?,
             listener: text(Field::Listener)?,
         };

@@ -17,6 +17,7 @@ use crate::identity::{Field, FieldSet, Identity};
 use crate::index::Index;
 use crate::matches::Matches;
 use crate::names::{Group, Notes};
+use crate::network::Ipv6Prefix;
 use crate::pattern::{Pattern, PatternError};
 use crate::row::{CallerId, Charge, Entry, Kind, LastCall, NewCaller, Patch, RateLimitId, Row};
 use tidegate_limits::Timestamp;
@@ -65,15 +66,19 @@ pub struct TableSettings {
     pub auto_register_per_second: u16,
     /// By which fields.
     pub identify: FieldSet,
+    /// By how many leading bits of an IPv6 address. A loopback address and an IPv4 address count as a
+    /// whole.
+    pub ipv6_prefix: Ipv6Prefix,
 }
 
-/// 100 callers, 10 per second, by all identity fields.
+/// 100 callers, 10 per second, by all identity fields, and by the /64 of an IPv6 address.
 impl Default for TableSettings {
     fn default() -> Self {
         Self {
             auto_register: AutoRegister(100),
             auto_register_per_second: 10,
             identify: Field::ALL.into_iter().collect(),
+            ipv6_prefix: Ipv6Prefix::default(),
         }
     }
 }
@@ -241,7 +246,9 @@ impl Table {
         let mut found = matches.found.entries.iter();
         let registration = if seen.is_empty() {
             Registration::NothingSeen
-        } else if found.any(|(specificity, _)| specificity.exact_set().includes(seen)) {
+        } else if found.any(|(specificity, _)| specificity.exact_set().includes(seen))
+            || self.is_in_known_network(identity, seen, matches)
+        {
             Registration::Known
         } else {
             self.register(now, identity, matches)
@@ -488,7 +495,12 @@ impl Table {
         if max == 0 {
             return Registration::Off;
         }
-        let pattern = match Pattern::exact(identity, self.settings.identify) {
+        let TableSettings {
+            identify,
+            ipv6_prefix,
+            ..
+        } = self.settings;
+        let pattern = match Pattern::identifying(identity, identify, ipv6_prefix) {
             Ok(pattern) => pattern,
             Err(mistake) => return Registration::Unfit(mistake),
         };
@@ -515,6 +527,26 @@ impl Table {
         });
         matches.found.entries.push((specificity, key));
         Registration::Registered { id, forgotten }
+    }
+
+    /// Whether a row has exactly these fields of a client, and at least the prefix of its IPv6 address.
+    fn is_in_known_network(
+        &self,
+        identity: &Identity<'_>,
+        seen: FieldSet,
+        matches: &Matches,
+    ) -> bool {
+        let prefix = self.settings.ipv6_prefix;
+        seen.contains(Field::Ip)
+            && identity
+                .ip()
+                .is_some_and(|address| prefix.shortens(address))
+            && matches.found.entries.iter().any(|(specificity, _)| {
+                let exact = specificity.exact_set();
+                let exact = exact.with(Field::Ip);
+                specificity.literal_bits_of(Field::Ip) >= prefix.bits().into()
+                    && exact.includes(seen)
+            })
     }
 
     /// Evicts the least recently called registered row.

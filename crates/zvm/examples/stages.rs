@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    AutoRegister, Charge, Field, FieldSet, Identity, Label, Matches, NewCaller, Notes, Pattern,
-    PatternText, Table, TableSettings,
+    AutoRegister, Charge, Field, FieldSet, Identity, Ipv6Prefix, Label, Matches, NewCaller, Notes,
+    Pattern, PatternText, Table, TableSettings,
 };
 use tidegate_h1::request::Target;
 use tidegate_h1::{request, response, write};
@@ -181,6 +181,7 @@ fn callers() -> Table {
         identify: [Field::Listener, Field::Ip, Field::UserAgent]
             .into_iter()
             .collect::<FieldSet>(),
+        ipv6_prefix: Ipv6Prefix::default(),
     });
     for n in 0..CALLERS {
         let ip = Ipv4Addr::from(0x0a00_0000 + n).to_string();

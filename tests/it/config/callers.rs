@@ -55,6 +55,7 @@ fn doubted(more: &str, words: &[&str]) {
 const WHOLE: &str = r#"
 [callers]
 identify = ["ip", "user_agent"]
+ipv6_prefix = 56
 auto_register = -1
 auto_register_per_s = 7
 state_file = "/var/lib/tidegate/callers.json"
@@ -102,6 +103,7 @@ fn everything_that_can_be_said_is_understood() {
         settings.table.identify,
         [Field::Ip, Field::UserAgent].into_iter().collect()
     );
+    assert_eq!(settings.table.ipv6_prefix.bits(), 56);
     assert_eq!(settings.table.auto_register.rows(), 10_000);
     assert_eq!(settings.table.auto_register_per_second, 7);
     assert_eq!(settings.costs.default.tokens(), 0.5);
@@ -209,6 +211,9 @@ fn invalid_numbers_are_reported_with_a_valid_range() {
     let words = ["1001 is out of range", "give 0 to 1000"];
     let rate = "[callers]\nauto_register_per_s = 1001";
     wrong(rate, 2, "callers.auto_register_per_s", &words);
+    let words = ["129 is out of range", "give 1 to 128"];
+    let prefix = "[callers]\nipv6_prefix = 129";
+    wrong(prefix, 2, "callers.ipv6_prefix", &words);
     let caller = "[[caller]]\nlabel = \"a\"\nmatch = { ip = \"10.0.0.1\" }\nweight = 0";
     wrong(
         caller,

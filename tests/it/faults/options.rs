@@ -68,6 +68,7 @@ x_real_ip = "auto"
 [callers]
 trusted_proxies = []
 identify = ["user", "originator", "ip", "user_agent", "listener"]
+ipv6_prefix = 64
 auto_register = 100
 auto_register_per_s = 10
 state_file = "{state}"

@@ -75,6 +75,14 @@ impl Specificity {
         self.literal_bits
     }
 
+    /// The literal bits of one field.   bits
+    pub(crate) const fn literal_bits_of(&self, field: Field) -> u16 {
+        match self.fields[field as usize] {
+            Demand::Nothing => 0,
+            Demand::Prefix(bits) | Demand::Exact(bits) => bits,
+        }
+    }
+
     /// The fields that must match exactly.
     pub(crate) fn exact_set(&self) -> FieldSet {
         let fields = Field::ALL.into_iter().zip(self.fields);

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::random::Random;
 use tidegate_callers::{
-    AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, Kind, Label, LastCall,
-    Matches, NewCaller, Notes, Patch, Pattern, PatternText, RateLimitId, Registration, Row,
-    Specificity, Table, TableError, TableSettings,
+    AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, Ipv6Prefix, Kind,
+    Label, LastCall, Matches, NewCaller, Notes, Patch, Pattern, PatternText, RateLimitId,
+    Registration, Row, Specificity, Table, TableError, TableSettings,
 };
 use tidegate_limits::Timestamp;
 use vectors::{AUTO_REGISTRATION, CALLER_TABLE, Op, PATTERN_PARSE};
@@ -64,6 +64,7 @@ fn settings(auto_register: i64, per_second: u16) -> TableSettings {
         auto_register: AutoRegister::from_config(auto_register).expect("a number of rows"),
         auto_register_per_second: per_second,
         identify: Field::ALL.into_iter().collect(),
+        ipv6_prefix: Ipv6Prefix::default(),
     }
 }
 
@@ -489,6 +490,68 @@ fn only_the_fields_named_tell_callers_apart() {
         names,
         ["ip=10.0.0.1 listener=nova", "ip=10.0.0.1 listener=poll"]
     );
+}
+
+#[test]
+fn the_addresses_of_one_ipv6_prefix_are_one_caller() {
+    let names_of = |ipv6_prefix: u8, addresses: &[&str]| {
+        let mut table = Table::new(TableSettings {
+            ipv6_prefix: Ipv6Prefix::new(ipv6_prefix).expect("a prefix"),
+            ..settings(100, 1000)
+        });
+        let mut matches = Matches::default();
+        for address in addresses {
+            let identity = seen("a", address);
+            table.classify_and_touch(at_millis(0), &identity, &mut matches);
+            assert_eq!(ids(&matches).len(), 1, "{address}");
+        }
+        names(&table).split_off(1)
+    };
+    let many: Vec<String> = (0..200).map(|it| format!("2001:db8:1:2::{it:x}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(names_of(64, &many), ["ip=2001:db8:1:2::/64 user_agent=a"]);
+    assert_eq!(names_of(128, &many[..9]).len(), 9);
+    let apart = [
+        "2001:db8:1:2::1",
+        "2001:db8:1:3::1",
+        "::1",
+        "10.0.0.1",
+        "10.0.0.2",
+    ];
+    assert_eq!(names_of(64, &apart).len(), 5);
+    assert_eq!(names_of(48, &apart).len(), 4);
+}
+
+#[test]
+fn a_row_for_one_ipv6_address_or_for_the_prefix_is_the_caller_of_its_clients() {
+    let mut table = table(10, 10);
+    let row = |name: &str, ip: &str| {
+        let pattern = PatternText {
+            ip,
+            user_agent: "a",
+            ..PatternText::default()
+        };
+        let patterns = vec![Pattern::parse(&pattern).expect("a pattern")];
+        NewCaller {
+            patterns,
+            ..new_caller(name, &[], Charge::None)
+        }
+    };
+    table
+        .insert(row("one", "2001:db8::7"))
+        .expect("there is room");
+    table
+        .insert(row("net", "2001:db8:0:1::/64"))
+        .expect("there is room");
+    let mut caller = |ip: &str| {
+        let (registration, matches) = call(&mut table, at_millis(0), "a", ip);
+        (registration == Registration::Known, ids(&matches).len())
+    };
+    assert_eq!(caller("2001:db8::7"), (true, 1));
+    assert_eq!(caller("2001:db8:0:1::7"), (true, 1));
+    assert_eq!(caller("2001:db8:0:1::8"), (true, 1));
+    // Beside it in its network: a caller of its own.
+    assert_eq!(caller("2001:db8::8"), (false, 1));
 }
 
 #[test]
@@ -1195,8 +1258,10 @@ fn run(seed: u64) {
         .into_iter()
         .filter(|_| !random.one_in(3))
         .collect();
+    let ipv6_prefix = Ipv6Prefix::new(random.pick(&[32, 64, 128])).expect("a prefix");
     let mut table = Table::new(TableSettings {
         identify,
+        ipv6_prefix,
         ..settings(auto_register, random.pick(&[1, 10, 1000]))
     });
     let (mut matches, mut now) = (Matches::default(), Timestamp::ZERO);
@@ -1267,8 +1332,9 @@ fn run(seed: u64) {
                 }
                 assert_eq!(ids(&matches), expected, "{registration:?}");
                 if let Registration::Registered { id, .. } = registration {
-                    let exact = Pattern::exact(&identity, identify).expect("it was registered");
-                    assert_eq!(table.holder(&exact), Some(id));
+                    let own = Pattern::identifying(&identity, identify, ipv6_prefix);
+                    let own = own.expect("it was registered");
+                    assert_eq!(table.holder(&own), Some(id));
                 }
                 for id in expected {
                     let row = table.get(id).expect("it matched");
