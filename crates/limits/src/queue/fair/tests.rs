@@ -4,7 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::callers::{OWN_FLOWS, SHARED_FLOWS, hand};
+use super::callers::{HAND, OWN_FLOWS, SHARED_FLOWS, hand};
 use super::*;
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Call, Caller, Class, Weight};
@@ -437,6 +437,8 @@ fn a_caller_among_too_many_keeps_its_flow_while_it_waits() {
     for caller in 2000..2500 {
         waiting.wait(0, caller);
     }
+    // Now other flows of its hand would serve it sooner.
+    waiting.serve_line(first, |_| one());
     let second = waiting.wait(0, 1000);
     let callers = |waiting: &Waiting| {
         let tags = waiting.order.tags.as_ref().expect("many wait");
@@ -447,6 +449,25 @@ fn a_caller_among_too_many_keeps_its_flow_while_it_waits() {
     waiting.leave(first);
     waiting.leave(second);
     assert_eq!(callers(&waiting), None);
+}
+
+#[test]
+fn a_caller_among_too_many_joins_the_flow_of_its_hand_that_would_serve_it_first() {
+    let mut waiting = Waiting::new(1);
+    for caller in 0..OWN_FLOWS as u64 {
+        waiting.wait(0, caller);
+    }
+    let mut joined = BTreeSet::new();
+    for _ in 0..HAND {
+        let line = waiting.wait(0, 1000);
+        let tags = waiting.order.tags.as_ref().expect("many wait");
+        let (flow, _) = tags.classes[0].callers.sharded[&Caller(1000)];
+        joined.insert(flow);
+        // The flow has had its turn, so the others of the hand go before it.
+        waiting.serve_line(line, |_| one());
+        waiting.leave(line);
+    }
+    assert_eq!(joined, hand(7, Caller(1000)).into_iter().collect());
 }
 
 #[test]

@@ -235,9 +235,8 @@ impl Parking {
         } else if self.first(spot) == Some(line) {
             self.forget_asked(spot);
             self.remember_asked(spot, line, verdict);
-        } else {
-            self.reordered(bar);
         }
+        // Behind the first line it changes nothing: another line that waits makes no call go sooner.
     }
 
     /// Puts a line at a spot: into the order, unless it claims the front.
@@ -279,9 +278,8 @@ impl Parking {
             self.forget_asked(spot);
             // The line behind it at the limit's other spot may be first now.
             self.change(spot.bar());
-        } else {
-            self.reordered(spot.bar());
         }
+        // If another line was asked here, that one stays first, or its spot is marked as changed.
         self.forget_if_empty(spot.bar());
     }
 }
