@@ -4,12 +4,16 @@
 //! forgets idle ones. [`BucketKeys`] gives each key a [`TokenBucket`](crate::TokenBucket),
 //! [`PacedKeys`] a [`Pacer`](crate::pace::Pacer).
 
+mod acquire;
 mod error;
 mod keys;
 mod limiter;
+mod lines;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+pub use acquire::AcquireKey;
 pub use error::{KeyError, TooManyKeys};
 pub use keys::{BucketKeys, Keys, PacedKeys};
 pub use limiter::Keyed;
+pub use lines::WAITING_MAX;

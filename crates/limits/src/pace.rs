@@ -23,6 +23,8 @@ mod traces;
 #[cfg(feature = "tokio")]
 pub use limiter::TokioTimer;
 #[cfg(feature = "std")]
+pub(crate) use limiter::Unpark;
+#[cfg(feature = "std")]
 pub use limiter::{
     Acquire, AcquireError, PacedLimiter, PacedLimiterNow, Slice, ThreadSleep, Timer, TimerThread,
 };

@@ -8,6 +8,11 @@
 //! has come, the future waits until a clone of the inner service is ready, and then calls it. The capacity
 //! of the policy bounds the queue: further calls fail with [`LimitError::Refused`].
 //!
+//! A call asks for its turn in [`Service::call`], not at the first poll of its future, so calls have the order
+//! in which they were made. Its turn can come at once: then the future holds slots before it is polled. A future
+//! that is neither polled nor dropped holds its place, or its slots, and other calls wait for them. The inner
+//! service is called, and windows are stamped, only when the future is polled.
+//!
 //! # Cancellation
 //!
 //! Drop the response future to cancel a call. If it waits, it leaves the queue. If its turn has come and the
@@ -33,7 +38,7 @@ use crate::call::Call;
 use crate::clock::{Clock, MonotonicClock};
 use crate::pace::{ThreadSleep, Timer, TimerThread};
 use crate::policy::Policy;
-use crate::scheduler::{Hold, Outcome, Refusal, Scheduler, Step, Ticket};
+use crate::scheduler::{Hold, Outcome, Reason, Refusal, Scheduler, Step, Ticket};
 use crate::time::Timestamp;
 
 /// Makes calls wait for their turn. Services made by clones of one layer share its limits.
@@ -87,7 +92,10 @@ impl<F> LimitLayer<F> {
         }
     }
 
-    /// Continues under another policy. No waiting call is lost.
+    /// Continues under another policy, as [`Scheduler::apply`] does: every waiting call keeps its turn. A call
+    /// that can never run under the new policy fails with [`LimitError::Refused`] and
+    /// [`Reason::NeverPossible`]. With `max: 0` that is every call that meets the limit. To close a limit for a
+    /// while, use a `Scheduler` of your own and [`Scheduler::supply`].
     pub fn apply(&self, policy: Policy) {
         self.shared
             .change(|scheduler, now| scheduler.apply(now, policy));
@@ -159,8 +167,11 @@ impl<E> fmt::Display for LimitError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(refusal) => {
-                let (reason, after) = (refusal.reason.as_str(), refusal.retry_after);
-                write!(f, "the call was refused ({reason}); retry after {after:?}")
+                write!(f, "the call was refused ({})", refusal.reason.as_str())?;
+                match refusal.reason {
+                    Reason::NeverPossible => Ok(()),
+                    _ => write!(f, "; retry after {:?}", refusal.retry_after),
+                }
             }
             Self::Inner(_) => f.write_str("the service failed"),
         }
@@ -176,8 +187,9 @@ impl<E: core::error::Error + 'static> core::error::Error for LimitError<E> {
     }
 }
 
-/// The response of a [`LimitService`]. See the [module](self) about cancellation.
-#[must_use = "does nothing unless polled"]
+/// The response of a [`LimitService`]. It has a place in the queue, or slots, from the moment at which it was
+/// made. Poll it to its end or drop it; see the [module](self) about cancellation.
+#[must_use = "holds a place in the queue, or slots, until it is polled to its end or dropped"]
 pub struct LimitFuture<S: Service<R>, R> {
     shared: Arc<Shared>,
     turn: Arc<Mutex<Turn>>,

@@ -158,3 +158,33 @@ fn a_call_is_refused_by_a_full_queue_and_at_its_deadline() {
     assert_eq!(reason(wait(short)), Reason::DeadlinePassed);
     assert_eq!(backend.called.load(SeqCst), 1);
 }
+
+#[test]
+fn a_call_holds_its_slot_from_the_moment_at_which_it_was_made() {
+    let backend = Backend::default();
+    *backend.open.lock().expect("no panic") = true;
+    let layer = LimitLayer::new(policy(Limit::Outstanding { max: 1 }), call);
+    let mut service = layer.layer(backend.clone());
+    let (first, mut second) = (service.call(LONG), service.call(LONG));
+    assert!(poll(&mut second).is_pending());
+    // The inner service waits for a poll.
+    assert_eq!(backend.called.load(SeqCst), 0);
+    drop(first);
+    assert_eq!(wait(second), Ok("reply"));
+}
+
+#[test]
+fn a_reload_refuses_only_waiting_calls_that_can_never_run_and_names_no_time_to_retry() {
+    let backend = Backend::default();
+    let layer = LimitLayer::new(policy(Limit::Outstanding { max: 1 }), call);
+    let mut service = layer.layer(backend.clone());
+    let (mut first, mut second) = (service.call(LONG), service.call(LONG));
+    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+    layer.apply(policy(Limit::Outstanding { max: 2 }));
+    assert!(poll(&mut second).is_pending());
+    assert_eq!(backend.called.load(SeqCst), 2, "it has kept its turn");
+    let third = service.call(LONG);
+    layer.apply(policy(Limit::Outstanding { max: 0 }));
+    let error = wait(third).expect_err("it can never run");
+    assert_eq!(error.to_string(), "the call was refused (never_possible)");
+}

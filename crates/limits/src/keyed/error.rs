@@ -14,6 +14,13 @@ pub enum KeyError {
     NotNow(NotNow),
     /// It is not remembered, and there is no place for it.
     TooManyKeys(TooManyKeys),
+    /// As many calls wait as may.
+    TooManyWait {
+        /// [`WAITING_MAX`](super::WAITING_MAX).
+        max: usize,
+    },
+    /// The operating system started no thread for the timer.
+    NoTimer,
 }
 
 /// Every key that is remembered is in use, and there may be no more.
@@ -29,7 +36,11 @@ pub struct TooManyKeys {
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the key takes nothing now")
+        match self {
+            Self::NotNow(_) | Self::TooManyKeys(_) => f.write_str("the key takes nothing now"),
+            Self::TooManyWait { max } => write!(f, "{max} calls wait, and there may be no more"),
+            Self::NoTimer => f.write_str("there is no thread for the timer"),
+        }
     }
 }
 
@@ -38,6 +49,7 @@ impl Error for KeyError {
         Some(match self {
             Self::NotNow(cause) => cause,
             Self::TooManyKeys(cause) => cause,
+            Self::TooManyWait { .. } | Self::NoTimer => return None,
         })
     }
 }

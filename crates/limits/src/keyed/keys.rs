@@ -17,6 +17,7 @@ use crate::time::Timestamp;
 
 use super::error::{KeyError, TooManyKeys};
 use super::limiter::Keyed;
+use super::lines::Lines;
 
 /// The shortest time between two searches of all keys while few of them are idle, per key that may
 /// be remembered. A search takes a few percent of that time, so new keys cost little.
@@ -70,6 +71,7 @@ pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Pacer, K, C, S
 pub struct Keys<L: Keyed, K, C: Clock = MonotonicClock, S = RandomState> {
     clock: C,
     table: Mutex<Table<L, K, S>>,
+    lines: Mutex<Lines<K>>,
 }
 
 impl<L: Keyed, K: Hash + Eq> Keys<L, K> {
@@ -102,11 +104,19 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
             looks_again: Timestamp::ZERO,
             hand: 0,
         };
-        let table = Mutex::new(table);
-        Self { clock, table }
+        Self {
+            clock,
+            table: Mutex::new(table),
+            lines: Mutex::default(),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table<L, K, S>> {
+    /// The calls that wait.
+    pub(super) fn lines(&self) -> MutexGuard<'_, Lines<K>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table<L, K, S>> {
         // What a key's own code could leave behind when it panics is a row that no key has.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,10 +128,44 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
     ///
     /// When it may, by the [`clock`](Self::clock): [`KeyError::NotNow`]. For a new key where every other
     /// is in use, when to try again: [`KeyError::TooManyKeys`]. Nothing is taken then.
+    #[inline]
     pub fn try_acquire<Q>(&self, key: &Q, cost: Tokens) -> Result<(), KeyError>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.try_acquire_as(key, cost, || key.to_owned())
+    }
+
+    /// The same for a key that is only borrowed: `own` makes the key that is remembered, and is called only
+    /// for a key that is not. So `Arc<str>` keys are found by a `&str`, and keys of several parts by their
+    /// borrowed form. `own` runs inside the lock, and has to return a key equal to `key`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_acquire`](Self::try_acquire).
+    ///
+    /// ```
+    /// # use std::num::NonZeroU32;
+    /// # use std::sync::Arc;
+    /// # use tidegate_limits::keyed::BucketKeys;
+    /// # use tidegate_limits::{Burst, Fill, Tokens};
+    /// let rule = (Burst::new(2.0)?, Fill::new(0.1)?);
+    /// let max = NonZeroU32::new(10_000).expect("not zero");
+    /// let keys: BucketKeys<Arc<str>> = BucketKeys::new(rule, max);
+    /// let name = "anna";
+    /// assert_eq!(keys.try_acquire_as(name, Tokens::ONE, || name.into()), Ok(()));
+    /// # Ok::<(), tidegate_limits::bucket::OutOfRange>(())
+    /// ```
+    pub fn try_acquire_as<Q>(
+        &self,
+        key: &Q,
+        cost: Tokens,
+        own: impl FnOnce() -> K,
+    ) -> Result<(), KeyError>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
     {
         let mut table = self.lock();
         let now = self.clock.now();
@@ -129,7 +173,7 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
             Some(&row) => row,
             None => {
                 let row = table.new_row(now).map_err(KeyError::TooManyKeys)?;
-                table.rows.insert(key.to_owned(), row);
+                table.rows.insert(own(), row);
                 row
             }
         };
@@ -192,21 +236,24 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
         table.looks_again = Timestamp::ZERO;
     }
 
-    /// Forgets every key at rest. Looks at all of them. Returns how many it forgot.
+    /// Forgets every key at rest, and returns the memory that the others do not need. Looks at all of them.
+    /// Returns how many it forgot.
     pub fn forget_idle(&self) -> usize {
         let mut table = self.lock();
         let now = self.clock.now();
-        table.forget_idle(now)
+        let forgotten = table.forget_idle(now);
+        table.shrink();
+        forgotten
     }
 }
 
 #[derive(Debug)]
-struct Table<L: Keyed, K, S> {
+pub(super) struct Table<L: Keyed, K, S> {
     rule: L::Rule,
     keys_max: NonZeroU32,
-    rows: HashMap<K, u32, S>,
+    pub(super) rows: HashMap<K, u32, S>,
     /// By row. A row that no key has is in `free`.
-    states: Vec<L::State>,
+    pub(super) states: Vec<L::State>,
     free: Vec<u32>,
     /// No key rests before this.
     none_rests_before: Timestamp,
@@ -228,6 +275,21 @@ impl<L: Keyed, K: Hash + Eq, S: BuildHasher> Table<L, K, S> {
             !rests
         });
         before - self.rows.len()
+    }
+
+    /// Returns the memory of rows that no key has.
+    fn shrink(&mut self) {
+        let states = self.rows.values_mut().enumerate().map(|(new, row)| {
+            let state = self.states[*row as usize];
+            *row = u32::try_from(new).expect("no more rows than keys may be");
+            state
+        });
+        let mut states: Vec<L::State> = states.collect();
+        states.shrink_to_fit();
+        self.states = states;
+        self.rows.shrink_to_fit();
+        self.free = Vec::new();
+        self.hand = 0;
     }
 
     /// A row for a new key, with a full limiter.

@@ -1,21 +1,25 @@
 //! On a clock that is set by hand.
 
 use core::fmt;
+use core::future::Future;
 use core::hash::Hash;
 use core::num::NonZeroU32;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::error::Error;
+use std::format;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::task::Wake;
 use std::vec::Vec;
 
 use super::keys::LOOK_APART;
 use super::*;
 use crate::bucket::{Burst, Fill, TokenBucket, Tokens};
 use crate::clock::Clock;
-use crate::pace::{BurstRatio, Rate};
-use crate::pace::{Pace, Pacer};
+use crate::pace::{BurstRatio, Pace, Pacer, Rate, Timer};
 use crate::random::Random;
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
@@ -311,4 +315,141 @@ fn errors_say_what_they_are_about() {
         std::format!("{source}"),
         "3 keys are in use, and there may be no more"
     );
+}
+
+/// Sleeps that end at their second poll.
+#[derive(Debug, Default)]
+struct HandTimer(std::sync::Mutex<Vec<Duration>>);
+
+/// Ends when it is polled again.
+#[derive(Debug)]
+struct HandSleep(bool);
+
+impl Timer for HandTimer {
+    type Sleep = HandSleep;
+
+    fn sleep(&self, span: Duration) -> HandSleep {
+        self.0.lock().expect("no panic").push(span);
+        HandSleep(false)
+    }
+}
+
+impl Future for HandSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        match core::mem::replace(&mut self.0, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+/// Counts how often it is woken.
+#[derive(Debug, Default)]
+struct Woken(AtomicU64);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn poll_by<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::clone(woken));
+    Pin::new(future).poll(&mut Context::from_waker(&waker))
+}
+
+#[test]
+fn calls_that_wait_for_a_key_go_in_the_order_of_arrival_and_for_another_key_at_once() {
+    let keys: Hand<TokenBucket, u64> = Hand::new(bucket(1.0, 1.0), 8);
+    let (timer, woken) = (HandTimer::default(), Arc::new(Woken::default()));
+    let start = |key| keys.keys.acquire_with(&timer, key, Tokens::ONE);
+    let [mut first, mut second, mut third, mut fourth] = [7; 4].map(start);
+    assert_eq!(poll_by(&mut first, &woken), Poll::Ready(Ok(())));
+    for waits in [&mut second, &mut third, &mut fourth] {
+        assert!(poll_by(waits, &woken).is_pending());
+    }
+    // Only the first of a key sleeps, until its token is there.
+    assert_eq!(*timer.0.lock().expect("no panic"), [SECOND]);
+    assert_eq!(poll_by(&mut start(8), &woken), Poll::Ready(Ok(())));
+    keys.set(Timestamp::ZERO + SECOND);
+    assert!(poll_by(&mut third, &woken).is_pending(), "it is behind");
+    assert_eq!(poll_by(&mut second, &woken), Poll::Ready(Ok(())));
+    assert_eq!(woken.0.load(SeqCst), 1, "the third is the first now");
+    assert!(poll_by(&mut third, &woken).is_pending());
+    // It leaves, and has taken nothing.
+    drop(third);
+    assert_eq!(woken.0.load(SeqCst), 2);
+    keys.set(Timestamp::ZERO + 2 * SECOND);
+    assert_eq!(poll_by(&mut fourth, &woken), Poll::Ready(Ok(())));
+    drop((first, second, fourth));
+    assert!(format!("{:?}", keys.keys.lines()).contains("waiting: 0"));
+}
+
+#[test]
+fn a_call_for_a_new_key_waits_for_a_place() {
+    let strict = Pace::new(Rate::new(1.0).expect("a rate"), BurstRatio::STRICT);
+    let keys: Hand<Pacer, u64> = Hand::new(strict, 1);
+    let (timer, woken) = (HandTimer::default(), Arc::new(Woken::default()));
+    let mut one = keys.keys.acquire_with(&timer, 1, Tokens::ONE);
+    assert_eq!(poll_by(&mut one, &woken), Poll::Ready(Ok(())));
+    // There is no place for another key. It waits for that as well.
+    let mut other = keys.keys.acquire_with(&timer, 2, Tokens::ONE);
+    assert!(poll_by(&mut other, &woken).is_pending());
+    keys.set(Timestamp::ZERO + 10 * SECOND);
+    assert_eq!(poll_by(&mut other, &woken), Poll::Ready(Ok(())));
+}
+
+#[test]
+fn a_thread_waits_for_its_tokens() {
+    let max = NonZeroU32::new(2).expect("not zero");
+    let keys: Keys<TokenBucket, &str> = Keys::new(bucket(1.0, 100.0), max);
+    let begun = std::time::Instant::now();
+    for _ in 0..4 {
+        assert_eq!(keys.acquire_blocking("anna", Tokens::ONE), Ok(()));
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(29));
+}
+
+#[test]
+fn keys_can_be_asked_for_by_what_they_borrow_as() {
+    let max = NonZeroU32::new(2).expect("not zero");
+    let keys: Keys<TokenBucket, Arc<str>> = Keys::new(bucket(2.0, 0.1), max);
+    let asks = |made: &AtomicU64| {
+        keys.try_acquire_as("anna", Tokens::ONE, || {
+            made.fetch_add(1, SeqCst);
+            "anna".into()
+        })
+    };
+    let made = AtomicU64::new(0);
+    assert_eq!((asks(&made), asks(&made)), (Ok(()), Ok(())));
+    assert!(asks(&made).is_err());
+    assert_eq!(made.load(SeqCst), 1, "a known key is not made again");
+}
+
+#[test]
+fn the_memory_of_forgotten_keys_is_returned() {
+    let max = 20_000;
+    let keys: Hand<Pacer, u64> = Hand::new(pace(10.0), max);
+    for key in 0..u64::from(max) {
+        assert!(keys.granted(&key, Tokens::ONE, Timestamp::ZERO));
+    }
+    let later = Timestamp::ZERO + SECOND / 20;
+    for key in [3, 19_999] {
+        assert!(keys.granted(&key, Tokens::ONE, later));
+    }
+    let busy = [3, 19_999].map(|key| keys.keys.get(&key));
+    keys.set(Timestamp::ZERO + SECOND / 10);
+    assert_eq!(keys.keys.forget_idle(), max as usize - 2);
+    {
+        let table = keys.keys.lock();
+        assert!(table.states.capacity() <= 16, "{}", table.states.capacity());
+        assert!(table.rows.capacity() <= 16, "{}", table.rows.capacity());
+    }
+    assert_eq!([3, 19_999].map(|key| keys.keys.get(&key)), busy);
+    // New keys find places again.
+    for key in 0..100 {
+        assert!(keys.granted(&(50_000 + key), Tokens::ONE, later + SECOND));
+    }
 }

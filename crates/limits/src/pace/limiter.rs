@@ -24,6 +24,7 @@ mod loom;
 mod tests;
 
 pub use acquire::Acquire;
+pub(crate) use acquire::Unpark;
 pub use error::AcquireError;
 pub use handle::{PacedLimiter, Slice};
 pub use shared::PacedLimiterNow;

@@ -27,9 +27,13 @@ struct Before {
 }
 
 impl<T> Scheduler<T> {
-    /// Continues under another policy. Linear in the number of waiting calls. No call is lost,
-    /// refused or loses its turn, even if the capacity is smaller now. A call that can never run
-    /// any more is refused when it is next asked.
+    /// Continues under another policy. Linear in the number of waiting calls. No call is lost or
+    /// loses its turn, even if the capacity is smaller now. No call is refused either, except one
+    /// that can never run any more: it is refused with [`Reason::NeverPossible`] when it is next
+    /// asked. With `max: 0` that is every call that meets the limit. To close a limit for a while,
+    /// keep its `max` and use [`supply`](Self::supply) with a capacity of 0: then its calls wait.
+    ///
+    /// [`Reason::NeverPossible`]: crate::scheduler::Reason::NeverPossible
     ///
     /// Supplies stay in force. Classes are found by name. Calls of a removed class join the end of
     /// the last class.

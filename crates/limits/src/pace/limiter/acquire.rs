@@ -111,7 +111,7 @@ impl<C: Clock, T: Timer> Drop for Acquire<'_, C, T> {
 }
 
 /// Wakes a parked thread.
-struct Unpark(Thread);
+pub(crate) struct Unpark(pub(crate) Thread);
 
 impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
