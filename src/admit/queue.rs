@@ -357,9 +357,11 @@ impl Queue {
             _ => "the queue is full".to_owned(),
         };
         let rest = pause.map_or(Duration::ZERO, |pause| pause.ends.since(self.clock.now()));
+        // It will never be possible, so there is no time to come back.
+        let returns = reason != Reason::NeverPossible;
         Refusal {
             limit,
-            retry_after: Some(refusal.retry_after.max(rest)),
+            retry_after: returns.then(|| refusal.retry_after.max(rest)),
             ..Refusal::new(reason, detail)
         }
     }

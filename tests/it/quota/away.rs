@@ -294,6 +294,22 @@ async fn a_total_of_zero_blocks_only_its_user() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_never_possible_gets_no_time_to_come_back() {
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("per_user", "user", 5, LONG, "totals = { mallory = 0 }");
+    let sidecar = Sidecar::with_store(&text(backend.addr, "engine = \"memory\"", &limits));
+    let refused = eventually(async || {
+        let answer = sidecar.call("mallory").await;
+        (answer.status != 200).then_some(answer)
+    })
+    .await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.body.contains("never_possible"), "{refused:?}");
+    assert!(!refused.body.contains("retry"), "{refused:?}");
+    assert!(!refused.body.contains("come back"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn users_whose_names_are_too_long_for_a_key_do_not_share_one() {
     let rig = Rig::start().await;
     let limits = limit("per_user", "user", 1, LONG, REJECT);
