@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod calls;
+pub mod journal;
 pub mod log;
 #[cfg(feature = "otlp")]
 pub mod otlp;

@@ -25,7 +25,7 @@ use crate::config;
 use crate::telemetry::access::Utc;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use tidegate_runtime::lock;
-use tidegate_runtime::metric::{Reach, Show};
+use tidegate_runtime::metric::Show;
 use tokio::sync::watch;
 
 /// The most shown mistakes of a refused reload; the log has all.
@@ -229,8 +229,7 @@ impl Shared {
             stays(limit) || observed.any(|(rule, _)| *rule.name == *limit)
         });
         if let Some(logs) = &self.logs {
-            let lost = metrics.process.log_events_lost_total();
-            lost.reach(logs.events_lost());
+            metrics.process.mirror_losses(&logs.losses());
         }
     }
 

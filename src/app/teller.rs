@@ -218,8 +218,9 @@ impl Observe for Teller {
         {
             self.metrics.process.spans_lost_total("queue_full").inc();
         }
-        if self.access.is_on() && self.write(now, facts, took) == Written::Lost {
-            self.metrics.process.access_lines_lost_total().inc();
+        if self.access.is_on() {
+            // The writer counts the lines that are lost.
+            let (Written::Yes | Written::Off | Written::Lost) = self.write(now, facts, took);
         }
     }
 

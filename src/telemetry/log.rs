@@ -24,7 +24,8 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry};
 
 use super::access::{AccessLog, Look, TimeOfDay};
-use super::writer::{LAST_WRITE, LogWriter};
+use super::journal::{self, Priority};
+use super::writer::{LAST_WRITE, LogWriter, Losses};
 use super::{Format, Settings};
 
 /// The writer of this process's log, for the last lines.
@@ -55,7 +56,11 @@ pub enum LogError {
 ///
 /// If logs are already set up, or no thread can be started.
 pub fn init(settings: &Settings) -> Result<Logs, LogError> {
-    let writer = LogWriter::start(stderr()).map_err(LogError::Thread)?;
+    let writer = match journal::is_behind_stderr() {
+        true => LogWriter::start_for_journal(stderr()),
+        false => LogWriter::start(stderr()),
+    };
+    let writer = writer.map_err(LogError::Thread)?;
     let (subscriber, logs) = build(filter(&settings.level), look(settings.format), writer);
     subscriber.try_init().map_err(LogError::Twice)?;
     // Set once: only the first `init` of a process gets here.
@@ -98,7 +103,8 @@ pub fn abort(message: &str) -> ! {
     match PROCESS.get() {
         Some(writer) => {
             if !is_logged {
-                let _ = writer.event(format!("tidegate: aborting: {message}\n").as_bytes());
+                let text = format!("tidegate: aborting: {message}\n");
+                let _ = writer.event(text.as_bytes(), Priority::ERROR);
             }
             finish(writer);
         }
@@ -164,10 +170,10 @@ impl Logs {
         self.look == Look::Json
     }
 
-    /// Events that were lost because stderr was read too slowly.
+    /// The lines that were lost.
     #[must_use]
-    pub fn events_lost(&self) -> u64 {
-        self.writer.events_lost()
+    pub fn losses(&self) -> Losses {
+        self.writer.losses()
     }
 
     /// Waits until the last lines are written, at most a second. For the exit of the process.

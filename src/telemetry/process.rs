@@ -1,14 +1,18 @@
 //! The metrics of the process itself.
 
-use tidegate_runtime::metric::Registry;
+use tidegate_runtime::metric::{Reach as _, Registry};
+
+use super::writer::{LossCause, Losses};
 
 tidegate_runtime::metrics! {
     /// The process: what runs, and which lines it lost.
     pub struct ProcessMetrics: "tidegate_" {
-        /// Access lines lost because stderr was read too slowly.
-        access_lines_lost_total: Counter in "lines",
-        /// Other log lines lost because stderr was read too slowly.
-        log_events_lost_total: Counter in "lines",
+        /// Access lines lost: stderr was read too slowly (`slow_reader`), its disk was full (`disk_full`), its
+        /// file had reached its size limit (`file_too_large`), it had no reader (`closed`), or it could not be
+        /// written (`write_failed`).
+        access_lines_lost_total: Counter(cause) in "lines",
+        /// Other log lines lost, by the same causes.
+        log_events_lost_total: Counter(cause) in "lines",
         /// Spans of sampled calls that the collector has taken.
         spans_sent_total: Counter in "spans",
         /// Spans lost: the queue was full (`queue_full`), the collector refused them (`refused`), it did not
@@ -48,6 +52,8 @@ impl ProcessMetrics {
         metrics
             .build_info(build_info { version, revision })
             .set(1.0);
+        // An alert sees only the growth of a series that was there before.
+        metrics.mirror_losses(&Losses::default());
         #[cfg(target_os = "linux")]
         registry.show(
             module_path!(),
@@ -55,5 +61,16 @@ impl ProcessMetrics {
             prometheus::process_collector::ProcessCollector::for_self(),
         );
         metrics
+    }
+
+    /// Shows the lines that the log has lost.
+    pub fn mirror_losses(&self, losses: &Losses) {
+        for cause in LossCause::ALL {
+            let label = cause.label();
+            let lines = self.access_lines_lost_total(label);
+            lines.reach(losses.access_lines(cause));
+            let events = self.log_events_lost_total(label);
+            events.reach(losses.events(cause));
+        }
     }
 }

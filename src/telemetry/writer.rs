@@ -2,17 +2,21 @@
 //! writes it.
 //!
 //! The thread that moves calls never waits for the reader of the log. If that reader stalls, the
-//! buffer fills up to its bound. Further lines are lost and counted, and the log reports the
-//! count when the reader continues. Part of the buffer is only for events, so a flood of access
+//! buffer fills up to its bound, and further lines are lost. Lines are also lost if stderr cannot be
+//! written, as on a full disk. Each lost line is counted by its cause, and the log reports the
+//! counts when it can be written again. Part of the buffer is only for events, so a flood of access
 //! lines never displaces an error.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_runtime::lock;
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
+
+use super::journal::Priority;
 
 /// Bytes that may wait to be written; about 15,000 access lines.
 const BUFFER_MAX: usize = 4 << 20;
@@ -23,6 +27,8 @@ const BUFFER_KEPT: usize = 256 << 10;
 /// How long the writer lets lines gather: at a thousand calls a second it then wakes a
 /// hundred times, not a thousand.
 const GATHER: Duration = Duration::from_millis(10);
+/// The time between two warnings about lost lines.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// How long the end of the process waits until the last lines are written.
 pub const LAST_WRITE: Duration = Duration::from_secs(1);
 
@@ -30,12 +36,106 @@ pub const LAST_WRITE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Written {
-    /// It will be written.
+    /// It will be written, unless stderr cannot be written then.
     Yes,
     /// The log of calls is off.
     Off,
     /// The buffer is full.
     Lost,
+}
+
+/// Why a line is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// The reader of stderr is too slow, so the buffer is full.
+    SlowReader,
+    /// The disk or the quota of its user is full.
+    DiskFull,
+    /// The file has reached the size that this process may write (`ulimit -f`, `LimitFSIZE=`).
+    FileTooLarge,
+    /// No reader is left.
+    Closed,
+    /// Any other error of the system.
+    WriteFailed,
+}
+
+impl LossCause {
+    /// Every cause.
+    pub const ALL: [Self; 5] = [
+        Self::SlowReader,
+        Self::DiskFull,
+        Self::FileTooLarge,
+        Self::Closed,
+        Self::WriteFailed,
+    ];
+
+    /// The label in metrics.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::SlowReader => "slow_reader",
+            Self::DiskFull => "disk_full",
+            Self::FileTooLarge => "file_too_large",
+            Self::Closed => "closed",
+            Self::WriteFailed => "write_failed",
+        }
+    }
+
+    /// The cause in a warning.
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::SlowReader => "stderr is read too slowly",
+            Self::DiskFull => "the disk behind stderr is full",
+            Self::FileTooLarge => "the file behind stderr has reached its size limit",
+            Self::Closed => "stderr has no reader",
+            Self::WriteFailed => "stderr cannot be written",
+        }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            io::ErrorKind::FileTooLarge => Self::FileTooLarge,
+            io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::WriteFailed,
+        }
+    }
+}
+
+/// Lines lost since the start, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    access_lines: [u64; LossCause::ALL.len()],
+    events: [u64; LossCause::ALL.len()],
+}
+
+impl Losses {
+    /// The number of access lines.
+    #[must_use]
+    pub fn access_lines(&self, cause: LossCause) -> u64 {
+        self.access_lines[cause as usize]
+    }
+
+    /// The number of other lines.
+    #[must_use]
+    pub fn events(&self, cause: LossCause) -> u64 {
+        self.events[cause as usize]
+    }
+
+    fn count(&mut self, kind: LineKind, cause: LossCause) {
+        let counts = match kind {
+            LineKind::Access => &mut self.access_lines,
+            LineKind::Event => &mut self.events,
+        };
+        counts[cause as usize] += 1;
+    }
+}
+
+/// The two kinds of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineKind {
+    Access,
+    Event,
 }
 
 /// Lines on their way to one thread, which writes them. Dropping the last clone ends that thread
@@ -44,7 +144,11 @@ pub enum Written {
 pub struct LogWriter(Arc<Handle>);
 
 #[derive(Debug)]
-struct Handle(Arc<Lines>);
+struct Handle {
+    lines: Arc<Lines>,
+    /// Whether each line begins with its priority, for the journal.
+    has_priorities: bool,
+}
 
 impl LogWriter {
     /// Starts the thread that writes to `out`.
@@ -53,56 +157,81 @@ impl LogWriter {
     ///
     /// If no thread can be started.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::start_with(out, false)
+    }
+
+    /// Starts the thread that writes to the journal, where each line begins with its priority.
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn start_for_journal(out: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::start_with(out, true)
+    }
+
+    fn start_with(out: impl Write + Send + 'static, has_priorities: bool) -> io::Result<Self> {
         let lines = Arc::new(Lines::default());
         let for_thread = Arc::clone(&lines);
         thread::Builder::new()
             .name("log".into())
             .spawn(move || for_thread.write_to(out))?;
-        Ok(Self(Arc::new(Handle(lines))))
+        Ok(Self(Arc::new(Handle {
+            lines,
+            has_priorities,
+        })))
     }
 
     /// Appends an access line.
     pub fn access_line(&self, line: &[u8]) -> Written {
-        let lines = &self.0.0;
-        lines.append(line, BUFFER_MAX, |lost| &mut lost.access_lines)
+        self.append(line, LineKind::Access, Priority::INFO)
     }
 
-    /// Appends an event.
-    pub fn event(&self, line: &[u8]) -> Written {
-        let lines = &self.0.0;
-        lines.append(line, BUFFER_MAX + EVENTS_MAX, |lost| &mut lost.events)
+    /// Appends an event, of one line or several.
+    pub fn event(&self, event: &[u8], priority: Priority) -> Written {
+        self.append(event, LineKind::Event, priority)
     }
 
-    /// Events lost so far.
+    fn append(&self, text: &[u8], kind: LineKind, priority: Priority) -> Written {
+        let Handle {
+            lines,
+            has_priorities,
+        } = &*self.0;
+        lines.append(text, kind, has_priorities.then_some(priority))
+    }
+
+    /// The lines lost so far.
     #[must_use]
-    pub fn events_lost(&self) -> u64 {
-        self.0.0.lock().events_lost
+    pub fn losses(&self) -> Losses {
+        self.0.lines.lock().losses
     }
 
     /// Waits until everything appended by now is written, but not longer than this. Returns
     /// whether it is.
     pub fn flush(&self, within: Duration) -> bool {
-        self.0.0.flush(within)
+        self.0.lines.flush(within)
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        self.lines.lock().closed = true;
         // Past the bound the lines are given up: a reader that stalls must not keep the
         // process from ending.
-        self.0.flush(LAST_WRITE);
+        self.lines.flush(LAST_WRITE);
     }
 }
 
 /// Takes what `tracing-subscriber` writes: each event whole, in one write.
 #[derive(Debug)]
-pub struct EventWriter<'a>(&'a LogWriter);
+pub struct EventWriter<'a> {
+    writer: &'a LogWriter,
+    priority: Priority,
+}
 
 impl Write for EventWriter<'_> {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         // A lost event is counted there.
-        let (Written::Yes | Written::Off | Written::Lost) = self.0.event(event);
+        let (Written::Yes | Written::Off | Written::Lost) = self.writer.event(event, self.priority);
         Ok(event.len())
     }
 
@@ -115,7 +244,23 @@ impl<'a> MakeWriter<'a> for LogWriter {
     type Writer = EventWriter<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        EventWriter(self)
+        EventWriter {
+            writer: self,
+            priority: Priority::INFO,
+        }
+    }
+
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
+        let priority = match *event.level() {
+            Level::ERROR => Priority::ERROR,
+            Level::WARN => Priority::WARNING,
+            Level::INFO => Priority::INFO,
+            Level::DEBUG | Level::TRACE => Priority::DEBUG,
+        };
+        EventWriter {
+            writer: self,
+            priority,
+        }
     }
 }
 
@@ -129,9 +274,8 @@ struct Lines {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    bytes: Vec<u8>,
-    lost: Lost,
-    events_lost: u64,
+    batch: Batch,
+    losses: Losses,
     /// Bytes ever appended, and how many of them are written.
     appended: u64,
     written: u64,
@@ -140,11 +284,27 @@ struct Waiting {
     closed: bool,
 }
 
-/// Lines lost since the log last reported it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lost {
-    access_lines: u64,
-    events: u64,
+/// Lines that are written together.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Where each line or event ends, and its kind, so that those can be counted that are lost.
+    ends: Vec<(u32, LineKind)>,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(BUFFER_KEPT);
+        self.ends.clear();
+        self.ends
+            .shrink_to(BUFFER_KEPT / size_of::<(u32, LineKind)>());
+    }
+
+    /// Whether a line ends after this number of bytes.
+    fn has_end_at(&self, written: usize) -> bool {
+        written == 0 || self.ends.iter().any(|(end, _)| *end as usize == written)
+    }
 }
 
 impl Lines {
@@ -152,19 +312,33 @@ impl Lines {
         lock(&self.waiting)
     }
 
-    fn append(&self, line: &[u8], max: usize, count: impl Fn(&mut Lost) -> &mut u64) -> Written {
+    fn append(&self, text: &[u8], kind: LineKind, priority: Option<Priority>) -> Written {
+        let max = match kind {
+            LineKind::Access => BUFFER_MAX,
+            LineKind::Event => BUFFER_MAX + EVENTS_MAX,
+        };
         let mut waiting = self.lock();
-        if waiting.bytes.len() + line.len() > max {
-            let before = waiting.lost;
-            *count(&mut waiting.lost) += 1;
-            waiting.events_lost += waiting.lost.events - before.events;
+        let before = waiting.batch.bytes.len();
+        if before + text.len() > max {
+            waiting.losses.count(kind, LossCause::SlowReader);
             return Written::Lost;
         }
-        let was_empty = waiting.bytes.is_empty();
-        waiting.bytes.extend_from_slice(line);
-        waiting.appended += line.len() as u64;
+        match priority {
+            None => waiting.batch.bytes.extend_from_slice(text),
+            // The journal makes an entry of each line.
+            Some(priority) => {
+                for line in text.split_inclusive(|byte| *byte == b'\n') {
+                    waiting.batch.bytes.extend_from_slice(priority.prefix());
+                    waiting.batch.bytes.extend_from_slice(line);
+                }
+            }
+        }
+        let after = waiting.batch.bytes.len();
+        let end = u32::try_from(after).expect("the buffer is bounded far below 4 GiB");
+        waiting.batch.ends.push((end, kind));
+        waiting.appended += (after - before) as u64;
         drop(waiting);
-        if was_empty {
+        if before == 0 {
             self.filled.notify_one();
         }
         Written::Yes
@@ -182,107 +356,306 @@ impl Lines {
         waiting.written >= end
     }
 
-    fn write_to(&self, mut out: impl Write) {
-        let mut batch = Vec::new();
-        while let Some(lost) = self.take(&mut batch) {
-            // If stderr is closed, no reader is left to inform. Calls continue without it.
-            let _ = write_whole(&mut out, &batch);
-            // These go through the buffer like all events, and now it has room. Before the
-            // batch counts as written, so that a second flush includes them.
-            if lost.access_lines > 0 {
-                tracing::warn!(
-                    // `tidegate audit` looks for this target.
-                    target: "tidegate::telemetry::access",
-                    lines = lost.access_lines,
-                    "access lines lost, stderr is read too slowly"
-                );
+    fn write_to(&self, out: impl Write) {
+        let mut out = Out {
+            out,
+            is_inside_line: false,
+        };
+        let mut batch = Batch::default();
+        let mut report = Report::default();
+        while let Some(hurry) = self.take(&mut batch, report.due) {
+            // Calls continue without their log.
+            let written = out.write_batch(&batch);
+            let is_written = written.is_ok();
+            if let Err((lost, cause)) = written {
+                let mut waiting = self.lock();
+                for (_, kind) in &batch.ends[lost..] {
+                    waiting.losses.count(*kind, cause);
+                }
             }
-            if lost.events > 0 {
-                tracing::warn!(
-                    events = lost.events,
-                    "log events lost, stderr is read too slowly"
-                );
-            }
-            let mut waiting = self.lock();
-            waiting.written += batch.len() as u64;
-            drop(waiting);
+            // The warnings go through the buffer like all events, and now it has room. They are
+            // added before the batch counts as written, so that a second flush includes them.
+            let losses = self.lock().losses;
+            report.update(losses, is_written, hurry);
+            self.lock().written += batch.bytes.len() as u64;
             self.progress.notify_all();
             batch.clear();
-            batch.shrink_to(BUFFER_KEPT);
         }
     }
 
-    /// Waits for lines, lets a few more gather, and swaps them into the empty `batch`.
-    /// Returns how many were lost since the last time, or `None` after the last batch.
-    fn take(&self, batch: &mut Vec<u8>) -> Option<Lost> {
+    /// Waits for lines, or until `due`, lets a few more lines gather, and swaps them into the empty
+    /// `batch`. Returns whether a flush waits, or `None` after the last batch.
+    fn take(&self, batch: &mut Batch, due: Option<Instant>) -> Option<bool> {
         let waiting = self.lock();
-        let waiting = self
-            .filled
-            .wait_while(waiting, |waiting| {
-                waiting.bytes.is_empty() && !waiting.closed
-            })
-            .unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |waiting: &mut Waiting| waiting.batch.bytes.is_empty() && !waiting.closed;
+        let waiting = match due {
+            None => self.filled.wait_while(waiting, is_idle),
+            Some(due) => {
+                let left = due.saturating_duration_since(Instant::now());
+                let waited = self.filled.wait_timeout_while(waiting, left, is_idle);
+                waited
+                    .map(|(waiting, _)| waiting)
+                    .map_err(|poisoned| PoisonError::new(poisoned.into_inner().0))
+            }
+        };
+        let waiting = waiting.unwrap_or_else(PoisonError::into_inner);
         let (mut waiting, _) = self
             .filled
             .wait_timeout_while(waiting, GATHER, |waiting| !waiting.closed && !waiting.hurry)
             .unwrap_or_else(PoisonError::into_inner);
-        if waiting.bytes.is_empty() {
+        if waiting.batch.bytes.is_empty() && waiting.closed {
             return None;
         }
-        waiting.hurry = false;
-        std::mem::swap(&mut waiting.bytes, batch);
-        Some(std::mem::take(&mut waiting.lost))
+        let hurry = std::mem::take(&mut waiting.hurry) || waiting.closed;
+        std::mem::swap(&mut waiting.batch, batch);
+        Some(hurry)
     }
 }
 
-/// Like `write_all`, and also to a stderr that another process has made non-blocking.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the writer has a thread of its own"
-)]
-fn write_whole(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match out.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => bytes = &bytes[written..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(GATHER),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// Which losses the log has reported.
+#[derive(Debug, Default)]
+struct Report {
+    reported: Losses,
+    at: Option<Instant>,
+    /// When the losses since then are to be reported.
+    due: Option<Instant>,
+}
+
+impl Report {
+    /// Reports the losses, at most now and then, and only while stderr can be written. A warning
+    /// that is lost as well would only add to the losses.
+    fn update(&mut self, losses: Losses, can_be_written: bool, hurry: bool) {
+        if losses == self.reported || !can_be_written {
+            self.due = None;
+            return;
         }
+        let now = Instant::now();
+        let next = self.at.map_or(now, |at| at + WARN_EVERY);
+        if next > now && !hurry {
+            self.due = Some(next);
+            return;
+        }
+        for cause in LossCause::ALL {
+            let since = |count: fn(&Losses, LossCause) -> u64| {
+                count(&losses, cause) - count(&self.reported, cause)
+            };
+            let why = cause.in_words();
+            let (lines, events) = (since(Losses::access_lines), since(Losses::events));
+            if lines > 0 {
+                tracing::warn!(
+                    // `tidegate audit` and `tidegate plan` look for these words.
+                    target: "tidegate::telemetry::access",
+                    lines,
+                    cause = cause.label(),
+                    "access lines lost, {why}"
+                );
+            }
+            if events > 0 {
+                tracing::warn!(events, cause = cause.label(), "log events lost, {why}");
+            }
+        }
+        *self = Self {
+            reported: losses,
+            at: Some(now),
+            due: None,
+        };
     }
-    out.flush()
+}
+
+/// Where lines are written.
+struct Out<W> {
+    out: W,
+    /// A write failed inside a line. The next line must not be added to the half one.
+    is_inside_line: bool,
+}
+
+impl<W: Write> Out<W> {
+    /// Writes a batch. After an error: the first line that is lost, and the cause. All lines after
+    /// it are lost as well.
+    fn write_batch(&mut self, batch: &Batch) -> Result<(), (usize, LossCause)> {
+        if self.is_inside_line && !batch.bytes.is_empty() {
+            self.write_whole(b"\n")
+                .map_err(|(_, error)| (0, LossCause::of(&error)))?;
+            self.is_inside_line = false;
+        }
+        self.write_whole(&batch.bytes).map_err(|(written, error)| {
+            self.is_inside_line = !batch.has_end_at(written);
+            let whole = batch
+                .ends
+                .partition_point(|(end, _)| *end as usize <= written);
+            (whole, LossCause::of(&error))
+        })
+    }
+
+    /// Like `write_all`, and also to a stderr that another process has made non-blocking. An error
+    /// comes with the number of bytes before it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the writer has a thread of its own"
+    )]
+    fn write_whole(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.out.write(&bytes[written..]) {
+                Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(GATHER),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err((written, error)),
+            }
+        }
+        self.out.flush().map_err(|error| (written, error))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A writer without its thread.
+    fn stalled(has_priorities: bool) -> LogWriter {
+        LogWriter(Arc::new(Handle {
+            lines: Arc::default(),
+            has_priorities,
+        }))
+    }
+
+    fn batch(lines: &[(&str, LineKind)]) -> Batch {
+        let mut batch = Batch::default();
+        for (line, kind) in lines {
+            batch.bytes.extend_from_slice(line.as_bytes());
+            let end = u32::try_from(batch.bytes.len()).expect("short");
+            batch.ends.push((end, *kind));
+        }
+        batch
+    }
+
     #[test]
     fn a_line_that_finds_the_buffer_full_is_lost_and_events_have_room_of_their_own() {
-        let writer = LogWriter(Arc::new(Handle(Arc::default())));
+        let writer = stalled(false);
         let half = vec![b'x'; BUFFER_MAX / 2];
+        let event = |text: &[u8]| writer.event(text, Priority::INFO);
         assert_eq!(writer.access_line(&half), Written::Yes);
         assert_eq!(writer.access_line(&half), Written::Yes);
         assert_eq!(writer.access_line(b"x"), Written::Lost);
-        assert_eq!(writer.event(&vec![b'x'; EVENTS_MAX]), Written::Yes);
-        assert_eq!(writer.event(b"x"), Written::Lost);
-        assert_eq!(writer.event(b"x"), Written::Lost);
-        assert_eq!(writer.events_lost(), 2);
-        let lines = Arc::clone(&writer.0.0);
-        let mut batch = Vec::new();
-        let lost = Lost {
-            access_lines: 1,
-            events: 2,
-        };
+        assert_eq!(event(&vec![b'x'; EVENTS_MAX]), Written::Yes);
+        assert_eq!(event(b"x"), Written::Lost);
+        assert_eq!(event(b"x"), Written::Lost);
+        let losses = writer.losses();
+        let of = |cause| (losses.access_lines(cause), losses.events(cause));
+        assert_eq!(of(LossCause::SlowReader), (1, 2));
+        assert_eq!(of(LossCause::DiskFull), (0, 0));
+        let lines = Arc::clone(&writer.0.lines);
+        let mut batch = Batch::default();
         lines.lock().hurry = true;
-        assert_eq!(lines.take(&mut batch), Some(lost));
-        assert_eq!(batch.len(), BUFFER_MAX + EVENTS_MAX);
+        assert_eq!(lines.take(&mut batch, None), Some(true));
+        assert_eq!(batch.bytes.len(), BUFFER_MAX + EVENTS_MAX);
+        batch.clear();
         assert_eq!(writer.access_line(b"x"), Written::Yes);
         drop(writer);
+        assert_eq!(lines.take(&mut batch, None), Some(true));
+        assert_eq!(batch.bytes, b"x");
         batch.clear();
-        assert_eq!(lines.take(&mut batch), Some(Lost::default()));
-        assert_eq!(batch, b"x");
-        batch.clear();
-        assert_eq!(lines.take(&mut batch), None);
+        assert_eq!(lines.take(&mut batch, None), None);
+    }
+
+    #[test]
+    fn each_line_for_the_journal_begins_with_its_priority() {
+        let writer = stalled(true);
+        let (Written::Yes | Written::Off | Written::Lost) = writer.access_line(b"{}\n");
+        let (Written::Yes | Written::Off | Written::Lost) =
+            writer.event(b"two\nlines\n", Priority::WARNING);
+        let mut batch = Batch::default();
+        let lines = Arc::clone(&writer.0.lines);
+        drop(writer);
+        lines.take(&mut batch, None);
+        assert_eq!(
+            String::from_utf8_lossy(&batch.bytes),
+            "<6>{}\n<4>two\n<4>lines\n"
+        );
+    }
+
+    /// A disk with room for some bytes.
+    struct Disk {
+        room: usize,
+        content: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let written = bytes.len().min(self.room);
+            if written == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= written;
+            self.content.extend_from_slice(&bytes[..written]);
+            Ok(written)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_half_line_is_ended_before_the_next_and_counts_as_lost() {
+        use LineKind::{Access, Event};
+        let mut out = Out {
+            out: Disk {
+                room: 6,
+                content: Vec::new(),
+            },
+            is_inside_line: false,
+        };
+        let lines = batch(&[("one\n", Access), ("two\n", Event), ("three\n", Access)]);
+        assert_eq!(out.write_batch(&lines), Err((1, LossCause::DiskFull)));
+        assert_eq!(out.write_batch(&lines), Err((0, LossCause::DiskFull)));
+        out.out.room = 5;
+        assert_eq!(out.write_batch(&lines), Err((1, LossCause::DiskFull)));
+        out.out.room = 100;
+        assert_eq!(out.write_batch(&batch(&[("four\n", Access)])), Ok(()));
+        assert_eq!(
+            String::from_utf8_lossy(&out.out.content),
+            "one\ntw\none\nfour\n"
+        );
+    }
+
+    #[test]
+    fn every_error_of_the_system_has_a_cause_of_its_own_word() {
+        let check = |code: i32, cause| {
+            assert_eq!(LossCause::of(&io::Error::from_raw_os_error(code)), cause);
+        };
+        check(28, LossCause::DiskFull); // ENOSPC
+        check(122, LossCause::DiskFull); // EDQUOT
+        check(27, LossCause::FileTooLarge); // EFBIG
+        check(32, LossCause::Closed); // EPIPE
+        check(5, LossCause::WriteFailed); // EIO
+        let labels = LossCause::ALL.map(LossCause::label);
+        assert_eq!(LossCause::ALL.map(|it| labels[it as usize]), labels);
+    }
+
+    #[test]
+    fn losses_are_reported_now_and_then_and_not_to_a_disk_that_is_full() {
+        let mut report = Report::default();
+        let mut losses = Losses::default();
+        report.update(losses, true, false);
+        assert_eq!((report.at, report.due), (None, None), "there are none");
+        losses.count(LineKind::Access, LossCause::DiskFull);
+        report.update(losses, false, false);
+        assert_eq!((report.at, report.due), (None, None), "it would be lost");
+        report.update(losses, true, false);
+        let first = report.at.expect("reported");
+        losses.count(LineKind::Event, LossCause::DiskFull);
+        report.update(losses, true, false);
+        assert_eq!(
+            (report.at, report.due),
+            (Some(first), Some(first + WARN_EVERY))
+        );
+        report.update(losses, true, true);
+        assert_eq!(
+            (report.reported, report.due),
+            (losses, None),
+            "the process ends"
+        );
     }
 }

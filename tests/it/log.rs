@@ -16,6 +16,7 @@ use tidegate::call::steps::{AskedAs, Step, What};
 use tidegate::call::{Claim, Destination, Dialect, Facts, Origin, Reason, Verdict};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
+use tidegate::telemetry::journal::Priority;
 use tidegate::telemetry::writer::LogWriter;
 use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
@@ -368,9 +369,9 @@ fn a_flush_waits_for_a_slow_reader_and_gives_a_stalled_one_up_in_time() {
     let (resume, stalled) = mpsc::channel();
     let writer = LogWriter::start(Stalled(stalled)).expect("a thread");
     assert!(writer.flush(Duration::ZERO), "nothing is waiting");
-    assert_eq!(writer.event(b"one\n"), Written::Yes);
+    assert_eq!(writer.event(b"one\n", Priority::INFO), Written::Yes);
     assert!(!writer.flush(Duration::from_millis(20)));
-    assert_eq!(writer.event(b"two\n"), Written::Yes);
+    assert_eq!(writer.event(b"two\n", Priority::INFO), Written::Yes);
     let slow = thread::spawn(move || {
         for _ in 0..2 {
             thread::sleep(Duration::from_millis(20));

@@ -70,6 +70,7 @@ mod lease_together;
 mod leaving;
 mod lifecycle;
 mod log;
+mod lost_lines;
 #[allow(dead_code)]
 #[path = "../../examples/manual.rs"]
 mod manual;

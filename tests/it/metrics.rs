@@ -163,8 +163,8 @@ fn exercise_connections(metrics: &Metrics) {
     };
     metrics.protocol.connections_rejected_total(of).inc();
     metrics.protocol.identity_unusable_total("user_agent").inc();
-    metrics.process.access_lines_lost_total().inc();
-    metrics.process.log_events_lost_total().reach(4);
+    metrics.process.access_lines_lost_total("disk_full").inc();
+    metrics.process.log_events_lost_total("disk_full").reach(4);
     metrics.process.spans_sent_total().inc();
     metrics.process.spans_lost_total("queue_full").inc();
 }
@@ -256,7 +256,7 @@ fn a_scrape_shows_what_was_counted() {
         "tidegate_accept_errors_total 1",
         r#"tidegate_connections_rejected_total{listener="nova",reason="tls_handshake"} 1"#,
         r#"tidegate_identity_unusable_total{field="user_agent"} 1"#,
-        "tidegate_access_lines_lost_total 1",
+        r#"tidegate_access_lines_lost_total{cause="disk_full"} 1"#,
         "tidegate_config_last_reload_successful 1",
         "tidegate_config_last_reload_success_timestamp_seconds 1700000000",
         r#"tidegate_build_info{revision="abc1234",version="0.1.0"} 1"#,

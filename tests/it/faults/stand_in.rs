@@ -188,7 +188,7 @@ async fn pages(admin: TcpListener, proxy: Arc<Proxy>) {
         let body = format!(
             "tidegate_outstanding {in_flight}\ntidegate_queue_depth {}\ntidegate_connections {}\n\
              tidegate_window_used {window}\ntidegate_calls_total {}\n\
-             tidegate_access_lines_lost_total 0\n",
+             tidegate_access_lines_lost_total{{cause=\"slow_reader\"}} 0\n",
             proxy.waiting.load(Ordering::SeqCst),
             proxy.connections.load(Ordering::SeqCst),
             proxy.calls.load(Ordering::SeqCst),
