@@ -245,6 +245,13 @@ impl App {
         self.shared.gate.busy()
     }
 
+    /// Whether calls still move: the queue can be asked, and each thread that serves calls does
+    /// some work. It waits as long as one of them is stuck.
+    pub async fn moves_calls(&self) -> bool {
+        let (_, _) = self.busy();
+        self.shared.threads.answer().await
+    }
+
     /// Takes a new config, as a whole or not at all. No connection, waiting call or counter is
     /// lost. A lowered limit applies to later calls. Waits for disks, so it must not run on a
     /// thread that moves calls. One at a time.

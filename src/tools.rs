@@ -40,8 +40,11 @@ pub mod simulate;
 mod table;
 pub mod top;
 
+use crate::telemetry::journal::{Priority, with_priority};
+
 /// Reports on stderr why a command failed.
 fn failed(why: impl std::fmt::Display) -> std::process::ExitCode {
-    eprintln!("tidegate: {why}");
+    let text = with_priority(&format!("tidegate: {why}"), Priority::ERROR);
+    eprintln!("{text}");
     std::process::ExitCode::FAILURE
 }

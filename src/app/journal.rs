@@ -20,10 +20,11 @@ use crate::call::Would;
 use crate::config::{self, Config};
 use crate::telemetry::access::{AccessLog, Utc, Written};
 
-/// The longest config that a line contains, as JSON.   bytes
+/// The longest line with a config in it.   bytes
 ///
+/// The journal of systemd cuts a line of more than 48 KiB in two (`LineMax=`), its priority included.
 /// Readers of the log take lines of up to 64 KiB.
-const CONFIG_BYTES_MAX: usize = 48 << 10;
+const LINE_BYTES_MAX: usize = (48 << 10) - 16;
 
 /// The most lines that a checkpoint repeats. With more, a replay needs the log since the start.
 const REPEATED_MAX: usize = 1000;
@@ -114,13 +115,12 @@ impl Journal {
 
     fn config(gate: &Gate, config: &Config, limits: &Settings) -> Value {
         let text = config::effective(config);
-        let is_short = Value::from(text.as_str()).to_string().len() <= CONFIG_BYTES_MAX;
         let phase = u64::try_from(gate.phase().as_nanos()).unwrap_or(u64::MAX);
         json!({
             "phase_ns": phase,
             "seed": format!("{:016x}", gate.seed()),
             "fingerprint": config.fingerprint(),
-            "config": is_short.then_some(text),
+            "config": text,
             "costs": costs(limits),
         })
     }
@@ -145,6 +145,9 @@ impl Journal {
         });
         if let (Value::Object(line), Value::Object(fields)) = (&mut line, fields) {
             line.extend(fields);
+        }
+        if line.get("config").is_some() && line.to_string().len() > LINE_BYTES_MAX {
+            line["config"] = Value::Null;
         }
         // A line that finds no room is reported as lost, like every other.
         let (Written::Yes | Written::Off | Written::Lost) = self.access.write_object(&line);

@@ -146,6 +146,25 @@ impl Threads {
         }
     }
 
+    /// Waits until each thread beside this one has done a little work. Returns whether all did; one
+    /// that has ended does none.
+    pub async fn answer(&self) -> bool {
+        let executors: Vec<Handle> = {
+            let beside = lock(&self.beside);
+            beside
+                .started
+                .iter()
+                .map(|it| it.executor.clone())
+                .collect()
+        };
+        let asked: Vec<_> = executors.iter().map(|it| it.spawn(async {})).collect();
+        let mut all = true;
+        for answer in asked {
+            all &= answer.await.is_ok();
+        }
+        all
+    }
+
     /// Ends those beside the thread that accepts, and drops what they still serve. No other is started.
     pub fn end(&self) {
         let started = {
@@ -272,6 +291,26 @@ mod tests {
     async fn a_loop_that_gets_no_thread_ends_on_that_of_another() {
         let runtime = executor(1).expect("there is room");
         drop(Loop(Some(runtime)));
+    }
+
+    #[tokio::test]
+    async fn all_threads_answer_only_while_none_is_stuck() {
+        let threads = Threads::with(2, start);
+        assert!(threads.answer().await, "there is no other");
+        let places = take(&threads, BEFORE_THE_NEXT + 1);
+        assert!(threads.answer().await);
+        let executor = places.iter().find_map(|place| place.executor.clone());
+        let (resume, stuck) = mpsc::channel::<()>();
+        executor.expect("a second thread").spawn(async move {
+            // What no task may do.
+            let _ = stuck.recv();
+        });
+        let mut answer = std::pin::pin!(threads.answer());
+        let waited = tokio::time::timeout(std::time::Duration::from_millis(50), &mut answer);
+        assert!(waited.await.is_err(), "one is stuck");
+        drop(resume);
+        assert!(answer.await, "it is free again");
+        threads.end();
     }
 
     #[test]

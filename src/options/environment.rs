@@ -40,6 +40,9 @@ pub(crate) fn lay_over(
         let Some(path) = name.strip_prefix(PREFIX) else {
             continue;
         };
+        if is_of_kubernetes(path, &value) {
+            continue;
+        }
         let variable = Arc::<str>::from(name.as_str());
         if path.contains("__") {
             let path = path.split("__").map(Segment::of).collect::<Vec<_>>();
@@ -76,8 +79,7 @@ pub(crate) fn lay_over(
     not_laid
 }
 
-/// Names that are set for other reasons: for the command line, at a build, in tests, and by Kubernetes for a service
-/// of our name (`TIDEGATE_SERVICE_HOST`, `TIDEGATE_PORT_8081_TCP_ADDR`).
+/// Names that are set for other reasons: for the command line, at a build, and in tests.
 fn is_of_another(name: &str) -> bool {
     matches!(
         name,
@@ -89,11 +91,26 @@ fn is_of_another(name: &str) -> bool {
             | "REVISION"
             | "RUNTIME_DIR"
             | "SEED"
-    ) || name.starts_with("SERVICE_HOST")
-        || name.starts_with("SERVICE_PORT")
-        || name
-            .strip_prefix("PORT_")
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    )
+}
+
+/// Whether Kubernetes sets a variable for a service whose name begins with ours: for the service
+/// `tidegate-leases` these are `TIDEGATE_LEASES_SERVICE_HOST`, `…_SERVICE_PORT`,
+/// `…_SERVICE_PORT_GRPC`, `…_PORT` (`tcp://10.0.0.1:9190`), `…_PORT_9190_TCP` and three more that
+/// begin like the last one.
+fn is_of_kubernetes(name: &str, value: &str) -> bool {
+    let words: Vec<_> = name.split('_').collect();
+    let is_service = |pair: &[&str]| matches!(pair, ["SERVICE", "HOST" | "PORT"]);
+    let is_number = |word: &str| !word.is_empty() && word.bytes().all(|it| it.is_ascii_digit());
+    let is_port = |three: &[&str]| match three {
+        ["PORT", number, "TCP" | "UDP" | "SCTP"] => is_number(number),
+        _ => false,
+    };
+    let is_address = || {
+        let schemes = ["tcp://", "udp://", "sctp://"];
+        words.last() == Some(&"PORT") && schemes.iter().any(|it| value.starts_with(it))
+    };
+    words.windows(2).any(is_service) || words.windows(3).any(is_port) || is_address()
 }
 
 /// One step of a variable's path.

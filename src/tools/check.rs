@@ -21,6 +21,7 @@ use crate::callers::rate_limit::Allowance;
 use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
 use crate::state;
+use crate::telemetry::journal::{Priority, with_priority};
 use crate::tools::table::aligned;
 
 /// The output of the command.
@@ -78,8 +79,13 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         true => json::report(path),
         false => report(path, graphical),
     };
+    let priority = match report.good {
+        true => Priority::WARNING,
+        false => Priority::ERROR,
+    };
+    let problems = with_priority(&report.problems, priority);
     // A reader that closes the pipe early has read enough. The exit code still shows the result.
-    let _ = io::stderr().write_all(report.problems.as_bytes());
+    let _ = io::stderr().write_all(problems.as_bytes());
     if !arguments.quiet {
         let _ = io::stdout().write_all(report.settings.as_bytes());
     }
@@ -93,9 +99,9 @@ pub fn report(path: &Path, graphical: bool) -> Report {
         Ok(Checked { config, warnings }) => Report {
             good: true,
             problems: match warnings.is_empty() {
-                true => state_file_warning(&config),
-                false => whole_lines(&warnings.render(graphical)) + &state_file_warning(&config),
-            },
+                true => String::new(),
+                false => whole_lines(&warnings.render(graphical)),
+            } + &state_file_warning(&config),
             settings: format!(
                 "{}\n{}\n{} is good\n",
                 config::effective(&config),

@@ -29,6 +29,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::process::Signal;
 use tidegate_leases::client::{
     AfterExpiry, Client, ClientMetrics, ClientOptions, Dial, GaugeResource, OpenError,
     RateResource, ResourceOptions, ResourceState, SafeCapacity, ServerAddress, TcpDial, TlsDial,
@@ -177,10 +178,13 @@ pub(crate) fn run(options: Options) -> ExitCode {
 
 async fn until_stopped(options: Options) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
+    // As in a sidecar: a log that may grow no further ends no process.
+    drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
     let running = Agent::start(options).await?;
     eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
     service_manager::ready();
     tokio::select! {
+        never = service_manager::keep_alive(async || true) => match never {},
         interrupted = tokio::signal::ctrl_c() => interrupted?,
         _ = terminate.recv() => {}
     }

@@ -12,6 +12,7 @@ use crate::app::lease_server::LeaseServer;
 use crate::config::LoadError;
 use crate::config::lease_server::{self as config, Checked, DEFAULT_PATH, Rules};
 use crate::listen::descriptors;
+use crate::telemetry::journal::{Priority, with_priority};
 
 /// The arguments of the command.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,13 +43,19 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     };
     if arguments.check {
         if !warnings.is_empty() {
-            let _ = writeln!(io::stderr(), "{}", warnings.render(graphical).trim_end());
+            let warnings = warnings.render(graphical);
+            let warnings = with_priority(warnings.trim_end(), Priority::WARNING);
+            let _ = writeln!(io::stderr(), "{warnings}");
         }
         if let Some(fit) = config.connections_that_fit(descriptors::allowed()) {
-            let _ = writeln!(
-                io::stderr(),
+            let warning = format!(
                 "warning: the limit of open files leaves room for {fit} connections, fewer than \
                  bounds.connections: raise it with LimitNOFILE= or ulimit -n"
+            );
+            let _ = writeln!(
+                io::stderr(),
+                "{}",
+                with_priority(&warning, Priority::WARNING)
             );
         }
         let _ = writeln!(
@@ -81,6 +88,19 @@ async fn until_stopped(
     };
     let server = started.map_err(|error| error.to_string())?;
     service_manager::ready();
+    let alive = service_manager::keep_alive(async || true);
+    tokio::select! {
+        never = alive => match never {},
+        finished = until_signalled(server, &config, signals, path) => Ok(finished),
+    }
+}
+
+async fn until_signalled(
+    server: LeaseServer,
+    config: &config::LeaseServer,
+    mut signals: Signals,
+    path: &Path,
+) -> bool {
     loop {
         tokio::select! {
             _ = signals.hang_up.recv() => {
@@ -90,7 +110,7 @@ async fn until_stopped(
                 #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
                 let loaded = tokio::task::spawn_blocking(move || config::load(&path)).await;
                 let loaded = loaded.expect("reading a config does not panic");
-                reload(&server, loaded, &config);
+                reload(&server, loaded, config);
                 service_manager::ready();
             }
             unknown = signals.meaningless.next() => warn!("{unknown} does nothing here"),
@@ -104,7 +124,7 @@ async fn until_stopped(
         _ = signals.stop.next() => false,
     };
     info!(finished, "stopped");
-    Ok(finished)
+    finished
 }
 
 /// Applies the rules and the certificates in the current files. An invalid file changes nothing.

@@ -54,7 +54,7 @@ pub struct Arguments {
     /// Compare with this config instead of the one in the logs
     #[arg(long, value_name = "FILE", requires = "config")]
     pub against: Option<PathBuf>,
-    /// A config that the logs do not contain, because it is larger than 48 KiB; its fingerprint
+    /// A config that the logs do not contain, because a line with it would be larger than 48 KiB; its fingerprint
     /// shows which it is
     #[arg(long, value_name = "FILE")]
     pub config_of: Vec<PathBuf>,

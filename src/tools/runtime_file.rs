@@ -3,7 +3,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -29,8 +29,26 @@ const SIZE_MAX: u64 = 128;
 #[derive(Debug)]
 pub(super) struct RuntimeFile {
     path: PathBuf,
-    /// Device and inode, which distinguish it from the file of a later process.
-    id: (u64, u64),
+    id: FileId,
+}
+
+/// Distinguishes a file from that of a later process, which may get the inode of one that was lost.
+#[derive(Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+    /// When it was written.   seconds and nanoseconds
+    written: (i64, i64),
+}
+
+impl FileId {
+    fn of(found: &Metadata) -> Self {
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            written: (found.mtime(), found.mtime_nsec()),
+        }
+    }
 }
 
 impl RuntimeFile {
@@ -40,7 +58,7 @@ impl RuntimeFile {
     ///
     /// If the directory does not exist and cannot be created, or cannot be written to.
     pub(super) fn write(config: &Path, admin: Option<&Address>) -> io::Result<Self> {
-        let path = path(config);
+        let path = places(config).swap_remove(0);
         if let Some(dir) = path.parent() {
             // It usually exists. If it cannot be created, the next step fails.
             let _ = fs::create_dir(dir);
@@ -59,15 +77,21 @@ impl RuntimeFile {
         fs::rename(&new, &path)?;
         Ok(Self {
             path,
-            id: (found.dev(), found.ino()),
+            id: FileId::of(&found),
         })
+    }
+
+    /// Whether there is no file any more, neither this one nor that of a later process.
+    pub(super) fn is_lost(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 }
 
 impl Drop for RuntimeFile {
     fn drop(&mut self) {
-        let is_ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == self.id);
+        let found = fs::symlink_metadata(&self.path);
+        let is_ours = found.is_ok_and(|found| FileId::of(&found) == self.id);
         if is_ours {
             // If it is left behind, it names an address that does not answer.
             let _ = fs::remove_file(&self.path);
@@ -86,12 +110,22 @@ pub(super) fn chosen() -> Option<OsString> {
 /// The file of the sidecar with this config. Several sidecars of one machine have configs at
 /// different paths, so each has its own file.
 pub(super) fn path(config: &Path) -> PathBuf {
-    let dir = chosen().map_or(DEFAULT_DIR.to_owned(), |dir| {
-        let dir = dir.to_string_lossy().into_owned();
-        // systemd lists all directories of a unit. The first is the one for this file.
-        dir.split(':').next().unwrap_or_default().to_owned()
-    });
+    let places = places(config);
+    let there = places.iter().find(|path| path.exists());
+    there.unwrap_or(&places[0]).clone()
+}
+
+/// Where the file may be, best first. At least one.
+fn places(config: &Path) -> Vec<PathBuf> {
     let config = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
+    let folders = match chosen() {
+        Some(folders) => {
+            let folders = folders.to_string_lossy().into_owned();
+            // systemd lists all directories of a unit. The first is the one for this file.
+            vec![folders.split(':').next().unwrap_or_default().to_owned()]
+        }
+        None => default_folders(&config),
+    };
     let name: String = config
         .to_string_lossy()
         .chars()
@@ -102,7 +136,18 @@ pub(super) fn path(config: &Path) -> PathBuf {
         })
         .collect();
     let from = name.len().saturating_sub(PATH_BYTES_KEPT);
-    PathBuf::from(dir).join(format!("{}.admin", &name[from..]))
+    let file = format!("{}.admin", &name[from..]);
+    let paths = folders.iter().map(|folder| Path::new(folder).join(&file));
+    paths.collect()
+}
+
+/// The directory of the sidecar's unit, and that of `tidegate@NAME`, which reads NAME.toml.
+fn default_folders(config: &Path) -> Vec<String> {
+    let mut folders = vec![DEFAULT_DIR.to_owned()];
+    if let Some(name) = config.file_stem().and_then(|name| name.to_str()) {
+        folders.push(format!("{DEFAULT_DIR}-{name}"));
+    }
+    folders
 }
 
 /// The written address of the sidecar with this config, or `None` inside if it has none.
@@ -121,5 +166,18 @@ pub(super) fn read(config: &Path) -> io::Result<Option<Address>> {
             let address = text.parse().map_err(|_| io::ErrorKind::InvalidData)?;
             Ok(Some(address))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_an_instance_is_in_the_directory_of_its_unit() {
+        assert_eq!(
+            default_folders(Path::new("/etc/tidegate/outer.toml")),
+            ["/run/tidegate", "/run/tidegate-outer"]
+        );
     }
 }

@@ -7,11 +7,12 @@ use std::future::poll_fn;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use tidegate_runtime::command::{executor, exit_code};
+use tidegate_runtime::lock;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -23,6 +24,7 @@ use super::service_manager;
 use crate::app::{App, REVISION};
 use crate::config::{self, Checked, LoadError, Problems};
 use crate::listen::descriptors;
+use crate::telemetry::journal::{Priority, with_priority};
 use crate::telemetry::{self, Format, Logs};
 
 /// The time for a save that a second signal has cut short.
@@ -62,7 +64,8 @@ fn serve(runtime: Runtime, checked: Checked, signals: Signals, path: &Path) -> E
     descriptors::raise();
     let finished = runtime.block_on(async {
         let app = App::start(config, Some(logs.clone())).map_err(|error| error.to_string())?;
-        let written = write_down(&app, path).await;
+        let app = Arc::new(app);
+        let written = write_down(Arc::clone(&app), path.to_owned()).await;
         info!(
             version = env!("CARGO_PKG_VERSION"),
             revision = REVISION,
@@ -113,8 +116,9 @@ pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
 
 /// Writes the reason of the exit to stderr, while there is no log yet.
 pub(super) fn plain(message: &str) -> ExitCode {
+    let message = with_priority(message.trim_end(), Priority::ERROR);
     // If stderr cannot be written, the exit code still shows the failure.
-    let _ = writeln!(io::stderr(), "{}", message.trim_end());
+    let _ = writeln!(io::stderr(), "{message}");
     ExitCode::FAILURE
 }
 
@@ -158,27 +162,44 @@ pub(super) fn messages(error: &LoadError) -> Vec<String> {
     }
 }
 
+/// The written admin address of a running sidecar, if there is one.
+type Written = Arc<Mutex<Option<RuntimeFile>>>;
+
 /// Writes the admin address for `tidegate healthcheck`.
-async fn write_down(app: &App, path: &Path) -> Option<RuntimeFile> {
+async fn write_down(app: Arc<App>, config: PathBuf) -> Written {
+    let written = spawn_blocking(move || write_runtime_file(&app, &config)).await;
+    let written = written.expect("writing a file does not panic");
+    Arc::new(Mutex::new(written))
+}
+
+/// Writes the runtime file. It waits for a disk.
+fn write_runtime_file(app: &App, config: &Path) -> Option<RuntimeFile> {
     let file = || app.admin_file().map(|file| Address::from(&*file));
     let admin = app.admin().map(Address::from).or_else(file);
-    let config = path.to_owned();
-    let written = spawn_blocking(move || RuntimeFile::write(&config, admin.as_ref())).await;
-    match written.expect("writing a file does not panic") {
-        Ok(file) => Some(file),
-        Err(error) => {
-            let file = runtime_file::path(path);
-            let message = format!(
-                "cannot write the admin address to {}: {error}; give `tidegate healthcheck` the \
-                 address with --admin",
-                file.display()
-            );
-            match runtime_file::chosen() {
-                Some(_) => warn!("{message}"),
-                None => info!("{message}"),
-            }
-            None
-        }
+    let error = match RuntimeFile::write(config, admin.as_ref()) {
+        Ok(file) => return Some(file),
+        Err(error) => error,
+    };
+    let file = runtime_file::path(config);
+    let message = format!(
+        "cannot write the admin address to {}: {error}; give `tidegate healthcheck` the \
+         address with --admin",
+        file.display()
+    );
+    match runtime_file::chosen() {
+        Some(_) => warn!("{message}"),
+        None => info!("{message}"),
+    }
+    None
+}
+
+/// Writes the runtime file again if it was removed, or could not be written before.
+fn restore_runtime_file(app: &App, config: &Path, written: &Mutex<Option<RuntimeFile>>) {
+    let mut written = lock(written);
+    if written.as_ref().is_none_or(RuntimeFile::is_lost) {
+        // Before the new file is written, which may get the inode of the lost one.
+        drop(written.take());
+        *written = write_runtime_file(app, config);
     }
 }
 
@@ -197,6 +218,10 @@ impl Signals {
     fn listen() -> io::Result<Self> {
         let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
         let (user_1, user_2) = (SignalKind::user_defined1(), SignalKind::user_defined2());
+        // By default it ends the process. With a handler, a write beyond `ulimit -f` fails instead,
+        // and the lines that it loses are counted.
+        let too_large = rustix::process::Signal::XFSZ.as_raw();
+        drop(signal(SignalKind::from_raw(too_large))?);
         Ok(Self {
             hang_up: signal(SignalKind::hangup())?,
             stop: Named([
@@ -224,13 +249,21 @@ impl<const N: usize> Named<N> {
     }
 }
 
-async fn until_stopped(
-    app: App,
+async fn until_stopped(app: Arc<App>, signals: Signals, path: &Path, written: Written) -> bool {
+    let watched = Arc::clone(&app);
+    let alive = service_manager::keep_alive(async || watched.moves_calls().await);
+    tokio::select! {
+        never = alive => match never {},
+        finished = until_signalled(app, signals, path, written) => finished,
+    }
+}
+
+async fn until_signalled(
+    app: Arc<App>,
     mut signals: Signals,
     path: &Path,
-    written: Option<RuntimeFile>,
+    written: Written,
 ) -> bool {
-    let app = Arc::new(app);
     let mut reloads = JoinSet::new();
     let by = loop {
         let unknown = tokio::select! {
@@ -244,9 +277,11 @@ async fn until_stopped(
             // One at a time. A signal that arrives meanwhile is kept for the next.
             _ = signals.hang_up.recv(), if reloads.is_empty() => {
                 let (app, path) = (Arc::clone(&app), path.to_owned());
+                let written = Arc::clone(&written);
                 reloads.spawn_blocking(move || {
                     service_manager::reloading();
-                    take_config(&app, path);
+                    take_config(&app, &path);
+                    restore_runtime_file(&app, &path, &written);
                     service_manager::ready();
                 });
                 continue;
@@ -273,7 +308,8 @@ async fn until_stopped(
     #[expect(clippy::disallowed_methods, reason = "on a thread that waits")]
     let saving = spawn_blocking(move || {
         last.save();
-        drop(written);
+        // A reload that hangs may have another handle.
+        drop(lock(&written).take());
     });
     let saved = tokio::select! {
         saved = saving => saved.is_ok(),
@@ -288,8 +324,8 @@ async fn until_stopped(
 /// Applies the current file. An invalid file changes nothing. It waits for disks, so it has its
 /// own thread.
 #[expect(clippy::disallowed_methods, reason = "it has a thread of its own")]
-fn take_config(app: &App, path: PathBuf) {
-    let checked = match config::load(&path) {
+fn take_config(app: &App, path: &Path) {
+    let checked = match config::load(path) {
         Ok(checked) => checked,
         Err(failed) => {
             let mistakes = messages(&failed);

@@ -119,6 +119,7 @@ mod time_of_day;
 mod tls;
 mod top;
 mod tunnel;
+mod under_systemd;
 mod unix;
 mod waiting_call;
 mod websocket;

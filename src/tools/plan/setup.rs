@@ -33,7 +33,7 @@ pub(super) enum CannotReplay {
     NoStart,
     /// The config is not in the log.
     #[error(
-        "the config {0} is not in the log, because it is larger than 48 KiB; give it with --config-of FILE"
+        "the config {0} is not in the log, because a line with it would be larger than 48 KiB; give it with --config-of FILE"
     )]
     UnknownConfig(String),
     /// The lines do not have all postponements.

@@ -177,7 +177,20 @@ fn a_variable_without_an_option_is_reported_with_the_nearest_name() {
         "TIDEGATE_SERVICE_HOST",
         "TIDEGATE_SERVICE_PORT_HTTP",
         "TIDEGATE_PORT_8081_TCP_ADDR",
+        // For a service tidegate-leases.
+        "TIDEGATE_LEASES_SERVICE_HOST",
+        "TIDEGATE_LEASES_SERVICE_PORT",
+        "TIDEGATE_LEASES_SERVICE_PORT_GRPC",
+        "TIDEGATE_LEASES_PORT_9190_TCP",
+        "TIDEGATE_LEASES_PORT_9190_TCP_PROTO",
+        "TIDEGATE_LEASES_PORT_9190_TCP_PORT",
+        "TIDEGATE_LEASES_PORT_9190_TCP_ADDR",
+        "TIDEGATE__2_SERVICE_HOST",
     ] {
         assert_eq!(warned(name), "", "{name}");
     }
+    let port = [("TIDEGATE_LEASES_PORT", "tcp://10.0.0.1:9190")];
+    let checked = read_with(&with(""), &port).expect("a good config");
+    assert_eq!(checked.warnings.to_string(), "");
+    assert!(warned("TIDEGATE_LEASES_PORT").contains("names no option"));
 }
