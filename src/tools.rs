@@ -35,6 +35,11 @@ mod random;
 mod runtime_file;
 pub(crate) mod serve;
 mod service_manager;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "for commands that serve no calls"
+)]
+mod service_user;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod simulate;
 mod table;

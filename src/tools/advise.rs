@@ -11,9 +11,7 @@ mod report;
 mod sidecars;
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,6 +25,7 @@ use self::report::Report;
 use super::failed;
 use super::logs::Log;
 use super::plan::{self, Planned};
+use super::service_user::{self, Content};
 use crate::config::{Checked, Config, load, read as read_config};
 use crate::options::shown::HIDDEN;
 
@@ -230,15 +229,14 @@ fn planned(arguments: &Arguments, edited: Option<&Edited>) -> Result<Planned, St
     planned.map_err(|why| why.to_string())
 }
 
-/// Writes the advised config to a new file, which only its owner can read: it may hold a secret.
+/// Writes the advised config to a new file. It may hold a secret, so only its owner can read it, and
+/// the service if root writes it.
 fn write(path: &Path, report: &Report) -> Result<(), Unknown> {
     let text = match &report.edited {
         Some(edited) => edited.text(),
         None => report.pasted.clone(),
     };
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = service_user::write_config(path, &text, Content::Secret, false);
     written.map_err(|cause| Unknown::Write {
         path: path.to_owned(),
         cause,

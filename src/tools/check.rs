@@ -22,6 +22,7 @@ use crate::callers::settings::QuotaBy;
 use crate::config::{self, Checked, Config};
 use crate::state;
 use crate::telemetry::journal::{Priority, with_priority};
+use crate::tools::service_user;
 use crate::tools::table::aligned;
 
 /// The output of the command.
@@ -61,6 +62,10 @@ pub struct Arguments {
         value_name = "DIR"
     )]
     pub root: PathBuf,
+    /// Look with the rights of this user. For root it is the user `tidegate`, if there is one,
+    /// because the service runs as that user. Only root can choose another one
+    #[arg(long, requires = "probe", value_name = "NAME")]
+    pub user: Option<String>,
 }
 
 /// Runs the command: exit code 0 if the config can be used, 1 if not. `graphical` draws the
@@ -73,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
             quiet: arguments.quiet,
             json: arguments.json,
             root: &arguments.root,
+            user: arguments.user.as_deref(),
         });
     }
     let report = match arguments.json {
@@ -101,7 +107,8 @@ pub fn report(path: &Path, graphical: bool) -> Report {
             problems: match warnings.is_empty() {
                 true => String::new(),
                 false => whole_lines(&warnings.render(graphical)),
-            } + &state_file_warning(&config),
+            } + &state_file_warning(&config)
+                + &service_warning(path),
             settings: format!(
                 "{}\n{}\n{} is good\n",
                 config::effective(&config),
@@ -126,6 +133,26 @@ fn state_file_warning(config: &Config) -> String {
             "warning: {error}; give the user that runs `tidegate serve` write access to the \
              directory (StateDirectory= in systemd), or change callers.state_file\n"
         ),
+    }
+}
+
+/// A line if root checks the file of the service and the user of the service cannot read it.
+fn service_warning(path: &Path) -> String {
+    let is_of_service = Path::new(config::DEFAULT_PATH).parent() == path.parent();
+    let user = match service_user::is_root() && is_of_service {
+        true => service_user::User::find(Path::new("/"), service_user::NAME),
+        false => None,
+    };
+    let read = user.map(|user| (service_user::can_read(&user, path), user));
+    match read {
+        Some((Err(error), user)) => {
+            let (name, path) = (user.name, path.display());
+            format!(
+                "warning: {name}, the user of the service, cannot read {path}: {error}; \
+                 chgrp {name} {path} && chmod 0640 {path}\n"
+            )
+        }
+        Some((Ok(()), _)) | None => String::new(),
     }
 }
 

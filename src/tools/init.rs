@@ -9,9 +9,8 @@ mod draft;
 mod learned;
 mod zvmsdk;
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,6 +22,7 @@ use self::learned::{FromLogs, Learned, learn};
 use self::zvmsdk::SdkServer;
 use super::advise::read::{Format, Reading};
 use super::failed;
+use super::service_user::{self, Content, Readers};
 use crate::config::{self, DEFAULT_PATH};
 use crate::options::kind::show_duration;
 
@@ -225,8 +225,9 @@ pub fn init(arguments: &Arguments, answers: &mut Answers<'_>) -> Result<Done, St
                 return Err("nothing was written".to_owned());
             }
         }
-        write(out, &text, arguments.force)
+        let readers = service_user::write_config(out, &text, Content::Open, arguments.force)
             .map_err(|cause| format!("cannot write {}: {cause}", out.display()))?;
+        notes.extend(note_of(readers, out));
     }
     notes.push(place.next(out));
     Ok(Done { text, notes })
@@ -661,14 +662,18 @@ fn per_window(
     Ok(())
 }
 
-/// Writes the file with permissions for its owner and group alone.
-fn write(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let options = options.write(true).create_new(true).mode(0o640);
-    if !replaces {
-        return options.open(path)?.write_all(text.as_bytes());
+/// A note for root: who can read the config besides root.
+fn note_of(readers: Readers, out: &Path) -> Option<String> {
+    let path = out.display();
+    let user = service_user::NAME;
+    match readers {
+        Readers::Owner => None,
+        Readers::Service => Some(format!(
+            "{path} can be read by root and by the group of {user}, the user of the service"
+        )),
+        Readers::Everyone => Some(format!(
+            "{path} can be read by every user, since there is no user {user} for the service: put \
+             no secret into it"
+        )),
     }
-    let beside = path.with_extension(format!("new-{}", std::process::id()));
-    options.open(&beside)?.write_all(text.as_bytes())?;
-    fs::rename(&beside, path)
 }

@@ -8,6 +8,7 @@ mod apache;
 mod backend;
 #[cfg(feature = "tls")]
 mod certificates;
+mod eyes;
 mod holder;
 mod kinds;
 #[cfg(feature = "leases")]
@@ -32,8 +33,9 @@ use std::time::{Duration, Instant};
 use tidegate_runtime::command::{executor, exit_code, wants_colours};
 use tokio::task::JoinSet;
 
+use self::eyes::Eyes;
 use self::kinds::{
-    ADMIN, BACKEND, CONFIG_FILE, CONFIG_MISTAKE, CONFIG_WARNING, LISTENER, STATE_FILE,
+    ADMIN, BACKEND, CONFIG_FILE, CONFIG_MISTAKE, CONFIG_WARNING, LISTENER, STATE_FILE, USER,
 };
 pub use self::kinds::{CHECKS, Finding, Group, Kind, Status};
 use self::shown::Look;
@@ -56,11 +58,20 @@ pub(super) struct Asked<'a> {
     pub(super) json: bool,
     /// Where this machine's `/proc`, `/sys`, `/etc` and `/run` are.
     pub(super) root: &'a Path,
+    /// The user to look as, if it is given.
+    pub(super) user: Option<&'a str>,
 }
 
 /// Runs the checks: exit code 0 if none failed, 1 otherwise.
 pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
-    let findings = findings(asked.config, asked.root);
+    let findings = match Eyes::of(asked.root, asked.user) {
+        Ok(eyes) => findings(asked.config, asked.root, &eyes),
+        Err(why) => {
+            let user = asked.user.unwrap_or_default();
+            let cure = "name a user of this machine, and run this as root; or leave --user out";
+            vec![USER.failed("user", format!("cannot look as {user}"), why, cure)]
+        }
+    };
     let text = if asked.json {
         shown::json(asked.config, &findings)
     } else {
@@ -73,9 +84,9 @@ pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
 }
 
 /// What every check found, in the order of the groups.
-fn findings(path: &Path, root: &Path) -> Vec<Finding> {
+fn findings(path: &Path, root: &Path, eyes: &Eyes) -> Vec<Finding> {
     let machine = machine::Machine::at(root);
-    let mut findings = match config::load(path) {
+    let mut findings = match eyes.look(|| config::load(path)) {
         Ok(Checked { config, warnings }) => {
             let descriptors = Descriptors::divide(&config, descriptors::allowed());
             // It has a check of its own.
@@ -86,12 +97,13 @@ fn findings(path: &Path, root: &Path) -> Vec<Finding> {
             all.push(machine::descriptors(&descriptors));
             all.push(machine.local_ports(&config));
             #[cfg(feature = "tls")]
-            all.extend(certificates::check(&config, SystemTime::now()));
-            all.extend(of_a_good_config(path, root, Arc::new(config)));
+            all.extend(eyes.look(|| certificates::check(&config, SystemTime::now())));
+            all.extend(of_a_good_config(path, root, eyes, &Arc::new(config)));
             all
         }
-        Err(error) => of_a_bad_config(path, &error),
+        Err(error) => of_a_bad_config(path, &error, eyes),
     };
+    findings.extend(eyes.finding());
     findings.push(machine.somaxconn());
     findings.push(machine.clock());
     findings.push(machine.clock_source());
@@ -118,7 +130,7 @@ fn problem(problem: &Problem, kind: Kind) -> Finding {
     }
 }
 
-fn of_a_bad_config(path: &Path, error: &LoadError) -> Vec<Finding> {
+fn of_a_bad_config(path: &Path, error: &LoadError, eyes: &Eyes) -> Vec<Finding> {
     let file = path.display();
     let mut all = match error {
         LoadError::Wrong(problems) => {
@@ -146,12 +158,26 @@ fn of_a_bad_config(path: &Path, error: &LoadError) -> Vec<Finding> {
             }));
             all
         }
-        LoadError::Unreadable { cause, .. } => vec![CONFIG_FILE.failed(
-            "file",
-            format!("{file} cannot be read"),
-            cause.to_string(),
-            "create it, let this user read it, or name another file with --config",
-        )],
+        LoadError::Unreadable { cause, .. } => {
+            let is_denied = cause.kind() == io::ErrorKind::PermissionDenied;
+            vec![match eyes.name().filter(|_| is_denied) {
+                None => CONFIG_FILE.failed(
+                    "file",
+                    format!("{file} cannot be read"),
+                    cause.to_string(),
+                    "create it, let this user read it, or name another file with --config",
+                ),
+                Some(user) => CONFIG_FILE.failed(
+                    "file",
+                    format!("{file} cannot be read by {user}"),
+                    format!("the service runs as that user, and does not start: {cause}"),
+                    format!(
+                        "chgrp {user} {file} && chmod 0640 {file}, and let that user pass its \
+                         directories"
+                    ),
+                ),
+            }]
+        }
     };
     for (kind, about) in [
         (LISTENER, "listeners"),
@@ -163,22 +189,22 @@ fn of_a_bad_config(path: &Path, error: &LoadError) -> Vec<Finding> {
     all
 }
 
-fn of_a_good_config(path: &Path, root: &Path, config: Arc<Config>) -> Vec<Finding> {
+fn of_a_good_config(path: &Path, root: &Path, eyes: &Eyes, config: &Arc<Config>) -> Vec<Finding> {
     let began = Instant::now();
     let left = || ALL_MAX.saturating_sub(began.elapsed());
     // A disk that hangs holds up its own check alone.
     let state_file = in_a_thread({
-        let config = Arc::clone(&config);
-        move || machine::state_file(&config)
+        let (config, eyes) = (Arc::clone(config), eyes.clone());
+        move || machine::state_file(&config, &eyes)
     });
     let apache = in_a_thread({
-        let (root, config) = (root.to_owned(), Arc::clone(&config));
+        let (root, config) = (root.to_owned(), Arc::clone(config));
         move || Some(apache::check(&root, &config))
     });
-    let sidecar = sidecar::find(path, &config);
-    let mut all = listeners::check(&config, sidecar.as_ref());
+    let sidecar = sidecar::find(path, config);
+    let mut all = listeners::check(config, sidecar.as_ref(), eyes);
     all.extend(sidecar.as_ref().and_then(Sidecar::finding));
-    all.extend(peers(&config, left()));
+    all.extend(eyes.look(|| peers(config, left())));
     let late = || {
         let place: PathBuf = config.callers.state_file.clone().unwrap_or_default();
         let found = format!("no answer from {}", place.display());

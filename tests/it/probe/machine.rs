@@ -186,3 +186,100 @@ async fn an_apache_that_gives_up_while_a_call_waits() {
     setup.machine("etc/httpd/conf.d/zvmsdk.conf", proxy);
     setup.probe().await.only(&[]);
 }
+
+/// A machine with the user of the service. Only root can look with its rights.
+fn with_service(setup: &Setup) -> bool {
+    let passes = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(setup.folder.path(), passes).expect("ours");
+    setup.machine(
+        "etc/passwd",
+        "tidegate:x:64123:64124::/:/usr/sbin/nologin\n",
+    );
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("not tried: only root can look with the rights of another user");
+    }
+    is_root
+}
+
+#[tokio::test]
+async fn root_looks_with_the_rights_of_the_user_of_the_service() {
+    let backend = backend().await;
+    let setup = Setup::new(&before(&backend, ""));
+    if !with_service(&setup) {
+        return;
+    }
+    let config = setup.path("config.toml");
+    let mode = |mode: u32| {
+        fs::write(&config, "").expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(&config, mode).expect("ours");
+    };
+    mode(0o640);
+    let probed = setup.probe().await;
+    probed.says(
+        ("config", "file", "file"),
+        "failed",
+        &format!("{config} cannot be read by tidegate"),
+        "the service runs as that user, and does not start: Permission denied (os error 13)",
+        &format!(
+            "chgrp tidegate {config} && chmod 0640 {config}, and let that user pass its directories"
+        ),
+    );
+    let user = probed.check("machine", "user", "user");
+    assert_eq!(
+        user["found"],
+        "looked as tidegate, which the service runs as"
+    );
+    mode(0o644);
+    setup.probe().await.only(&[]);
+    // As root itself, everything can be read.
+    mode(0o600);
+    setup.machine("etc/passwd", "root:x:0:0::/:/bin/sh\n");
+    setup.probe().await.only(&[]);
+}
+
+#[tokio::test]
+async fn a_place_that_only_root_can_write_to_or_that_the_unit_makes() {
+    let backend = backend().await;
+    let setup = Setup::new("");
+    let folder = setup.path("state");
+    let with = |setup: Setup, path: &str, sections: &str| Setup {
+        config: before(
+            &backend,
+            &format!("{sections}[callers]\nstate_file = \"{path}\"\n"),
+        ),
+        ..setup
+    };
+    let setup = with(setup, &format!("{folder}/callers.json"), "");
+    if !with_service(&setup) {
+        return;
+    }
+    fs::create_dir(&folder).expect("made");
+    let probed = setup.probe().await;
+    probed.only(&[("machine", "state_file")]);
+    let check = probed.check("machine", "state_file", "state file");
+    let found = format!("{folder}/callers.json cannot be written by tidegate");
+    assert_eq!(check["found"], found);
+    let owner = (Some(64123), Some(64124));
+    std::os::unix::fs::chown(&folder, owner.0, owner.1).expect("root may");
+    setup.probe().await.only(&[]);
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 0);
+
+    // The directories of a unit that has not run yet.
+    let setup = with(setup, "/var/lib/tidegate-not-yet/callers.json", "");
+    let config = setup.config.replace(
+        "[admin]\nbind = false\n",
+        "[admin]\nbind = false\nsocket = \"unix:/run/tidegate-not-yet/admin.sock\"\n",
+    );
+    let setup = Setup { config, ..setup };
+    let probed = setup.probe().await;
+    probed.only(&[]);
+    for (check, about) in [
+        (("machine", "state_file"), "state file"),
+        (("admin", "address"), "socket"),
+    ] {
+        let found = probed.check(check.0, check.1, about)["found"].to_string();
+        assert!(found.contains("systemd makes its directory"), "{found}");
+    }
+}

@@ -16,8 +16,9 @@ const AHEAD_MAX: Duration = Duration::from_secs(14 * 24 * 3600);
 const DAY: u64 = 24 * 3600;
 
 /// A finding for each file.
-pub(super) fn check(config: &Config, now: SystemTime) -> impl Iterator<Item = Finding> {
-    config.certificates.iter().map(move |it| finding(it, now))
+pub(super) fn check(config: &Config, now: SystemTime) -> Vec<Finding> {
+    let files = config.certificates.iter();
+    files.map(|it| finding(it, now)).collect()
 }
 
 fn finding(file: &CertificateFile, now: SystemTime) -> Finding {

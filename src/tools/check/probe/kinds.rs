@@ -76,6 +76,7 @@ checks! {
     CONFIG_FILE = Config "file" "docs/how-to/check-probe.md#config";
     CONFIG_MISTAKE = Config "mistake" "docs/how-to/check-probe.md#config";
     CONFIG_WARNING = Config "warning" "docs/how-to/check-probe.md#config";
+    USER = Machine "user" "docs/how-to/check-probe.md#user";
     DESCRIPTORS = Machine "descriptors" "docs/how-to/check-probe.md#descriptors";
     SOMAXCONN = Machine "somaxconn" "docs/how-to/check-probe.md#somaxconn";
     LOCAL_PORTS = Machine "local_ports" "docs/how-to/check-probe.md#local-ports";

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::Finding;
+use super::eyes::Eyes;
 use super::holder;
 use super::kinds::{ADMIN, Kind, LISTENER};
 use super::sidecar::Sidecar;
@@ -11,7 +12,7 @@ use crate::config::Config;
 use crate::listen::could_listen;
 
 /// A finding for each address.
-pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>) -> Vec<Finding> {
+pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>, eyes: &Eyes) -> Vec<Finding> {
     let mut all = Vec::new();
     for (at, listener) in config.listen.listeners.iter().enumerate() {
         let is_for_sdkserver = config.classify.kind.has_table()
@@ -29,7 +30,7 @@ pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>) -> Vec<Finding> 
             key: &format!("listen[{at}].bind"),
             more,
         };
-        all.push(place.check(&listener.bind, sidecar));
+        all.push(place.check(&listener.bind, sidecar, eyes));
     }
     let admin = &config.admin;
     let binds = [
@@ -44,7 +45,7 @@ pub(super) fn check(config: &Config, sidecar: Option<&Sidecar>) -> Vec<Finding> 
             key: &format!("admin.{about}"),
             more: "",
         };
-        all.push(place.check(&bind, sidecar));
+        all.push(place.check(&bind, sidecar, eyes));
     }
     all
 }
@@ -59,7 +60,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn check(&self, bind: &Bind, sidecar: Option<&Sidecar>) -> Finding {
+    fn check(&self, bind: &Bind, sidecar: Option<&Sidecar>, eyes: &Eyes) -> Finding {
         let Self {
             kind,
             about,
@@ -69,7 +70,7 @@ impl Place<'_> {
         if bind.tcp().is_some_and(|address| address.port() == 0) {
             return kind.ok(*about, format!("{bind}, any free port"));
         }
-        let error = match could_listen(bind) {
+        let error = match eyes.look(|| could_listen(bind)) {
             Ok(()) => return kind.ok(*about, format!("{bind} is free")),
             Err(error) => error,
         };
@@ -77,6 +78,7 @@ impl Place<'_> {
             kind.failed(*about, format!("cannot listen on {bind}"), cause, cure)
         };
         let is_file = matches!(bind, Bind::Unix(_));
+        let user = eyes.in_words();
         match error.kind() {
             io::ErrorKind::AddrInUse => {
                 let holder = holder::of(bind);
@@ -99,18 +101,22 @@ impl Place<'_> {
                 format!("give {key} an address of this machine (`ip addr`), or 0.0.0.0 for all"),
             ),
             io::ErrorKind::PermissionDenied if is_file => failed(
-                "this user may not write to the directory".to_owned(),
+                format!("{user} may not write to the directory"),
                 format!(
                     "run this as the user of the sidecar (RuntimeDirectory= in systemd), or change {key}"
                 ),
             ),
             io::ErrorKind::PermissionDenied => failed(
-                "this user may not use a port this low".to_owned(),
+                format!("{user} may not use a port this low"),
                 format!(
                     "give {key} a port from 1024 on, or the unit \
                      AmbientCapabilities=CAP_NET_BIND_SERVICE"
                 ),
             ),
+            io::ErrorKind::NotFound if eyes.will_be_made(bind) => {
+                let found = format!("{bind} is free: systemd makes its directory at the start");
+                kind.ok(*about, found)
+            }
             io::ErrorKind::NotFound => failed(
                 "its directory does not exist".to_owned(),
                 format!("create it (RuntimeDirectory= in systemd), or change {key}"),

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Finding;
+use super::eyes::{Eyes, Place};
 use super::kinds::{CLOCK, CLOCK_SOURCE, DESCRIPTORS, LOCAL_PORTS, SOMAXCONN, STATE_FILE};
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
@@ -164,13 +165,21 @@ pub(super) fn descriptors(divided: &Descriptors) -> Finding {
     }
 }
 
-/// Whether this user can keep a state there; none if the config has no state file.
-pub(super) fn state_file(config: &Config) -> Option<Finding> {
+/// Whether the user of the sidecar can keep a state there; none if the config has no state file.
+pub(super) fn state_file(config: &Config, eyes: &Eyes) -> Option<Finding> {
     let path = config.callers.state_file.as_deref()?;
     let place = path.display();
     let cure = "give the user that runs `tidegate serve` write access to the directory \
                 (StateDirectory= in systemd), or change callers.state_file";
-    Some(match state::try_writing(path) {
+    let tried = match eyes.place_of_state(path) {
+        Place::AsItIs => eyes.look(|| state::try_writing(path)),
+        Place::Through(folder) => eyes.look(|| folder.try_writing()),
+        Place::MadeAtTheStart => {
+            let found = format!("{place}: systemd makes its directory at the start");
+            return Some(STATE_FILE.ok("state file", found));
+        }
+    };
+    Some(match tried {
         Ok(free) if free < state::GROWTH_MAX as u64 => STATE_FILE.failed(
             "state file",
             format!("{place} has {} KiB of free space", free >> 10),
@@ -187,16 +196,15 @@ pub(super) fn state_file(config: &Config) -> Option<Finding> {
             "state file",
             format!("{place} can be written, {} MiB free", free >> 20),
         ),
-        Err(StateError::Unwritable(_, cause))
-            if cause.kind() == io::ErrorKind::ReadOnlyFilesystem =>
-        {
-            let found = format!("{place} cannot be written");
-            let cure = "mount that file system for writing (StateDirectory= or ReadWritePaths= in \
-                        systemd), or change callers.state_file";
-            STATE_FILE.failed("state file", found, cause.to_string(), cure)
-        }
         Err(StateError::Unwritable(_, cause)) => {
-            let found = format!("{place} cannot be written");
+            let found = format!("{place} cannot be written{}", eyes.by());
+            let cure = match cause.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    "mount that file system for writing (StateDirectory= or ReadWritePaths= in \
+                     systemd), or change callers.state_file"
+                }
+                _ => cure,
+            };
             STATE_FILE.failed("state file", found, cause.to_string(), cure)
         }
         Err(error) => {
