@@ -26,7 +26,9 @@ from build import ARCHITECTURES, CARGO, OUT, PROGRAMS, ROOT, commit_time, output
 
 HERE = ROOT / "packaging"
 FORMATS = ("deb", "rpm", "tar", "image", "sbom")
-UNITS = ("tidegate.service", "tidegate-lease-server.service", "tidegate-lease-agent.service")
+UNITS = ("tidegate.service", "tidegate@.service", "tidegate-lease-server.service", "tidegate-lease-agent.service")
+# What may run of these, as systemctl finds it: every instance of a template.
+RUNNING = " ".join(f"'{unit.replace('@', '@*')}'" for unit in UNITS)
 CARGO_CYCLONEDX = "cargo-cyclonedx@0.5.9"
 # The folders that rpm removes with the last package that has them. A system without zsh or fish has not all of them.
 FOLDERS = (
@@ -122,7 +124,7 @@ def at_commit_time(folder, time):
 def filled(template, **values):
     """A template with its @WORDS@ replaced."""
     text = (HERE / template).read_text()
-    for word, value in {"UNITS": " ".join(UNITS), **values}.items():
+    for word, value in {"UNITS": " ".join(UNITS), "RUNNING": RUNNING, **values}.items():
         text = text.replace(f"@{word}@", value)
     return text
 
@@ -163,7 +165,7 @@ def pack_deb(job):
     deb = job.out / f"tidegate_{job.version}-1_{job.architecture.deb}.deb"
     # One thread: xz cuts its blocks by the number of threads.
     one_thread = job.environment | {"DPKG_DEB_THREADS_MAX": "1"}
-    run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, deb, env=one_thread, stdout=subprocess.DEVNULL)
+    run("dpkg-deb", "--root-owner-group", f"-Z{job.compression}", "--build", root, deb, env=one_thread, stdout=subprocess.DEVNULL)
     return [deb]
 
 
@@ -272,14 +274,12 @@ class Job:
     manual: Path
     config: Path
     out: Path
+    programs: Path
+    compression: str
 
     @property
     def work(self):
         return OUT / "work" / self.architecture.name
-
-    @property
-    def programs(self):
-        return OUT / "bin" / self.architecture.name
 
     @property
     def environment(self):
@@ -298,9 +298,12 @@ def pack(arguments):
     manual = arguments.manual or write_manual()
     time = commit_time()
     jobs = [
-        Job(ARCHITECTURES[name], version, summary, time, manual, arguments.config, out)
+        Job(
+            ARCHITECTURES[name], version, summary, time, manual, arguments.config, out,
+            arguments.programs or OUT / "bin" / name, arguments.compression,
+        )
         for name in arguments.architectures or ARCHITECTURES
-    ]
+    ]  # fmt: skip
     for job in jobs:
         missing = [str(job.programs / program) for program in PROGRAMS if not (job.programs / program).exists()]
         if missing:
@@ -329,6 +332,8 @@ def main():
     parser.add_argument("--out", type=Path, default=OUT / "dist", help="where the packages go (target/packages/dist)")
     parser.add_argument("--version", help="another version than that of Cargo.toml, to try an upgrade")
     parser.add_argument("--config", type=Path, default=HERE / "config.toml", help="another config, likewise")
+    parser.add_argument("--programs", type=Path, help="where the programs are, instead of where build.py puts them, likewise")
+    parser.add_argument("--compression", default="xz", help="of the .deb, likewise")
     arguments = parser.parse_args()
     arguments.formats = arguments.formats.split(",")
     if wrong := set(arguments.formats) - set(FORMATS):

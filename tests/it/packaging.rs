@@ -171,7 +171,7 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
         .into_iter()
         .filter(|path| path.extension().is_some_and(|it| it == "service"))
         .collect();
-    assert_eq!(units.len(), 3, "{units:?}");
+    assert_eq!(units.len(), 4, "{units:?}");
     for unit in units {
         let text = read(&unit);
         let says = |line: &str| {
@@ -182,6 +182,19 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
             );
         };
         says("Type=notify");
+        // No start is given up, and the clock is set first where a service waits for that.
+        let (of_unit, _) = text.split_once("[Service]").expect("a section");
+        let tries = of_unit.lines().any(|it| it == "StartLimitIntervalSec=0");
+        assert!(tries, "{}", unit.display());
+        let mut lines = of_unit.lines();
+        let after = lines
+            .find_map(|it| it.strip_prefix("After="))
+            .expect("it has one");
+        assert!(
+            after.split(' ').any(|it| it == "time-sync.target"),
+            "{after}"
+        );
+        assert!(!text.contains("Wants=time-sync"), "only where it is there");
         for line in text.lines().filter(|line| line.starts_with("Exec")) {
             let Some((_, arguments)) = line.split_once("/usr/bin/tidegate ") else {
                 assert_eq!(line, "ExecReload=/bin/kill -HUP $MAINPID");
@@ -228,11 +241,38 @@ fn the_units_of_systemd_name_commands_and_paths_that_exist() {
         assert!(text.contains(example), "no {example}");
         assert!(text.lines().any(|it| it == directive), "no {directive}");
     }
+    let instance = read("packaging/tidegate@.service");
+    assert_eq!(of_instance(below_head(&text)), below_head(&instance));
     assert!(read("config.toml.example").contains("/var/lib/tidegate/callers.json"));
     // The user that the packages make is the one that the unit asks for.
     assert!(text.lines().any(|it| it == "User=tidegate"));
     let users = read("packaging/sysusers.conf");
     assert!(users.lines().any(|it| it.starts_with("u tidegate ")));
+}
+
+/// A unit without its comment at the top.
+fn below_head(unit: &str) -> &str {
+    let start = unit.find("[Unit]").expect("it has a section");
+    &unit[start..]
+}
+
+/// The unit of the packages as that of an instance.
+fn of_instance(unit: &str) -> String {
+    let mut unit = unit.to_owned();
+    for (whole, of_instance) in [
+        ("Description=Tidegate:", "Description=Tidegate %i:"),
+        ("/etc/tidegate/environment", "/etc/tidegate/%i.environment"),
+        ("/etc/tidegate/config.toml", "/etc/tidegate/%i.toml"),
+        ("/etc/tidegate/tls.key", "/etc/tidegate/%i.key"),
+        ("/run/tidegate/", "/run/tidegate-%i/"),
+        ("/var/lib/tidegate/", "/var/lib/tidegate-%i/"),
+        ("/tidegate.service/", "/tidegate@%i.service/"),
+        ("Directory=tidegate\n", "Directory=tidegate-%i\n"),
+    ] {
+        assert!(unit.contains(whole), "no {whole}");
+        unit = unit.replace(whole, of_instance);
+    }
+    unit
 }
 
 /// Calls `check` with every command of a program and below it, by the name of its manual page.
@@ -424,7 +464,9 @@ fn the_scripts_of_the_packages_can_be_read_and_start_nothing() {
         "build.py",
         "core_tests.py",
         "image.py",
+        "machine.py",
         "pack.py",
+        "pages.py",
         "try.py",
     ] {
         let path = format!("packaging/{tool}");
