@@ -2,7 +2,7 @@
 #   make run    builds Tidegate and shows it holding back a flood
 #   make test   installs what the tests need and runs every test
 .PHONY: run test check docs site manifests deny advisories loom mutants peers clients stores promtool browser pictures lessons valgrind bench bench-limiters bench-viewers bench-spans bench-streams bench-instructions bench-profile quota-faults faults soak faults-tools predict corpus-peers fuzz order \
-  packages packages-twice packages-tools try-packages s390x clean .venv-docs
+  packages packages-twice packages-tools try-packages try-here s390x clean .venv-docs
 
 CARGO ?= cargo
 
@@ -15,6 +15,7 @@ test: peers clients stores promtool faults-tools valgrind browser site
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
+	python3 packaging/try.py here --programs $(PROGRAMS)
 
 # What a change must pass, besides the tests.
 check: deny
@@ -237,6 +238,13 @@ packages-twice: packages
 try-packages: packages-tools
 	python3 packaging/build.py $(ARCHITECTURES)
 	python3 packaging/try.py
+
+# The .deb with the programs of the tests, as a service: what the pages tell an operator to type, in a minute. It runs beside
+# this machine's own system and changes nothing of it. Where that is not possible, it says so loudly.
+PROGRAMS = $(or $(CARGO_TARGET_DIR),target)/debug
+try-here:
+	$(CARGO) build --workspace --bins --example manual --quiet
+	python3 packaging/try.py here --programs $(PROGRAMS)
 
 # The tests of the decision core and of what reads bytes, as programs for s390x under qemu. Ten minutes on two busy cores.
 s390x: packages-tools

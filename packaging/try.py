@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Tries the packages of this machine's architecture in clean roots: install, start, a first call, upgrade, downgrade, remove.
+"""Tries the packages of this machine's architecture in roots with a systemd of their own: what the pages tell an operator to
+type, from the installation and a first call to an upgrade, a downgrade and the removal.
 
     python3 packaging/try.py            deb, rpm and every architecture that build.py has built; needs root
     python3 packaging/try.py rpm s390x  one of them, and the packages of another architecture under qemu
+    python3 packaging/try.py here       the .deb with the programs of `cargo build`, in a minute, as `make test` does
 
 Each root is a fresh Debian with a real systemd, in namespaces of its own: it sees no network, no process and no file of
 this machine. rpm runs in such a root too, with a package that stands in for the base of a distribution, so that what our
 package requires is checked. Another architecture has no system here: qemu-user runs its program, with the C library of the
-image. `make try-packages` runs this, docs/how-to/install.md says what holds.
+image. "here" makes no Debian: it lays a file system over that of this machine, which stays as it is. Where no systemd can
+run in a root, it says so, loudly. docs/how-to/install.md says what holds.
 """
 
 import argparse
@@ -16,239 +19,121 @@ import http.server
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-from build import ARCHITECTURES, OUT, ROOT, output_of, run
+import pages
+from build import ARCHITECTURES, OUT, PROGRAMS, ROOT, output_of, run
+from machine import WORK, CleanRoot, Failed, Impossible, ThisSystem, expect, wait_until
 
 HERE = ROOT / "packaging"
-WORK = OUT / "try"
-CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
-IN_ROOT = ("systemd", "busybox", "curl", "procps", "rpm")
-UNITS = ("tidegate", "tidegate-lease-server", "tidegate-lease-agent")
-OLD, NEW = "0.1.0", "0.1.1"
+UNITS = ("tidegate", "tidegate@any", "tidegate-lease-server", "tidegate-lease-agent")
+# As on the pages.
+OLD, NEW = "0.1.0", "0.2.0"
 GREETING = "hello from the service"
 LINE = "# Written by the administrator."
-# What the start of a system, the tools of this trial and the databases of packages write.
-NOISE = ("/var/lib/apt", "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/systemd", "/var/log", "/var/cache", "/root", "/srv", "/packages")
 
 
-class Failed(Exception):
-    """Something does not hold."""
-
-
-def expect(holds, what):
-    if not holds:
-        raise Failed(what)
-
-
-class Machine:
-    """A clean root, with its own systemd."""
-
-    def __init__(self, root):
-        self.root = root
-        if root.exists():
-            shutil.rmtree(root)
-        root.mkdir(parents=True)
-        run("tar", "-C", root, "-xf", clean_root())
-        (root / "packages").mkdir()
-
-    def __enter__(self):
-        hierarchy = next((path for path in CGROUPS if (path / "cgroup.controllers").exists()), None)
-        if hierarchy is None:
-            sys.exit("try.py: no version 2 of cgroups is mounted, so no systemd can run in a root")
-        self.cgroup = hierarchy / f"tidegate-try-{os.getpid()}"
-        self.cgroup.mkdir()
-        self.log = (WORK / f"{self.root.name}.log").open("w")
-        self.outside = subprocess.Popen(
-            ["sh", "-ec", BOOT, "boot", str(self.root), str(self.cgroup)],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-        )  # fmt: skip
-        try:
-            self.boot()
-        except Failed:
-            self.__exit__()
-            raise
-        return self
-
-    def boot(self):
-        children = Path(f"/proc/{self.outside.pid}/task/{self.outside.pid}/children")
-        wait_until("systemd starts", lambda: children.read_text().split() or self.outside.poll() is not None)
-        expect(self.outside.poll() is None, f"systemd starts in the root: see {self.log.name}")
-        self.init = children.read_text().split()[0]
-        wait_until("systemd is up", lambda: self.says("systemctl is-system-running") in ("running", "degraded"))
-
-    def __exit__(self, *_):
-        # Its end kills the systemd in the root, and so all that runs there.
-        self.outside.kill()
-        self.outside.wait()
-        self.log.close()
-        wait_until("the control group is empty", lambda: gone(self.cgroup))
-        shutil.rmtree(self.root)
-
-    def enter(self, command):
-        inside = ["nsenter", "--target", self.init, "--all", "--root", "--wd", "env", "-i"]
-        inside += ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive", "sh", "-c", command]
-        try:
-            return subprocess.run(inside, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"`{command}` did not end within 120 s") from None
-
-    def does(self, command):
-        """Runs a command in the root; fails if it fails."""
-        done = self.enter(command)
-        if done.returncode != 0:
-            journal = self.says("journalctl --no-pager --lines 20 --unit 'tidegate*'")
-            raise Failed(f"`{command}` ended with {done.returncode}: {done.stdout}{done.stderr}\n{journal}")
-        return done.stdout.strip()
-
-    def says(self, command):
-        return self.enter(command).stdout.strip()
-
-    def files(self):
-        found = set()
-        for folder, names, files in os.walk(self.root):
-            inside = folder.removeprefix(str(self.root))
-            names[:] = [name for name in names if not f"{inside}/{name}".startswith(NOISE)]
-            if not inside.startswith(("/proc", "/sys", "/dev", "/run", "/tmp")):
-                found |= {f"{inside}/{name}" for name in files + names}
-        return found
-
-    def unit(self, question, unit="tidegate"):
-        return self.says(f"systemctl {question} {unit}")
-
-    def pid(self):
-        return self.says("systemctl show -p MainPID --value tidegate")
-
-
-# The first process of a container, as https://systemd.io/CONTAINER_INTERFACE asks for.
-BOOT = """
-echo $$ >"$2/cgroup.procs"
-exec unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup sh -ec '
-mount --bind "$0" "$0"
-cd "$0"
-mount -t proc proc proc
-mount -t sysfs sysfs sys
-mount -t cgroup2 cgroup2 sys/fs/cgroup
-for folder in run tmp dev; do mount -t tmpfs tmpfs $folder; done
-for device in null zero full random urandom tty; do touch dev/$device; mount --bind /dev/$device dev/$device; done
-ln -s /proc/self/fd dev/fd
-ln -s pts/ptmx dev/ptmx
-mkdir dev/shm dev/pts run/outside
-# Not chroot, in which systemd cannot lay out the file systems of a unit.
-pivot_root . run/outside
-exec env -i container=try PATH=/usr/sbin:/usr/bin:/sbin:/bin \\
-  sh -c "umount --lazy /run/outside && exec /lib/systemd/systemd --system --log-target=console"
-' "$1"
-"""
-
-
-def gone(cgroup):
-    """Removes a control group; whether that was possible. Its processes end a moment after their first one."""
-    try:
-        for folder, _, _ in os.walk(cgroup, topdown=False):
-            os.rmdir(folder)
-    except OSError:
-        return False
-    return True
-
-
-def wait_until(what, holds, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise Failed(f"after {seconds} s it does not hold that {what}")
-        time.sleep(0.1)
-
-
-def clean_root():
-    """An archive of a fresh Debian, made once."""
-    archive = WORK / f"{'-'.join(IN_ROOT)}.tar"
-    if not archive.exists():
-        print("try.py: making a clean root", flush=True)
-        release = platform.freedesktop_os_release()["VERSION_CODENAME"]
-        part = archive.with_suffix(".part.tar")
-        run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(IN_ROOT)}", release, part)
-        part.rename(archive)
-    return archive
-
-
-class Deb:
-    """What a user of apt and dpkg types."""
-
-    name = "deb"
-    # dpkg keeps a changed config, and lays the new one beside it.
-    beside = "/etc/tidegate/config.toml.dpkg-dist"
-    kept = "/etc/tidegate/config.toml"
+class Kind:
+    """A kind of package, and what its users type: the commands of docs/how-to/install.md."""
 
     def __init__(self, architecture):
         self.architecture = architecture
+
+    def typed(self, heading):
+        """The commands below a heading for this kind."""
+        lines = (self.filled_in(line) for line in pages.commands(pages.section("install.md", heading)))
+        return [line for line in lines if line and line.startswith(self.tool)]
+
+    def filled_in(self, line):
+        """A command of the page, with the architecture of this machine; nothing if it is for another kind."""
+        if line.startswith(self.others):
+            return None
+        return re.sub(self.file, lambda found: self.path(found[1]), line)
+
+    @property
+    def upgrade(self):
+        return self.typed("Upgrade and downgrade")[0]
+
+    @property
+    def downgrade(self):
+        return self.typed("Upgrade and downgrade")[1]
+
+
+class Deb(Kind):
+    """For apt and dpkg."""
+
+    name = "deb"
+    tool = "yes | apt-get"
+    others = ("rpm", "dnf", "zypper")
+    file = r"\./tidegate_([\d.]+)-1_s390x\.deb"
+    # dpkg keeps a changed config, and lays the new one beside it.
+    beside = "/etc/tidegate/config.toml.dpkg-dist"
+    kept = "/etc/tidegate/config.toml"
+    version = "dpkg-query --show --showformat '${Version}' tidegate"
+    remove = "yes | apt-get remove tidegate"
+    purge = "yes | apt-get purge tidegate"
 
     def path(self, version):
         return f"/packages/tidegate_{version}-1_{self.architecture.deb}.deb"
 
-    def install(self, version):
-        # apt asks nothing of a network for a package that needs nothing else.
-        return f"apt-get install --quiet --yes {self.path(version)}"
-
-    def upgrade(self, version):
-        return f"apt-get install --quiet --yes -o Dpkg::Options::=--force-confold {self.path(version)}"
-
-    def downgrade(self, version):
-        return f"{self.upgrade(version)} --allow-downgrades"
-
-    remove = "apt-get remove --quiet --yes tidegate"
-    version = "dpkg-query --show --showformat '${Version}' tidegate"
-    purge = "apt-get purge --quiet --yes tidegate"
+    def filled_in(self, line):
+        line = super().filled_in(line)
+        # apt asks a person before it downgrades.
+        return f"yes | {line}" if line and line.startswith("apt-get") else line
 
 
-class Rpm:
-    """What a user of rpm types."""
+class Rpm(Kind):
+    """For rpm."""
 
     name = "rpm"
+    tool = "rpm"
+    others = ("apt-get",)
+    file = r"tidegate-([\d.]+)-1\.s390x\.rpm"
     beside = "/etc/tidegate/config.toml.rpmnew"
     kept = "/etc/tidegate/config.toml.rpmsave"
-
-    def __init__(self, architecture):
-        self.architecture = architecture
+    version = "rpm --query --queryformat '%{VERSION}-%{RELEASE}' tidegate"
+    remove = "rpm --erase tidegate"
+    purge = "rm -r /etc/tidegate /var/lib/tidegate* /var/lib/private/tidegate*"
 
     def path(self, version):
         return f"/packages/tidegate-{version}-1.{self.architecture.name}.rpm"
 
-    def install(self, version):
-        return f"rpm --install {self.path(version)}"
 
-    def upgrade(self, version):
-        return f"rpm --upgrade {self.path(version)}"
-
-    def downgrade(self, version):
-        return f"rpm --upgrade --oldpackage {self.path(version)}"
-
-    remove = "rpm --erase tidegate"
-    version = "rpm --query --queryformat '%{VERSION}-%{RELEASE}' tidegate"
-    purge = "rm -r /etc/tidegate /var/lib/tidegate /var/lib/private/tidegate"
-
-
-def make_packages(kind):
+def make_packages(kind, out, *options):
     """The packages as they are, and as a later version with another config."""
     later = WORK / "later.toml"
     later.write_text((HERE / "config.toml").read_text() + "# This version has another config.\n")
-    common = [sys.executable, HERE / "pack.py", kind.architecture.name, "--formats", kind.name, "--out", WORK / "packages"]
-    common += ["--manual", OUT / "manual"] if (OUT / "manual/man").exists() else []
+    common = [sys.executable, HERE / "pack.py", kind.architecture.name, "--formats", kind.name, "--out", out, *options]
+    if "--manual" not in options and (OUT / "manual/man").exists():
+        common += ["--manual", OUT / "manual"]
     run(*common, "--version", OLD, stdout=subprocess.DEVNULL)
     run(*common, "--version", NEW, "--config", later, stdout=subprocess.DEVNULL)
 
 
+def of_the_tests(programs):
+    """Options for packages with the programs of `cargo build`: without what only a debugger reads, and not compressed."""
+    stripped = WORK / "programs"
+    stripped.mkdir(exist_ok=True)
+    for program in PROGRAMS:
+        run("strip", "-o", stripped / program, programs / program)
+    manual = WORK / "manual"
+    if manual.exists():
+        shutil.rmtree(manual)
+    run(programs / "examples/manual", manual)
+    return "--programs", stripped, "--compression", "none", "--manual", manual
+
+
 def base_of_a_distribution(machine):
     """A package without files that provides what every distribution has."""
-    spec = machine.root / "packages/base.spec"
+    spec = machine.packages / "base.spec"
     spec.write_text(
         "Name: base\nVersion: 1\nRelease: 1\nSummary: Stands in for a distribution\nLicense: none\nBuildArch: noarch\n"
         "Provides: /bin/sh\n%description\nStands in.\n%files\n"
@@ -256,80 +141,91 @@ def base_of_a_distribution(machine):
     define = ["--define", f"_topdir {WORK}/rpmbuild", "--define", f"_rpmdir {spec.parent}"]
     define += ["--define", "_build_name_fmt %{NAME}.rpm"]
     run("rpmbuild", "-bb", "--quiet", *define, spec, stdout=subprocess.DEVNULL)
-    refused = machine.enter(Rpm(ARCHITECTURES[platform.machine()]).install(OLD))
+    kind = Rpm(ARCHITECTURES[platform.machine()])
+    refused = machine.enter(f"rpm --install {kind.path(OLD)}")
     expect("/bin/sh is needed" in refused.stderr, f"rpm checks what the package requires: {refused.stderr}")
     machine.does("rpm --install /packages/base.rpm")
 
 
-def trial(kind):
+def trial(kind, machine, *options):
     """Yields what holds, step by step."""
-    make_packages(kind)
-    root = WORK / kind.name
-    with Machine(root) as machine:
-        for path in (WORK / "packages").glob(f"*.{kind.name}"):
-            shutil.copy(path, root / "packages")
+    make_packages(kind, machine.packages, *options)
+    with machine:
         if kind.name == "rpm":
             base_of_a_distribution(machine)
         before = machine.files()
+        machine.does(f"mkdir -p /srv/site && echo {GREETING} >/srv/site/index.html")
+        machine.does(f"systemd-run --unit=service {machine.web.format(port=8080, folder='/srv/site')}")
 
-        machine.does(kind.install(OLD))
-        yield f"`{kind.install(OLD)}` installs {len(machine.files() - before)} files and folders"
+        install, *_ = kind.typed("Install and start")
+        machine.does(install)
+        yield f"`{install}` installs {len(machine.files() - before)} files and folders"
         for unit in UNITS:
             expect(machine.unit("is-active", unit) == "inactive", f"{unit} is not started")
             expect(machine.unit("is-enabled", unit) == "disabled", f"{unit} is not enabled")
         yield "nothing is started or enabled"
         expect("tidegate" in machine.does("getent passwd tidegate"), "the user exists")
         machine.does("tidegate --version && tidegate check && tidegate-lab --version")
-        machine.does("systemd-analyze verify tidegate.service tidegate-lease-server.service")
+        machine.does("systemd-analyze verify tidegate.service tidegate@any.service tidegate-lease-server.service")
         machine.does("tidegate lease-server --check --config /usr/share/doc/tidegate/config.lease-server.toml.example")
         yield "`tidegate check` accepts the config, systemd accepts the units"
+        machine.does(kind.purge if kind.name == "deb" else kind.remove)
+        rest = left(machine, before)
+        expect(not rest, f"a package that was never started leaves nothing: {rest}")
+        yield "a package that was never started leaves nothing"
 
-        machine.does(f"mkdir -p /srv/site && echo {GREETING} >/srv/site/index.html")
-        machine.does("systemd-run --unit=service busybox httpd -f -p 127.0.0.1:8080 -h /srv/site")
-        machine.does("systemctl enable --now tidegate")
+        yield from pages.install(machine, kind)
         first_call(machine)
-        owner = machine.does(f"ps -o user= -p {machine.pid()} 2>/dev/null || stat -c %U /proc/{machine.pid()}")
+        owner = machine.does(f"stat -c %U /proc/{machine.pid()}")
         expect(owner == "tidegate", f"it runs as tidegate, not {owner}")
-        machine.does("TIDEGATE_RUNTIME_DIR=/run/tidegate tidegate healthcheck")
-        yield "`systemctl enable --now tidegate` starts it as user tidegate, and a first call is answered"
+        pages.hold_a_port(machine)
+        yield from pages.runbook(machine)
+        yield from pages.second_sidecar(machine)
+        yield from pages.upgrade(machine)
+        yield from pages.release_the_port(machine)
 
         machine.does(f"echo '{LINE}' >>/etc/tidegate/config.toml && systemctl reload tidegate")
-        old = machine.pid()
-        machine.does(kind.upgrade(NEW))
+        write_instance(machine)
+        old, old_instance = machine.pid(), machine.pid("tidegate@more")
+        machine.does(kind.upgrade)
         expect(machine.does(kind.version) == f"{NEW}-1", "the new version is installed")
         expect_config(machine, kind)
         expect(machine.pid() not in (old, "0"), "it was restarted")
+        expect(machine.pid("tidegate@more") not in (old_instance, "0"), "the second one was restarted")
         first_call(machine)
         expect(machine.unit("is-enabled") == "enabled", "it is still enabled")
         for unit in UNITS[1:]:
             expect(machine.unit("is-active", unit) == "inactive", f"{unit} is not started")
-        yield "an upgrade keeps the changed config, lays the new one beside it, and restarts what runs"
+        yield f"`{kind.upgrade}` keeps the changed config, lays the new one beside it, and restarts what runs"
 
         machine.does("systemctl stop tidegate")
-        machine.does(kind.downgrade(OLD))
+        machine.does(kind.downgrade)
         expect(machine.does(kind.version) == f"{OLD}-1", "the old version is installed")
         expect(machine.unit("is-active") == "inactive", "what did not run is not started")
         expect_config(machine, kind)
         machine.does("systemctl start tidegate")
         first_call(machine)
-        yield "a downgrade keeps it too, and does not start what was stopped"
+        yield f"`{kind.downgrade}` keeps it too, and does not start what was stopped"
 
         machine.does(kind.remove)
-        expect(machine.unit("is-active") == "inactive", "it is stopped")
+        for unit in ("tidegate", "tidegate@more"):
+            expect(machine.unit("is-active", unit) == "inactive", f"{unit} is stopped")
+        links = machine.says("ls /etc/systemd/system/multi-user.target.wants")
+        expect("tidegate" not in links, f"nothing is enabled: {links}")
         expect(LINE in machine.does(f"cat {kind.kept}"), "the changed config is kept")
-        yield f"`{kind.remove}` stops it and leaves {', '.join(left(machine, before))}"
+        machine.does("rm /etc/tidegate/more.toml")
+        yield f"`{kind.remove}` stops both and leaves {', '.join(left(machine, before))}"
         machine.does(kind.purge)
         rest = left(machine, before)
         expect(not rest, f"nothing is left, except the user: {rest}")
         yield f"after `{kind.purge}` nothing is left but the user"
 
-        machine.does(kind.install(OLD))
-        machine.does(kind.remove)
-        if kind.name == "deb":
-            machine.does(kind.purge)
-        rest = left(machine, before)
-        expect(not rest, f"a package that was never started leaves nothing: {rest}")
-        yield "a package that was never started leaves nothing"
+
+def write_instance(machine):
+    """A second sidecar, which an upgrade and a removal must not forget."""
+    more = pages.HELD.replace("8097", "8098").replace("9197", "9198")
+    pages.write(machine, "/etc/tidegate/more.toml", more)
+    machine.does("systemctl enable --now tidegate@more")
 
 
 def foreign(architecture):
@@ -441,22 +337,50 @@ def left(machine, before):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help="deb, rpm, s390x, aarch64")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help="deb, rpm, s390x, aarch64; here")
+    parser.add_argument("--programs", type=Path, default=ROOT / "target/debug", help='for "here": where cargo has built them')
     arguments = parser.parse_args()
     architecture = ARCHITECTURES[platform.machine()]
     kinds = {"deb": Deb, "rpm": Rpm}
     WORK.mkdir(parents=True, exist_ok=True)
+    if arguments.kinds == ["here"]:
+        return here(architecture, arguments.programs.resolve())
     built = [name for name in ARCHITECTURES if (OUT / "bin" / name / "tidegate").exists()]
     every = [*kinds, *(name for name in built if name != architecture.name)]
     if wrong := set(arguments.kinds) - set(every):
         parser.error(f"cannot try {', '.join(sorted(wrong))}: choose from {', '.join(every)}; build.py builds others")
     for name in arguments.kinds or every:
-        steps = foreign(ARCHITECTURES[name]) if name in ARCHITECTURES else trial(kinds[name](architecture))
+        if name in ARCHITECTURES:
+            steps = foreign(ARCHITECTURES[name])
+        else:
+            steps = trial(kinds[name](architecture), CleanRoot(name))
         try:
-            for number, holds in enumerate(steps, 1):
-                print(f"{name} {number}: {holds}", flush=True)
-        except Failed as failed:
-            sys.exit(f"try.py: {name}: {failed}")
+            print_each(name, steps)
+        except Impossible as why:
+            sys.exit(f"try.py: no systemd can run in a root here: {why}")
+
+
+def print_each(name, steps):
+    try:
+        for number, holds in enumerate(steps, 1):
+            print(f"{name} {number}: {holds}", flush=True)
+    except Failed as failed:
+        sys.exit(f"try.py: {name}: {failed}")
+
+
+def here(architecture, programs):
+    """The .deb of the programs of `cargo build`. Where it cannot be tried, that is no failure, but it is loud."""
+    try:
+        machine = ThisSystem("here")
+        machine.prepare()
+        print_each("here", trial(Deb(architecture), machine, *of_the_tests(programs)))
+    except Impossible as why:
+        frame = "=" * 100
+        print(
+            f"{frame}\nNOT TRIED: the package as a service, with the commands of the pages.\n{why}.\n"
+            f"`make try-here` tries it as root on a machine with systemd; `make try-packages` in clean roots.\n{frame}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
