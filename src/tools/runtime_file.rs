@@ -8,6 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::time::SystemTime;
 
 use super::client::Address;
 
@@ -37,8 +38,8 @@ pub(super) struct RuntimeFile {
 struct FileId {
     device: u64,
     inode: u64,
-    /// When it was written.   seconds and nanoseconds
-    written: (i64, i64),
+    /// When it was made, if the file system keeps that.
+    made: Option<SystemTime>,
 }
 
 impl FileId {
@@ -46,7 +47,7 @@ impl FileId {
         Self {
             device: found.dev(),
             inode: found.ino(),
-            written: (found.mtime(), found.mtime_nsec()),
+            made: found.created().ok(),
         }
     }
 }
