@@ -169,7 +169,7 @@ bench-limiters:
 # Quotas in real stores while sidecars, links and servers are killed and stopped. Prints a table in
 # Markdown: WINDOWS of two seconds for each of RUNS. TIDEGATE_SEED repeats the same faults.
 WINDOWS ?= 200
-RUNS ?= zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares
+RUNS ?= zookeeper,zookeeper-deny,etcd,redis,sentinels,sentinels-deny,sentinels-crash,redis-forgets,shares
 quota-faults: stores
 	WINDOWS=$(WINDOWS) RUNS=$(RUNS) ZOOKEEPER_FSYNC=yes \
 	  $(CARGO) test --test it quota_faults::the_long_run -- --ignored --nocapture

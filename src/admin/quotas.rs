@@ -43,6 +43,8 @@ pub struct QuotaStoreState {
     pub expected_sidecars: u32,
     /// The number of further ones, for longer than a dead one still counts.
     pub unexpected_members: u64,
+    /// Keys that the store removed to make room; `None` if it removes none, or if that is unknown.
+    pub evictions: Option<u64>,
     /// The last error, which may be long over.
     pub trouble: Option<QuotaStoreTrouble>,
 }
@@ -193,6 +195,9 @@ fn section_of_store(store: &QuotaStoreState) -> Markup {
         }
         @if store.unexpected_members > 0 {
             p.bad { "more sidecars than expected: safe shares may be more than the total" }
+        }
+        @if let Some(keys) = store.evictions.filter(|keys| *keys > 0) {
+            p.bad { (keys) " keys were evicted: the window of a record among them is granted again" }
         }
         @if let Some(trouble) = &store.trouble {
             p {

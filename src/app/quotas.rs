@@ -86,7 +86,7 @@ impl Quotas {
         let mut settings = settings.in_force();
         // The driver first, so that it knows a new quota before its first request.
         if let Some(Running { driver, engine, .. }) = &*running {
-            engine.renew_certificates(&settings.engine);
+            engine.renew_secrets(&settings.engine);
             keep_namespaces(&mut settings, &driver.settings.borrow());
             driver.settings.send_replace(Arc::new(settings.clone()));
         } else {

@@ -477,8 +477,9 @@ impl Etcd {
         }
         let mut settings = etcd::Settings::new(own.endpoints.value.clone());
         let credentials = user.clone().zip(password.clone());
-        settings.credentials =
-            credentials.map(|(user, password)| etcd::Credentials { user, password });
+        settings.credentials = credentials
+            .map(|(user, password)| etcd::Credentials { user, password })
+            .into();
         let secured = own.endpoints.value.iter().map(ToString::to_string);
         let secured = secured.map(|endpoint| endpoint.starts_with("https:"));
         let secured: Vec<bool> = secured.collect();
@@ -584,7 +585,7 @@ impl ZooKeeper {
                 notes.error(auth, "the credentials have no scheme", cure);
                 return None;
             };
-            store.auth = Some((scheme.to_owned(), credentials.as_bytes().to_vec()));
+            store.auth = Some((scheme.to_owned(), credentials.as_bytes().to_vec())).into();
         }
         Some(store)
     }

@@ -71,11 +71,11 @@ options! {
             .example("[\"10.0.0.1:2181\", \"10.0.0.2:2181\"]");
 
         /// The user name, if the store asks for one.
-        user: Option<String> = line(TEXT_MAX, "tidegate").optional().restart()
+        user: Option<String> = line(TEXT_MAX, "tidegate").optional()
             .example("\"tidegate\"");
 
         /// The password of that user. In a container, set it as TIDEGATE_QUOTA__PASSWORD.
-        password: Option<String> = secret("password", TEXT_MAX).optional().restart()
+        password: Option<String> = secret("password", TEXT_MAX).optional()
             .example("\"…\"");
 
         /// Redis: the name of the primary in its sentinels, which are then the servers above. After a
@@ -84,12 +84,12 @@ options! {
             .example("\"mymaster\"");
 
         /// Redis: the user name at the sentinels, if they ask for one besides a password.
-        sentinel_user: Option<String> = line(TEXT_MAX, "tidegate").optional().restart()
+        sentinel_user: Option<String> = line(TEXT_MAX, "tidegate").optional()
             .example("\"tidegate\"");
 
         /// Redis: the password at the sentinels. In a container, set it as
         /// TIDEGATE_QUOTA__SENTINEL_PASSWORD.
-        sentinel_password: Option<String> = secret("password", TEXT_MAX).optional().restart()
+        sentinel_password: Option<String> = secret("password", TEXT_MAX).optional()
             .example("\"…\"");
 
         /// The place of the keys: a node of ZooKeeper, a prefix in the others. The same in every sidecar.

@@ -344,11 +344,12 @@ pub(crate) fn line(max: usize, example: &'static str) -> Kind<String> {
     })
 }
 
-/// A secret. No message quotes it.
+/// A secret. No message quotes it. A line end behind it belongs to the file that it came from, such as that of a
+/// Kubernetes Secret, and not to the secret.
 pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
     let allowed = format!("1 to {max} bytes");
     let cure = format!("give {allowed} in quotes");
-    let read = move |node: &Node| match node.text() {
+    let read = move |node: &Node| match node.text().map(without_line_end) {
         Some(text) if (1..=max).contains(&text.len()) => Ok(text.to_owned()),
         _ => {
             let cause = format!("the {name} is not a string, or is empty or too long");
@@ -356,6 +357,11 @@ pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
         }
     };
     Kind::new(allowed, read, |secret: &String| string(secret))
+}
+
+fn without_line_end(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
 }
 
 /// Longest name: one is a label of metrics, and part of replies.   bytes

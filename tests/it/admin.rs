@@ -67,6 +67,7 @@ pub(crate) fn quotas(keys_max: usize) -> QuotasState {
             members: 4,
             expected_sidecars: 3,
             unexpected_members: 1,
+            evictions: None,
             trouble: Some(QuotaStoreTrouble {
                 text: "the store is unavailable: <refused>".into(),
                 seconds_ago: 1.5,

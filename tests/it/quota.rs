@@ -40,6 +40,10 @@ enum Mode {
     Garbage,
     /// It requires another user.
     Unauthenticated,
+    /// It knows the user, and allows nothing.
+    Denied,
+    /// It answers reads, and does not write.
+    ReadsOnly,
 }
 
 /// One sidecar's way to a store in memory.
@@ -64,6 +68,10 @@ impl Switch {
         self.asked.load(Ordering::SeqCst)
     }
 
+    fn mode(&self) -> Mode {
+        *self.mode.borrow()
+    }
+
     /// As every answer of a real store does.
     fn tell_time(&self) {
         let ahead = *self.ahead.lock().expect("no test panics with it");
@@ -76,7 +84,7 @@ impl Switch {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mode = *self.mode.borrow();
         match mode {
-            Mode::Answers => {
+            Mode::Answers | Mode::ReadsOnly => {
                 self.tell_time();
                 Ok(())
             }
@@ -84,6 +92,7 @@ impl Switch {
             Mode::Hangs => pending().await,
             Mode::Garbage => Err(Error::Garbage("HTTP/1.1 400 Bad Request".into())),
             Mode::Unauthenticated => Err(Error::Unauthenticated("NOAUTH".into())),
+            Mode::Denied => Err(Error::Denied("NOPERM".into())),
         }
     }
 }
@@ -104,7 +113,20 @@ impl QuotaStore for Switch {
     ) -> store::Answer<'a, Swapped> {
         Box::pin(async move {
             self.answers().await?;
+            if self.mode() == Mode::ReadsOnly {
+                return Err(Error::Unavailable("READONLY".into()));
+            }
             self.node.compare_and_set(key, expected, text).await
+        })
+    }
+
+    fn try_out(&self) -> store::Answer<'_, ()> {
+        Box::pin(async move {
+            self.answers().await?;
+            match self.mode() {
+                Mode::ReadsOnly => Err(Error::Unavailable("READONLY".into())),
+                _ => Ok(()),
+            }
         })
     }
 
@@ -156,6 +178,11 @@ impl Rig {
     }
 
     fn sidecar_of(&self, text: &str) -> Sidecar {
+        self.sidecar_from(text, Mode::Answers)
+    }
+
+    /// The same, with a store that begins like this.
+    fn sidecar_from(&self, text: &str, mode: Mode) -> Sidecar {
         let (memory, epoch) = (self.memory.clone(), self.epoch);
         let ahead = Arc::clone(&self.ahead);
         let opened = Arc::new(Mutex::new(None));
@@ -168,10 +195,12 @@ impl Rig {
                 clock,
                 epoch,
                 ahead: Arc::clone(&ahead),
-                mode: watch::channel(Mode::Answers).0,
+                mode: watch::channel(mode).0,
                 asked: AtomicUsize::new(0),
             });
-            switch.tell_time();
+            if mode != Mode::Denied {
+                switch.tell_time();
+            }
             *open.lock().expect("no test panics with it") = Some(Arc::clone(&switch));
             switch
         });

@@ -11,6 +11,7 @@ mod backend;
 mod call;
 mod faults;
 mod load;
+mod sentinels;
 mod sidecars;
 mod store;
 
@@ -26,6 +27,7 @@ use self::backend::Backend;
 use self::call::{EVERYBODY, now};
 use self::faults::{Done, Fault, Faults};
 use self::load::{Demand, Load};
+use self::sentinels::Group;
 use self::sidecars::{Counts, Fleet};
 use self::store::Store;
 use crate::support::PATIENCE;
@@ -285,6 +287,15 @@ async fn a_budget_in_a_redis_that_keeps_what_it_confirms_is_never_exceeded_eithe
     holds_under_faults(plan, Store::Redis(server, store::REDIS_KEEPS)).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_in_a_redis_behind_sentinels_holds_over_orderly_failovers() {
+    let plan = Plan {
+        away: "deny",
+        ..Plan::short("Redis, failed over", Faults::FailOvers)
+    };
+    holds_under_faults(plan, Store::Sentinels(Group::start().await)).await;
+}
+
 /// A Redis that restarts without its data. Returns the row of the table, and by how much the
 /// worst window was exceeded, as a part of its total.
 async fn loses_no_more_than_was_drawn(plan: Plan) -> String {
@@ -345,7 +356,7 @@ async fn the_long_run() {
     let windows: u32 = set("WINDOWS", "200").parse().expect("a number");
     let runs = set(
         "RUNS",
-        "zookeeper,zookeeper-deny,etcd,redis,redis-forgets,shares",
+        "zookeeper,zookeeper-deny,etcd,redis,sentinels,sentinels-deny,sentinels-crash,redis-forgets,shares",
     );
     let mut rows = vec![HEADING.to_owned()];
     for run_of in runs.split(',') {
@@ -378,6 +389,26 @@ async fn the_long_run() {
                 let server = Redis::start(store::REDIS_KEEPS);
                 let store = Store::Redis(server, store::REDIS_KEEPS);
                 holds_under_faults(plan("Redis, `appendfsync always`", Faults::All), store).await
+            }
+            "sentinels" | "sentinels-deny" => {
+                let plan = Plan {
+                    away: if run_of == "sentinels" {
+                        "safe"
+                    } else {
+                        "deny"
+                    },
+                    ..plan("Redis, failed over in order", Faults::FailOvers)
+                };
+                holds_under_faults(plan, Store::Sentinels(Group::start().await)).await
+            }
+            "sentinels-crash" => {
+                let plan = Plan {
+                    away: "deny",
+                    ..plan("Redis, failed over after a crash", Faults::Crashes)
+                };
+                let outcome = run(&plan, Store::Sentinels(Group::start().await)).await;
+                eprintln!("over: {:?}", outcome.account.over);
+                outcome.row(&plan)
             }
             "redis-forgets" => {
                 let plan = plan("Redis that forgets", Faults::Loss);

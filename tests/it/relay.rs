@@ -24,6 +24,7 @@ pub(crate) enum Mode {
 pub(crate) struct Relay {
     pub(crate) addr: SocketAddr,
     mode: watch::Sender<Mode>,
+    to: watch::Sender<SocketAddr>,
     _stop: DropGuard,
 }
 
@@ -35,6 +36,7 @@ impl Relay {
             .expect("loopback has a free port");
         let addr = listener.local_addr().expect("it is bound");
         let (mode, modes) = watch::channel(Mode::Open);
+        let (to, target) = watch::channel(to);
         let stop = CancellationToken::new();
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
             loop {
@@ -42,6 +44,7 @@ impl Relay {
                     continue;
                 };
                 if *modes.borrow() != Mode::Cut {
+                    let to = *target.borrow();
                     tokio::spawn(relay(near, to, modes.clone()));
                 }
             }
@@ -49,12 +52,19 @@ impl Relay {
         Self {
             addr,
             mode,
+            to,
             _stop: stop.drop_guard(),
         }
     }
 
     pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
+    }
+
+    /// Leads new connections to another server, as a name does that was changed. Open ones stay.
+    #[allow(dead_code, reason = "the tests of some crates move no server")]
+    pub(crate) fn lead_to(&self, to: SocketAddr) {
+        self.to.send_replace(to);
     }
 }
 

@@ -84,6 +84,9 @@ const RETRY: Duration = Duration::from_millis(250);
 /// The pause after etcd did not know the user. The check is expensive for etcd.
 const RETRY_STRANGER: Duration = Duration::from_secs(5);
 
+/// A revision that no key has.
+const NO_REVISION: u64 = i64::MAX as u64;
+
 /// Connects to etcd, becomes a member and a candidate for keeping the time, in the background;
 /// needs a tokio runtime.
 #[must_use]
@@ -376,6 +379,13 @@ impl Remote for Etcd {
         }
     }
 
+    /// Its condition never holds, so nothing is written. etcd checks the permission and its space all the same.
+    async fn try_out(&self) -> Result<(), Error> {
+        let key = self.record(&Key::trial());
+        let swapped = self.client.swap(&key, NO_REVISION, b"", None).await;
+        swapped.map_err(told).map(drop)
+    }
+
     fn member_lifetime(&self) -> Duration {
         // The lease is renewed every third of its time, and etcd checks for expired leases every
         // half second.
@@ -416,6 +426,8 @@ fn told(error: etcd::Error) -> Error {
     match error {
         // The user is known, but has no permission.
         E::Refused { code: 7, .. } => Error::Denied(error.into()),
+        // It has no space, or too much to do. It does not write, whatever the key.
+        E::Refused { code: 8, .. } => Error::Unavailable(error.into()),
         E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
         E::Refused { .. } => Error::Refused(error.into()),
         E::Unknown(_) => Error::Unknown(error.into()),

@@ -62,6 +62,12 @@ impl Key {
         Ok(Self(encoded.into()))
     }
 
+    /// The key of a record that belongs to no quota, to try a store out. No id has this name.
+    #[must_use]
+    pub fn trial() -> Self {
+        Self(".probe".into())
+    }
+
     /// Its percent-encoded name.
     #[must_use]
     pub fn encoded(&self) -> &str {

@@ -89,14 +89,29 @@ impl Engine {
         }
     }
 
-    /// Takes over the certificates of other settings, if these are the same apart from them. Later
-    /// connections of a store that is open use them.
-    pub fn renew_certificates(&self, other: &Self) {
+    /// Takes over the certificates, users and passwords of other settings, if these are the same apart from
+    /// them. Later connections of a store that is open use them; an open connection with another user or
+    /// password is replaced.
+    pub fn renew_secrets(&self, other: &Self) {
+        if self != other {
+            return;
+        }
         #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
-        if self == other
-            && let (Some(own), Some(other)) = (self.tls(), other.tls())
-        {
+        if let (Some(own), Some(other)) = (self.tls(), other.tls()) {
             own.renew(other);
+        }
+        match (self, other) {
+            #[cfg(feature = "etcd")]
+            (Self::Etcd(own), Self::Etcd(other)) => {
+                own.store.credentials.renew(&other.store.credentials);
+            }
+            #[cfg(feature = "redis")]
+            (Self::Redis(own), Self::Redis(other)) => own.renew_logins(other),
+            #[cfg(feature = "zookeeper")]
+            (Self::ZooKeeper(own), Self::ZooKeeper(other)) => {
+                own.store.auth.renew(&other.store.auth);
+            }
+            _ => {}
         }
     }
 
@@ -189,6 +204,22 @@ pub trait QuotaStore: Send + Sync {
     /// The store's failure and its beginning, from its regular checks; `None` while they succeed,
     /// and before the first.
     fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        None
+    }
+
+    /// Whether it does what nodes ask of it: it reads and writes a record that belongs to no quota. A
+    /// store that fails here serves no key.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    fn try_out(&self) -> Answer<'_, ()> {
+        Box::pin(async { self.get(&Key::trial()).await.map(drop) })
+    }
+
+    /// The keys that the store has removed to make room, since this node asked first; `None` while that is
+    /// unknown.
+    fn evictions(&self) -> Option<u64> {
         None
     }
 
@@ -286,6 +317,10 @@ pub enum Error {
     /// It refuses the call itself, or the key has a value of another type. The call had no effect.
     #[error("the store refused")]
     Refused(#[source] Cause),
+    /// The server is such a store, but of a form that cannot hold quotas, such as one part of a cluster. The call
+    /// had no effect.
+    #[error("this server cannot hold quotas")]
+    Unsuitable(#[source] Cause),
     /// The server is not such a store. A write may have been done or not.
     #[error("an answer that the store does not give")]
     Garbage(#[source] Cause),

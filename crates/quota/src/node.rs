@@ -11,15 +11,24 @@ use tracing::{info, warn};
 
 /// The end of the cause of a failure that is repeated without a new attempt.
 pub(super) const AGAIN: &str = ", a moment ago";
-/// While the store is unavailable, another cause is logged after this time.
+/// The shortest time between two lines about an unavailable store.
 const LOG_AGAIN: Duration = Duration::from_secs(10);
+
+/// The regular checks of the store.
+#[derive(Default)]
+struct Checks {
+    /// Set while all of them fail.
+    trouble: Option<Trouble>,
+    /// What was logged last, and when.
+    logged: Option<(Timestamp, Arc<str>)>,
+    /// The current failure was logged.
+    was_logged: bool,
+}
 
 /// Why all regular checks fail.
 struct Trouble {
     since: Timestamp,
     why: Arc<str>,
-    /// What was logged last, and when.
-    logged: (Timestamp, Arc<str>),
 }
 
 /// One node.
@@ -31,8 +40,7 @@ pub(super) struct Node {
     pub(super) id: String,
     pub(super) time: watch::Sender<StoreTime>,
     pub(super) members: watch::Sender<usize>,
-    /// Set while all regular checks fail.
-    trouble: Mutex<Option<Trouble>>,
+    checks: Mutex<Checks>,
 }
 
 impl Node {
@@ -43,7 +51,7 @@ impl Node {
             id: format!("{:016x}", rand::random::<u64>()),
             time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
             members: watch::channel(0).0,
-            trouble: Mutex::default(),
+            checks: Mutex::default(),
         }
     }
 
@@ -60,43 +68,44 @@ impl Node {
     }
 
     /// A regular check failed. Logs the first failure, and later ones with another cause: a server
-    /// that is reachable again may reject our certificate.
+    /// that is reachable again may reject our certificate. A server that fails now and then gets a line
+    /// every ten seconds at most.
     pub(super) fn failed(&self, cause: &str) {
         let now = self.clock.now();
         let news = cause.trim_end_matches(AGAIN);
-        let mut trouble = lock(&self.trouble);
-        let log = match &*trouble {
+        let mut checks = lock(&self.checks);
+        let is_early = |at: Timestamp| now.since(at) < LOG_AGAIN;
+        let log = match &checks.logged {
+            Some((at, _)) if is_early(*at) => false,
+            Some((_, why)) => !checks.was_logged || **why != *news,
             None => true,
-            Some(Trouble {
-                logged: (at, why), ..
-            }) => **why != *news && now.since(*at) >= LOG_AGAIN,
         };
         if log {
             warn!(cause = news, "quota: {} is unavailable", self.store);
+            checks.logged = Some((now, news.into()));
+            checks.was_logged = true;
         }
-        let known = trouble.get_or_insert_with(|| Trouble {
+        let known = checks.trouble.get_or_insert_with(|| Trouble {
             since: now,
             why: cause.into(),
-            logged: (now, news.into()),
         });
-        if log {
-            known.logged = (now, news.into());
-        }
         if *known.why != *cause {
             known.why = cause.into();
         }
     }
 
-    /// A regular check was answered. Logs it after a failure.
+    /// A regular check was answered. Logs it after a failure that was logged.
     pub(super) fn answered(&self) {
-        if lock(&self.trouble).take().is_some() {
+        let mut checks = lock(&self.checks);
+        checks.trouble = None;
+        if std::mem::take(&mut checks.was_logged) {
             info!("quota: {} is back", self.store);
         }
     }
 
     pub(super) fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        let trouble = lock(&self.trouble);
-        let known = trouble.as_ref();
+        let checks = lock(&self.checks);
+        let known = checks.trouble.as_ref();
         known.map(|known| (known.since, Arc::clone(&known.why)))
     }
 }
@@ -104,4 +113,23 @@ impl Node {
 /// Sleeps for about this long, so that nodes do not ask at the same moment.
 pub(super) async fn sleep_about(pause: Duration) {
     tokio::time::sleep(pause.mul_f64(0.75 + rand::random::<f64>() / 2.0)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_fails_now_and_then_does_not_fill_the_log() {
+        let node = Node::new("a store", Clock::start());
+        let mut lines = 0;
+        for _ in 0..1_000 {
+            node.failed("no space");
+            lines += u32::from(lock(&node.checks).was_logged);
+            assert!(node.trouble().is_some());
+            node.answered();
+            assert!(node.trouble().is_none());
+        }
+        assert_eq!(lines, 1);
+    }
 }

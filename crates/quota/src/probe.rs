@@ -48,18 +48,25 @@ impl Engine {
     }
 
     /// Does once what a node does: reads and writes a record, and counts as a member for a moment. All
-    /// of it is removed again, or ends with its session or lease.
+    /// of it is removed again, or ends with its session or lease. Returns a danger for the records, with its cure,
+    /// if there is one.
     ///
     /// # Errors
     ///
     /// The first step that failed.
-    pub async fn try_out(&self, clock: Clock) -> Result<(), Obstacle> {
+    pub async fn try_out(&self, clock: Clock) -> Result<Option<String>, Obstacle> {
         match self {
-            Self::Memory => Ok(()),
+            Self::Memory => Ok(None),
             #[cfg(feature = "zookeeper")]
-            Self::ZooKeeper(settings) => super::zookeeper::try_out(settings.clone()).await,
+            Self::ZooKeeper(settings) => {
+                let tried = super::zookeeper::try_out(settings.clone()).await;
+                tried.map(|()| None)
+            }
             #[cfg(feature = "etcd")]
-            Self::Etcd(settings) => super::etcd::try_out(settings.clone()).await,
+            Self::Etcd(settings) => {
+                let tried = super::etcd::try_out(settings.clone()).await;
+                tried.map(|()| None)
+            }
             #[cfg(feature = "redis")]
             Self::Redis(settings) => super::redis::try_out(settings.clone(), clock).await,
         }

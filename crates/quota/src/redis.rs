@@ -7,17 +7,20 @@
 //! | `tidegate:quota:changed:<key>` | channel: told with each write |
 //!
 //! Every script answers with the server's `TIME`, which is the store's time. One server, or a
-//! primary with replicas that sentinels watch, from Redis 6 or Valkey on; no cluster, since no
-//! redirection is followed.
+//! primary with replicas that sentinels watch, from Redis 6 or Valkey on. A node of a cluster, a
+//! replica and a sentinel are refused by name: each of them would half work (decision 0035).
 //!
 //! **The cost of a fail-over.** Replicas lag behind: a dead primary loses the draws that it
 //! confirmed but did not replicate yet, and they are granted again. A window is then exceeded by
 //! at most the draws within that lag. `min-replicas-to-write 1` and `min-replicas-max-lag 1` on
 //! the server bound the lag to a few seconds: the server counts it in whole seconds, and its
 //! replicas report once per second. `appendonly yes` with `appendfsync always` prevents the loss
-//! for a server that restarts. If no loss is acceptable, use ZooKeeper or etcd.
+//! for a server that restarts. If no loss is acceptable, use ZooKeeper or etcd. What an old primary
+//! confirms beside the new one is prevented by `sentinels`, except for the age of an answer.
 
 mod connect;
+mod sentinels;
+mod server;
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -29,16 +32,18 @@ use redis::{
 };
 use tidegate_limits::quota::Version;
 use tidegate_runtime::tls::TlsClient;
-use tidegate_runtime::{BackOff, Clock};
+use tidegate_runtime::{BackOff, Causes, Clock, Renewable, lock};
 use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
-use self::connect::{Connection, Route};
-pub use self::connect::{Sentinel, Server};
+use self::connect::{Connection, connect};
+pub use self::connect::{Credentials, Sentinel, Server};
+use self::sentinels::Sentinels;
 use super::node::{AGAIN, Node, sleep_about};
-use super::obstacle::{NAME, Obstacle, Step};
+use super::obstacle::{Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
@@ -54,8 +59,8 @@ pub struct Settings {
     pub asks_tls: bool,
     /// What to trust and to show then.
     pub tls: Option<TlsClient>,
-    /// The database and the user. Its `Debug` does not show the password.
-    pub login: RedisConnectionInfo,
+    /// The database, the user and the password. A renewed one is used by the next call.
+    pub login: Renewable<Credentials>,
     /// The prefix of all keys and channels.
     pub prefix: String,
     /// The time limit of a call, including a new connection if needed.
@@ -96,7 +101,7 @@ impl Settings {
             sentinel: None,
             asks_tls: secured.is_some(),
             tls: None,
-            login: with_news(server.redis_settings().clone()),
+            login: Credentials(with_news(server.redis_settings().clone())).into(),
             prefix: "tidegate:quota:".into(),
             deadline: Duration::from_secs(1),
             member_ttl: Duration::from_secs(10),
@@ -113,8 +118,23 @@ impl Settings {
     /// The same, with a user; without one, as the default user.
     #[must_use]
     pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
-        self.login = logged_in(self.login, user, password);
+        let login = self.login.get().0.clone();
+        self.login = Credentials(logged_in(login, user, password)).into();
         self
+    }
+
+    /// The number of the database.
+    #[must_use]
+    pub fn database(&self) -> i64 {
+        self.login.get().0.db()
+    }
+
+    /// Takes over the users and passwords of other settings.
+    pub(super) fn renew_logins(&self, other: &Self) {
+        self.login.renew(&other.login);
+        if let (Some(own), Some(other)) = (&self.sentinel, &other.sentinel) {
+            own.login.renew(&other.login);
+        }
     }
 
     /// The same, whose servers are sentinels that watch a primary by this name.
@@ -126,7 +146,7 @@ impl Settings {
         }
         self.sentinel = Some(Sentinel {
             primary: primary.into(),
-            login: settings,
+            login: Credentials(settings).into(),
         });
         self
     }
@@ -150,13 +170,10 @@ fn logged_in(
 
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
-        let (login, other_login) = (&self.login, &other.login);
         self.servers == other.servers
             && self.sentinel == other.sentinel
             && self.asks_tls == other.asks_tls
-            && login.db() == other_login.db()
-            && login.username() == other_login.username()
-            && login.password() == other_login.password()
+            && self.database() == other.database()
             && self.prefix == other.prefix
             && self.deadline == other.deadline
             && self.member_ttl == other.member_ttl
@@ -165,12 +182,18 @@ impl PartialEq for Settings {
 
 impl Eq for Settings {}
 
+/// Why it is not known whether the server evicts records, and what to do.
+const UNKNOWN_POLICY: &str = "the user may not ask for maxmemory-policy: give it +info, and make sure that the \
+                              policy is noeviction";
 /// What to check when a server rejects the user.
 const OF_SERVER: &str = "check user and password in [quota]";
 /// The same for a sentinel.
 const OF_SENTINEL: &str = "check sentinel_user and sentinel_password in [quota]";
 /// The first and the longest pause after a failure. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// A connection that was silent for this long may be closed by Redis at any moment, whose shortest `timeout` is one
+/// second.
+const IDLE: Duration = Duration::from_millis(900);
 /// Redis's time is rounded down to this.
 const RESOLUTION: Duration = Duration::from_micros(1);
 
@@ -212,10 +235,11 @@ redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV
 return {time[1], time[2], tostring(redis.call('ZCARD', KEYS[1]))}
 ";
 
-/// Writes a record with the text `ARGV[1]`, and removes it. A server that does not allow to remove it
+/// Reads, writes a record with the text `ARGV[1]`, and removes it. A server that does not allow to remove it
 /// keeps it, which does no harm.
 const TRY_WRITE: &str = r"
 local time = redis.call('TIME')
+redis.call('HMGET', KEYS[1], 'version', 'record')
 redis.call('HSET', KEYS[1], 'version', '0', 'record', ARGV[1])
 redis.pcall('DEL', KEYS[1])
 return {time[1], time[2]}
@@ -245,10 +269,10 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
     })
 }
 
-/// Does once what a node does, without becoming one.
-pub(super) async fn try_out(settings: Settings, clock: Clock) -> Result<(), Obstacle> {
+/// Does once what a node does, without becoming one. Returns a danger for the records, if there is one.
+pub(super) async fn try_out(settings: Settings, clock: Clock) -> Result<Option<String>, Obstacle> {
     let redis = Redis::new(settings, clock);
-    let key = Key::of_encoded(NAME);
+    let key = Key::trial();
     let (record, members, channel) = (redis.record(&key), redis.members(), redis.channel(&key));
     let read = READ_SCRIPT.key(&record);
     let done = redis.call(&read, Kind::Read).await;
@@ -260,13 +284,20 @@ pub(super) async fn try_out(settings: Settings, clock: Clock) -> Result<(), Obst
     let done = redis.call(join.arg(&redis.node.id), Kind::Read).await;
     done.map_err(Obstacle::at(Step::Join, &members))?;
     let done = redis.subscribe(&key).await;
-    done.map_err(Obstacle::at(Step::Subscribe, &channel))
+    done.map_err(Obstacle::at(Step::Subscribe, &channel))?;
+    Ok(match redis.memory().await {
+        Ok(memory) => memory.danger(),
+        Err(_) => Some(UNKNOWN_POLICY.to_owned()),
+    })
 }
 
 struct Redis {
     settings: Settings,
     node: Node,
     link: Mutex<Link>,
+    /// What names the primary, if it is not the server of the config.
+    sentinels: Option<Sentinels>,
+    evictions: Evictions,
     /// Held during a change, so that no unsubscribe overtakes its subscribe.
     subscriptions: Mutex<Subscriptions>,
     waiters: Arc<Waiters>,
@@ -275,9 +306,14 @@ struct Redis {
 /// The one connection, and the bound on its attempts.
 struct Link {
     connection: Option<Connection>,
-    route: Route,
+    /// The server of the connection, and of the last attempt.
+    server: Option<Server>,
+    /// Which user and password these used.
+    login: u64,
     /// Numbers the connections, so that only a user of one drops it.
     number: u64,
+    /// When it last answered.
+    used: Instant,
     back_off: BackOff,
     broken: Option<Broken>,
 }
@@ -287,6 +323,26 @@ struct Broken {
     until: Instant,
     error: fn(Cause) -> Error,
     cause: String,
+}
+
+/// The keys that the server evicts.
+#[derive(Default)]
+struct Evictions {
+    /// The number of the connection, its count of evicted keys when it was asked first, and when it was
+    /// asked last.
+    known: std::sync::Mutex<Option<EvictionCount>>,
+    /// What was logged, with its number.
+    logged: Causes,
+}
+
+#[derive(Clone, Copy)]
+struct EvictionCount {
+    /// The number of the connection that was asked.
+    number: u64,
+    /// What the server had counted by then.
+    counted: u64,
+    /// What it has evicted since this node asked first.
+    since: u64,
 }
 
 /// The keys whose channels a connection listens to.
@@ -317,13 +373,18 @@ impl Kind {
 impl Redis {
     /// Not connected yet.
     fn new(settings: Settings, clock: Clock) -> Self {
+        let sentinel = settings.sentinel.as_ref();
         Self {
+            sentinels: sentinel.map(|sentinel| Sentinels::start(&settings, sentinel)),
+            evictions: Evictions::default(),
             settings,
             node: Node::new("Redis", clock),
             link: Mutex::new(Link {
                 connection: None,
-                route: Route::default(),
+                server: None,
+                login: 0,
                 number: 0,
+                used: Instant::now(),
                 back_off: BackOff::doubling(BREAK.0, BREAK.1),
                 broken: None,
             }),
@@ -359,6 +420,7 @@ impl Redis {
                         }
                         self.node.answered();
                         self.unsubscribe().await;
+                        self.look_at_evictions().await;
                         ttl / 5
                     }
                     Err(error) => {
@@ -381,38 +443,79 @@ impl Redis {
         }
     }
 
-    /// Calls a script once. Takes the time from the answer and returns the rest.
+    /// Calls a script, and a read once more if its connection was closed meanwhile. Takes the time from the
+    /// answer and returns the rest.
     async fn call(&self, script: &ScriptInvocation<'_>, kind: Kind) -> Result<Vec<Vec<u8>>, Error> {
         let deadline = Instant::now() + self.settings.deadline;
-        let (mut connection, number) = self.connection(deadline).await?;
-        let sent = self.node.clock.now();
-        let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection.redis);
-        let (error, answered) = match timeout_at(deadline, called).await {
-            Ok(Ok(mut answer)) => {
-                let stamp = take_time(&mut answer)?;
-                self.node.learn(sent, stamp, RESOLUTION);
-                self.link.lock().await.back_off.reset();
-                return Ok(answer);
+        let mut is_first = true;
+        loop {
+            let (mut connection, number) = match kind {
+                Kind::Read => self.connection(deadline).await?,
+                Kind::Write => self.living_connection(deadline).await?,
+            };
+            let sent = self.node.clock.now();
+            let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection.redis);
+            let (error, answered) = match timeout_at(deadline, called).await {
+                Ok(Ok(mut answer)) => {
+                    let stamp = take_time(&mut answer)?;
+                    self.node.learn(sent, stamp, RESOLUTION);
+                    let mut link = self.link.lock().await;
+                    link.back_off.reset();
+                    link.used = Instant::now();
+                    return Ok(answer);
+                }
+                Ok(Err(error)) => {
+                    if is_first && kind == Kind::Read && error.is_connection_dropped() {
+                        // Redis closes idle connections, and says so only by that.
+                        is_first = false;
+                        self.close(number).await;
+                        continue;
+                    }
+                    // A server with this answer is running, and the next call may succeed. Only a server
+                    // that was the primary, or one of a cluster, stays in the way of the next one.
+                    let answered =
+                        matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+                            && !matches!(error.code(), Some("READONLY" | "MOVED" | "ASK"));
+                    (told(error, kind, OF_SERVER), answered)
+                }
+                Err(_) => (kind.unanswered("no answer in time".into()), false),
+            };
+            if !answered || matches!(error, Error::Unauthenticated(_)) {
+                self.failed(number, &error).await;
             }
-            Ok(Err(error)) => {
-                // A server with this answer is running, and the next call may succeed. Only a server
-                // that was the primary stays in the way of the next one.
-                let answered = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
-                    && !(self.settings.sentinel.is_some() && error.code() == Some("READONLY"));
-                (told(error, kind, OF_SERVER), answered)
-            }
-            Err(_) => (kind.unanswered("no answer in time".into()), false),
-        };
-        if !answered || matches!(error, Error::Unauthenticated(_)) {
-            self.failed(number, &error).await;
+            return Err(error);
         }
-        Err(error)
+    }
+
+    /// The same as [`connection`](Self::connection), for a call that cannot be repeated: one that was idle is
+    /// tried first, because Redis may be closing it.
+    async fn living_connection(&self, deadline: Instant) -> Result<(Connection, u64), Error> {
+        let (mut connection, number) = self.connection(deadline).await?;
+        let idle = self.link.lock().await.used.elapsed();
+        if idle < IDLE || connection.since.elapsed() < IDLE {
+            return Ok((connection, number));
+        }
+        let ping = redis::cmd("PING");
+        let pinged = ping.exec_async(&mut connection.redis);
+        match timeout_at(deadline, pinged).await {
+            Ok(Err(error)) if error.is_connection_dropped() => {
+                self.close(number).await;
+                self.connection(deadline).await
+            }
+            // The call itself finds out.
+            Err(_) | Ok(Err(_) | Ok(())) => Ok((connection, number)),
+        }
     }
 
     /// The current connection or a new one, and its number.
     async fn connection(&self, deadline: Instant) -> Result<(Connection, u64), Error> {
+        let server = match &self.sentinels {
+            Some(sentinels) => sentinels.primary(deadline).await?,
+            None => self.settings.servers[0].clone(),
+        };
         let link = timeout_at(deadline, self.link.lock()).await;
         let mut link = link.map_err(not_connected)?;
+        self.drop_stale(&mut link, &server);
         if let Some(connection) = &link.connection {
             return Ok((connection.clone(), link.number));
         }
@@ -430,7 +533,7 @@ impl Redis {
                 pushed(&push, &channels, &waiters);
                 Ok::<_, redis::aio::SendError>(())
             });
-        let connected = link.route.connect(&self.settings, config, deadline).await;
+        let connected = connect(&self.settings, &server, config, deadline).await;
         let connection = connected.inspect_err(|error| link.trip(error))?;
         link.number += 1;
         link.connection = Some(connection.clone());
@@ -441,6 +544,39 @@ impl Redis {
         Ok((connection, number))
     }
 
+    /// Drops a connection that is of no use any more: to another server, with another password, or closed by
+    /// the server. That is no failure, so the next one is opened at once; except that a server which closes
+    /// each new connection is not asked without end.
+    fn drop_stale(&self, link: &mut Link, server: &Server) {
+        let login = self.settings.login.number();
+        if link.server.as_ref() != Some(server) || link.login != login {
+            // What is known of another server or with another password says nothing of this one.
+            link.login = login;
+            link.server = Some(server.clone());
+            link.connection = None;
+            link.broken = None;
+            link.back_off.reset();
+        }
+        let Some(connection) = &link.connection else {
+            return;
+        };
+        if connection.is_closed() {
+            if connection.since.elapsed() < BREAK.1 {
+                let cause = format!("{server} closed the connection");
+                link.trip(&Error::Unavailable(cause.into()));
+            }
+            link.connection = None;
+        }
+    }
+
+    /// Drops a connection that the server has closed.
+    async fn close(&self, number: u64) {
+        let mut link = self.link.lock().await;
+        if link.number == number {
+            link.connection = None;
+        }
+    }
+
     /// Drops a connection: replies still in progress on it would come too late.
     async fn failed(&self, number: u64, error: &Error) {
         let mut link = self.link.lock().await;
@@ -448,6 +584,62 @@ impl Redis {
             link.trip(error);
             drop(link);
             self.waiters.tell_all();
+        }
+    }
+
+    /// What the server evicts.
+    async fn memory(&self) -> Result<server::MemoryPolicy, Error> {
+        let deadline = Instant::now() + self.settings.deadline;
+        let (mut connection, _) = self.connection(deadline).await?;
+        let asked = timeout_at(deadline, server::memory(&mut connection.redis)).await;
+        asked.map_err(not_connected)?
+    }
+
+    /// Names a policy by which the server evicts records, and counts what it evicts.
+    async fn look_at_evictions(&self) {
+        let number = self.link.lock().await.number;
+        let memory = match self.memory().await {
+            Ok(memory) => memory,
+            Err(Error::Denied(_)) => {
+                if self.evictions.logged.count(UNKNOWN_POLICY) == Some(1) {
+                    info!(
+                        cause = UNKNOWN_POLICY,
+                        "quota: it is not known whether Redis evicts records"
+                    );
+                }
+                return;
+            }
+            Err(_) => return,
+        };
+        if let Some(danger) = memory.danger()
+            && self.evictions.logged.count(&danger) == Some(1)
+        {
+            warn!(cause = danger, "quota: Redis may evict records");
+        }
+        let since = {
+            let mut known = lock(&self.evictions.known);
+            let before = *known;
+            let counted = memory.evicted;
+            let since = match before {
+                None => 0,
+                // Another server, or one that was restarted, counts anew.
+                Some(it) if it.number != number || it.counted > counted => it.since,
+                Some(it) => it.since + (counted - it.counted),
+            };
+            *known = Some(EvictionCount {
+                number,
+                counted,
+                since,
+            });
+            before.is_some_and(|it| it.since < since).then_some(since)
+        };
+        if let Some(keys) = since
+            && self.evictions.logged.count("evicted").is_some()
+        {
+            warn!(
+                keys,
+                "quota: Redis evicted keys; the window of a record among them is granted again"
+            );
         }
     }
 
@@ -553,6 +745,15 @@ impl Remote for Redis {
         }
     }
 
+    async fn try_out(&self) -> Result<(), Error> {
+        let mut write = TRY_WRITE_SCRIPT.key(self.record(&Key::trial()));
+        self.call(write.arg("a trial"), Kind::Read).await.map(drop)
+    }
+
+    fn evictions(&self) -> Option<u64> {
+        lock(&self.evictions.known).map(|known| known.since)
+    }
+
     fn member_lifetime(&self) -> Duration {
         // It is checked with each regular report.
         self.settings.member_ttl + self.settings.member_ttl / 2
@@ -567,6 +768,7 @@ impl Link {
             until: Instant::now() + self.back_off.pause_with_jitter(rand::random()),
             error: match error {
                 Error::Unauthenticated(_) => Error::Unauthenticated,
+                Error::Unsuitable(_) => Error::Unsuitable,
                 _ => Error::Unavailable,
             },
             cause: cause.to_string(),
@@ -649,6 +851,8 @@ fn told(error: RedisError, kind: Kind, credentials: &str) -> Error {
         (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
             Error::Unauthenticated(format!("{error}: {credentials}").into())
         }
+        // What this node of a cluster has not.
+        (Some("MOVED" | "ASK" | "CROSSSLOT"), _) => server::part_of_a_cluster("the server"),
         // It runs, but cannot serve now: it loads its records, has lost its primary or too many
         // replicas, has no memory, or is busy with a foreign script that does not end.
         (

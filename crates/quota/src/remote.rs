@@ -33,6 +33,12 @@ pub(super) trait Remote: Send + Sync + 'static {
         since: Option<Version>,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
+    fn try_out(&self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    fn evictions(&self) -> Option<u64> {
+        None
+    }
+
     fn member_lifetime(&self) -> Duration;
 
     fn configured(
@@ -99,6 +105,14 @@ impl<R: Remote> QuotaStore for Member<R> {
 
     fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
         self.remote.node().trouble()
+    }
+
+    fn try_out(&self) -> Answer<'_, ()> {
+        Box::pin(self.remote.try_out())
+    }
+
+    fn evictions(&self) -> Option<u64> {
+        self.remote.evictions()
     }
 
     fn configures(&self) -> bool {

@@ -240,6 +240,14 @@ impl Remote for ZooKeeper {
         }
     }
 
+    async fn try_out(&self) -> Result<(), Error> {
+        let place = format!("{}/{NAME}-{}", self.settings.records, self.node.id);
+        self.client.put_ephemeral(&place, b"").await.map_err(told)?;
+        // If this is not allowed or lost, it ends with the session.
+        let _ = self.client.delete(&place).await;
+        Ok(())
+    }
+
     fn member_lifetime(&self) -> Duration {
         // Also, a session that moves to another server gets some extra time.
         2 * self.settings.store.session_timeout + BEAT

@@ -30,6 +30,7 @@ pub use self::endpoint::{Endpoint, EndpointError};
 use self::failure::Failure;
 pub use self::messages::{KeyValue, Range, Ranged, Swapped};
 pub use self::watch::{Change, Changes, Watch, Watched};
+use crate::Renewable;
 use crate::tls::TlsClient;
 
 /// The address of etcd, the user, and the time limits of an answer.
@@ -37,8 +38,8 @@ use crate::tls::TlsClient;
 pub struct Settings {
     /// The members, in the order of attempts.
     pub endpoints: Vec<Endpoint>,
-    /// Name and password, if etcd requires them.
-    pub credentials: Option<Credentials>,
+    /// Name and password, if etcd requires them. After they are renewed, a new token is fetched.
+    pub credentials: Renewable<Option<Credentials>>,
     /// For `https` endpoints. It needs `h2` among its protocols.
     pub tls: Option<TlsClient>,
     /// The time limit of one member, from the connect to the last byte of its answer.
@@ -55,7 +56,7 @@ impl Settings {
     pub fn new(endpoints: Vec<Endpoint>) -> Self {
         Self {
             endpoints,
-            credentials: None,
+            credentials: Renewable::new(None),
             tls: None,
             try_timeout: Duration::from_millis(500),
             deadline: Duration::from_secs(2),
@@ -140,8 +141,8 @@ struct Shared {
     members: Vec<Member>,
     /// The member that answered last.
     preferred: AtomicUsize,
-    /// For the name and password.
-    token: Mutex<Option<String>>,
+    /// For the name and password of this number.
+    token: Mutex<Option<(u64, String)>>,
 }
 
 impl fmt::Debug for Client {
@@ -356,15 +357,17 @@ impl Client {
 
     /// The token to send, fetched if missing; `None` if no user is configured.
     async fn token(&self, deadline: Instant) -> Result<Option<String>, Error> {
-        let Some(credentials) = &self.0.settings.credentials else {
+        let renewable = &self.0.settings.credentials;
+        let (number, credentials) = (renewable.number(), renewable.get());
+        let Some(credentials) = &*credentials else {
             return Ok(None);
         };
         let late = || Error::Unreachable("no token in time".into());
         let mut token = timeout_at(deadline, self.0.token.lock())
             .await
             .map_err(|_| late())?;
-        if token.is_some() {
-            return Ok(token.clone());
+        if let Some((_, token)) = token.as_ref().filter(|(of, _)| *of == number) {
+            return Ok(Some(token.clone()));
         }
         let request = proto::AuthenticateRequest {
             name: credentials.user.clone(),
@@ -381,12 +384,13 @@ impl Client {
         if reply.token.is_empty() {
             return Err(Error::Garbage("a token that is empty".into()));
         }
-        *token = Some(reply.token);
-        Ok(token.clone())
+        *token = Some((number, reply.token.clone()));
+        Ok(Some(reply.token))
     }
 
     /// Drops a token, unless another call has replaced it already.
     async fn forget(&self, spent: &str) {
-        self.0.token.lock().await.take_if(|known| known == spent);
+        let mut token = self.0.token.lock().await;
+        token.take_if(|(_, known)| known == spent);
     }
 }

@@ -24,6 +24,7 @@ pub use self::session::Trouble;
 use self::session::{Call, Failure, Reply, WAITING_MAX, Watch};
 pub use self::wire::{Code, Stat};
 use self::wire::{Fields, Lifetime, Meaning, Op, Reader};
+use crate::Renewable;
 use crate::tls::TlsClient;
 
 /// The address of ZooKeeper, the credentials, and the time limits of an answer.
@@ -33,8 +34,9 @@ pub struct Settings {
     pub servers: String,
     /// How long the servers keep a silent session. They bound it by their own settings.
     pub session_timeout: Duration,
-    /// Scheme and credentials, such as `digest` and `user:password`.
-    pub auth: Option<(String, Vec<u8>)>,
+    /// Scheme and credentials, such as `digest` and `user:password`. If they are renewed, the session goes
+    /// on over a new connection.
+    pub auth: Renewable<Option<(String, Vec<u8>)>>,
     /// What to trust and to show, if the servers speak TLS.
     pub tls: Option<TlsClient>,
     /// The time limit of a call, including a new session if needed.
@@ -48,7 +50,7 @@ impl Settings {
         Self {
             servers: servers.into(),
             session_timeout: Duration::from_secs(4),
-            auth: None,
+            auth: Renewable::new(None),
             tls: None,
             deadline: Duration::from_secs(2),
         }
@@ -60,7 +62,10 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("servers", &self.servers)
             .field("session_timeout", &self.session_timeout)
-            .field("auth", &self.auth.as_ref().map(|(scheme, _)| scheme))
+            .field(
+                "auth",
+                &self.auth.get().as_ref().as_ref().map(|(scheme, _)| scheme),
+            )
             .field("tls", &self.tls)
             .field("deadline", &self.deadline)
             .finish()
@@ -389,7 +394,7 @@ impl At<'_> {
     }
 
     async fn make_one(&self, at: &str, data: &[u8], lifetime: Lifetime) -> Result<Stat, Failure> {
-        let of_creator = self.client.0.settings.auth.is_some();
+        let of_creator = self.client.0.settings.auth.get().is_some();
         let fields = Fields::default().text(at).bytes(data);
         let fields = fields.access(of_creator).int(lifetime as i32);
         let reply = self.ask(Op::Create, fields, None).await?;

@@ -16,7 +16,7 @@ use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime, Write};
 use tidegate_limits::scheduler::QuotaAsk;
 use tidegate_quota::{Configured, Engine, Key, QuotaLimit, QuotaStore};
-use tidegate_runtime::{Clock, lock};
+use tidegate_runtime::{Causes, Clock, lock};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -24,7 +24,7 @@ use tracing::error;
 
 use self::health::log_trouble;
 use super::backlog::Backlog;
-use super::breaker::{AT_ONCE, Breaker};
+use super::breaker::{AT_ONCE, Breaker, Proof};
 use super::key::{Note, Tended};
 use super::members::Settled;
 use super::metrics::QuotaMetrics;
@@ -44,6 +44,8 @@ const WIDTH_ONE_IN: u32 = 8;
 const FRESH: Duration = Duration::from_millis(5);
 /// The time of a probe of an unavailable store.
 const PROBE: Duration = Duration::from_millis(500);
+/// The shortest time from one line about an unavailable store to the first of its next failure.
+const LOG_AGAIN: Duration = Duration::from_secs(10);
 /// The settings of a key in the store are read again with a request when they are older than
 /// this.
 const SAID_FRESH: Duration = Duration::from_secs(1);
@@ -88,9 +90,8 @@ pub(super) struct Health {
     pub(super) answers: Option<Timestamp>,
     /// When it answered last.
     pub(super) answered: Option<Timestamp>,
-    /// When it last served a request, and when it last refused one.
-    pub(super) served: Option<Timestamp>,
-    pub(super) refused: Option<Timestamp>,
+    /// When it wrote last.
+    pub(super) wrote: Option<Timestamp>,
     /// The last error, and its time.
     pub(super) trouble: Option<(Timestamp, String)>,
 }
@@ -105,9 +106,12 @@ struct Carrying {
     under_way: JoinSet<Done>,
     /// The last request only for the time.
     asked_for_time: Option<Instant>,
-    /// The key of the last request, for a probe.
-    asked_last: Option<Key>,
+    /// A trial is under way.
     probes: bool,
+    /// When a trial is due because a key was refused: the store may refuse all of them.
+    doubts_at: Option<Instant>,
+    /// When the last trial was sent.
+    tried: Option<Instant>,
     breaker: Breaker,
     /// The keys whose settings must be read again.
     to_read: VecDeque<QuotaAt>,
@@ -117,13 +121,41 @@ struct Carrying {
     /// All keys that may have settings in the store, in turn; and those that have some.
     turns: VecDeque<QuotaAt>,
     own_turns: VecDeque<QuotaAt>,
-    /// The log lines about the store since it became unavailable.
-    logged: Vec<Kind>,
+    logged: OutageLog,
+    /// The reasons why keys were refused, which clients can repeat as often as they like.
+    refusals: Causes,
     answers: Vec<QuotaAnswer>,
     /// The gate's copy of the store's time.
     carried: StoreTime,
     members: usize,
     settled: Settled,
+}
+
+/// The log lines about the store. A store that fails now and then must not fill the log.
+#[derive(Default)]
+struct OutageLog {
+    /// Those since it became unavailable.
+    kinds: Vec<Kind>,
+    /// When the last of all was written.
+    at: Option<Instant>,
+}
+
+impl OutageLog {
+    /// Whether a failure of this kind is worth a line now.
+    fn takes(&mut self, kind: Kind, now: Instant) -> bool {
+        let is_early = |at| now.saturating_duration_since(at) < LOG_AGAIN;
+        if self.kinds.contains(&kind) || (self.kinds.is_empty() && self.at.is_some_and(is_early)) {
+            return false;
+        }
+        self.kinds.push(kind);
+        self.at = Some(now);
+        true
+    }
+
+    /// The store is back. Returns whether its failure was logged.
+    fn ends(&mut self) -> bool {
+        !mem::take(&mut self.kinds).is_empty()
+    }
 }
 
 /// A request from the gate.
@@ -144,6 +176,7 @@ struct Asked {
 /// The end of a request to the store.
 struct Done {
     sent: Instant,
+    asked: Proof,
     failure: Option<Failure>,
     work: Work,
 }
@@ -158,7 +191,7 @@ enum Work {
     },
     /// The store's time.
     Time,
-    /// Whether the store is back.
+    /// Whether the store does what is asked of it.
     Probe,
     /// The settings of a key, read again.
     Settings {
@@ -285,12 +318,12 @@ impl Carrying {
         let waits_for_time = !self.for_time.is_empty() && self.under_way.is_empty();
         let asked_for_time = self.asked_for_time.filter(|_| waits_for_time);
         let asks_for_time = asked_for_time.map(|then| then + TIME_PAUSE);
-        let probe = self.breaker.probe_at().filter(|_| !self.probes);
+        let probe = self.trial_at().filter(|_| !self.probes);
         let moments = [
             for_time,
             asks_for_time.filter(|_| !self.breaker.is_open()),
             self.backlog.first_overdue(),
-            probe.filter(|_| self.asked_last.is_some()),
+            probe,
             self.settled.next(),
         ];
         moments.into_iter().flatten().min()
@@ -458,15 +491,12 @@ impl Carrying {
     /// Sends the requests that may be sent.
     fn ask(&mut self, driver: &Arc<Driver>) {
         let now = Instant::now();
+        self.probe(driver, now);
         if self.breaker.is_open() {
             while let Some(asked) = self.backlog.pop() {
-                if let Some(tended) = self.keys.get(&asked.at) {
-                    self.asked_last = Some(tended.key.clone());
-                }
                 let outcome = self.unanswered(asked.away, StoreReply::Unavailable);
                 self.answers.push(asked.answer(outcome));
             }
-            self.probe(driver, now);
             return;
         }
         // A request that was overtaken for this long is made again, if a call still needs it.
@@ -485,7 +515,6 @@ impl Carrying {
                 continue;
             }
             let key = tended.key.clone();
-            self.asked_last = Some(key.clone());
             let is_new = tended.read_at.is_none();
             let driver = Arc::clone(driver);
             self.under_way
@@ -500,6 +529,7 @@ impl Carrying {
         let now = Instant::now();
         let Done {
             sent,
+            asked,
             failure,
             work,
         } = match done {
@@ -513,11 +543,7 @@ impl Carrying {
             }
         };
         let is_keys = failure.as_ref().is_some_and(|it| it.kind == Kind::Key);
-        let asked_for = match &work {
-            Work::Question { answer, .. } => Some(answer.at),
-            Work::Time | Work::Probe | Work::Settings { .. } => None,
-        };
-        self.judge(driver, asked_for, sent, now, failure);
+        self.judge(driver, &work, (sent, now), asked, failure);
         match work {
             Work::Question {
                 mut answer,
@@ -534,8 +560,7 @@ impl Carrying {
                 }
                 self.answers.push(answer);
             }
-            Work::Time => {}
-            Work::Probe => self.probes = false,
+            Work::Time | Work::Probe => self.probes = false,
             Work::Settings { at, says } => {
                 self.reading -= 1;
                 if let Some(tended) = self.keys.get_mut(&at) {

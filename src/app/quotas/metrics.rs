@@ -37,9 +37,13 @@ tidegate_runtime::metrics! {
         /// or belongs to a later window, an invalid setting, or access denied. `/quotas` has the cause of
         /// each.
         quota_keys_in_trouble: Gauge(limit) in "keys",
-        /// Whether the store answers. It is 0 if requests or heartbeats fail, if the store denies all
-        /// access, or if it was silent for 15 s. There is no series until this is known.
+        /// Whether the store reads and writes. It is 0 if requests or heartbeats fail, if the store denies
+        /// access, if it reads and does not write, or if it was silent for 15 s. There is no series until
+        /// this is known.
         quota_store_up: Gauge(engine) in "0 or 1",
+        /// Keys that Redis removed to make room since this sidecar asked first, of all programs that use it.
+        /// The window of an evicted record is granted again. There is no series while this is unknown.
+        quota_store_evictions_total: Counter(engine) in "keys",
         /// Uncertainty of the store's time. It is `+Inf` if the time is unknown.
         quota_store_time_uncertainty_seconds: Gauge(engine) in "s",
         /// Live sidecars that share the quotas, this one included. It is 0 until the store has answered.
@@ -66,6 +70,10 @@ impl QuotaMetrics {
         match store.up {
             Some(up) => self.quota_store_up(store.engine).show(up),
             None => self.quota_store_up.reset(),
+        }
+        if let Some(evictions) = store.evictions {
+            self.quota_store_evictions_total(store.engine)
+                .reach(evictions);
         }
         let uncertainty = store.time_uncertainty_seconds.unwrap_or(f64::INFINITY);
         let shown = self.quota_store_time_uncertainty_seconds(store.engine);

@@ -62,17 +62,10 @@ impl Driver {
         if let Some(since) = health.away {
             return Some((false, since));
         }
-        // Its heartbeats fail, and no request was answered since.
+        // Its heartbeats fail, which are writes, and it has written nothing since. Reads are no excuse.
         let trouble = self.store.trouble().map(|(since, _)| since);
-        if let Some(since) = trouble.filter(|since| health.answered.is_none_or(|at| at < *since)) {
+        if let Some(since) = trouble.filter(|since| health.wrote.is_none_or(|at| at < *since)) {
             return Some((false, since));
-        }
-        // It is running, and serves nothing.
-        let is_old = |served: Timestamp, refused: Timestamp| refused.since(served) > HEARD_WITHIN;
-        if let Some(refused) = health.refused
-            && health.served.is_none_or(|served| is_old(served, refused))
-        {
-            return Some((false, refused));
         }
         let told = self.store.time().borrow().now();
         let told = (told > Timestamp::ZERO).then_some(told);
@@ -104,6 +97,7 @@ impl Driver {
             members: *self.store.members().borrow() as u64,
             expected_sidecars,
             unexpected_members: self.lock().excess as u64,
+            evictions: self.store.evictions(),
             trouble,
         }
     }

@@ -72,7 +72,7 @@ impl QuotaStore {
         let session = &mut self.store.session_timeout.value;
         store.session_timeout = *session.get_or_insert(store.session_timeout);
         let digest = |(user, password)| ("digest".to_owned(), format!("{user}:{password}").into());
-        store.auth = self.credentials().map(digest);
+        store.auth = self.credentials().map(digest).into();
         // Its addresses have no scheme.
         store.tls = self.tls.load(Inside::Other, notes).flatten();
         let mut settings = tidegate_quota::zookeeper::Settings::new(store);
@@ -101,8 +101,8 @@ impl QuotaStore {
         self.check_root(notes, |root| root.ends_with('/'), cure);
         let mut store = etcd::Settings::new(endpoints);
         let credentials = self.credentials();
-        store.credentials =
-            credentials.map(|(user, password)| etcd::Credentials { user, password });
+        let credentials = credentials.map(|(user, password)| etcd::Credentials { user, password });
+        store.credentials = credentials.into();
         let mut settings = tidegate_quota::etcd::Settings::new(store);
         let is_tls = |server: &str| server.starts_with("https:");
         settings.store.tls = self.tls(is_tls, Inside::Http2, notes);
@@ -159,7 +159,7 @@ impl QuotaStore {
         let mut all = servers.into_iter();
         let mut settings = all.next()?;
         for (index, other) in all.enumerate() {
-            if (other.asks_tls, other.login.db()) != (settings.asks_tls, settings.login.db()) {
+            if (other.asks_tls, other.database()) != (settings.asks_tls, settings.database()) {
                 let cause = "it asks for another database than the first, or differs in TLS";
                 let cure = "write the same scheme and the same /database behind each: they are the \
                             primary's";

@@ -613,7 +613,8 @@ fn the_environment_sets_options_of_quotas() {
          expected_sidecars = 2\n{LEAST}"
     ));
     let env = [
-        ("TIDEGATE_QUOTA__PASSWORD", "s3cret"),
+        // As from a Secret that was made from a file.
+        ("TIDEGATE_QUOTA__PASSWORD", "s3cret\n"),
         ("TIDEGATE_QUOTA__SERVERS", "[\"http://b:2\"]"),
         ("TIDEGATE_QUOTA__EXPECTED_SIDECARS", "5"),
         ("TIDEGATE_QUOTA__KEYS_MAX", "77"),
@@ -626,7 +627,8 @@ fn the_environment_sets_options_of_quotas() {
     let Engine::Etcd(etcd) = &quotas.engine else {
         panic!("it is etcd");
     };
-    let known = etcd.store.credentials.as_ref().expect("they are given");
+    let known = etcd.store.credentials.get();
+    let known = (*known).as_ref().expect("they are given");
     assert_eq!((&*known.user, &*known.password), ("u", "s3cret"));
     assert_eq!(etcd.store.endpoints[0].to_string(), "http://b:2");
     assert_eq!((quotas.expected_sidecars, quotas.keys_max), (5, 77));

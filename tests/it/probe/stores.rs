@@ -134,7 +134,7 @@ async fn a_zookeeper_and_an_etcd_that_deny_the_sidecar_access() {
     let backend = backend().await;
     let store = ZooKeeper::start(1).await;
     let mut owner = zookeeper::Settings::new(store.servers());
-    owner.auth = Some(("digest".into(), b"owner:secret".to_vec()));
+    owner.auth = Some(("digest".into(), b"owner:secret".to_vec())).into();
     let owner = zookeeper::Client::new(owner);
     owner.create("/quota", b"").await.expect("made");
     let lines = format!(
@@ -297,4 +297,37 @@ async fn lease_servers_that_are_unreachable_or_not_the_master() {
     let probed = probe(&[&other]).await;
     let cause = probed.check("leases", "server", &other)["cause"].clone();
     assert_eq!(cause, "it did not answer within 500 ms");
+}
+
+#[tokio::test]
+async fn a_redis_that_evicts_records_is_named_with_its_policy() {
+    let backend = backend().await;
+    let redis = Redis::start(&["--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru"]);
+    let probed = Setup::new(&before(&backend, &redis_at(redis.addr(), "")))
+        .probe()
+        .await;
+    let check = probed.check("stores", "server", &redis.addr().to_string());
+    assert_eq!(check["status"], "warning", "{check}");
+    let cause = check["cause"].as_str().expect("a cause");
+    assert!(cause.contains("maxmemory-policy allkeys-lru"), "{cause}");
+    let cure = check["cure"].as_str().expect("a cure");
+    assert!(
+        cure.starts_with("set maxmemory-policy noeviction"),
+        "{cure}"
+    );
+}
+
+#[tokio::test]
+async fn a_node_of_a_redis_cluster_is_refused_by_name() {
+    let backend = backend().await;
+    let redis = Redis::start(&["--cluster-enabled", "yes"]);
+    let probed = Setup::new(&before(&backend, &redis_at(redis.addr(), "")))
+        .probe()
+        .await;
+    let check = probed.check("stores", "server", &redis.addr().to_string());
+    assert_eq!(check["status"], "failed", "{check}");
+    let cause = check["cause"].as_str().expect("a cause");
+    assert!(cause.contains("node of a Redis Cluster"), "{cause}");
+    let cure = check["cure"].as_str().expect("a cure");
+    assert!(cure.starts_with("name a Redis without a cluster"), "{cure}");
 }

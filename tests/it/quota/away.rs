@@ -23,6 +23,8 @@ async fn without_the_store_deny_lets_nothing_pass_and_goes_on_by_itself_when_it_
         Mode::Hangs,
         Mode::Garbage,
         Mode::Unauthenticated,
+        Mode::Denied,
+        Mode::ReadsOnly,
     ] {
         let rig = Rig::start().await;
         let limits = limit("all", "total", 100, LONG, "when_store_away = \"deny\"");
@@ -104,6 +106,56 @@ async fn without_the_store_allow_lets_everything_pass_and_counts_it() {
     .await;
     while sidecar.call("").await.status == 200 {}
     assert_eq!(sidecar.calls("", 10).await, 0);
+}
+
+/// Before, a denial counted as an answer: no call passed, and nothing said that the store is of no use.
+#[tokio::test]
+async fn a_store_that_denies_everything_from_the_start_is_unavailable_and_allow_fails_open() {
+    let rig = Rig::start().await;
+    for (away, status) in [("allow", 200), ("deny", 503)] {
+        let more = format!("{AT_ONCE}\nwhen_store_away = \"{away}\"");
+        let limits = limit("per_user", "user", 5, LONG, &more);
+        let sidecar = rig.sidecar_from(&rig.text(ALONE, &limits), Mode::Denied);
+        for user in ["alice", "bob", "alice"] {
+            let started = Instant::now();
+            let answer = sidecar.call(user).await;
+            assert_eq!(answer.status, status, "{away}: {answer:?}");
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(5), "{away}: {took:?}");
+        }
+        is_unavailable(&sidecar).await;
+        let up = r#"tidegate_quota_store_up{engine="etcd"}"#;
+        assert_eq!(sidecar.metric(up).await, 0.0, "{away}");
+        let told = sidecar.quotas().await["store"]["trouble"].clone();
+        assert!(told["text"].to_string().contains("denies"), "{told}");
+        sidecar.store().set(Mode::Answers);
+        let back = async || (sidecar.metric(up).await == 1.0).then_some(());
+        eventually(back).await;
+        eventually(async || (sidecar.call("carol").await.status == 200).then_some(())).await;
+    }
+}
+
+/// A good read must not hide that nothing can be drawn, or bring the store back again and again.
+#[tokio::test]
+async fn a_store_that_reads_and_does_not_write_is_not_up() {
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 5, LONG, REJECT);
+    let sidecar = rig.sidecar(ALONE, &limits);
+    assert_eq!(sidecar.call("alice").await.status, 200);
+    sidecar.store().set(Mode::ReadsOnly);
+    eventually(async || {
+        sidecar.call("bob").await;
+        let told = sidecar.quotas().await;
+        (told["store"]["up"] == false).then_some(())
+    })
+    .await;
+    for user in 0..50 {
+        assert_eq!(sidecar.call(&format!("u{user}")).await.status, 503);
+        let store = sidecar.quotas().await["store"].clone();
+        assert_eq!(store["up"], false, "{store}");
+    }
+    sidecar.store().set(Mode::Answers);
+    eventually(async || (sidecar.call("dave").await.status == 200).then_some(())).await;
 }
 
 #[tokio::test]

@@ -288,15 +288,33 @@ async fn a_store_that_wants_a_password_is_reported_in_log_and_page() {
         })
         .await;
     }
-    let sidecar = sidecar::Sidecar::start(&text("password = \"right\"")).await;
-    let address = sidecar.listener("test").await;
-    eventually(async || (call(address, "").await.status == 200).then_some(())).await;
-    // Another password, or any other setting of the store, takes effect only after a restart.
-    sidecar.write_config(&text("password = \"wrong\""));
-    let lines = sidecar.hang_up("config reloaded").await;
-    let warned = |line: &String| {
-        line.contains("only after a restart") && line.contains("\"quota.password\"")
+}
+
+/// A Secret of Kubernetes often ends with the newline of the file that it was made from.
+#[tokio::test]
+async fn a_password_that_rotates_takes_effect_by_a_reload_and_its_line_end_does_not_count() {
+    let redis = Redis::start(&["--requirepass", "right"]);
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("all", "total", 1_000, LONG, REJECT);
+    let text = |password: &str, root: &str| {
+        let servers = format!(
+            "engine = \"redis\"\nservers = [\"redis://{}\"]\npassword = \"{password}\"{root}",
+            redis.addr()
+        );
+        text(backend.addr, &format!("{servers}\n{ALONE}"), &limits)
     };
+    let sidecar = sidecar::Sidecar::start(&text("old", "")).await;
+    let address = sidecar.listener("test").await;
+    eventually(async || (call(address, "").await.status == 503).then_some(())).await;
+    sidecar.write_config(&text("right\\n", ""));
+    let lines = sidecar.hang_up("config reloaded").await;
+    let waits = |line: &String| line.contains("only after a restart");
+    assert!(!lines.iter().any(waits), "{lines:#?}");
+    eventually(async || (call(address, "").await.status == 200).then_some(())).await;
+    // Another place of the records is another budget, and takes effect only after a restart.
+    sidecar.write_config(&text("right", "\nroot = \"other:\""));
+    let lines = sidecar.hang_up("config reloaded").await;
+    let warned = |line: &String| waits(line) && line.contains("\"quota.root\"");
     assert!(lines.iter().any(warned), "{lines:#?}");
     assert_eq!(call(address, "").await.status, 200);
 }
@@ -432,7 +450,7 @@ async fn a_store_with_nothing_listening_is_unavailable_before_any_call() {
 async fn a_key_that_zookeeper_denies_is_shown_with_the_cause_and_others_are_served() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut owner = Settings::new(zookeeper.servers());
-    owner.auth = Some(("digest".into(), b"owner:secret".to_vec()));
+    owner.auth = Some(("digest".into(), b"owner:secret".to_vec())).into();
     let owner = Client::new(owner);
     let backend = Scripted::in_both_dialects().await;
     let limits = limit("per_user", "user", 10, LONG, REJECT);
@@ -462,6 +480,60 @@ async fn a_key_that_zookeeper_denies_is_shown_with_the_cause_and_others_are_serv
     assert_eq!(store["up"], true, "{store}");
     let troubled = r#"tidegate_quota_keys_in_trouble{limit="rate_limit:per_user"}"#;
     assert_eq!(sidecar.metric(troubled).await, 1.0);
+}
+
+/// The user may log in, and nothing more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_store_that_denies_access_is_unavailable_and_no_call_waits_for_it() {
+    let redis = Redis::start(&[]);
+    let poor = "acl setuser poor on >pw ~* &* +hello";
+    let mut cli = std::process::Command::new("redis-cli");
+    cli.args(["-p", &redis.addr().port().to_string()]);
+    assert!(
+        cli.args(poor.split(' '))
+            .status()
+            .is_ok_and(|it| it.success())
+    );
+    let zookeeper = ZooKeeper::start(1).await;
+    let mut owner = Settings::new(zookeeper.servers());
+    owner.auth = Some(("digest".into(), b"owner:secret".to_vec())).into();
+    let made = Client::new(owner).create("/quota", b"").await;
+    made.expect("it is up").expect("it is new");
+    let etcd = Etcd::with(1, "http", |_, _| vec!["--bcrypt-cost=4".into()]);
+    etcd.control(&["user", "add", "root:secret"]);
+    etcd.control(&["user", "grant-role", "root", "root"]);
+    etcd.control(&["user", "add", "poor:pw"]);
+    etcd.control(&["auth", "enable"]);
+    let user = "user = \"poor\"\npassword = \"pw\"";
+    let backend = Scripted::in_both_dialects().await;
+    for store in [
+        format!(
+            "engine = \"redis\"\nservers = [\"redis://{}\"]\n{user}",
+            redis.addr()
+        ),
+        on_zookeeper(&zookeeper),
+        format!("{}\n{user}", on_etcd(&etcd)),
+    ] {
+        for (away, status) in [("allow", 200), ("deny", 503)] {
+            let more = format!("{REJECT}\nwhen_store_away = \"{away}\"");
+            let limits = limit("per_user", "user", 5, LONG, &more);
+            let text = text(backend.addr, &format!("{store}\n{ALONE}"), &limits);
+            let sidecar = Sidecar::with_store(&text);
+            let unavailable = async || {
+                sidecar.call("bob").await;
+                let told = sidecar.quotas().await["store"].clone();
+                (told["up"] == false).then_some(told)
+            };
+            let told = eventually(unavailable).await;
+            for user in 0..10 {
+                let started = Instant::now();
+                let answer = sidecar.call(&format!("u{user}")).await;
+                let took = started.elapsed();
+                assert_eq!(answer.status, status, "{away}, {told}: {answer:?}");
+                assert!(took < Duration::from_secs(5), "{away}, {told}: {took:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,6 +25,8 @@ pub(super) enum Fault {
     LeaderKilled,
     /// The store's leader stands still.
     LeaderPaused,
+    /// Another server of the store leads, in order.
+    FailedOver,
 }
 
 /// One that was done.
@@ -47,6 +49,10 @@ pub(super) enum Faults {
     /// The only server of the store is killed and restarts without its data, together with a
     /// sidecar, which cannot know the loss.
     Loss,
+    /// Servers of the store take turns to lead, in order.
+    FailOvers,
+    /// The server of the store that leads is killed, and another one leads.
+    Crashes,
 }
 
 /// A time between these numbers of windows, in tenths.
@@ -73,6 +79,7 @@ pub(super) async fn strike(plan: &Plan, sidecars: &mut [Sidecar], store: &mut St
             [first, second, third].concat()
         }
         Faults::Loss => lose(plan, sidecars, store, until).await,
+        Faults::FailOvers | Faults::Crashes => fail_over(plan, store, until).await,
     };
     done.sort_by_key(|done| done.from);
     done
@@ -138,6 +145,32 @@ async fn strike_store(plan: &Plan, store: &mut Store, until: Instant) -> Vec<Don
             let pause = Duration::from_millis(random.random_range(500..4_000));
             store.pause_leader(pause).await;
             Fault::LeaderPaused
+        };
+        all.push(Done {
+            fault,
+            sidecar: None,
+            from,
+            to: now(),
+        });
+    }
+}
+
+/// Has one server after the other lead.
+async fn fail_over(plan: &Plan, store: &mut Store, until: Instant) -> Vec<Done> {
+    let mut random = StdRng::seed_from_u64(plan.seed);
+    let mut all = Vec::new();
+    loop {
+        sleep(windows(plan, &mut random, 5..25)).await;
+        if Instant::now() >= until {
+            return all;
+        }
+        let from = now();
+        let fault = if plan.faults == Faults::FailOvers {
+            store.fail_over().await;
+            Fault::FailedOver
+        } else {
+            store.kill_leader(Duration::from_millis(500)).await;
+            Fault::LeaderKilled
         };
         all.push(Done {
             fault,

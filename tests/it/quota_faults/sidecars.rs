@@ -30,9 +30,13 @@ fn config(plan: &Plan, store: &Store, links: &[Relay], addrs: [SocketAddr; 3]) -
     let shared = match store {
         Store::Memory => String::new(),
         _ => format!(
-            "servers = [{}]\nsession_timeout = \"2s\"\nexpected_sidecars = {}\n",
+            "servers = [{}]\nsession_timeout = \"2s\"\nexpected_sidecars = {}\n{}",
             servers.join(", "),
-            plan.sidecars
+            plan.sidecars,
+            match store {
+                Store::Sentinels(_) => "sentinel = \"mymaster\"\n",
+                _ => "",
+            }
         ),
     };
     let quota = |name: &str, applies_to: &str, total: u64, on_excess: &str| {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::sentinels::Group;
 use crate::stores::Etcd;
 use crate::stores::Redis;
 use crate::stores::ZooKeeper;
@@ -15,6 +16,8 @@ pub(super) enum Store {
     Etcd(Etcd),
     /// One server, and the flags that it is started with.
     Redis(Redis, &'static [&'static str]),
+    /// A primary and its replica, behind sentinels.
+    Sentinels(Group),
 }
 
 /// The writes that go to disk before their confirmation.
@@ -27,7 +30,7 @@ impl Store {
             Self::Memory => "memory",
             Self::ZooKeeper(_) => "zookeeper",
             Self::Etcd(_) => "etcd",
-            Self::Redis(..) => "redis",
+            Self::Redis(..) | Self::Sentinels(_) => "redis",
         }
     }
 
@@ -42,6 +45,7 @@ impl Store {
             Self::ZooKeeper(ensemble) => (0..3).map(|at| ensemble.addr(at)).collect(),
             Self::Etcd(cluster) => (0..3).map(|at| cluster.addr(at)).collect(),
             Self::Redis(server, _) => vec![server.addr()],
+            Self::Sentinels(group) => group.addrs(),
         }
     }
 
@@ -68,23 +72,26 @@ impl Store {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             },
-            Self::Redis(..) => 0,
+            Self::Redis(..) | Self::Sentinels(_) => 0,
         }
     }
 
     /// Kills the leader, and starts it again after a while, with its data on disk. Returns when all
     /// servers are well.
     pub(super) async fn kill_leader(&mut self, away: Duration) {
+        if let Self::Sentinels(group) = self {
+            return group.kill_primary(away).await;
+        }
         let leader = self.leader().await;
         match self {
-            Self::Memory => unreachable!("it has no server"),
+            Self::Memory | Self::Sentinels(_) => unreachable!("it has no such server"),
             Self::ZooKeeper(ensemble) => ensemble.member(leader).kill(),
             Self::Etcd(cluster) => cluster.member(leader).kill(),
             Self::Redis(server, _) => server.kill(),
         }
         tokio::time::sleep(away).await;
         match self {
-            Self::Memory => unreachable!("it has no server"),
+            Self::Memory | Self::Sentinels(_) => unreachable!("it has no such server"),
             Self::ZooKeeper(ensemble) => ensemble.restart(leader),
             Self::Etcd(cluster) => cluster.restart(leader),
             Self::Redis(server, flags) => server.restart(flags),
@@ -101,9 +108,17 @@ impl Store {
         self.leader().await;
     }
 
+    /// Has another server lead, in order.
+    pub(super) async fn fail_over(&mut self) {
+        let Self::Sentinels(group) = self else {
+            unreachable!("only sentinels do that")
+        };
+        group.fail_over().await;
+    }
+
     fn signal(&mut self, server: usize, name: &str) {
         match self {
-            Self::Memory => unreachable!("it has no server"),
+            Self::Memory | Self::Sentinels(_) => unreachable!("it has no such server"),
             Self::ZooKeeper(ensemble) => ensemble.member(server).signal(name),
             Self::Etcd(cluster) => cluster.member(server).signal(name),
             Self::Redis(redis, _) => redis.signal(name),

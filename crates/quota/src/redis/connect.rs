@@ -1,27 +1,21 @@
-//! Connections to Redis: over TCP or TLS, to one server or to the primary that sentinels name.
+//! Connections to Redis: over TCP or TLS, to one server or to one that sentinels name.
 //!
-//! Sentinels are asked again for every new connection, because a lost connection may be the
-//! failover itself. A server that they name must answer that it is a primary: for a moment after
-//! a failover a sentinel can still name the old one (Redis's guidelines for clients of Sentinel).
+//! Each server must say that it is a primary: an address may lead to a server that was demoted, and
+//! for a moment after a failover a sentinel can still name the old one (Redis's guidelines for
+//! clients of Sentinel). The name of a server is looked up for every new connection.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use tidegate_runtime::Stream;
+use tidegate_runtime::{Renewable, Stream};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::{Cause, Error};
 use super::{Kind, OF_SENTINEL, OF_SERVER, Settings, not_connected, told};
-
-/// A sentinel gets this part of a call's time, so that another one can answer in the rest.
-const OF_DEADLINE: u32 = 4;
-/// The shortest time for it.
-const TRY_MIN: Duration = Duration::from_millis(100);
 
 /// The address of a server or a sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +36,12 @@ impl fmt::Display for Server {
 }
 
 /// What to ask sentinels.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Sentinel {
     /// The name under which they watch the primary.
     pub primary: Box<str>,
-    /// User and password of the sentinels themselves. Its `Debug` does not show the password.
-    pub login: RedisConnectionInfo,
+    /// User and password of the sentinels themselves.
+    pub login: Renewable<Credentials>,
 }
 
 impl fmt::Debug for Sentinel {
@@ -56,133 +50,61 @@ impl fmt::Debug for Sentinel {
     }
 }
 
-impl PartialEq for Sentinel {
-    fn eq(&self, other: &Self) -> bool {
-        self.primary == other.primary
-            && self.login.username() == other.login.username()
-            && self.login.password() == other.login.password()
-    }
-}
-
-impl Eq for Sentinel {}
-
 /// A connection, and the task that carries it as long as a clone exists.
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) redis: MultiplexedConnection,
-    _carries: Arc<AbortOnDropHandle<()>>,
+    carries: Arc<AbortOnDropHandle<()>>,
+    pub(super) since: Instant,
 }
 
-/// Which sentinel is asked first: the one that answered last.
-#[derive(Debug, Default)]
-pub(super) struct Route {
-    first: usize,
-}
-
-impl Route {
-    /// A connection to the server, or to the primary of the moment.
-    pub(super) async fn connect(
-        &mut self,
-        settings: &Settings,
-        config: AsyncConnectionConfig,
-        deadline: Instant,
-    ) -> Result<Connection, Error> {
-        let Some(sentinel) = &settings.sentinel else {
-            let server = settings.servers.first().ok_or_else(no_server)?;
-            return open(settings, server, Login::of(settings), config, deadline).await;
-        };
-        let primary = self.primary(settings, sentinel, deadline).await?;
-        let connected = async {
-            let opened = open(settings, &primary, Login::of(settings), config, deadline).await?;
-            is_primary(opened, &primary).await
-        };
-        timeout_at(deadline, connected).await.unwrap_or_else(late)
-    }
-
-    /// The address of the primary, from the first sentinel that knows it.
-    async fn primary(
-        &mut self,
-        settings: &Settings,
-        sentinel: &Sentinel,
-        deadline: Instant,
-    ) -> Result<Server, Error> {
-        let count = settings.servers.len();
-        let patience = (settings.deadline / OF_DEADLINE).max(TRY_MIN);
-        let mut last = no_server();
-        for at in (0..count).map(|at| (self.first + at) % count) {
-            let server = &settings.servers[at];
-            let end = deadline.min(Instant::now() + patience);
-            let asked = timeout_at(end, ask(settings, sentinel, server, end)).await;
-            match asked.unwrap_or_else(|_| Err(unavailable(format!("no answer of {server}")))) {
-                Ok(primary) => {
-                    self.first = at;
-                    return Ok(primary);
-                }
-                // Another one may know the password, or the primary.
-                Err(error) => last = error,
-            }
-            if Instant::now() >= deadline {
-                // The next attempt begins behind those that cost the time.
-                self.first = (at + 1) % count;
-                break;
-            }
-        }
-        Err(last)
+impl Connection {
+    /// Whether the server has closed it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.carries.is_finished()
     }
 }
 
-/// Asks one sentinel for the address of the primary.
-async fn ask(
+/// The database, the user and the password. Its `Debug` shows no password.
+#[derive(Clone)]
+pub struct Credentials(pub RedisConnectionInfo);
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        let (own, other) = (&self.0, &other.0);
+        own.db() == other.db()
+            && own.username() == other.username()
+            && own.password() == other.password()
+    }
+}
+
+impl Eq for Credentials {}
+
+/// A connection to a server that is a primary.
+pub(super) async fn connect(
     settings: &Settings,
-    sentinel: &Sentinel,
     server: &Server,
+    config: AsyncConnectionConfig,
     deadline: Instant,
-) -> Result<Server, Error> {
-    let config = AsyncConnectionConfig::new().set_response_timeout(Some(settings.deadline));
-    let login = Login {
-        login: &sentinel.login,
-        cure: OF_SENTINEL,
+) -> Result<Connection, Error> {
+    let connected = async {
+        let login = Login::of(settings);
+        let opened = open(settings, server, login, config, deadline).await?;
+        super::server::check(opened.redis.clone(), server).await?;
+        Ok(opened)
     };
-    let mut connection = open(settings, server, login, config, deadline).await?;
-    let mut asks = redis::cmd("SENTINEL");
-    asks.arg("GET-MASTER-ADDR-BY-NAME").arg(&*sentinel.primary);
-    let answer: Result<Option<(String, u16)>, _> = asks.query_async(&mut connection.redis).await;
-    match answer {
-        Ok(Some((host, port))) => Ok(Server {
-            host: host.into(),
-            port,
-        }),
-        Ok(None) => Err(unavailable(format!(
-            "the sentinel {server} watches no primary named {:?}: set sentinel in [quota] to a \
-             name from its `sentinel monitor` lines",
-            sentinel.primary
-        ))),
-        Err(error) if error.code() == Some("ERR") => Err(unavailable(format!(
-            "{server} is no sentinel ({error}): give the sentinels as servers in [quota], or leave \
-             sentinel out"
-        ))),
-        Err(error) => Err(told(error, Kind::Read, OF_SENTINEL)),
-    }
+    timeout_at(deadline, connected).await.unwrap_or_else(late)
 }
 
-/// The same connection, if its server is a primary.
-async fn is_primary(connection: Connection, server: &Server) -> Result<Connection, Error> {
-    let mut asked = connection.redis.clone();
-    let ask = redis::cmd("ROLE");
-    let role = ask.query_async::<Vec<redis::Value>>(&mut asked).await;
-    let role = role.map_err(|error| told(error, Kind::Read, OF_SERVER))?;
-    match role.first() {
-        Some(redis::Value::BulkString(role)) if role == b"master" => Ok(connection),
-        Some(redis::Value::SimpleString(role)) if role == "master" => Ok(connection),
-        _ => Err(unavailable(format!(
-            "{server} is not the primary yet, or no longer"
-        ))),
-    }
-}
-
-/// The user, and what to check if the server does not know it.
-struct Login<'a> {
-    login: &'a RedisConnectionInfo,
+/// The user of a connection, and what to check if the server does not know it.
+pub(super) struct Login<'a> {
+    login: &'a Renewable<Credentials>,
     cure: &'static str,
 }
 
@@ -193,10 +115,17 @@ impl<'a> Login<'a> {
             cure: OF_SERVER,
         }
     }
+
+    pub(super) fn of_sentinel(sentinel: &'a Sentinel) -> Self {
+        Self {
+            login: &sentinel.login,
+            cure: OF_SENTINEL,
+        }
+    }
 }
 
 /// Connects to one server and logs in, by `deadline`.
-async fn open(
+pub(super) async fn open(
     settings: &Settings,
     server: &Server,
     Login { login, cure }: Login<'_>,
@@ -225,7 +154,8 @@ async fn open(
             return Err(unavailable(cause.to_owned()));
         }
     };
-    let made = MultiplexedConnection::new_with_config(login, stream, config);
+    let credentials = login.get();
+    let made = MultiplexedConnection::new_with_config(&credentials.0, stream, config);
     let made = timeout_at(deadline, made).await;
     let made = made.map_err(|_| late("no answer to the login"))?;
     let (redis, carries) = made.map_err(|error| match error.is_io_error() {
@@ -234,16 +164,13 @@ async fn open(
     })?;
     Ok(Connection {
         redis,
-        _carries: Arc::new(AbortOnDropHandle::new(tokio::spawn(carries))),
+        carries: Arc::new(AbortOnDropHandle::new(tokio::spawn(carries))),
+        since: Instant::now(),
     })
 }
 
 fn late<T>(elapsed: tokio::time::error::Elapsed) -> Result<T, Error> {
     Err(not_connected(elapsed))
-}
-
-fn no_server() -> Error {
-    unavailable("no server is configured".to_owned())
 }
 
 fn unavailable(cause: String) -> Error {

@@ -36,6 +36,11 @@ const OF_GARBAGE: [&str; 5] = [
     "protocol error",
 ];
 
+/// What etcd says when its database is full. It then reads, and writes nothing.
+const NO_SPACE: &str = "database space exceeded";
+/// What to do then.
+const MAKE_SPACE: &str = "compact and defragment etcd, and then run `etcdctl alarm disarm`";
+
 impl Failure {
     /// The error for a status.
     pub(super) fn of(status: &Status) -> Self {
@@ -57,6 +62,10 @@ impl Failure {
             Code::PermissionDenied => Self::Final(Error::Refused {
                 code: PERMISSION_DENIED,
                 message: format!("{message}: {GRANT}"),
+            }),
+            Code::ResourceExhausted if message.contains(NO_SPACE) => Self::Final(Error::Refused {
+                code: code.into(),
+                message: format!("{message}: {MAKE_SPACE}"),
             }),
             code => Self::Final(Error::Refused {
                 code: code.into(),

@@ -104,6 +104,8 @@ struct Connection {
     server: Server,
     answers: FramedRead<ReadHalf<Box<dyn Stream>>, LengthDelimitedCodec>,
     requests: Outgoing,
+    /// Which credentials it shows.
+    auth: u64,
 }
 
 /// What is on its way to a server.
@@ -236,6 +238,7 @@ impl Task {
             server,
             mut answers,
             mut requests,
+            auth,
         } = connection;
         debug!(%server, session = self.session.id, "zookeeper: connected");
         let mut open = Open {
@@ -277,6 +280,11 @@ impl Task {
                         let _ = timeout(FAREWELL, farewell).await;
                         return true;
                     };
+                    if auth != self.settings.auth.number() && open.sent.is_empty() {
+                        // Credentials are those of a connection. Nothing is under way.
+                        self.waiting.push_back(call);
+                        break Lost::No("the credentials were renewed".into());
+                    }
                     open.take(call, &mut requests.bytes);
                 }
                 sent = requests.send(), if has_requests => {
@@ -544,6 +552,7 @@ async fn open(settings: &Settings, server: &Server) -> Result<Connection, Lost> 
             bytes: Vec::new(),
             written: 0,
         },
+        auth: settings.auth.number(),
     })
 }
 
@@ -593,7 +602,8 @@ impl Connection {
     }
 
     async fn show_credentials(&mut self, settings: &Settings) -> Result<(), Lost> {
-        let Some((scheme, credentials)) = &settings.auth else {
+        let auth = settings.auth.get();
+        let Some((scheme, credentials)) = &*auth else {
             return Ok(());
         };
         let fields = Fields::default().int(0).text(scheme).bytes(credentials);

@@ -301,7 +301,8 @@ async fn a_user_logs_in_if_etcd_requires_it_and_again_when_the_token_expires() {
         settings.credentials = Some(Credentials {
             user: user.into(),
             password: password.into(),
-        });
+        })
+        .into();
         assert!(!format!("{settings:?}").contains(password), "{settings:?}");
         Client::new(settings)
     };

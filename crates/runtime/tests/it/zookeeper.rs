@@ -114,7 +114,7 @@ async fn a_write_without_an_answer_is_unknown_and_one_without_a_server_unreachab
 async fn a_client_without_credentials_may_not_change_protected_nodes() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut settings = Settings::new(zookeeper.servers());
-    settings.auth = Some(("digest".into(), b"user:secret".to_vec()));
+    settings.auth = Some(("digest".into(), b"user:secret".to_vec())).into();
     assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
     let owner = Client::new(settings);
     owner.create("/a", b"").await.expect("it is up");
@@ -247,7 +247,7 @@ async fn calls_without_a_server_end_in_time_and_wait_within_a_bound() {
 async fn wrong_credentials_are_named_and_a_later_call_is_answered_the_same() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut settings = Settings::new(zookeeper.servers());
-    settings.auth = Some(("unheard-of".into(), b"user:secret".to_vec()));
+    settings.auth = Some(("unheard-of".into(), b"user:secret".to_vec())).into();
     let client = Client::new(settings);
     for _ in 0..2 {
         let told = client.get("/").await;

@@ -8,76 +8,93 @@ use tidegate_limits::scheduler::QuotaTrouble;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::super::breaker::{PAUSE, PAUSE_STRANGER};
+use super::super::breaker::{PAUSE, PAUSE_STRANGER, Proof};
 use super::super::key::Tended;
-use super::{Carrying, Driver, Failure, Kind};
+use super::{Carrying, Driver, Failure, Kind, Work};
 use crate::admit::QuotaAt;
 
 impl Carrying {
-    /// Updates the state of the store from the end of a request.
+    /// Updates the state of the store from the end of a request, which was sent at the first of two
+    /// moments.
     pub(super) fn judge(
         &mut self,
         driver: &Driver,
-        at: Option<QuotaAt>,
-        sent: Instant,
-        now: Instant,
+        work: &Work,
+        (sent, now): (Instant, Instant),
+        asked: Proof,
         failure: Option<Failure>,
     ) {
-        match failure {
-            None => {
-                self.answered(driver, now);
-                if at.is_some() {
-                    driver.lock().health.served = Some(driver.clock.now());
-                }
+        let Some(failure) = failure else {
+            self.answered(driver, now, asked);
+            return;
+        };
+        if failure.kind != Kind::Key {
+            self.failed(driver, (sent, now), asked, failure);
+            return;
+        }
+        match work {
+            // What it refuses a record of no quota, it refuses every key.
+            Work::Time | Work::Probe => self.failed(driver, (sent, now), asked, failure),
+            Work::Question { answer, .. } => {
+                self.answered(driver, now, Proof::Read);
+                self.refused_key(driver, answer.at, failure.text);
+                self.doubt(now);
             }
-            Some(failure) if failure.kind == Kind::Key => {
-                self.answered(driver, now);
-                if let Some(at) = at {
-                    self.refused_key(driver, at, failure.text);
-                } else {
-                    let now = driver.clock.now();
-                    driver.lock().health.trouble = Some((now, failure.text));
-                }
+            Work::Settings { .. } => {
+                self.answered(driver, now, Proof::Read);
+                let now = driver.clock.now();
+                driver.lock().health.trouble = Some((now, failure.text));
             }
-            Some(failure) => self.failed(driver, sent, now, failure),
         }
     }
 
-    fn answered(&mut self, driver: &Driver, now: Instant) {
-        let was_unavailable = self.breaker.answered(now);
+    fn answered(&mut self, driver: &Driver, now: Instant, proof: Proof) {
+        let is_back = self.breaker.answered(now, proof);
         {
             let now = driver.clock.now();
             let health = &mut driver.lock().health;
-            health.away = None;
+            if !self.breaker.is_open() {
+                health.away = None;
+            }
             health.answered = Some(now);
-            if was_unavailable || health.answers.is_none() {
+            if proof == Proof::Write {
+                health.wrote = Some(now);
+            }
+            if is_back || health.answers.is_none() {
                 health.answers = Some(now);
             }
         }
-        if !was_unavailable {
+        if !is_back {
             return;
         }
-        self.logged.clear();
-        info!(
-            engine = driver.engine.word(),
-            "quota: the store answers again"
-        );
+        if self.logged.ends() {
+            info!(
+                engine = driver.engine.word(),
+                "quota: the store answers again"
+            );
+        }
         driver.gate.store_is_back();
     }
 
-    fn failed(&mut self, driver: &Driver, sent: Instant, now: Instant, failure: Failure) {
+    fn failed(
+        &mut self,
+        driver: &Driver,
+        (sent, now): (Instant, Instant),
+        asked: Proof,
+        failure: Failure,
+    ) {
         let was_unavailable = self.breaker.is_open();
         match failure.kind {
-            Kind::Late => self.breaker.late(sent, now),
-            Kind::Stranger => self.breaker.failed(sent, now, PAUSE_STRANGER),
-            Kind::Away | Kind::Garbage | Kind::Key => self.breaker.failed(sent, now, PAUSE),
+            Kind::Late => self.breaker.late(sent, now, asked),
+            Kind::Stranger => self.breaker.failed(sent, now, asked, PAUSE_STRANGER),
+            Kind::Away | Kind::Garbage => self.breaker.failed(sent, now, asked, PAUSE),
+            Kind::Key => self.breaker.denied(now),
         }
         let is_unavailable = self.breaker.is_open();
         let Failure { kind, text, .. } = failure;
-        if is_unavailable && !self.logged.contains(&kind) {
-            self.logged.push(kind);
+        if is_unavailable && self.logged.takes(kind, now) {
             let engine = driver.engine.word();
-            warn!(engine, cause = text, "quota: the store does not answer");
+            warn!(engine, cause = text, "quota: the store cannot be used");
         }
         let now = driver.clock.now();
         let health = &mut driver.lock().health;
@@ -93,17 +110,17 @@ impl Carrying {
             return;
         };
         let key = &tended.key;
-        if !mem::replace(&mut tended.refused, true) {
-            warn!(%key, cause = text, "quota: the store refuses a key");
+        if !mem::replace(&mut tended.refused, true)
+            && let Some(count) = self.refusals.count(&text)
+        {
+            warn!(%key, count, cause = text, "quota: the store refuses a key");
         }
         let now = driver.clock.now();
         let why = format!("{key}: {text}");
         driver.note(at, &tended.of.quota, |note| {
             note.refused = Some(text.into());
         });
-        let health = &mut driver.lock().health;
-        health.refused = Some(now);
-        health.trouble = Some((now, why));
+        driver.lock().health.trouble = Some((now, why));
     }
 
     /// Passes on the number of members.

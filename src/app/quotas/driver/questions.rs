@@ -4,6 +4,7 @@ use tidegate_limits::quota::{StoreReply, Write};
 use tidegate_quota::{Configured, Entry, Error, Key, Swapped};
 use tokio::time::{Instant, timeout_at};
 
+use super::super::breaker::Proof;
 use super::{Asked, Done, Driver, Failure, Kind, Work};
 
 impl Driver {
@@ -18,6 +19,7 @@ impl Driver {
         // The ledger gives its request up after twice this time.
         let deadline = (sent + asked.timeout).min(asked.taken + asked.timeout * 15 / 8);
         let mut says = None;
+        let is_write = asked.write.is_some();
         let reply = match asked.write {
             Some(write) => self.write(&asked.quota, &key, write, deadline).await,
             None if is_new => {
@@ -41,8 +43,14 @@ impl Driver {
             Ok(outcome) => (outcome, None),
             Err(failure) => (failure.outcome, Some(failure)),
         };
+        // A write that lost against another one shows only that the store reads.
+        let asked_for = match (is_write, outcome) {
+            (false, _) | (true, StoreReply::Stands(_)) => Proof::Read,
+            (true, _) => Proof::Write,
+        };
         Done {
             sent,
+            asked: asked_for,
             failure,
             work: Work::Question {
                 answer: asked.answer(outcome),
@@ -62,7 +70,17 @@ impl Driver {
         in_time(deadline, self.store.configured(key, known)).await
     }
 
-    pub(super) async fn read(&self, key: &Key, deadline: Instant) -> Result<StoreReply, Failure> {
+    /// Tries the store out: whether it reads and writes.
+    pub(super) async fn trial(&self, sent: Instant, deadline: Instant, work: Work) -> Done {
+        Done {
+            sent,
+            asked: Proof::Write,
+            failure: in_time(deadline, self.store.try_out()).await.err(),
+            work,
+        }
+    }
+
+    async fn read(&self, key: &Key, deadline: Instant) -> Result<StoreReply, Failure> {
         let found = in_time(deadline, self.store.get(key)).await?;
         Ok(stands(found.as_ref()))
     }
@@ -118,7 +136,7 @@ impl Failure {
         let kind = match error {
             Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
             Error::Unauthenticated(_) => Kind::Stranger,
-            Error::Garbage(_) => Kind::Garbage,
+            Error::Garbage(_) | Error::Unsuitable(_) => Kind::Garbage,
             Error::Refused(_) | Error::Denied(_) => Kind::Key,
         };
         let text = error.with_cause();

@@ -3,37 +3,45 @@
 
 use std::sync::Arc;
 
-use tidegate_quota::Key;
 use tokio::time::Instant;
 
-use super::super::breaker::AT_ONCE;
+use super::super::breaker::{AT_ONCE, PAUSE_STRANGER, Proof};
 use super::{
     Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN,
     TIME_PAUSE, Work,
 };
 
-impl Driver {
-    /// Reads a key only to find out whether the store answers.
-    async fn probe(&self, key: &Key, sent: Instant, deadline: Instant, work: Work) -> Done {
-        Done {
-            sent,
-            failure: self.read(key, deadline).await.err(),
-            work,
+impl Carrying {
+    /// When the store is to be tried out next.
+    pub(super) fn trial_at(&self) -> Option<Instant> {
+        match self.breaker.is_open() {
+            true => self.breaker.probe_at(),
+            false => self.doubts_at,
         }
     }
-}
 
-impl Carrying {
-    /// Probes an unavailable store, independent of requests for keys.
+    /// Tries the store out, independent of requests for keys: while it is unavailable, and once it has
+    /// refused a key.
     pub(super) fn probe(&mut self, driver: &Arc<Driver>, now: Instant) {
-        let is_due = self.breaker.probe_at().is_some_and(|then| then <= now);
-        let Some(key) = self.asked_last.clone().filter(|_| is_due && !self.probes) else {
-            return;
-        };
+        let is_due = self.trial_at().is_some_and(|then| then <= now);
+        if is_due && !self.probes {
+            self.try_out(driver, now, now + PROBE, Work::Probe);
+        }
+    }
+
+    fn try_out(&mut self, driver: &Arc<Driver>, now: Instant, deadline: Instant, work: Work) {
         self.probes = true;
+        self.doubts_at = None;
+        self.tried = Some(now);
         let driver = Arc::clone(driver);
         self.under_way
-            .spawn(async move { driver.probe(&key, now, now + PROBE, Work::Probe).await });
+            .spawn(async move { driver.trial(now, deadline, work).await });
+    }
+
+    /// A key was refused. The store is tried out, at most once a second: it may refuse everything.
+    pub(super) fn doubt(&mut self, now: Instant) {
+        let soonest = self.tried.map_or(now, |tried| tried + PAUSE_STRANGER);
+        self.doubts_at.get_or_insert(soonest.max(now));
     }
 
     /// A store reports its time without a request. If it does not, one request of any kind finds
@@ -43,18 +51,15 @@ impl Carrying {
         let Some(asked) = self.for_time.first() else {
             return;
         };
-        if self.asked_for_time.is_some_and(is_early) || self.under_way.len() >= AT_ONCE {
+        if self.asked_for_time.is_some_and(is_early)
+            || self.under_way.len() >= AT_ONCE
+            || self.probes
+        {
             return;
         }
         let deadline = now + asked.timeout;
-        let tended = self.keys.get(&asked.at);
-        let key = tended.expect("a key that is forgotten waits no more");
-        let key = key.key.clone();
-        self.asked_last = Some(key.clone());
-        let driver = Arc::clone(driver);
         self.asked_for_time = Some(now);
-        self.under_way
-            .spawn(async move { driver.probe(&key, now, deadline, Work::Time).await });
+        self.try_out(driver, now, deadline, Work::Time);
     }
 
     /// Whether the store has settings of keys to follow.
@@ -107,6 +112,7 @@ impl Carrying {
                 };
                 Done {
                     sent: now,
+                    asked: Proof::Read,
                     failure,
                     work: Work::Settings { at, says },
                 }

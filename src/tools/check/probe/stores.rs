@@ -32,13 +32,19 @@ pub(super) async fn check(quotas: &Quotas) -> Vec<Finding> {
     tried.sort_by_key(|(order, ..)| *order);
     let some_answer = tried
         .iter()
-        .any(|(_, _, tried, _)| matches!(tried, Ok(Ok(()))));
+        .any(|(_, _, tried, _)| matches!(tried, Ok(Ok(_))));
     let findings = tried
         .into_iter()
         .map(|(_, address, tried, took)| match tried {
-            Ok(Ok(())) => {
+            Ok(Ok(danger)) => {
                 let found = format!("{} reads and writes in {}", engine.name(), in_words(took));
-                STORE.ok(address, found)
+                match danger
+                    .as_deref()
+                    .and_then(|danger| danger.rsplit_once(": "))
+                {
+                    None => STORE.ok(address, found),
+                    Some((cause, cure)) => STORE.warning(address, found, cause, cure),
+                }
             }
             Ok(Err(obstacle)) => finding(quotas, address, &obstacle, some_answer),
             Err(_) => STORE.failed(
@@ -84,6 +90,11 @@ fn finding(quotas: &Quotas, address: String, obstacle: &Obstacle, some_answer: b
             "set user and password in [quota] to those of a user of the store \
              (TIDEGATE_QUOTA__PASSWORD in a container)",
         ),
+        Error::Unsuitable(cause) => {
+            let cause = cause.to_string();
+            let (cause, cure) = cause.rsplit_once(": ").expect("it comes with its cure");
+            STORE.failed(address, "it cannot hold quotas", cause, cure)
+        }
         Error::Denied(_) => STORE.failed(address, tried, cause, allow(engine)),
         Error::Refused(_) | Error::Garbage(_) => STORE.failed(
             address,
@@ -103,7 +114,7 @@ fn allow(engine: &Engine) -> String {
     match engine.word() {
         "redis" => format!(
             "let the user in: ACL SETUSER NAME ~{root}* &{root}* +@connection +@read +@write \
-             +@scripting +@pubsub +time"
+             +@scripting +@pubsub +time +info"
         ),
         "etcd" => format!(
             "let the user in: etcdctl role grant-permission ROLE readwrite --prefix=true {root}"

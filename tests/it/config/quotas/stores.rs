@@ -21,7 +21,8 @@ fn every_store_is_understood_with_its_own_defaults() {
         .map(ToString::to_string)
         .collect();
     assert_eq!(endpoints, ["http://10.0.0.1:2379", "http://[::1]:2379"]);
-    let known = etcd.store.credentials.as_ref().expect("they are given");
+    let known = etcd.store.credentials.get();
+    let known = (*known).as_ref().expect("they are given");
     assert_eq!((&*known.user, &*known.password), ("root", "se:cret"));
     assert_eq!(
         (&*etcd.prefix, etcd.time_to_live.get().as_secs()),
@@ -30,7 +31,7 @@ fn every_store_is_understood_with_its_own_defaults() {
     let Engine::Etcd(plain) = engine("engine = \"etcd\"\nservers = [\"http://e:2379\"]") else {
         panic!("it is etcd");
     };
-    assert!(plain.store.credentials.is_none() && plain.store.tls.is_none());
+    assert!(plain.store.credentials.get().is_none() && plain.store.tls.is_none());
     assert_eq!(&*plain.prefix, "/tidegate/quota/");
     assert_eq!(plain.time_to_live.get().as_secs(), 10);
 }
@@ -50,16 +51,14 @@ fn zookeeper_is_understood_and_keeps_the_nodes_of_the_design() {
         (&*usual.records, &*usual.members),
         ("/quota", "/tidegate/quota/members")
     );
-    assert_eq!(
-        (usual.store.session_timeout.as_secs(), usual.store.auth),
-        (4, None)
-    );
+    assert_eq!(usual.store.session_timeout.as_secs(), 4);
+    assert_eq!(*usual.store.auth.get(), None);
     let other = engine(
         "servers = [\"[::1]:2181\"]\nuser = \"u\"\npassword = \"p:q\"\nroot = \"/a/b\"\n\
          session_timeout = \"6s\"",
     );
     let auth = Some(("digest".to_owned(), b"u:p:q".to_vec()));
-    assert_eq!(other.store.auth, auth);
+    assert_eq!(*other.store.auth.get(), auth);
     assert_eq!(
         (&*other.records, &*other.members),
         ("/a/b", "/a/b/.members")
@@ -82,18 +81,18 @@ fn redis_is_understood_with_a_password_alone_or_for_a_user() {
         (&*usual.prefix, usual.member_ttl.as_secs()),
         ("tidegate:quota:", 10)
     );
-    assert_eq!(usual.login.password(), None);
+    assert_eq!(usual.login.get().0.password(), None);
     let other = engine(
         "servers = [\"redis://[::1]:6380/3\"]\npassword = \"p\"\nroot = \"q:\"\n\
          session_timeout = \"1m\"",
     );
     assert_eq!(other.servers[0].to_string(), "[::1]:6380");
-    let redis = &other.login;
+    let redis = &other.login.get().0;
     assert_eq!((redis.db(), redis.username()), (3, None));
     assert_eq!(redis.password(), Some("p"));
     assert_eq!((&*other.prefix, other.member_ttl.as_secs()), ("q:", 60));
     let named = engine("servers = [\"redis://r:1\"]\nuser = \"u\"\npassword = \"p\"");
-    let redis = &named.login;
+    let redis = &named.login.get().0;
     assert_eq!((redis.username(), redis.password()), (Some("u"), Some("p")));
     assert_ne!(named, other);
 }

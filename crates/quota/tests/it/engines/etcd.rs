@@ -5,8 +5,8 @@ mod secured;
 use std::time::Duration;
 
 use tidegate_limits::quota::StoreTime;
-use tidegate_quota::Error;
 use tidegate_quota::etcd::{Settings, start};
+use tidegate_quota::{Engine, Error, Key};
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::Credentials;
 
@@ -138,10 +138,11 @@ async fn an_etcd_that_wants_a_password_is_reported() {
     etcd.control(&["auth", "enable"]);
     let of = |credentials: Option<(&str, &str)>| {
         let mut store = etcd.settings();
-        store.credentials = credentials.map(|(user, password)| Credentials {
+        let credentials = credentials.map(|(user, password)| Credentials {
             user: user.into(),
             password: password.into(),
         });
+        store.credentials = credentials.into();
         Node::new(|clock| start(Settings::new(store), clock))
     };
     for wrong in [None, Some(("root", "wrong"))] {
@@ -157,6 +158,77 @@ async fn an_etcd_that_wants_a_password_is_reported() {
     let told = of(reader).try_swap(&key("a"), None, "1").await;
     assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
     of(Some(("root", "secret"))).put(&key("a"), None, "1").await;
+}
+
+/// A good read does not make it good for quotas: it cannot spend.
+#[tokio::test]
+async fn an_etcd_without_space_reads_and_is_unavailable_all_the_same() {
+    let etcd = Etcd::with(1, "http", |_, _| {
+        vec!["--quota-backend-bytes=1000000".into()]
+    });
+    let node = node(&etcd.urls());
+    let key = key("a");
+    let version = node.put(&key, None, "1").await;
+    node.store.try_out().await.expect("it has space");
+    assert_eq!(
+        node.store.get(&Key::trial()).await.expect("it is up"),
+        None,
+        "a trial writes nothing"
+    );
+    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let page = vec![b'x'; 100_000];
+    let full = async {
+        let mut number = 0;
+        while client
+            .put(format!("/fill/{number}").as_bytes(), &page, None)
+            .await
+            .is_ok()
+        {
+            number += 1;
+        }
+    };
+    let full = tokio::time::timeout(crate::support::PATIENCE, full).await;
+    full.expect("its space has an end");
+    let told = node.try_swap(&key, Some(version), "2").await;
+    assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
+    assert_eq!(node.get(&key).await, entry(version, "1"));
+    let told = node.store.try_out().await.expect_err("it does not write");
+    assert!(matches!(told, Error::Unavailable(_)), "{told:?}");
+    assert!(told.with_cause().contains("alarm disarm"), "{told:?}");
+}
+
+/// A token is fetched with the new password when the old one is spent.
+#[tokio::test]
+async fn a_renewed_password_of_etcd_is_used_without_a_restart() {
+    let etcd = Etcd::with(1, "http", |_, _| vec!["--bcrypt-cost=4".into()]);
+    etcd.control(&["user", "add", "root:old"]);
+    etcd.control(&["user", "grant-role", "root", "root"]);
+    etcd.control(&["auth", "enable"]);
+    let of = |password: &str| {
+        let mut store = etcd.settings();
+        let credentials = Credentials {
+            user: "root".into(),
+            password: password.into(),
+        };
+        store.credentials = Some(credentials).into();
+        Settings::new(store)
+    };
+    let settings = of("old");
+    let engine = Engine::Etcd(settings.clone());
+    let node = Node::new(|clock| start(settings, clock));
+    let version = node.put(&key("a"), None, "1").await;
+    let change = format!(
+        "echo new | etcdctl --endpoints {} --user root:old user passwd root --interactive=false",
+        etcd.url(0)
+    );
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &change]).env("ETCDCTL_API", "3");
+    assert!(shell.status().is_ok_and(|it| it.success()));
+    // The change ends the tokens of the old password.
+    let told = node.try_swap(&key("a"), Some(version), "2").await;
+    assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+    engine.renew_secrets(&Engine::Etcd(of("new")));
+    node.put(&key("a"), Some(version), "3").await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod secured;
 mod sentinels;
+mod unfit;
 
 use std::time::{Duration, Instant};
 

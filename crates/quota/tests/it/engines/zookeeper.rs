@@ -183,7 +183,7 @@ async fn another_program_that_writes_the_designs_own_nodes_is_noticed() {
 async fn a_zookeeper_that_wants_a_password_is_reported() {
     let zookeeper = ZooKeeper::start(1).await;
     let mut owner = settings(zookeeper.servers());
-    owner.store.auth = Some(("digest".into(), b"user:secret".to_vec()));
+    owner.store.auth = Some(("digest".into(), b"user:secret".to_vec())).into();
     let owner = Node::new(|clock| start(owner, clock));
     let version = owner.put(&key("a"), None, "1").await;
     let stranger = node(zookeeper.servers());

@@ -19,7 +19,8 @@ fn settings(etcd: &Etcd, tls: TlsClient, user: &str, password: &str) -> Settings
     store.credentials = Some(Credentials {
         user: user.to_owned(),
         password: password.to_owned(),
-    });
+    })
+    .into();
     let mut settings = Settings::new(store);
     settings.time_to_live = TimeToLive::new(Duration::from_secs(2)).expect("it is in range");
     settings

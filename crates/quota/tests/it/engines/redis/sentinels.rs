@@ -158,6 +158,50 @@ async fn a_failover_is_followed_over_tls_with_passwords_and_nothing_replicated_i
     assert!(!text.contains("wrong\""), "{text}");
 }
 
+/// The old primary goes on taking writes for a while, and its clients are not informed: what it takes is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_write_is_lost_over_orderly_failovers() {
+    let servers = [Redis::start(&["--repl-diskless-sync-delay", "0"]), {
+        Redis::start(&["--repl-diskless-sync-delay", "0"])
+    }];
+    let of = servers[0].addr().port();
+    control(&servers[1], &["replicaof", "127.0.0.1", &of.to_string()]);
+    until_replicated(&servers[0]);
+    let sentinels = Sentinels::start(of, |_| Vec::new());
+    sentinels.each_until("+sentinel ", 2);
+    sentinels.each_until("+slave ", 1);
+    let ports = sentinels.ports();
+    let found = |it: Settings| it.with_sentinel("mymaster", None);
+    let disturb = async || {
+        for round in 1..=3 {
+            let new = &servers[round % 2];
+            let sentinel = ports[0].to_string();
+            let switch = async || {
+                let switch = ["-p", &sentinel, "sentinel", "failover", "mymaster"];
+                let mut command = tokio::process::Command::new("redis-cli");
+                let done = command.args(switch).output().await.expect("it is there");
+                String::from_utf8_lossy(&done.stdout).contains("OK")
+            };
+            let done = async {
+                // It is refused while the last one goes on, or no replica is there yet.
+                while !switch().await {
+                    tokio::task::yield_now().await;
+                }
+                while !control(new, &["info", "replication"]).contains("role:master") {
+                    tokio::task::yield_now().await;
+                }
+                while !control(new, &["info", "replication"]).contains("state=online") {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let done = tokio::time::timeout(PATIENCE, done).await;
+            done.unwrap_or_else(|_| panic!("failover {round} does not end"));
+        }
+    };
+    let start = || node(ports, found, "redis");
+    super::super::nothing_confirmed_is_lost("Redis, switched over", start, disturb).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_is_demoted_or_hangs_is_left_for_the_next_one() {
     let primary = Redis::start(&["--repl-diskless-sync-delay", "0"]);
