@@ -197,7 +197,7 @@ fn exercise_quotas(metrics: &Metrics) {
         members: 3,
         expected_sidecars: 2,
         unexpected_members: 1,
-        evictions: None,
+        evictions: Some(3),
         trouble: None,
     };
     metrics.quotas.mirror(&QuotasState {

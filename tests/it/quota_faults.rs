@@ -134,8 +134,9 @@ async fn run(plan: &Plan, mut store: Store) -> Outcome {
     let report = audit::audit(logs.collect(), Vec::new(), &assumptions);
     let report = report.expect("the logs are of few sidecars");
     eprintln!(
-        "{}: {} calls answered, {} refused, {} failed; {} arrived, {} of them without a line",
+        "{}: {} faults; {} calls answered, {} refused, {} failed; {} arrived, {} of them without a line",
         plan.name,
+        done.len(),
         seen.answered.load(Ordering::Relaxed),
         seen.refused.load(Ordering::Relaxed),
         seen.failed.load(Ordering::Relaxed),

@@ -19,172 +19,36 @@
 //! confirms beside the new one is prevented by `sentinels`, except for the age of an answer.
 
 mod connect;
+mod evictions;
 mod sentinels;
 mod server;
+mod settings;
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    PushInfo, PushKind, RedisConnectionInfo, RedisError, Script, ScriptInvocation,
+    AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, Script, ScriptInvocation,
 };
 use tidegate_limits::quota::Version;
-use tidegate_runtime::tls::TlsClient;
-use tidegate_runtime::{BackOff, Causes, Clock, Renewable, lock};
+use tidegate_runtime::{BackOff, Clock};
 use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
 
 use self::connect::{Connection, connect};
 pub use self::connect::{Credentials, Sentinel, Server};
+use self::evictions::{Evictions, UNKNOWN_POLICY};
 use self::sentinels::Sentinels;
+pub use self::settings::{AddressError, Settings};
 use super::node::{AGAIN, Node, sleep_about};
 use super::obstacle::{Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
 
-/// The address of Redis, the user, and the time limit of an answer.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The server; or the sentinels, in the order of attempts.
-    pub servers: Vec<Server>,
-    /// What to ask the servers if they are sentinels.
-    pub sentinel: Option<Sentinel>,
-    /// Whether every connection uses TLS, also to sentinels.
-    pub asks_tls: bool,
-    /// What to trust and to show then.
-    pub tls: Option<TlsClient>,
-    /// The database, the user and the password. A renewed one is used by the next call.
-    pub login: Renewable<Credentials>,
-    /// The prefix of all keys and channels.
-    pub prefix: String,
-    /// The time limit of a call, including a new connection if needed.
-    pub deadline: Duration,
-    /// How long a silent node counts as a member.
-    pub member_ttl: Duration,
-}
-
-/// An invalid address of Redis.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "an address of Redis reads redis://[user[:password]@]host[:port][/database], or rediss:// for TLS"
-)]
-pub struct AddressError(#[source] Option<RedisError>);
-
-impl Settings {
-    /// `redis://[user[:password]@]host[:port][/database]`, or `rediss://` for TLS; 1 s for a call,
-    /// 10 s for a member.
-    ///
-    /// # Errors
-    ///
-    /// If the address is invalid.
-    pub fn new(address: &str) -> Result<Self, AddressError> {
-        let secured = address.strip_prefix("rediss://");
-        // The library would connect by itself; all that it reads here is the address.
-        let plain = secured.map(|rest| format!("redis://{rest}"));
-        let given = plain.as_deref().unwrap_or(address);
-        let server = given.into_connection_info();
-        let server = server.map_err(|error| AddressError(Some(error)))?;
-        let ConnectionAddr::Tcp(host, port) = server.addr() else {
-            return Err(AddressError(None));
-        };
-        Ok(Self {
-            servers: vec![Server {
-                host: host.as_str().into(),
-                port: *port,
-            }],
-            sentinel: None,
-            asks_tls: secured.is_some(),
-            tls: None,
-            login: Credentials(with_news(server.redis_settings().clone())).into(),
-            prefix: "tidegate:quota:".into(),
-            deadline: Duration::from_secs(1),
-            member_ttl: Duration::from_secs(10),
-        })
-    }
-
-    /// The server, or the sentinels, each as `host:port`.
-    #[must_use]
-    pub fn address(&self) -> String {
-        let servers: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
-        servers.join(", ")
-    }
-
-    /// The same, with a user; without one, as the default user.
-    #[must_use]
-    pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
-        let login = self.login.get().0.clone();
-        self.login = Credentials(logged_in(login, user, password)).into();
-        self
-    }
-
-    /// The number of the database.
-    #[must_use]
-    pub fn database(&self) -> i64 {
-        self.login.get().0.db()
-    }
-
-    /// Takes over the users and passwords of other settings.
-    pub(super) fn renew_logins(&self, other: &Self) {
-        self.login.renew(&other.login);
-        if let (Some(own), Some(other)) = (&self.sentinel, &other.sentinel) {
-            own.login.renew(&other.login);
-        }
-    }
-
-    /// The same, whose servers are sentinels that watch a primary by this name.
-    #[must_use]
-    pub fn with_sentinel(mut self, primary: &str, login: Option<(Option<&str>, &str)>) -> Self {
-        let mut settings = with_news(RedisConnectionInfo::default());
-        if let Some((user, password)) = login {
-            settings = logged_in(settings, user, password);
-        }
-        self.sentinel = Some(Sentinel {
-            primary: primary.into(),
-            login: Credentials(settings).into(),
-        });
-        self
-    }
-}
-
-/// Only this protocol reports changes on the connection of the calls.
-fn with_news(login: RedisConnectionInfo) -> RedisConnectionInfo {
-    login.set_protocol(ProtocolVersion::RESP3)
-}
-
-fn logged_in(
-    mut login: RedisConnectionInfo,
-    user: Option<&str>,
-    password: &str,
-) -> RedisConnectionInfo {
-    if let Some(user) = user {
-        login = login.set_username(user);
-    }
-    login.set_password(password)
-}
-
-impl PartialEq for Settings {
-    fn eq(&self, other: &Self) -> bool {
-        self.servers == other.servers
-            && self.sentinel == other.sentinel
-            && self.asks_tls == other.asks_tls
-            && self.database() == other.database()
-            && self.prefix == other.prefix
-            && self.deadline == other.deadline
-            && self.member_ttl == other.member_ttl
-    }
-}
-
-impl Eq for Settings {}
-
-/// Why it is not known whether the server evicts records, and what to do.
-const UNKNOWN_POLICY: &str = "the user may not ask for maxmemory-policy: give it +info, and make sure that the \
-                              policy is noeviction";
 /// What to check when a server rejects the user.
 const OF_SERVER: &str = "check user and password in [quota]";
 /// The same for a sentinel.
@@ -323,26 +187,6 @@ struct Broken {
     until: Instant,
     error: fn(Cause) -> Error,
     cause: String,
-}
-
-/// The keys that the server evicts.
-#[derive(Default)]
-struct Evictions {
-    /// The number of the connection, its count of evicted keys when it was asked first, and when it was
-    /// asked last.
-    known: std::sync::Mutex<Option<EvictionCount>>,
-    /// What was logged, with its number.
-    logged: Causes,
-}
-
-#[derive(Clone, Copy)]
-struct EvictionCount {
-    /// The number of the connection that was asked.
-    number: u64,
-    /// What the server had counted by then.
-    counted: u64,
-    /// What it has evicted since this node asked first.
-    since: u64,
 }
 
 /// The keys whose channels a connection listens to.
@@ -598,49 +442,7 @@ impl Redis {
     /// Names a policy by which the server evicts records, and counts what it evicts.
     async fn look_at_evictions(&self) {
         let number = self.link.lock().await.number;
-        let memory = match self.memory().await {
-            Ok(memory) => memory,
-            Err(Error::Denied(_)) => {
-                if self.evictions.logged.count(UNKNOWN_POLICY) == Some(1) {
-                    info!(
-                        cause = UNKNOWN_POLICY,
-                        "quota: it is not known whether Redis evicts records"
-                    );
-                }
-                return;
-            }
-            Err(_) => return,
-        };
-        if let Some(danger) = memory.danger()
-            && self.evictions.logged.count(&danger) == Some(1)
-        {
-            warn!(cause = danger, "quota: Redis may evict records");
-        }
-        let since = {
-            let mut known = lock(&self.evictions.known);
-            let before = *known;
-            let counted = memory.evicted;
-            let since = match before {
-                None => 0,
-                // Another server, or one that was restarted, counts anew.
-                Some(it) if it.number != number || it.counted > counted => it.since,
-                Some(it) => it.since + (counted - it.counted),
-            };
-            *known = Some(EvictionCount {
-                number,
-                counted,
-                since,
-            });
-            before.is_some_and(|it| it.since < since).then_some(since)
-        };
-        if let Some(keys) = since
-            && self.evictions.logged.count("evicted").is_some()
-        {
-            warn!(
-                keys,
-                "quota: Redis evicted keys; the window of a record among them is granted again"
-            );
-        }
+        self.evictions.learn(number, self.memory().await);
     }
 
     async fn subscribe(&self, key: &Key) -> Result<(), Error> {
@@ -751,7 +553,7 @@ impl Remote for Redis {
     }
 
     fn evictions(&self) -> Option<u64> {
-        lock(&self.evictions.known).map(|known| known.since)
+        self.evictions.count()
     }
 
     fn member_lifetime(&self) -> Duration {

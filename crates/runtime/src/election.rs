@@ -247,8 +247,8 @@ impl<R: Register> Contest<R> {
                     let read = timeout(self.ttl.renewal(), self.register.read()).await;
                     match read.unwrap_or(Err(Trouble::Late)) {
                         Ok(entry) => {
-                            self.answered();
                             self.candidate.found(self.clock.now(), entry);
+                            self.answered();
                         }
                         Err(trouble) => self.failed(&trouble),
                     }
@@ -260,8 +260,8 @@ impl<R: Register> Contest<R> {
                     let swap = timeout(self.ttl.renewal(), swap).await;
                     match swap.unwrap_or(Err(Trouble::Late)) {
                         Ok(swapped) => {
-                            self.answered();
                             self.candidate.swapped(self.clock.now(), swapped);
+                            self.answered();
                         }
                         Err(trouble) => self.failed(&trouble),
                     }
@@ -277,7 +277,7 @@ impl<R: Register> Contest<R> {
     }
 
     fn answered(&mut self) {
-        if self.troubles.take().is_some() {
+        if !self.candidate.writes_fail() && self.troubles.take().is_some() {
             info!("election: the store answers again");
         }
     }

@@ -515,7 +515,7 @@ async fn a_real_store_that_denies_access_is_unavailable_and_no_call_waits_for_it
         format!("{}\n{user}", on_etcd(&etcd)),
     ] {
         for (away, status) in [("allow", 200), ("deny", 503)] {
-            let more = format!("{REJECT}\nwhen_store_away = \"{away}\"");
+            let more = format!("on_excess = \"reject\"\nwhen_store_away = \"{away}\"");
             let limits = limit("per_user", "user", 5, LONG, &more);
             let text = text(backend.addr, &format!("{store}\n{ALONE}"), &limits);
             let sidecar = Sidecar::with_store(&text);

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_primary_of_the_newest_epoch_counts_whoever_names_it() {
+    fn the_primary_of_the_newest_epoch_counts_whichever_sentinel_names_it() {
         let now = Instant::now();
         let old = || says(1, 7, now);
         check(&[old(), old(), old()], now, "10.0.0.1:1");
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_this_primary_is_told_from_one_of_another() {
+    fn an_event_of_another_primary_is_ignored() {
         let push = |channel: &str, payload: &str| PushInfo {
             kind: PushKind::Message,
             data: [channel, payload]
