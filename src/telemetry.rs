@@ -2,13 +2,15 @@
 //!
 //! [`calls`] counts a call when it ends, [`access`] keeps the log of calls, and [`process`] has the
 //! metrics of the process. The other metrics belong to their stages. All other log lines go
-//! through `tracing`, which [`log`] sets up. One thread writes both ([`writer`]). Calls come here
+//! through `tracing`, which [`log`] sets up. One thread writes both ([`writer`]), and counts what is
+//! lost ([`losses`]). Calls come here
 //! as plain arguments. Sampled calls become [`spans`], which `otlp` sends to a collector.
 
 pub mod access;
 pub mod calls;
 pub mod journal;
 pub mod log;
+pub mod losses;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 pub mod process;

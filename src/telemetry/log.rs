@@ -25,7 +25,8 @@ use tracing_subscriber::{Layer, Registry};
 
 use super::access::{AccessLog, Look, TimeOfDay};
 use super::journal::{self, Priority};
-use super::writer::{LAST_WRITE, LogWriter, Losses};
+use super::losses::Losses;
+use super::writer::{LAST_WRITE, LogWriter};
 use super::{Format, Settings};
 
 /// The writer of this process's log, for the last lines.

@@ -2,7 +2,7 @@
 
 use tidegate_runtime::metric::{Reach as _, Registry};
 
-use super::writer::{LossCause, Losses};
+use super::losses::{LossCause, Losses};
 
 tidegate_runtime::metrics! {
     /// The process: what runs, and which lines it lost.

@@ -17,6 +17,7 @@ use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::journal::Priority;
+use super::losses::{LineKind, LossCause, Losses, Report};
 
 /// Bytes that may wait to be written; about 15,000 access lines.
 const BUFFER_MAX: usize = 4 << 20;
@@ -27,8 +28,6 @@ const BUFFER_KEPT: usize = 256 << 10;
 /// How long the writer lets lines gather: at a thousand calls a second it then wakes a
 /// hundred times, not a thousand.
 const GATHER: Duration = Duration::from_millis(10);
-/// The time between two warnings about lost lines.
-const WARN_EVERY: Duration = Duration::from_secs(10);
 /// How long the end of the process waits until the last lines are written.
 pub const LAST_WRITE: Duration = Duration::from_secs(1);
 
@@ -42,100 +41,6 @@ pub enum Written {
     Off,
     /// The buffer is full.
     Lost,
-}
-
-/// Why a line is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossCause {
-    /// The reader of stderr is too slow, so the buffer is full.
-    SlowReader,
-    /// The disk or the quota of its user is full.
-    DiskFull,
-    /// The file has reached the size that this process may write (`ulimit -f`, `LimitFSIZE=`).
-    FileTooLarge,
-    /// No reader is left.
-    Closed,
-    /// Any other error of the system.
-    WriteFailed,
-}
-
-impl LossCause {
-    /// Every cause.
-    pub const ALL: [Self; 5] = [
-        Self::SlowReader,
-        Self::DiskFull,
-        Self::FileTooLarge,
-        Self::Closed,
-        Self::WriteFailed,
-    ];
-
-    /// The label in metrics.
-    #[must_use]
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::SlowReader => "slow_reader",
-            Self::DiskFull => "disk_full",
-            Self::FileTooLarge => "file_too_large",
-            Self::Closed => "closed",
-            Self::WriteFailed => "write_failed",
-        }
-    }
-
-    /// The cause in a warning.
-    fn in_words(self) -> &'static str {
-        match self {
-            Self::SlowReader => "stderr is read too slowly",
-            Self::DiskFull => "the disk behind stderr is full",
-            Self::FileTooLarge => "the file behind stderr has reached its size limit",
-            Self::Closed => "stderr has no reader",
-            Self::WriteFailed => "stderr cannot be written",
-        }
-    }
-
-    fn of(error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
-            io::ErrorKind::FileTooLarge => Self::FileTooLarge,
-            io::ErrorKind::BrokenPipe => Self::Closed,
-            _ => Self::WriteFailed,
-        }
-    }
-}
-
-/// Lines lost since the start, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    access_lines: [u64; LossCause::ALL.len()],
-    events: [u64; LossCause::ALL.len()],
-}
-
-impl Losses {
-    /// The number of access lines.
-    #[must_use]
-    pub fn access_lines(&self, cause: LossCause) -> u64 {
-        self.access_lines[cause as usize]
-    }
-
-    /// The number of other lines.
-    #[must_use]
-    pub fn events(&self, cause: LossCause) -> u64 {
-        self.events[cause as usize]
-    }
-
-    fn count(&mut self, kind: LineKind, cause: LossCause) {
-        let counts = match kind {
-            LineKind::Access => &mut self.access_lines,
-            LineKind::Event => &mut self.events,
-        };
-        counts[cause as usize] += 1;
-    }
-}
-
-/// The two kinds of lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineKind {
-    Access,
-    Event,
 }
 
 /// Lines on their way to one thread, which writes them. Dropping the last clone ends that thread
@@ -412,56 +317,6 @@ impl Lines {
     }
 }
 
-/// Which losses the log has reported.
-#[derive(Debug, Default)]
-struct Report {
-    reported: Losses,
-    at: Option<Instant>,
-    /// When the losses since then are to be reported.
-    due: Option<Instant>,
-}
-
-impl Report {
-    /// Reports the losses, at most now and then, and only while stderr can be written. A warning
-    /// that is lost as well would only add to the losses.
-    fn update(&mut self, losses: Losses, can_be_written: bool, hurry: bool) {
-        if losses == self.reported || !can_be_written {
-            self.due = None;
-            return;
-        }
-        let now = Instant::now();
-        let next = self.at.map_or(now, |at| at + WARN_EVERY);
-        if next > now && !hurry {
-            self.due = Some(next);
-            return;
-        }
-        for cause in LossCause::ALL {
-            let since = |count: fn(&Losses, LossCause) -> u64| {
-                count(&losses, cause) - count(&self.reported, cause)
-            };
-            let why = cause.in_words();
-            let (lines, events) = (since(Losses::access_lines), since(Losses::events));
-            if lines > 0 {
-                tracing::warn!(
-                    // `tidegate audit` and `tidegate plan` look for these words.
-                    target: "tidegate::telemetry::access",
-                    lines,
-                    cause = cause.label(),
-                    "access lines lost, {why}"
-                );
-            }
-            if events > 0 {
-                tracing::warn!(events, cause = cause.label(), "log events lost, {why}");
-            }
-        }
-        *self = Self {
-            reported: losses,
-            at: Some(now),
-            due: None,
-        };
-    }
-}
-
 /// Where lines are written.
 struct Out<W> {
     out: W,
@@ -617,45 +472,6 @@ mod tests {
         assert_eq!(
             String::from_utf8_lossy(&out.out.content),
             "one\ntw\none\nfour\n"
-        );
-    }
-
-    #[test]
-    fn every_error_of_the_system_has_a_cause_of_its_own_word() {
-        let check = |code: i32, cause| {
-            assert_eq!(LossCause::of(&io::Error::from_raw_os_error(code)), cause);
-        };
-        check(28, LossCause::DiskFull); // ENOSPC
-        check(122, LossCause::DiskFull); // EDQUOT
-        check(27, LossCause::FileTooLarge); // EFBIG
-        check(32, LossCause::Closed); // EPIPE
-        check(5, LossCause::WriteFailed); // EIO
-        let labels = LossCause::ALL.map(LossCause::label);
-        assert_eq!(LossCause::ALL.map(|it| labels[it as usize]), labels);
-    }
-
-    #[test]
-    fn losses_are_reported_now_and_then_and_not_to_a_disk_that_is_full() {
-        let mut report = Report::default();
-        let mut losses = Losses::default();
-        report.update(losses, true, false);
-        assert_eq!((report.at, report.due), (None, None), "there are none");
-        losses.count(LineKind::Access, LossCause::DiskFull);
-        report.update(losses, false, false);
-        assert_eq!((report.at, report.due), (None, None), "it would be lost");
-        report.update(losses, true, false);
-        let first = report.at.expect("reported");
-        losses.count(LineKind::Event, LossCause::DiskFull);
-        report.update(losses, true, false);
-        assert_eq!(
-            (report.at, report.due),
-            (Some(first), Some(first + WARN_EVERY))
-        );
-        report.update(losses, true, true);
-        assert_eq!(
-            (report.reported, report.due),
-            (losses, None),
-            "the process ends"
         );
     }
 }
