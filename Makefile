@@ -239,7 +239,7 @@ try-packages: packages-tools
 	python3 packaging/build.py $(ARCHITECTURES)
 	python3 packaging/try.py
 
-# The .deb with the programs of the tests, as a service: what the pages tell an operator to type, in a minute. It runs beside
+# The .deb with the programs of the tests, as a service: what the pages tell an operator to type. It runs beside
 # this machine's own system and changes nothing of it. Where that is not possible, it says so loudly.
 PROGRAMS = $(or $(CARGO_TARGET_DIR),target)/debug
 try-here:

@@ -4,7 +4,7 @@ type, from the installation and a first call to an upgrade, a downgrade and the 
 
     python3 packaging/try.py            deb, rpm and every architecture that build.py has built; needs root
     python3 packaging/try.py rpm s390x  one of them, and the packages of another architecture under qemu
-    python3 packaging/try.py here       the .deb with the programs of `cargo build`, in a minute, as `make test` does
+    python3 packaging/try.py here       the .deb with the programs of `cargo build`, as `make test` does
 
 Each root is a fresh Debian with a real systemd, in namespaces of its own: it sees no network, no process and no file of
 this machine. rpm runs in such a root too, with a package that stands in for the base of a distribution, so that what our
