@@ -408,6 +408,26 @@ resources:
 }
 
 #[test]
+fn a_key_that_only_holds_an_anchor_is_skipped() {
+    let text = "\
+x-share: &share {kind: FAIR_SHARE, lease_length: 60, refresh_interval: 5}
+x-other: 7
+resources:
+- {identifier_glob: a, capacity: 1, algorithm: *share}
+- {identifier_glob: '*', capacity: 2, algorithm: {<<: *share, lease_length: 30}}
+";
+    let rules = doorman(text).unwrap_or_else(|it| panic!("{it}"));
+    let leases = rules.in_order().iter().map(|rule| rule.algorithm.lease);
+    let leases: Vec<_> = leases.map(|lease| lease.as_secs()).collect();
+    assert_eq!(leases, [60, 30]);
+    // Only at the top, and only by that name: another one is probably a mistake.
+    for (from, to) in [("x-other", "other"), ("capacity: 1", "capacity: 1, x-a: 1")] {
+        let told = doorman(&text.replace(from, to)).expect_err("it is not known");
+        assert!(told.to_string().contains("other") || told.to_string().contains("x-a"));
+    }
+}
+
+#[test]
 fn a_kind_that_is_not_given_is_none() {
     let text = YAML.replace("    kind: PROPORTIONAL_SHARE\n", "");
     let templates = doorman(&text).expect("it is good");

@@ -61,6 +61,10 @@ pub(super) struct Parameter {
     place: Place,
 }
 
+/// How the name of a key begins that only holds anchors for others. Doorman skips every key that it
+/// does not know.
+const HOLDER: &str = "x-";
+
 /// Reads the rules in Doorman's form. `origin` is the name of the file or key, for messages.
 ///
 /// # Errors
@@ -76,7 +80,10 @@ pub fn templates(text: &str, origin: &str) -> Result<Templates, Problems> {
         Err(problem) => return cause(vec![*problem]),
     };
     let (tree, not_a_table) = match parsed.root.value {
-        Value::Table(table) => (table, None),
+        Value::Table(mut table) => {
+            table.retain(|name, _| !name.starts_with(HOLDER));
+            (table, None)
+        }
         _ => (Table::new(), Some(parsed.root)),
     };
     let mut reading = Reading::of_tree(tree, "docs/how-to/leases.md");
