@@ -33,7 +33,7 @@ use tidegate_callers::CallerId;
 use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{Engine, QuotaStore};
 use tidegate_runtime::metric::{Longest, Show};
-use tidegate_runtime::{Clock, Live, lock};
+use tidegate_runtime::{Clock, Live, ProcessName, lock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -111,6 +111,8 @@ struct Shared {
     top_callers: Mutex<TopCallers>,
     gate: Gate,
     journal: Arc<Journal>,
+    /// Claimed while the process runs, also while it drains.
+    _name: Option<ProcessName>,
     coordination: Arc<Coordination>,
     quotas: Quotas,
     connections: Arc<Connections>,
@@ -386,7 +388,7 @@ impl App {
             shared.journal.ended(shared.gate.at_an_instant(|at| at));
             let closing = async { tokio::join!(shared.coordination.close(), shared.flush_spans()) };
             closing.await;
-            shared.quotas.close();
+            shared.quotas.close().await;
             return true;
         }
         let (running, waiting) = self.busy();
@@ -487,6 +489,21 @@ fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, St
     Ok(Arc::new(access))
 }
 
+/// The places that tell this process from others on the machine ([`ProcessName`]); `None` if they
+/// differ after a restart, because the system chooses a port.
+#[must_use]
+pub fn own_places(config: &Config) -> Option<Vec<String>> {
+    let admin = config.admin.bind.map(Bind::Tcp);
+    let file = config.admin.socket.clone().map(Bind::Unix);
+    let listeners = config.listen.listeners.iter().map(|it| it.bind.clone());
+    let places = listeners.chain(admin).chain(file);
+    let place = |bind: Bind| match bind {
+        Bind::Tcp(address) if address.port() == 0 => None,
+        bind => Some(bind.to_string()),
+    };
+    places.map(place).collect()
+}
+
 fn bind_all<'a>(
     listeners: impl Iterator<Item = &'a Listener>,
 ) -> Result<Vec<(Listener, Bound)>, StartError> {
@@ -550,7 +567,10 @@ impl Shared {
         warn_of_observed(&config);
         metrics.config_taken(SystemTime::now());
         let registry = metrics.registry();
-        let coordination = Coordination::new(gate.clone(), callers.clone(), clock, registry);
+        let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
+        let known_as = name.as_ref().map(ProcessName::as_str);
+        let coordination =
+            Coordination::new(gate.clone(), callers.clone(), clock, registry, known_as);
         coordination.apply(config.coordinate.as_ref(), &config.admit);
         let descriptors = divide(&config, &metrics);
         let quotas = Quotas::new(
@@ -558,6 +578,7 @@ impl Shared {
             clock,
             metrics.quotas.clone(),
             open,
+            known_as,
             beside.clone(),
         );
         quotas.apply(config.quotas.as_ref());
@@ -592,6 +613,7 @@ impl Shared {
             pipeline,
             gate,
             journal,
+            _name: name,
             coordination: Arc::new(coordination),
             quotas,
             changes: Mutex::default(),

@@ -2,6 +2,7 @@
 //! the access lines, a replay takes every decision again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
@@ -58,7 +59,7 @@ pub enum Given<'a> {
     },
     /// The quotas of the config in force.
     Quotas,
-    /// A key has a rule of its own, or with `None` that of its quota.
+    /// The store overrules what a quota has for a key, or with `None` no longer.
     QuotaRule {
         /// The key.
         of: &'a QuotaKey,
@@ -67,6 +68,9 @@ pub enum Given<'a> {
     },
     /// The number of sidecars that share the quotas.
     QuotaNodes(u32),
+    /// Own shares of windows that begin then, by the store's clock, or later, were not spent by the
+    /// process before.
+    QuotaPast(Duration),
     /// The time of the store of quotas.
     StoreTime(StoreTime),
     /// The store answered a question.

@@ -56,6 +56,9 @@ struct Quotas {
     keys_max: usize,
     nodes: u32,
     time: StoreTime,
+    untouched_from: Option<Duration>,
+    /// Of shadows that have ended.
+    shares_until: Duration,
 }
 
 /// What the shadow shows.
@@ -128,6 +131,10 @@ impl Observing {
             let quotas = &self.quotas;
             calls.set_quota_nodes(quotas.nodes);
             calls.learn_store_time(now, quotas.time);
+            // A shadow before may have spent shares since.
+            if let Some(from) = quotas.untouched_from.filter(|_| self.shadows == 1) {
+                calls.set_quota_past(now, from);
+            }
             calls.set_quotas(now, quotas.rules.clone(), quotas.keys_max);
         });
         shadow
@@ -136,6 +143,8 @@ impl Observing {
     /// The shadow ends, and so does the wait of every call in it.
     pub(super) fn end(&mut self, now: Timestamp) {
         if let Some(mut shadow) = self.shadow.take() {
+            let until = shadow.scheduler().quota_shares_until();
+            self.quotas.shares_until = self.quotas.shares_until.max(until);
             self.last_id = shadow.last_id();
             shadow.end(now);
             self.left.extend(shadow.take_decided());
@@ -235,6 +244,20 @@ impl Observing {
         if let Some(shadow) = &mut self.shadow {
             shadow.change(now, |calls| calls.set_quota_nodes(nodes));
         }
+    }
+
+    pub(super) fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
+        self.quotas.untouched_from = Some(from);
+        if let Some(shadow) = self.shadow.as_mut().filter(|_| self.shadows == 1) {
+            shadow.change(now, |calls| calls.set_quota_past(now, from));
+        }
+    }
+
+    /// The end of the latest window that any own share was spent in.
+    pub(super) fn quota_shares_until(&self) -> Duration {
+        let shadow = self.shadow.as_ref();
+        let until = shadow.map(|it| it.scheduler().quota_shares_until());
+        self.quotas.shares_until.max(until.unwrap_or_default())
     }
 
     pub(super) fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {

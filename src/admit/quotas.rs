@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::Rng;
 use tidegate_limits::Timestamp;
@@ -89,7 +90,7 @@ impl Gate {
         });
     }
 
-    /// Gives one key its own rule, or with `None` the rule of its quota. False if the key was
+    /// Overrules what its quota has for a key, or with `None` no longer. False if the key was
     /// forgotten.
     pub fn set_quota_rule(&self, at: QuotaAt, rule: Option<Rule>) -> bool {
         let Some(number) = at.shadow else {
@@ -114,6 +115,25 @@ impl Gate {
             state.observing.set_quota_nodes(now, nodes);
             state.calls().set_quota_nodes(nodes);
         });
+    }
+
+    /// What was spent of the sidecar's own shares before its start is known: nothing of a window that
+    /// begins at `from` of the store's time, or later.
+    pub fn set_quota_past(&self, from: Duration) {
+        self.queue.change(|state, now| {
+            state.given(now, Given::QuotaPast(from));
+            state.observing.set_quota_past(now, from);
+            state.calls().set_quota_past(now, from);
+        });
+    }
+
+    /// The end of the latest window that any own share was spent in, by the store's clock; the greatest
+    /// if that is not known.
+    #[must_use]
+    pub fn quota_shares_until(&self) -> Duration {
+        let mut state = self.queue.lock();
+        let observed = state.observing.quota_shares_until();
+        state.calls().quota_shares_until().max(observed)
     }
 
     /// The store's time.

@@ -40,6 +40,9 @@ pub(super) struct Coordination {
     clock: Clock,
     started: Timestamp,
     metrics: ClientMetrics,
+    /// The name of this process, for its first client. A later one of the same name could lose its
+    /// leases when the one before ends.
+    name: Mutex<Option<String>>,
     running: Mutex<Option<Running>>,
     /// There are other settings.
     changed: Notify,
@@ -86,13 +89,20 @@ enum Told {
 }
 
 impl Coordination {
-    pub(super) fn new(gate: Gate, callers: Callers, clock: Clock, registry: &Registry) -> Self {
+    pub(super) fn new(
+        gate: Gate,
+        callers: Callers,
+        clock: Clock,
+        registry: &Registry,
+        name: Option<&str>,
+    ) -> Self {
         Self {
             gate,
             callers,
             clock,
             started: clock.now(),
             metrics: ClientMetrics::new(registry),
+            name: Mutex::new(name.map(ToOwned::to_owned)),
             running: Mutex::default(),
             changed: Notify::new(),
         }
@@ -160,12 +170,17 @@ impl Coordination {
     }
 
     fn client(&self, servers: &Servers) -> Client {
-        let options = ClientOptions {
+        let mut options = ClientOptions {
             metrics: self.metrics.clone(),
             ..options(servers)
         };
+        if options.client_id.is_none() {
+            options.client_id = lock(&self.name).take();
+        }
         let client = Client::with_clock(servers.addresses.clone(), options, self.clock);
-        client.expect("the config names a server, and no time is zero")
+        let client = client.expect("the config names a server, and no time is zero");
+        info!(id = client.id(), "leases are asked for by this name");
+        client
     }
 
     /// Runs until dropped.

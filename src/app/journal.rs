@@ -253,6 +253,10 @@ fn of_quotas(what: Given<'_>) -> (&'static str, Value) {
             ("quota_rule", fields)
         }
         Given::QuotaNodes(nodes) => ("quota_nodes", json!({"nodes": nodes})),
+        Given::QuotaPast(from) => {
+            let from = u64::try_from(from.as_nanos()).ok();
+            ("quota_past", json!({"earliest_ns": from}))
+        }
         Given::StoreTime(time) => ("store_time", store_time(time)),
         Given::QuotaAnswer {
             of,

@@ -40,6 +40,8 @@ pub(super) struct Quotas {
     clock: Clock,
     metrics: QuotaMetrics,
     open: Open,
+    /// The name of this process among the members of a store.
+    member: Option<Arc<str>>,
     /// Ends with the proxy.
     stop: CancellationToken,
     running: Mutex<Option<Running>>,
@@ -60,6 +62,7 @@ impl Quotas {
         clock: Clock,
         metrics: QuotaMetrics,
         open: Open,
+        member: Option<&str>,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -67,6 +70,7 @@ impl Quotas {
             clock,
             metrics,
             open,
+            member: member.map(Into::into),
             stop,
             running: Mutex::default(),
         }
@@ -99,6 +103,7 @@ impl Quotas {
         for limit in &settings.limits {
             let rule = QuotaRule {
                 rule: limit.rule,
+                own: Arc::new(limit.totals.clone()),
                 on_excess: limit.on_excess,
             };
             let of_its_kind = match limit.observes {
@@ -116,12 +121,14 @@ impl Quotas {
             self.gate.clone(),
             self.clock,
             self.metrics.clone(),
-            (self.open)(&settings.engine, self.clock),
+            (self.open)(&engine.clone().with_member(self.member.clone()), self.clock),
             settings,
         ));
         let stop = self.stop.child_token();
         let carries = Arc::clone(&driver).keep_carrying();
         tokio::spawn(stop.clone().run_until_cancelled_owned(carries));
+        let begins = Arc::clone(&driver).begin();
+        tokio::spawn(stop.clone().run_until_cancelled_owned(begins));
         Running {
             driver,
             engine,
@@ -130,8 +137,11 @@ impl Quotas {
     }
 
     /// Leaves the group of sidecars: no call draws any more. Held tokens expire with their window.
-    pub(super) fn close(&self) {
-        *lock(&self.running) = None;
+    pub(super) async fn close(&self) {
+        let running = lock(&self.running).take();
+        if let Some(running) = running {
+            running.driver.end().await;
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::callers::Callers;
 pub(super) struct Coordination;
 
 impl Coordination {
-    pub(super) fn new(_: Gate, _: Callers, _: Clock, _: &Registry) -> Self {
+    pub(super) fn new(_: Gate, _: Callers, _: Clock, _: &Registry, _: Option<&str>) -> Self {
         Self
     }
 

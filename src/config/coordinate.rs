@@ -35,8 +35,10 @@ options! {
         servers: Vec<ServerAddress> = servers().or(Vec::new())
             .example("[\"10.0.0.1:9190\", \"10.0.0.2:9190\"]");
 
-        /// The name of this sidecar. No two running sidecars may have the same name: they would get one
-        /// share and both use it. The default is a unique name.
+        /// The name of this sidecar at the servers. No two running sidecars may have the same name: they
+        /// would get one share and both use it. The default is made from the boot of the machine, its
+        /// network namespace, and the addresses of the listeners, so a restart keeps the name and the
+        /// lease. If a port is 0, or another process has that name, the default is a new name.
         id: Option<Arc<str>> = id("proxy-1").optional().example("\"proxy-1\"");
 
         /// The most sidecars that will ever run at once. Each of them owns its safe shares in any case,

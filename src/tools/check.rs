@@ -15,6 +15,7 @@ use tidegate_quota::Engine;
 use tidegate_runtime::command::exit_code;
 
 use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
+use crate::app::own_places;
 use crate::call::Protocol;
 use crate::call::pace::{CostRange, pace};
 use crate::callers::rate_limit::Allowance;
@@ -377,6 +378,16 @@ fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut
             )
         };
         row("  kept", kept);
+        let share = limit.rule.safe_share();
+        if quotas.engine != Engine::Memory && share > 0 {
+            let rest = total - share;
+            let but = match quotas.expected_sidecars {
+                1 => ", except after a drain if none of its own share was spent before",
+                _ => " for a sidecar alone, without its own share",
+            };
+            let text = format!("at most {rest} of {total} tokens until the window ends{but}");
+            row("  after a restart", text);
+        }
     }
 }
 
@@ -387,6 +398,17 @@ fn shares(
     row: &mut impl FnMut(&str, String),
 ) {
     let sidecars = coordinate.expected_sidecars.get();
+    let name = match (&coordinate.servers.id, own_places(config)) {
+        (Some(id), _) => id.to_string(),
+        (None, Some(_)) => {
+            "by a name from this machine and the addresses of the listeners, also after a restart"
+                .to_owned()
+        }
+        (None, None) => "by a new name with each start, because a port is 0: after a crash, only \
+                         the safe share until the last lease ends; give id in [coordinate]"
+            .to_owned(),
+    };
+    row("known to the servers", name);
     for shared in &coordinate.limits {
         let safe = shared.safe.get();
         row(

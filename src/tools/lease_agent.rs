@@ -35,9 +35,9 @@ use tidegate_leases::client::{
     RateResource, ResourceOptions, ResourceState, SafeCapacity, ServerAddress, TcpDial, TlsDial,
 };
 use tidegate_runtime::command::{executor, listen, parse_duration};
-use tidegate_runtime::lock;
 use tidegate_runtime::metric::Registry;
 use tidegate_runtime::tls::{self, Identity, PemError, TlsClient};
+use tidegate_runtime::{ProcessName, lock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -108,7 +108,7 @@ pub struct Options {
     /// times
     #[arg(long = "allowed-host", value_name = "NAME")]
     pub allowed_hosts: Vec<Box<str>>,
-    /// Its client id; by default host, process and a random part
+    /// Its client id; by default a name from this machine and the address, also after a restart
     #[arg(long, value_name = "ID")]
     pub client_id: Option<String>,
 }
@@ -202,6 +202,8 @@ pub struct Agent {
     forget_after: Duration,
     opened: Mutex<BTreeMap<String, Opened>>,
     guards: Guards,
+    /// Claimed while it runs.
+    _name: Option<ProcessName>,
 }
 
 #[derive(Debug)]
@@ -262,8 +264,14 @@ impl Agent {
         let listener = listen(bind, 1024)?;
         let addr = listener.local_addr()?;
         let registry = Registry::default();
+        // With port 0, the address is another one with each start.
+        let name = match bind.port() {
+            0 => None,
+            _ => ProcessName::claim(&[bind.to_string()]),
+        };
+        let named = || name.as_ref().map(|name| name.as_str().to_owned());
         let client = ClientOptions {
-            client_id: options.client_id.clone(),
+            client_id: options.client_id.clone().or_else(named),
             metrics: ClientMetrics::new(&registry),
             dial: dial(&options).map_err(wrong)?,
             ..ClientOptions::default()
@@ -286,6 +294,7 @@ impl Agent {
             forget_after: options.forget_after,
             opened: Mutex::default(),
             guards: Guards::default(),
+            _name: name,
         });
         let stop = CancellationToken::new();
         let router = routes::router(Arc::clone(&agent), options.allowed_hosts.into());

@@ -21,7 +21,8 @@ use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::sidecar::Sidecar as Process;
+use crate::sidecar::{Sidecar as Process, field};
+use crate::stores::free_ports;
 use crate::support::{self, Answer, OK, PATIENCE, Scripted, array, closed_port, config, densest};
 
 /// Per second, and at once, over all sidecars.
@@ -483,6 +484,54 @@ async fn reloads_that_exchange_the_limits_of_shared_resources_panic_no_thread() 
         .metric("tidegate_config_reloads_total{outcome=\"taken\"}")
         .await;
     assert!(passed >= 200.0, "{passed}");
+}
+
+/// The lease of a sidecar is its own again as soon as it is started again.
+#[tokio::test]
+async fn a_sidecar_that_was_killed_has_the_same_name_at_the_servers_and_no_other_has_it() {
+    let servers = closed_port();
+    let shared = format!(
+        "[coordinate]\nservers = [\"{servers}\"]\nexpected_sidecars = 2\n\
+         [[coordinate.limit]]\nlimit = \"total\"\nresource = \"zvm/total\"\nsafe = 1\n"
+    );
+    let any_port = support::one_listener(closed_port(), "", &shared);
+    let at = |ports: &[u16]| {
+        let place = |port: &u16| format!("127.0.0.1:{port}");
+        let places = ports.iter().map(place);
+        places.fold(any_port.clone(), |text, place| {
+            text.replacen("127.0.0.1:0", &place, 1)
+        })
+    };
+    let started = async |text: &str| {
+        let sidecar = Process::start(text).await;
+        let line = sidecar
+            .log()
+            .wait(&["leases are asked for by this name"])
+            .await;
+        (field(&line, "id"), sidecar)
+    };
+    let ports = free_ports(3);
+    let (name, first) = started(&at(&ports[..2])).await;
+    first.signal("KILL");
+    first.exited().await;
+    let (again, second) = started(&at(&ports[..2])).await;
+    assert_eq!(again, name);
+    // Beside it: at another place, and at a port that is another one with each start.
+    for text in [at(&[ports[2], 0]), any_port.clone()] {
+        let (other, _sidecar) = started(&text).await;
+        assert_ne!(other, name);
+    }
+    // While it drains, its name is its own.
+    second.signal("KILL");
+    second.exited().await;
+    let claimed = tidegate_runtime::ProcessName::claim(&[
+        format!("127.0.0.1:{}", ports[0]),
+        format!("127.0.0.1:{}", ports[1]),
+    ]);
+    let claimed = claimed.expect("the process is gone");
+    assert_eq!(claimed.as_str(), name);
+    let (other, _third) = started(&at(&ports[..2])).await;
+    assert_ne!(other, name);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

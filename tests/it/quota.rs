@@ -110,13 +110,15 @@ impl QuotaStore for Switch {
         key: &'a Key,
         expected: Option<Version>,
         text: &'a [u8],
+        kept_until: Duration,
     ) -> store::Answer<'a, Swapped> {
         Box::pin(async move {
             self.answers().await?;
             if self.mode() == Mode::ReadsOnly {
                 return Err(Error::Unavailable("READONLY".into()));
             }
-            self.node.compare_and_set(key, expected, text).await
+            let node = &self.node;
+            node.compare_and_set(key, expected, text, kept_until).await
         })
     }
 

@@ -308,19 +308,31 @@ impl ZooKeeper {
 
     /// The server that leads.
     pub(crate) fn leader(&self) -> usize {
-        use std::io::{Read, Write};
-        let leads = |port: &u16| {
-            let mut mode = String::new();
-            let mut stream = std::net::TcpStream::connect(("127.0.0.1", *port))?;
-            stream.write_all(b"srvr")?;
-            stream.read_to_string(&mut mode)?;
-            Ok::<_, std::io::Error>(mode.contains("Mode: leader"))
+        let leads = |at: &usize| {
+            let told = self.told(*at, "srvr");
+            told.is_ok_and(|told| told.contains("Mode: leader"))
         };
-        let leader = self
-            .ports
-            .iter()
-            .position(|port| leads(port).unwrap_or(false));
+        let leader = (0..self.ports.len()).find(leads);
         leader.expect("one leads")
+    }
+
+    /// What a server answers to a word of four letters.
+    fn told(&self, server: usize, word: &str) -> std::io::Result<String> {
+        use std::io::{Read, Write};
+        let mut told = String::new();
+        let mut stream = std::net::TcpStream::connect(self.addr(server))?;
+        stream.write_all(word.as_bytes())?;
+        stream.read_to_string(&mut told)?;
+        Ok(told)
+    }
+
+    /// How many paths a server watches for its clients.
+    pub(crate) fn watched_paths(&self, server: usize) -> usize {
+        // "2 connections watching 3 paths", and the total of watches.
+        let told = self.told(server, "wchs").expect("it is up");
+        let count = told.split_whitespace().nth(3);
+        let count = count.and_then(|count| count.parse().ok());
+        count.unwrap_or_else(|| panic!("no count of paths: {told}"))
     }
 
     /// Restarts a killed server with its data.

@@ -316,10 +316,14 @@ impl Drawn {
         let rule = QuotaRule {
             rule: Rule::check(RuleSettings::new(1_000_000_000, Duration::from_secs(3_600)))
                 .expect("a rule"),
+            own: Arc::default(),
             on_excess: OnExcess::Delay,
         };
         let names = ["rate_limit:per_user", "rate_limit:all"].map(Arc::<str>::from);
-        let rules = names.iter().map(|name| (Arc::clone(name), rule)).collect();
+        let rules = names
+            .iter()
+            .map(|name| (Arc::clone(name), rule.clone()))
+            .collect();
         scheduler.set_quotas(Timestamp::ZERO, rules, users + 1);
         let epoch = Duration::from_secs(1_800_000_000);
         let time = StoreTime::between(Timestamp::ZERO, epoch, epoch);
@@ -385,7 +389,7 @@ impl Drawn {
                 self.records.insert(question.of.clone(), written);
                 (of, StoreReply::Written(version))
             }
-            QuotaAsk::Watch(_) => return,
+            QuotaAsk::Watch(_) | QuotaAsk::Settings => return,
         };
         self.scheduler
             .answer_quota(self.now, question.at, of, came, 0);

@@ -11,6 +11,7 @@ mod random;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
@@ -48,6 +49,7 @@ fn settings(total: u64) -> RuleSettings {
 fn quota(settings: RuleSettings) -> QuotaRule {
     QuotaRule {
         rule: Rule::check(settings).expect("a sound rule"),
+        own: Arc::default(),
         on_excess: OnExcess::Delay,
     }
 }
@@ -96,7 +98,7 @@ impl Store {
                 self.records.insert(of.clone(), (version, write.record));
                 Some((question, StoreReply::Written(version)))
             }
-            QuotaAsk::Watch(_) => None,
+            QuotaAsk::Watch(_) | QuotaAsk::Settings => None,
         }
     }
 }
@@ -131,7 +133,9 @@ impl Node {
     }
 
     fn set(&mut self, rules: &[(&str, QuotaRule)], keys_max: usize) {
-        let rules = rules.iter().map(|&(name, rule)| (name.into(), rule));
+        let rules = rules
+            .iter()
+            .map(|(name, rule)| ((*name).into(), rule.clone()));
         self.scheduler
             .set_quotas(Timestamp::ZERO, rules.collect(), keys_max);
     }
@@ -226,7 +230,9 @@ impl Alone {
                 }
                 Step::SleepUntil(_) | Step::Idle => {
                     self.node.scheduler.audit();
-                    let questions = self.node.scheduler.quota_questions();
+                    let mut questions = self.node.scheduler.quota_questions();
+                    // This store configures nothing.
+                    questions.retain(|question| question.ask != QuotaAsk::Settings);
                     if questions.is_empty() {
                         return;
                     }
@@ -525,6 +531,89 @@ fn one_key_may_have_a_rule_of_its_own() {
     assert_eq!(went(&gate), 4);
     let late = gate.call(&[of_user("alice")]);
     assert!(!gate.went(late), "hers is one again");
+}
+
+#[test]
+fn a_rule_that_a_quota_has_for_a_key_holds_from_its_first_call() {
+    let shared = |total| RuleSettings {
+        away: Away::Safe { percent: 50 },
+        ..settings(total)
+    };
+    let own = |key: &str, total| (key.into(), quota(shared(total)).rule);
+    let rule = QuotaRule {
+        own: Arc::new([own("mallory", 0), own("alice", 4)].into()),
+        ..rejecting(shared(100))
+    };
+    let mut gate = Alone::new(&[(USER, rule.clone())]);
+    // From here on each new key has its own share, which needs no answer of the store.
+    gate.answers = false;
+    gate.go_to(ms(3_000));
+    let submit = |gate: &mut Alone, user: &str| {
+        let call = call(gate.now, &[of_user(user)]);
+        gate.submit(call).map_err(|refusal| refusal.reason)
+    };
+    assert_eq!(
+        submit(&mut gate, "mallory").err(),
+        Some(Reason::NeverPossible)
+    );
+    let went = |gate: &mut Alone, user: &str| {
+        let ids: Vec<_> = (0..60).filter_map(|_| submit(gate, user).ok()).collect();
+        ids.iter().filter(|&&(id, _)| gate.went(id)).count()
+    };
+    assert_eq!((went(&mut gate, "alice"), went(&mut gate, "bob")), (2, 50));
+    // What overrules it goes, and what the quota has is back, also after a reload.
+    let alice = gate.node.scheduler.quota_ref(&of_user("alice"));
+    let alice = alice.expect("it is known");
+    let total = |gate: &Alone| {
+        let now = gate
+            .node
+            .scheduler
+            .quota_now(at(gate.now), &of_user("alice"));
+        now.expect("it is known").rule.settings().total
+    };
+    for (overrules, expected) in [(Some(quota(shared(7)).rule), 7), (None, 4)] {
+        gate.node
+            .scheduler
+            .set_quota_rule(at(gate.now), alice, overrules);
+        assert_eq!(total(&gate), expected);
+        gate.node.set(&[(USER, rule.clone())], 1_000);
+        assert_eq!(total(&gate), expected);
+    }
+}
+
+#[test]
+fn a_node_whose_past_is_known_spends_its_own_share_of_the_window_that_runs() {
+    let shared = RuleSettings {
+        away: Away::Safe { percent: 50 },
+        ..settings(100)
+    };
+    let check = |from: Duration, expected: usize| {
+        let mut gate = Alone::new(&[(USER, rejecting(shared))]);
+        gate.answers = false;
+        let known = gate.call(&[of_user("alice")]);
+        assert!(!gate.went(known), "it may have run before");
+        gate.node.scheduler.set_quota_past(at(gate.now), from);
+        gate.run();
+        assert_eq!(gate.went(known), expected > 0);
+        let ids: Vec<_> = (0..60).map(|_| gate.call(&[of_user("bob")])).collect();
+        let went = ids.iter().filter(|&&id| gate.went(id)).count();
+        assert_eq!(went, expected, "from {from:?}");
+        let until = gate.node.scheduler.quota_shares_until();
+        let spent = if expected > 0 {
+            EPOCH + ms(1_000)
+        } else {
+            ms(0)
+        };
+        assert_eq!(until, spent);
+        // Not twice in this window.
+        gate.go_to(ms(500));
+        gate.node.scheduler.set_quota_past(at(gate.now), from);
+        gate.run();
+        assert!(!gate.went(gate.calls - 1));
+    };
+    check(EPOCH, 50);
+    check(ms(0), 50);
+    check(EPOCH + ms(1_000), 0);
 }
 
 #[test]

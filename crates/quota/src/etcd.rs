@@ -2,8 +2,8 @@
 //!
 //! | key | what it is |
 //! |---|---|
-//! | `/tidegate/quota/records/<key>` | the record |
-//! | `/tidegate/quota/members/<node>` | bound to a lease, one for each node that lives; not empty once it knows the time |
+//! | `/tidegate/quota/records/<key>` | the record, bound to a lease that ends some windows after its own |
+//! | `/tidegate/quota/members/<name>` | bound to a lease, one for each node that lives; not empty once it knows the time |
 //! | `/tidegate/quota/asked/<node>` | which question for the time a node asked last; same lease |
 //! | `/tidegate/quota/time` | the time, and whose questions it answers |
 //! | `/tidegate/quota/master` | the election of who keeps the time |
@@ -15,8 +15,10 @@
 //! Versions are revisions of the whole store: each is unique, even after a key was deleted.
 
 mod keeper;
+mod leases;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
@@ -30,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use self::keeper::Told;
+use self::leases::RecordLeases;
 use super::node::{Node, sleep_about};
 use super::obstacle::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
@@ -45,6 +48,8 @@ pub struct Settings {
     pub prefix: String,
     /// How long a silent node counts as a member, and keeps the time.
     pub time_to_live: TimeToLive,
+    /// Its name among the members; `None` for a random one.
+    pub member: Option<Arc<str>>,
 }
 
 impl Settings {
@@ -58,6 +63,7 @@ impl Settings {
             },
             prefix: "/tidegate/quota/".into(),
             time_to_live: TimeToLive::DEFAULT,
+            member: None,
         }
     }
 
@@ -94,9 +100,10 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
     let (follow, follows) = mpsc::channel(1);
     let etcd = Etcd {
         client: Client::new(settings.store.clone()),
+        node: Node::new("etcd", clock, settings.member.as_deref()),
         settings,
-        node: Node::new("etcd", clock),
         waiters: Waiters::default(),
+        leases: RecordLeases::default(),
         follow,
     };
     Member::start(etcd, |etcd, stopped| async move {
@@ -146,6 +153,7 @@ struct Etcd {
     settings: Settings,
     node: Node,
     waiters: Waiters,
+    leases: RecordLeases,
     /// Has the records followed, from the given revision on, unless they are followed already.
     follow: mpsc::Sender<u64>,
 }
@@ -198,7 +206,7 @@ impl Etcd {
         let ttl = self.settings.time_to_live.get();
         let granted = self.client.lease_grant(ttl).await?;
         *lease = Some(granted.id);
-        let member = self.own(MEMBERS);
+        let member = self.settings.key(&format!("{MEMBERS}{}", self.node.member));
         let put = self.client.put(member.as_bytes(), b"", *lease);
         put.await?;
         let knows = async {
@@ -351,11 +359,26 @@ impl Remote for Etcd {
         key: &Key,
         expected: Option<Version>,
         text: &[u8],
+        kept_until: Duration,
     ) -> Result<Swapped, Error> {
         let key = self.record(key);
+        let clock = self.node.clock;
         // 0 is the revision of a missing key.
         let revision = expected.map_or(0, |version| version.0);
-        let swapped = self.client.swap(&key, revision, text, None).await;
+        let swap = async || {
+            let time = self.node.time.borrow().at(clock.now());
+            let kept = kept_until.saturating_sub(time.earliest());
+            let lease = self.leases.lasting(&self.client, clock, kept).await?;
+            let swapped = self.client.swap(&key, revision, text, Some(lease)).await;
+            if is_of_unknown_lease(&swapped) {
+                self.leases.forget(lease).await;
+            }
+            swapped
+        };
+        let mut swapped = swap().await;
+        if is_of_unknown_lease(&swapped) {
+            swapped = swap().await;
+        }
         Ok(match swapped.map_err(told)? {
             etcd::Swapped::Done(revision) => Swapped::Done(Version(revision)),
             etcd::Swapped::Refused(found) => Swapped::Conflict(found.map(entry)),
@@ -391,6 +414,11 @@ impl Remote for Etcd {
         // half second.
         2 * self.settings.time_to_live.get()
     }
+}
+
+/// Whether a write was refused because etcd does not know its lease.
+fn is_of_unknown_lease(swapped: &Result<etcd::Swapped, etcd::Error>) -> bool {
+    matches!(swapped, Err(etcd::Error::Refused { code, .. }) if *code == etcd::NOT_FOUND)
 }
 
 /// The written keys among the changes.

@@ -68,6 +68,12 @@ impl Key {
         Self(".probe".into())
     }
 
+    /// The place where sidecars keep a word about themselves. No other key begins with a dot.
+    #[must_use]
+    pub fn of_sidecars() -> Self {
+        Self(".sidecars".into())
+    }
+
     /// Its percent-encoded name.
     #[must_use]
     pub fn encoded(&self) -> &str {

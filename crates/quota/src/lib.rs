@@ -79,7 +79,7 @@ impl Engine {
     #[must_use]
     pub fn open(&self, clock: Clock) -> Arc<dyn QuotaStore> {
         match self {
-            Self::Memory => Arc::new(memory::Memory::default().node()),
+            Self::Memory => Arc::new(memory::Memory::new(clock).node()),
             #[cfg(feature = "zookeeper")]
             Self::ZooKeeper(settings) => Arc::new(zookeeper::start(settings.clone(), clock)),
             #[cfg(feature = "etcd")]
@@ -87,6 +87,22 @@ impl Engine {
             #[cfg(feature = "redis")]
             Self::Redis(settings) => Arc::new(redis::start(settings.clone(), clock)),
         }
+    }
+
+    /// The same as a member of this name, which a restart keeps: so the members are not counted twice
+    /// until the store gives up on a process that was killed. `None`: of a random one.
+    #[must_use]
+    pub fn with_member(mut self, name: Option<Arc<str>>) -> Self {
+        match &mut self {
+            Self::Memory => {}
+            #[cfg(feature = "zookeeper")]
+            Self::ZooKeeper(settings) => settings.member = name,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(settings) => settings.member = name,
+            #[cfg(feature = "redis")]
+            Self::Redis(settings) => settings.member = name,
+        }
+        self
     }
 
     /// Takes over the certificates, users and passwords of other settings, if these are the same apart from
@@ -164,7 +180,9 @@ pub trait QuotaStore: Send + Sync {
     /// Any except [`Error::Unknown`].
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Entry>>;
 
-    /// Writes a key over the expected version; `None` for a key that must not exist.
+    /// Writes a key over the expected version; `None` for a key that must not exist. The store keeps
+    /// it up to `kept_until` of its own time, and removes it some time later, if it is not written
+    /// again. No later value of the key has a version of a removed one.
     ///
     /// # Errors
     ///
@@ -174,6 +192,7 @@ pub trait QuotaStore: Send + Sync {
         key: &'a Key,
         expected: Option<Version>,
         text: &'a [u8],
+        kept_until: Duration,
     ) -> Answer<'a, Swapped>;
 
     /// The last known time of the store, in a channel that gets each reply's time.

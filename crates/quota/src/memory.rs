@@ -5,15 +5,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_runtime::Clock;
 use tokio::sync::watch;
 
 use super::{Answer, Entry, Key, QuotaStore, Swapped};
 
 /// The records of one process, at first without a node. Its time is the process's clock.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Memory(Arc<Shared>);
 
 /// One node of a store in memory.
@@ -22,19 +24,45 @@ pub struct Node {
     time: watch::Sender<StoreTime>,
 }
 
-#[derive(Default)]
 struct Shared {
+    clock: Clock,
     records: watch::Sender<Records>,
     members: watch::Sender<usize>,
 }
 
 #[derive(Default)]
 struct Records {
-    standing: HashMap<Key, Entry>,
+    standing: HashMap<Key, StoredRecord>,
     versions: u64,
+    /// The number of records at which those are removed that need not be kept.
+    full: usize,
+}
+
+struct StoredRecord {
+    entry: Entry,
+    kept_until: Duration,
+}
+
+/// Fewer records are never looked through.
+const FULL_MIN: usize = 64;
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new(Clock::start())
+    }
 }
 
 impl Memory {
+    /// No records yet, and the time of this clock.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self(Arc::new(Shared {
+            clock,
+            records: watch::Sender::default(),
+            members: watch::Sender::default(),
+        }))
+    }
+
     /// Adds a node.
     #[must_use]
     pub fn node(&self) -> Node {
@@ -49,7 +77,7 @@ impl Memory {
     /// Sets any text at a key, or removes its value, as another program would.
     pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
         self.0.records.send_modify(|records| match text {
-            Some(text) => drop(records.put(key, text)),
+            Some(text) => drop(records.put(key, text, Duration::MAX)),
             None => drop(records.standing.remove(key)),
         });
     }
@@ -63,22 +91,36 @@ impl Drop for Node {
 
 impl Records {
     fn version(&self, key: &Key) -> Option<Version> {
-        self.standing.get(key).map(|entry| entry.version)
+        self.get(key).map(|entry| entry.version)
     }
 
-    fn put(&mut self, key: &Key, text: &[u8]) -> Version {
+    fn get(&self, key: &Key) -> Option<&Entry> {
+        self.standing.get(key).map(|stored| &stored.entry)
+    }
+
+    /// Removes the records that need not be kept, once as many were added as were left last time.
+    fn make_room(&mut self, now: Duration) {
+        if self.standing.len() >= self.full.max(FULL_MIN) {
+            self.standing.retain(|_, stored| now < stored.kept_until);
+            self.full = 2 * self.standing.len();
+        }
+    }
+
+    fn put(&mut self, key: &Key, text: &[u8], kept_until: Duration) -> Version {
         // Counted over all keys, so that each version is unique even after a key was deleted.
         self.versions += 1;
         let version = Version(self.versions);
         let text = text.to_vec();
-        self.standing.insert(key.clone(), Entry { version, text });
+        let entry = Entry { version, text };
+        let stored = StoredRecord { entry, kept_until };
+        self.standing.insert(key.clone(), stored);
         version
     }
 }
 
 impl QuotaStore for Node {
     fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Entry>> {
-        Box::pin(async { Ok(self.shared.records.borrow().standing.get(key).cloned()) })
+        Box::pin(async { Ok(self.shared.records.borrow().get(key).cloned()) })
     }
 
     fn compare_and_set<'a>(
@@ -86,15 +128,18 @@ impl QuotaStore for Node {
         key: &'a Key,
         expected: Option<Version>,
         text: &'a [u8],
+        kept_until: Duration,
     ) -> Answer<'a, Swapped> {
+        let now = self.shared.clock.now().since(Timestamp::ZERO);
         Box::pin(async move {
             let mut swapped = Swapped::Conflict(None);
             self.shared.records.send_if_modified(|records| {
                 let is_expected = records.version(key) == expected;
                 swapped = if is_expected {
-                    Swapped::Done(records.put(key, text))
+                    records.make_room(now);
+                    Swapped::Done(records.put(key, text, kept_until))
                 } else {
-                    Swapped::Conflict(records.standing.get(key).cloned())
+                    Swapped::Conflict(records.get(key).cloned())
                 };
                 is_expected
             });
@@ -128,4 +173,33 @@ impl QuotaStore for Node {
 fn exact(at: Timestamp) -> StoreTime {
     let now = at.since(Timestamp::ZERO);
     StoreTime::between(at, now, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn records_of_names_that_are_used_once_do_not_add_up() {
+        let memory = Memory::default();
+        let node = memory.node();
+        let kept = Duration::from_secs(600);
+        for minute in 0..1_000_u32 {
+            let key = Key::new(&format!("user-{minute}")).expect("it is a key");
+            let until = Duration::from_secs(60) * minute + kept;
+            let put = node.compare_and_set(&key, None, b"1", until).await;
+            assert!(matches!(put, Ok(Swapped::Done(_))), "{put:?}");
+            tokio::time::advance(Duration::from_secs(60)).await;
+        }
+        let records = memory.0.records.borrow();
+        assert!(
+            records.standing.len() <= FULL_MIN,
+            "{}",
+            records.standing.len()
+        );
+        for minute in 991..1_000 {
+            let key = Key::new(&format!("user-{minute}")).expect("it is a key");
+            assert!(records.get(&key).is_some(), "{minute}");
+        }
+    }
 }

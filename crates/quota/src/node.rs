@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::Key;
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
 use tidegate_runtime::{Clock, lock};
@@ -36,19 +37,24 @@ pub(super) struct Node {
     /// The store's name for people.
     store: &'static str,
     pub(super) clock: Clock,
-    /// As other nodes know it.
+    /// As other nodes know it, this process alone.
     pub(super) id: String,
+    /// Its name among the members. A process that is started again has it too.
+    pub(super) member: String,
     pub(super) time: watch::Sender<StoreTime>,
     pub(super) members: watch::Sender<usize>,
     checks: Mutex<Checks>,
 }
 
 impl Node {
-    pub(super) fn new(store: &'static str, clock: Clock) -> Self {
+    pub(super) fn new(store: &'static str, clock: Clock, member: Option<&str>) -> Self {
+        let id = format!("{:016x}", rand::random::<u64>());
+        let named = member.and_then(|name| Key::new(name).ok());
         Self {
             store,
             clock,
-            id: format!("{:016x}", rand::random::<u64>()),
+            member: named.map_or_else(|| id.clone(), |name| name.encoded().to_owned()),
+            id,
             time: watch::channel(StoreTime::unknown(Timestamp::ZERO)).0,
             members: watch::channel(0).0,
             checks: Mutex::default(),
@@ -121,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_store_that_fails_now_and_then_does_not_fill_the_log() {
-        let node = Node::new("a store", Clock::start());
+        let node = Node::new("a store", Clock::start(), None);
         let mut lines = 0;
         for _ in 0..1_000 {
             node.failed("no space");

@@ -2,7 +2,7 @@
 //!
 //! | key | what it is |
 //! |---|---|
-//! | `tidegate:quota:record:<key>` | hash: `version`, and the `record` |
+//! | `tidegate:quota:record:<key>` | hash: `version`, and the `record`; expires some windows after its own |
 //! | `tidegate:quota:members` | sorted set of the nodes that live, by the time that each is believed to have died at |
 //! | `tidegate:quota:changed:<key>` | channel: told with each write |
 //!
@@ -25,6 +25,7 @@ mod server;
 mod settings;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use self::connect::{Connection, connect};
 pub use self::connect::{Credentials, Sentinel, Server};
@@ -72,11 +74,12 @@ local found = redis.call('HMGET', KEYS[1], 'version', 'record')
 return {time[1], time[2], found[1] or '', found[2] or ''}
 ";
 
-/// Writes the record `ARGV[2]` over the version `ARGV[1]` (none: an empty text), and tells the
-/// channel `ARGV[3]`. Answers with the time and the new version, or else as a read.
+/// Writes the record `ARGV[2]` over the version `ARGV[1]` (none: an empty text), has it expire at the
+/// millisecond `ARGV[4]`, and tells the channel `ARGV[3]`. Answers with the time and the new version,
+/// or else as a read. Behind that and an empty text it says why the record cannot expire, if so.
 ///
-/// The versions of a key that is made again begin with the time, so that each is unique. A
-/// publish without permission changes nothing of the write.
+/// The versions of a key that is made again begin with the time, so that each is unique. An expiry
+/// or a publish without permission changes nothing of the write.
 const SWAP: &str = r"
 local time = redis.call('TIME')
 local found = redis.call('HMGET', KEYS[1], 'version', 'record')
@@ -85,7 +88,9 @@ if version ~= ARGV[1] then return {time[1], time[2], version, found[2] or ''} en
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 version = string.format('%.0f', math.max(now, (tonumber(version) or 0) + 1))
 redis.call('HSET', KEYS[1], 'version', version, 'record', ARGV[2])
+local expires = redis.pcall('PEXPIREAT', KEYS[1], ARGV[4])
 redis.pcall('PUBLISH', ARGV[3], '')
+if type(expires) == 'table' then return {time[1], time[2], version, '', expires.err or ''} end
 return {time[1], time[2], version}
 ";
 
@@ -99,13 +104,15 @@ redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), ARGV
 return {time[1], time[2], tostring(redis.call('ZCARD', KEYS[1]))}
 ";
 
-/// Reads, writes a record with the text `ARGV[1]`, and removes it. A server that does not allow to remove it
-/// keeps it, which does no harm.
+/// Reads, writes a record with the text `ARGV[1]` that expires in a minute, and removes it. A server
+/// that does not allow to remove it keeps it for that long.
 const TRY_WRITE: &str = r"
 local time = redis.call('TIME')
 redis.call('HMGET', KEYS[1], 'version', 'record')
 redis.call('HSET', KEYS[1], 'version', '0', 'record', ARGV[1])
+local expires = redis.pcall('PEXPIREAT', KEYS[1], string.format('%.0f', (tonumber(time[1]) + 60) * 1000))
 redis.pcall('DEL', KEYS[1])
+if type(expires) == 'table' then return expires end
 return {time[1], time[2]}
 ";
 
@@ -165,6 +172,8 @@ struct Redis {
     /// Held during a change, so that no unsubscribe overtakes its subscribe.
     subscriptions: Mutex<Subscriptions>,
     waiters: Arc<Waiters>,
+    /// The server was reported that does not let records expire.
+    has_told: AtomicBool,
 }
 
 /// The one connection, and the bound on its attempts.
@@ -219,10 +228,10 @@ impl Redis {
     fn new(settings: Settings, clock: Clock) -> Self {
         let sentinel = settings.sentinel.as_ref();
         Self {
+            node: Node::new("Redis", clock, settings.member.as_deref()),
             sentinels: sentinel.map(|sentinel| Sentinels::start(&settings, sentinel)),
             evictions: Evictions::default(),
             settings,
-            node: Node::new("Redis", clock),
             link: Mutex::new(Link {
                 connection: None,
                 server: None,
@@ -234,6 +243,15 @@ impl Redis {
             }),
             subscriptions: Mutex::default(),
             waiters: Arc::default(),
+            has_told: AtomicBool::new(false),
+        }
+    }
+
+    /// The server does not let records expire. Logs it once.
+    fn keeps_records(&self, cause: &[u8]) {
+        if !self.has_told.swap(true, Ordering::Relaxed) {
+            let cause = String::from_utf8_lossy(cause);
+            warn!(%cause, "quota: Redis removes no records: give this user +pexpireat, or each key stays for ever");
         }
     }
 
@@ -251,7 +269,7 @@ impl Redis {
 
     /// Reports regularly that it is alive, and leaves at the end.
     async fn live(&self, stopped: &CancellationToken) {
-        let node = &self.node.id;
+        let node = &self.node.member;
         let ttl = self.settings.member_ttl;
         let mut beat = BEAT_SCRIPT.key(self.members());
         beat.arg(node).arg(micros(ttl));
@@ -518,14 +536,19 @@ impl Remote for Redis {
         key: &Key,
         expected: Option<Version>,
         text: &[u8],
+        kept_until: Duration,
     ) -> Result<Swapped, Error> {
         let expected = expected.map(|version| version.0.to_string());
         let mut swap = SWAP_SCRIPT.key(self.record(key));
         swap.arg(expected.unwrap_or_default())
             .arg(text)
-            .arg(self.channel(key));
+            .arg(self.channel(key))
+            .arg(millis(kept_until));
         match &self.call(&swap, Kind::Write).await?[..] {
-            [version] => {
+            [version, rest @ ..] if rest.is_empty() || rest.len() == 2 => {
+                if let [_, cause] = rest {
+                    self.keeps_records(cause);
+                }
                 let version = parse(version).ok_or_else(garbage)?;
                 Ok(Swapped::Done(Version(version)))
             }
@@ -615,6 +638,10 @@ fn entry(version: &[u8], text: &[u8]) -> Result<Option<Entry>, Error> {
 
 fn parse<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn micros(span: Duration) -> u64 {

@@ -25,6 +25,7 @@ pub(super) trait Remote: Send + Sync + 'static {
         key: &Key,
         expected: Option<Version>,
         text: &[u8],
+        kept_until: Duration,
     ) -> impl Future<Output = Result<Swapped, Error>> + Send;
 
     fn changed(
@@ -83,8 +84,9 @@ impl<R: Remote> QuotaStore for Member<R> {
         key: &'a Key,
         expected: Option<Version>,
         text: &'a [u8],
+        kept_until: Duration,
     ) -> Answer<'a, Swapped> {
-        Box::pin(self.remote.compare_and_set(key, expected, text))
+        Box::pin(self.remote.compare_and_set(key, expected, text, kept_until))
     }
 
     fn time(&self) -> watch::Receiver<StoreTime> {

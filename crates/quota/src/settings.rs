@@ -56,3 +56,11 @@ pub struct QuotaLimit {
     /// prefix.
     pub namespace: Option<Arc<str>>,
 }
+
+impl QuotaLimit {
+    /// The rule of a key, as the config has it.
+    #[must_use]
+    pub fn of(&self, key: &str) -> &quota::Rule {
+        self.totals.get(key).unwrap_or(&self.rule)
+    }
+}

@@ -5,20 +5,28 @@
 //! | `/quota/<key>/window` | the record |
 //! | `/quota/<key>/total`, `/quota/<key>/base` | configuration, decimal text; only read |
 //! | `/quota/<key>/usable`, `/quota/<key>/refresh` | where the design that this follows keeps its state: a program that still writes them is noticed |
-//! | `/tidegate/quota/members/<node>` | ephemeral, one for each node that lives |
+//! | `/tidegate/quota/members/<name>` | ephemeral, one for each node that lives |
+//! | `/tidegate/quota/swept` | how often records were removed |
 //!
 //! The store's time is the leader's clock: each write gets a stamp between its sending and its
 //! reply. Sessions only count members; no guarantee depends on one.
 //!
-//! A deleted record loses the count of its writes. A node that read the old one can then replace
-//! a new one that happens to have the same count: do not delete records.
+//! A deleted record loses the count of its writes: the record that is made in its place begins with
+//! 0 again. So every removal counts up `swept` in the same transaction, and a record is written only
+//! if `swept` is still what it was before the record was read. A node removes records some windows
+//! after their own; see `sweep`. Do not delete records by hand.
 
+mod sweep;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{TOTAL_MAX, Version};
 use tidegate_runtime::Clock;
-use tidegate_runtime::zookeeper::{self, Client, Stat};
+use tidegate_runtime::zookeeper::{self, Client, Stat, Write};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
@@ -36,6 +44,12 @@ pub struct Settings {
     pub records: String,
     /// The parent node of every member's node.
     pub members: String,
+    /// The node that counts removals.
+    pub swept: String,
+    /// About how often one of the members looks for records to remove.
+    pub sweep_every: Duration,
+    /// Its name among the members; `None` for a random one.
+    pub member: Option<Arc<str>>,
 }
 
 impl Settings {
@@ -49,7 +63,19 @@ impl Settings {
             },
             records: "/quota".into(),
             members: "/tidegate/quota/members".into(),
+            swept: "/tidegate/quota/swept".into(),
+            sweep_every: Duration::from_secs(300),
+            member: None,
         }
+    }
+
+    /// The same below another node, of which no key begins with a dot.
+    #[must_use]
+    pub fn below(mut self, root: &str) -> Self {
+        self.records = root.into();
+        self.members = format!("{root}/.members");
+        self.swept = format!("{root}/.swept");
+        self
     }
 
     /// The same for each server alone.
@@ -86,11 +112,19 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
     let zookeeper = ZooKeeper {
         client: Client::new(settings.store.clone()),
+        node: Node::new("ZooKeeper", clock, settings.member.as_deref()),
         settings,
-        node: Node::new("ZooKeeper", clock),
+        swept: Mutex::default(),
+        sweeps: AtomicBool::new(false),
     };
     Member::start(zookeeper, |zookeeper, stopped| async move {
-        let lives = async { tokio::join!(zookeeper.beat(), zookeeper.count_members()) };
+        let lives = async {
+            tokio::join!(
+                zookeeper.beat(),
+                zookeeper.count_members(),
+                zookeeper.keep_sweeping()
+            )
+        };
         stopped.run_until_cancelled(lives).await;
     })
 }
@@ -106,6 +140,8 @@ pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
     let record = format!("{}/{NAME}-{id:016x}", settings.records);
     let done = client.get(&record).await.map_err(told);
     done.map_err(Obstacle::at(Step::Read, &settings.records))?;
+    let done = client.get(&settings.swept).await.map_err(told);
+    done.map_err(Obstacle::at(Step::Read, &settings.swept))?;
     let done = put(&record).await.map_err(told);
     done.map_err(Obstacle::at(Step::Write, &settings.records))?;
     let member = format!("{}/{NAME}-{id:016x}", settings.members);
@@ -118,7 +154,22 @@ struct ZooKeeper {
     client: Client,
     settings: Settings,
     node: Node,
+    /// How often records were removed, as last read.
+    swept: Mutex<Option<Swept>>,
+    /// Whether this is the member that removes records.
+    sweeps: AtomicBool,
 }
+
+/// The state of the node that counts removals.
+#[derive(Clone, Copy)]
+struct Swept {
+    count: i32,
+    /// The transaction of the last one.
+    mzxid: i64,
+}
+
+/// The value of each member's node: it writes a record only if no record was removed meanwhile.
+const CHECKS: &[u8] = b"checks swept";
 
 impl ZooKeeper {
     fn path(&self, key: &Key, name: &str) -> String {
@@ -137,10 +188,10 @@ impl ZooKeeper {
 
     /// Reports regularly that it is alive.
     async fn beat(&self) {
-        let node = format!("{}/{}", self.settings.members, self.node.id);
+        let node = format!("{}/{}", self.settings.members, self.node.member);
         loop {
             let sent = self.node.clock.now();
-            let pause = match self.client.put_ephemeral(&node, b"").await {
+            let pause = match self.client.put_ephemeral(&node, CHECKS).await {
                 Ok(stat) => {
                     self.stamped(sent, &stat);
                     self.node.answered();
@@ -160,6 +211,9 @@ impl ZooKeeper {
             match self.client.children_and_watch(&self.settings.members).await {
                 Ok((members, changed)) => {
                     self.node.count(members.len());
+                    let first = members.iter().min();
+                    let is_first = first.is_some_and(|first| *first == self.node.member);
+                    self.sweeps.store(is_first, Ordering::Relaxed);
                     // In each case it is read again.
                     let _ = timeout(REREAD, changed).await;
                 }
@@ -169,6 +223,26 @@ impl ZooKeeper {
                 }
             }
         }
+    }
+
+    /// How often records were removed; read once, until a write was refused.
+    async fn swept(&self) -> Result<Swept, Error> {
+        let mut known = self.swept.lock().await;
+        if let Some(swept) = *known {
+            return Ok(swept);
+        }
+        let place = &self.settings.swept;
+        let found = loop {
+            if let Some(node) = self.client.get(place).await.map_err(told)? {
+                break node.stat;
+            }
+            self.client.create(place, b"").await.map_err(told)?;
+        };
+        let swept = Swept {
+            count: found.version,
+            mzxid: found.mzxid,
+        };
+        Ok(*known.insert(swept))
     }
 
     /// One node's value. A missing read permission affects only its key.
@@ -193,9 +267,19 @@ impl Remote for ZooKeeper {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        // First: a removal behind this refuses each write of what is read below.
+        let swept = self.swept().await?;
         let found = self.client.get(&self.path(key, "window")).await;
-        Ok(found.map_err(told)?.map(|node| Entry {
-            version: version(&node.stat),
+        let Some(node) = found.map_err(told)? else {
+            return Ok(None);
+        };
+        if node.seen < swept.mzxid {
+            // What is read may be removed already.
+            let text = "a server that is behind the one before answers";
+            return Err(Error::Unavailable(text.into()));
+        }
+        Ok(Some(Entry {
+            version: version(swept, &node.stat),
             text: node.data,
         }))
     }
@@ -205,24 +289,36 @@ impl Remote for ZooKeeper {
         key: &Key,
         expected: Option<Version>,
         text: &[u8],
+        // The one that removes records reads it from them.
+        _kept_until: Duration,
     ) -> Result<Swapped, Error> {
         let deadline = Instant::now() + self.settings.store.deadline;
         let path = self.path(key, "window");
-        let sent = self.node.clock.now();
-        let written = match expected {
-            None => self.client.create(&path, text).await,
+        let (swept, sent, written) = match expected {
+            None => {
+                let swept = self.swept().await?;
+                let sent = self.node.clock.now();
+                let made = self.client.create(&path, text).await;
+                (swept.count, sent, made)
+            }
             Some(version) => {
-                let count = u32::try_from(version.0).map_err(|_| {
-                    let text = format!("{version:?} is none that ZooKeeper gave");
-                    Error::Refused(text.into())
-                })?;
-                self.client.set(&path, text, count.cast_signed()).await
+                let (swept, count) = counts(version);
+                let writes = [
+                    Write::Check(&self.settings.swept, swept),
+                    Write::Set(&path, text, count),
+                ];
+                let sent = self.node.clock.now();
+                let written = self.client.write_all(&writes).await;
+                let written = written.map(|stats| stats.and_then(|mut stats| stats.pop()));
+                (swept, sent, written)
             }
         };
         if let Some(stat) = written.map_err(told)? {
             self.stamped(sent, &stat);
-            return Ok(Swapped::Done(version(&stat)));
+            return Ok(Swapped::Done(version_of(swept, stat.version)));
         }
+        // It may be the count of removals that has changed.
+        *self.swept.lock().await = None;
         let found = timeout_at(deadline, self.get(key)).await;
         let late = |_| Error::Unavailable("what stands there was not told in time".into());
         Ok(Swapped::Conflict(found.map_err(late)??))
@@ -232,8 +328,8 @@ impl Remote for ZooKeeper {
         let path = self.path(key, "window");
         loop {
             let (node, changed) = self.client.get_and_watch(&path).await.map_err(told)?;
-            let stands = node.map(|node| version(&node.stat));
-            if stands != since {
+            let stands = node.map(|node| node.stat.version);
+            if stands != since.map(|since| counts(since).1) {
                 return Ok(());
             }
             let _ = timeout(REREAD, changed).await;
@@ -355,11 +451,24 @@ fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
     }
 }
 
+/// The count of removals, and behind it that of the record's writes.
+///
 /// ZooKeeper counts a node's writes up to 31 bits and then continues from the lowest number. All
 /// values except one are compared: -1 means any, so one write in four thousand million is not
 /// checked.
-fn version(stat: &Stat) -> Version {
-    Version(u64::from(stat.version.cast_unsigned()))
+fn version_of(swept: i32, writes: i32) -> Version {
+    let [swept, writes] = [swept, writes].map(|count| u64::from(count.cast_unsigned()));
+    Version(swept << 32 | writes)
+}
+
+fn version(swept: Swept, stat: &Stat) -> Version {
+    version_of(swept.count, stat.version)
+}
+
+/// What [`version_of`] was made from.
+fn counts(Version(version): Version) -> (i32, i32) {
+    let low = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).expect("they are 32 bits");
+    (low(version >> 32).cast_signed(), low(version).cast_signed())
 }
 
 fn told(error: zookeeper::Error) -> Error {

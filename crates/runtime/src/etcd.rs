@@ -116,7 +116,7 @@ pub struct Lease {
 }
 
 /// gRPC's status code for an object that does not exist.
-const NOT_FOUND: i32 = 5;
+pub const NOT_FOUND: i32 = 5;
 /// The same for a user that may not do this.
 const PERMISSION_DENIED: i32 = 7;
 /// What to do then.

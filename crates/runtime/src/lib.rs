@@ -34,6 +34,7 @@ pub mod origin;
 #[cfg(feature = "page")]
 pub mod page;
 mod per_thread;
+mod process_name;
 mod renewable;
 mod scratch;
 mod stream;
@@ -48,6 +49,7 @@ pub use clock::{Clock, Timer};
 pub use live::Live;
 pub use lock::lock;
 pub use per_thread::PerThread;
+pub use process_name::ProcessName;
 pub use renewable::Renewable;
 pub use scratch::with_scratch;
 pub use stream::{Stream, poll_write_both};

@@ -7,6 +7,7 @@
 
 mod servers;
 mod session;
+mod watches;
 mod wire;
 
 use std::fmt;
@@ -16,12 +17,14 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use self::servers::{Servers, is_path};
 pub use self::session::Trouble;
-use self::session::{Call, Failure, Reply, WAITING_MAX, Watch};
+use self::session::{Call, Failure, Reply, WAITING_MAX};
+use self::watches::Watch;
 pub use self::wire::{Code, Stat};
 use self::wire::{Fields, Lifetime, Meaning, Op, Reader};
 use crate::Renewable;
@@ -124,17 +127,67 @@ pub struct Node {
     pub data: Vec<u8>,
     /// The number, time and transaction of its writes.
     pub stat: Stat,
+    /// The newest transaction that the server had seen when it answered. What is older is in the
+    /// answer.
+    pub seen: i64,
 }
 
-/// Ready when the node may have changed since it was read, or the connection is lost.
-#[derive(Debug)]
-pub struct Changed(oneshot::Receiver<()>);
+/// One of several writes that are done together, or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write<'a> {
+    /// Writes nothing, if the node has this number of writes.
+    Check(&'a str, i32),
+    /// Writes a node, as [`Client::set`].
+    Set(&'a str, &'a [u8], i32),
+    /// Writes a node over any earlier value.
+    Put(&'a str, &'a [u8]),
+    /// Deletes a node with this number of writes.
+    Delete(&'a str, i32),
+}
+
+/// Ready when the node may have changed since it was read, or the connection is lost. If it is dropped
+/// before, the server forgets the watch.
+pub struct Changed {
+    changed: oneshot::Receiver<()>,
+    is_ready: bool,
+    path: String,
+    /// Also leaves the session to its end.
+    calls: mpsc::WeakSender<Call>,
+    patience: Duration,
+}
+
+impl fmt::Debug for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changed").field("path", &self.path).finish()
+    }
+}
 
 impl Future for Changed {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.0).poll(cx).map(|_| ())
+        let changed = Pin::new(&mut self.changed).poll(cx).map(|_| ());
+        self.is_ready |= changed.is_ready();
+        changed
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        let fired = self.is_ready || self.changed.try_recv() != Err(TryRecvError::Empty);
+        // The session must see that no caller waits here.
+        self.changed.close();
+        if let Some(calls) = self.calls.upgrade().filter(|_| !fired) {
+            // If there is no place for it, the session notices later.
+            let _ = calls.try_send(Call {
+                op: Op::RemoveWatches,
+                fields: Fields::default(),
+                watch: None,
+                leaves: Some(std::mem::take(&mut self.path)),
+                deadline: Instant::now() + self.patience,
+                answer: oneshot::channel().0,
+            });
+        }
     }
 }
 
@@ -269,6 +322,62 @@ impl Client {
         })
     }
 
+    /// Does several writes together. Returns the new states of the nodes that were written, in their
+    /// order, or `None` if nothing was done because a node has another number of writes, has children,
+    /// or does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Any.
+    pub async fn write_all(&self, writes: &[Write<'_>]) -> Result<Option<Vec<Stat>>, Error> {
+        let of = self.at("/", Kind::Write)?;
+        let mut fields = Fields::default();
+        for write in writes {
+            let (Write::Check(path, _)
+            | Write::Set(path, ..)
+            | Write::Put(path, _)
+            | Write::Delete(path, _)) = write;
+            let At { path, .. } = self.at(path, Kind::Write)?;
+            fields = match *write {
+                Write::Check(_, version) => fields.step(Some(Op::Check)).text(&path).int(version),
+                Write::Set(_, data, version) => {
+                    let fields = fields.step(Some(Op::SetData)).text(&path);
+                    fields.bytes(data).int(version)
+                }
+                Write::Put(_, data) => {
+                    let fields = fields.step(Some(Op::SetData)).text(&path);
+                    fields.bytes(data).int(ANY_VERSION)
+                }
+                Write::Delete(_, version) => fields.step(Some(Op::Delete)).text(&path).int(version),
+            };
+        }
+        let done = async {
+            let reply = of.ask(Op::Multi, fields.step(None), None).await?;
+            let steps = Reader(&reply.fields).steps().ok_or_else(cut_short)?;
+            steps.map_err(Failure::Said)
+        };
+        of.error(match done.await {
+            Err(Failure::Said(Code::BAD_VERSION | Code::NO_NODE | Code::NOT_EMPTY)) => Ok(None),
+            done => done.map(Some),
+        })
+    }
+
+    /// The names of a node's children; none if the node does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Any except [`Error::Unknown`].
+    pub async fn children(&self, path: &str) -> Result<Vec<String>, Error> {
+        let of = self.at(path, Kind::Read)?;
+        let fields = Fields::default().text(&of.path).flag(false);
+        let children = match of.ask(Op::GetChildren, fields, None).await {
+            Err(Failure::Said(Code::NO_NODE)) => Ok(Vec::new()),
+            Err(failure) => Err(failure),
+            Ok(reply) => Reader(&reply.fields).texts().ok_or_else(cut_short),
+        };
+        of.error(children)
+    }
+
     /// The names of a node's children; none if the node does not exist. With one notice when a
     /// child is made or deleted.
     ///
@@ -341,17 +450,30 @@ impl At<'_> {
     /// Whether it is there, with a notice when it changes or is made.
     async fn exists_and_watch(&self) -> Result<(bool, Changed), Failure> {
         let (sender, changed) = oneshot::channel();
-        match self.watch(Op::Exists, sender).await {
-            Ok(_) => Ok((true, Changed(changed))),
-            Err(Failure::Said(Code::NO_NODE)) => Ok((false, Changed(changed))),
-            Err(failure) => Err(failure),
-        }
+        let is_there = match self.watch(Op::Exists, sender).await {
+            Ok(_) => true,
+            Err(Failure::Said(Code::NO_NODE)) => false,
+            Err(failure) => return Err(failure),
+        };
+        Ok((is_there, self.changed(changed)))
     }
 
     async fn ask_and_watch(&self, op: Op) -> Result<(Reply, Changed), Failure> {
         let (sender, changed) = oneshot::channel();
         let reply = self.watch(op, sender).await?;
-        Ok((reply, Changed(changed)))
+        Ok((reply, self.changed(changed)))
+    }
+
+    fn changed(&self, changed: oneshot::Receiver<()>) -> Changed {
+        let calls = self.client.0.calls.get();
+        let calls = calls.expect("the watch was asked for over it");
+        Changed {
+            changed,
+            is_ready: false,
+            path: self.path.clone(),
+            calls: calls.downgrade(),
+            patience: self.client.0.settings.deadline,
+        }
     }
 
     async fn watch(&self, op: Op, changed: oneshot::Sender<()>) -> Result<Reply, Failure> {
@@ -415,6 +537,7 @@ impl At<'_> {
             op,
             fields,
             watch,
+            leaves: None,
             deadline: self.deadline,
             answer,
         };
@@ -443,7 +566,8 @@ fn node(reply: &Reply) -> Result<Node, Failure> {
     let mut fields = Reader(&reply.fields);
     let data = fields.bytes().ok_or_else(cut_short)?.to_vec();
     let stat = fields.stat().ok_or_else(cut_short)?;
-    Ok(Node { data, stat })
+    let seen = reply.zxid;
+    Ok(Node { data, stat, seen })
 }
 
 fn cut_short() -> Failure {

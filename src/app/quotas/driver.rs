@@ -1,6 +1,7 @@
 //! One task that carries the gate's requests to the store and the answers back.
 
 mod health;
+mod past;
 mod questions;
 mod tending;
 mod upkeep;
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use self::health::log_trouble;
+use self::past::Begun;
 use super::backlog::Backlog;
 use super::breaker::{AT_ONCE, Breaker, Proof};
 use super::key::{Note, Tended};
@@ -79,6 +81,8 @@ pub(super) struct Seen {
     notes: HashMap<QuotaAt, (Arc<str>, Note)>,
     /// Members beyond the expected number, for longer than a dead one still counts.
     pub(super) excess: usize,
+    /// What this sidecar wrote in the store when it took over; `None` until then.
+    begun: Option<Begun>,
 }
 
 /// The state of the store, from the results of requests.
@@ -113,6 +117,8 @@ struct Carrying {
     /// When the last trial was sent.
     tried: Option<Instant>,
     breaker: Breaker,
+    /// The keys whose settings were never read.
+    new: VecDeque<QuotaAt>,
     /// The keys whose settings must be read again.
     to_read: VecDeque<QuotaAt>,
     reading: usize,
@@ -359,6 +365,12 @@ impl Carrying {
                     }
                     continue;
                 }
+                QuotaAsk::Settings => {
+                    if driver.store.configures() && self.keys.contains_key(&at) {
+                        self.new.push_back(at);
+                    }
+                    continue;
+                }
             };
             let asked = Asked {
                 at,
@@ -402,7 +414,12 @@ impl Carrying {
         }
         self.for_time
             .retain(|asked| self.keys.contains_key(&asked.at));
-        for turns in [&mut self.turns, &mut self.own_turns, &mut self.to_read] {
+        for turns in [
+            &mut self.turns,
+            &mut self.own_turns,
+            &mut self.to_read,
+            &mut self.new,
+        ] {
             if turns.len() > 2 * self.keys.len() + READS_A_TICK {
                 turns.retain(|at| self.keys.contains_key(at));
             }
@@ -506,7 +523,7 @@ impl Carrying {
         while self.under_way.len() < AT_ONCE
             && let Some(asked) = self.backlog.pop()
         {
-            let Some(tended) = self.keys.get(&asked.at) else {
+            let Some(tended) = self.keys.get_mut(&asked.at) else {
                 continue;
             };
             let is_fresh = now.saturating_duration_since(asked.taken) <= FRESH;
@@ -516,12 +533,13 @@ impl Carrying {
             }
             let key = tended.key.clone();
             let is_new = tended.read_at.is_none();
+            tended.is_reading |= is_new;
             let driver = Arc::clone(driver);
             self.under_way
                 .spawn(async move { driver.question(asked, key, is_new, now).await });
         }
         self.ask_for_time(driver, now);
-        self.read_anew(driver, now);
+        self.read_settings(driver, now);
     }
 
     /// Handles the end of a request.
@@ -551,6 +569,10 @@ impl Carrying {
                 says,
             } => {
                 let at = answer.at;
+                if let Some(tended) = self.keys.get_mut(&at) {
+                    // A key whose settings were never read has them read with its question.
+                    tended.is_reading &= tended.read_at.is_some();
+                }
                 self.take_word(driver, at, now, says);
                 if !is_keys {
                     answer.outcome = self.unanswered(away, answer.outcome);

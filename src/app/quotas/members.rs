@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// No warning about the number comes sooner after one than this. Where processes die often, it is too
+/// large again and again.
+const WARN_AGAIN: Duration = Duration::from_secs(600);
+
 /// The smallest number of members within the last moments.
 #[derive(Debug, Default)]
 pub(super) struct Settled {
@@ -16,6 +20,8 @@ pub(super) struct Settled {
     /// Each number with when it began to hold. The first one held at the beginning of the span.
     counts: VecDeque<(Instant, usize)>,
     members: usize,
+    /// The last warning, and about how many members.
+    warned: Option<(Instant, usize)>,
 }
 
 impl Settled {
@@ -49,6 +55,18 @@ impl Settled {
         std::mem::replace(&mut self.members, least) != least
     }
 
+    /// Whether to warn that the accepted number is too large: the first time, after a while, or if it
+    /// is larger than before.
+    pub(super) fn warns(&mut self, now: Instant) -> bool {
+        let is_known =
+            |(at, members): (Instant, usize)| now < at + WARN_AGAIN && self.members <= members;
+        if self.warned.is_some_and(is_known) {
+            return false;
+        }
+        self.warned = Some((now, self.members));
+        true
+    }
+
     /// When the accepted number may change by itself.
     pub(super) fn next(&self) -> Option<Instant> {
         let (since, _) = self.counts.get(1)?;
@@ -79,5 +97,29 @@ mod tests {
         // And one that leaves.
         assert!(settled.count(at(60), 3));
         assert_eq!(settled.members(), 3);
+    }
+
+    #[test]
+    fn members_that_die_and_come_back_bring_one_warning_now_and_then() {
+        let start = Instant::now();
+        let mut settled = Settled::new(Duration::from_secs(10));
+        let mut warnings = Vec::new();
+        // Each minute, one too many is there for longer than a dead one counts.
+        for minute in 0..25 {
+            for (second, members) in [(0, 4), (15, 4), (20, 3), (40, 3)] {
+                let seconds = 60 * minute + second;
+                let now = start + Duration::from_secs(seconds);
+                if settled.count(now, members) && settled.members() > 3 && settled.warns(now) {
+                    warnings.push(seconds);
+                }
+            }
+        }
+        assert_eq!(warnings, [0, 615, 1_215]);
+        // More than before is news.
+        let now = start + Duration::from_secs(1_500);
+        settled.count(now, 5);
+        let later = now + Duration::from_secs(11);
+        assert!(settled.count(later, 5) && settled.warns(later));
+        assert!(!settled.warns(later));
     }
 }

@@ -1,10 +1,10 @@
-//! The rule of a key: the quota's, its own in the config, or its settings in the store.
+//! The rule of a key by its settings in the store. The gate has the config's from the first call.
 
 use tidegate_limits::quota::{Rule, RuleError, RuleSettings};
 use tidegate_quota::{Configured, QuotaLimit};
 
-/// The rule of one key of a quota, `None` for the quota's own; and the invalid settings in the
-/// store, which are ignored.
+/// The rule of one key by its settings in the store, `None` for that of the config; and the invalid
+/// settings in the store, which are ignored.
 ///
 /// Settings in the store override the config, total and base separately. A base of the config
 /// above a total of the store counts as that total, so an operator who lowers a total there need
@@ -14,7 +14,7 @@ pub(super) fn rule_of(
     key: &str,
     configured: &Configured,
 ) -> (Option<Rule>, Option<String>) {
-    let own = limit.totals.get(key).unwrap_or(&limit.rule);
+    let own = limit.of(key);
     let told = *own.settings();
     let total = configured.total.unwrap_or(told.total);
     let own_base = told.base.map(|base| base.min(total));
@@ -39,7 +39,7 @@ pub(super) fn rule_of(
             *own
         }
     };
-    ((rule != limit.rule).then_some(rule), mistake)
+    ((rule != *own).then_some(rule), mistake)
 }
 
 fn list(errors: &[RuleError]) -> String {
@@ -85,9 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn the_store_wins_over_the_config_and_a_total_of_its_own_over_the_quotas() {
+    fn the_store_wins_over_the_config_and_what_the_config_has_needs_no_word() {
         check("bob", None, None, (None, None));
-        check("alice", None, None, (Some((5_000, Some(100))), None));
+        check("alice", None, None, (None, None));
+        check("alice", Some(5_000), None, (None, None));
         check("bob", Some(1_000), None, (None, None));
         check("bob", Some(7), None, (Some((7, Some(7))), None));
         check(
@@ -96,8 +97,8 @@ mod tests {
             Some(3),
             (Some((2_000, Some(3))), None),
         );
-        // As the quota's own after all.
-        check("alice", Some(1_000), None, (None, None));
+        // As the quota's own after all, which is not hers.
+        check("alice", Some(1_000), None, (Some((1_000, Some(100))), None));
         // Blocked.
         check("alice", Some(0), Some(3), (Some((0, None)), None));
     }

@@ -82,9 +82,8 @@ impl QuotaStore {
             .value
             .get_or_insert(settings.records.clone());
         if *root != settings.records {
-            // A sidecar with other records is no member of ours. No key begins with a dot.
-            settings.members = format!("{root}/.members");
-            settings.records.clone_from(root);
+            // A sidecar with other records is no member of ours.
+            settings = settings.below(root);
         }
         Some(Engine::ZooKeeper(settings))
     }

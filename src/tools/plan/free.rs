@@ -395,6 +395,8 @@ impl World<'_> {
         for question in self.scheduler.quota_questions() {
             let comes = match question.ask {
                 QuotaAsk::Watch(_) => self.load.store.next_change(&question.of, at),
+                // The log has what was configured.
+                QuotaAsk::Settings => None,
                 _ => Some(at + self.load.store.latency()),
             };
             if let Some(comes) = comes {

@@ -48,6 +48,7 @@ pub(super) fn give(
             }
         }
         Event::QuotaNodes(nodes) => scheduler.set_quota_nodes(*nodes),
+        Event::QuotaPast(from) => scheduler.set_quota_past(now, *from),
         Event::StoreTime(time) => scheduler.learn_store_time(now, **time),
         Event::QuotaAnswer(it) => {
             // It came with the answer. Several at one instant have the same.

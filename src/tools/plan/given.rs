@@ -40,6 +40,7 @@ pub(super) enum Event {
     Quotas,
     QuotaRule(Box<(Key, Option<Figures>)>),
     QuotaNodes(u32),
+    QuotaPast(Duration),
     StoreTime(Box<StoreTime>),
     QuotaAnswer(Box<Answered>),
     QuotaChanged(Box<Key>),
@@ -141,6 +142,7 @@ impl Event {
                 Self::QuotaRule(Box::new((key()?, figures)))
             }
             "quota_nodes" => Self::QuotaNodes(gate.nodes?),
+            "quota_past" => Self::QuotaPast(Duration::from_nanos(gate.earliest_ns?)),
             "store_time" => Self::StoreTime(Box::new(store_time(gate)?)),
             "quota_answer" => Self::QuotaAnswer(Box::new(Answered {
                 key: key()?,
@@ -172,6 +174,7 @@ impl Event {
             Self::Quotas
                 | Self::QuotaRule(_)
                 | Self::QuotaNodes(_)
+                | Self::QuotaPast(_)
                 | Self::StoreTime(_)
                 | Self::QuotaAnswer(_)
                 | Self::QuotaChanged(_)

@@ -132,6 +132,7 @@ impl Setup {
         let rule = |limit: &tidegate_quota::QuotaLimit| {
             let rule = QuotaRule {
                 rule: limit.rule,
+                own: Arc::new(limit.totals.clone()),
                 on_excess: limit.on_excess,
             };
             (Arc::clone(&limit.name), rule)
@@ -149,7 +150,7 @@ impl Setup {
     ) -> Option<quota::Rule> {
         let mut limits = self.quotas.as_ref()?.limits.iter();
         let limit = limits.find(|limit| limit.name == of.quota)?;
-        let own = limit.totals.get(&*of.key).unwrap_or(&limit.rule);
+        let own = limit.of(&of.key);
         let settings = RuleSettings {
             total,
             base,

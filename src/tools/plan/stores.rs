@@ -51,7 +51,7 @@ impl Seen {
         let (question, write) = match ask {
             QuotaAsk::Time(question) | QuotaAsk::Read(question) => (question, None),
             QuotaAsk::Write(question, write) => (question, Some(write)),
-            QuotaAsk::Watch(_) => return,
+            QuotaAsk::Watch(_) | QuotaAsk::Settings => return,
         };
         self.open.insert((of, question), (at, write));
     }
@@ -163,7 +163,7 @@ impl<'t> Store<'t> {
             QuotaAsk::Time(question) => return Some((question, StoreReply::Time)),
             QuotaAsk::Read(question) => (question, None),
             QuotaAsk::Write(question, write) => (question, Some(write)),
-            QuotaAsk::Watch(_) => return None,
+            QuotaAsk::Watch(_) | QuotaAsk::Settings => return None,
         };
         let reply = self.seen.failure(at).unwrap_or_else(|| {
             self.draw_of_others(at, of);

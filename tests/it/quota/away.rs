@@ -53,6 +53,92 @@ async fn without_the_store_deny_lets_nothing_pass_and_goes_on_by_itself_when_it_
     }
 }
 
+/// A key whose calls are covered by the sidecar's own share asks the store nothing.
+#[tokio::test]
+async fn a_total_in_the_config_holds_from_the_first_call_with_and_without_the_store() {
+    for mode in [Mode::Answers, Mode::Away, Mode::Hangs] {
+        let rig = Rig::start().await;
+        let totals = format!("{AT_ONCE}\ntotals = {{ a = 0, b = 5 }}");
+        let sidecar = rig.sidecar(ALONE, &limit("per_user", "user", 100, "1s", &totals));
+        sidecar.call("other").await;
+        let is_whole = |key: &Value| key["safe"] == 50;
+        sidecar.until_key("per_user", "other", is_whole).await;
+        sidecar.store().set(mode);
+        for _ in 0..5 {
+            let answer = sidecar.call("a").await;
+            assert!(
+                answer.body.contains("never_possible"),
+                "{mode:?}: {answer:?}"
+            );
+        }
+        // Two windows, at the edge of one.
+        let passed = sidecar.calls("b", 30).await;
+        assert!((1..=10).contains(&passed), "{mode:?}: {passed} of 5");
+        let key = sidecar.key("per_user", "b").await.expect("it is known");
+        assert_eq!(key["total"], 5, "{mode:?}: {key}");
+    }
+}
+
+/// Calls a user until this many calls have passed, and one more time; returns how many have.
+async fn passes(sidecar: &Sidecar, user: &str, total: usize) -> usize {
+    let passed = Cell::new(0);
+    eventually(async || {
+        passed.set(passed.get() + sidecar.calls(user, 10).await);
+        (passed.get() >= total).then_some(())
+    })
+    .await;
+    passed.get() + sidecar.calls(user, total + 1).await
+}
+
+/// The first day of a quota of a day is a whole one. After a crash, what was spent of the own share is
+/// not known.
+#[tokio::test]
+async fn a_sidecar_that_is_alone_has_its_own_share_in_its_first_window_unless_one_before_crashed() {
+    let rig = Rig::start().await;
+    let limits = limit("per_user", "user", 100, LONG, AT_ONCE);
+    let first = rig.sidecar(ALONE, &limits);
+    assert_eq!(passes(&first, "alice", 100).await, 100);
+    // Without a last word.
+    drop(first);
+    let second = rig.sidecar(ALONE, &limits);
+    assert_eq!(passes(&second, "bob", 50).await, 50);
+    // It does not know what the first has spent, so the third does not either.
+    assert!(second.app.drain().await);
+    let third = rig.sidecar(ALONE, &limits);
+    assert_eq!(passes(&third, "carol", 50).await, 50);
+
+    // Two that drain, of which the first spends nothing of its share, and the second does.
+    let rig = Rig::start().await;
+    let begun = async || {
+        let key = Key::of_sidecars();
+        let node = rig.memory.node();
+        let word = async || node.get(&key).await.expect("it is up").map(|it| it.text);
+        eventually(async || word().await.filter(|word| word.ends_with(b"runs"))).await;
+    };
+    let first = rig.sidecar(ALONE, &limits);
+    begun().await;
+    assert!(first.app.drain().await);
+    let second = rig.sidecar(ALONE, &limits);
+    assert_eq!(passes(&second, "alice", 100).await, 100);
+    begun().await;
+    assert!(second.app.drain().await);
+    let third = rig.sidecar(ALONE, &limits);
+    assert_eq!(passes(&third, "bob", 50).await, 50);
+    // In the next window it is known again.
+    *rig.ahead.lock().expect("no test panics with it") = Duration::from_secs(7_200 * 3_600);
+    third.store().tell_time();
+    assert_eq!(passes(&third, "dora", 100).await, 100);
+    drop(third);
+
+    // Beside others nothing can be known, and for one that is alone later neither.
+    let rig = Rig::start().await;
+    let both = rig.sidecar(TWO, &limits);
+    assert_eq!(passes(&both, "alice", 50).await, 50);
+    drop(both);
+    let alone = rig.sidecar(ALONE, &limits);
+    assert_eq!(passes(&alone, "bob", 50).await, 50);
+}
+
 #[tokio::test]
 async fn an_uncovered_call_is_refused_during_an_outage_if_it_may_not_wait() {
     let rig = Rig::start().await;

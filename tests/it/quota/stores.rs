@@ -60,6 +60,32 @@ async fn two_sidecars_share_a_budget_in_redis() {
     .await;
 }
 
+/// Its calls need no draw, so nothing else asks the store about it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_total_in_zookeeper_reaches_a_key_that_spends_only_the_sidecars_own_share() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let client = Client::new(Settings::new(zookeeper.servers()));
+    let made = client.create("/quota/eve/total", b"0").await;
+    made.expect("it is up").expect("it is new");
+    let backend = Scripted::in_both_dialects().await;
+    let limits = limit("per_user", "user", 100_000, "1s", "");
+    let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
+    let sidecar = Sidecar::with_store(&text(backend.addr, &quota, &limits));
+    sidecar.call("other").await;
+    let is_whole = |key: &Value| key["safe"] == 50_000;
+    sidecar.until_key("per_user", "other", is_whole).await;
+    eventually(async || {
+        let answer = sidecar.call("eve").await;
+        answer.body.contains("never_possible").then_some(())
+    })
+    .await;
+    let key = sidecar.key("per_user", "eve").await.expect("it is known");
+    assert!(
+        key["record"].is_null() && key["window_total"].is_null(),
+        "{key}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live() {
     let zookeeper = ZooKeeper::start(1).await;

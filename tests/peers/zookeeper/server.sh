@@ -35,6 +35,7 @@ command -v setpriv >/dev/null && bound='setpriv --pdeathsig KILL'
 # The jar names the others that it needs. Usually no fsync: a test loses no power.
 exec $bound java -Xms32m -Xmx96m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
 	-Djava.net.preferIPv4Stack=true -Dzookeeper.forceSync="${ZOOKEEPER_FSYNC:-no}" \
+	-Dzookeeper.4lw.commands.whitelist=srvr,wchs \
 	-Dzookeeper.jmx.log4j.disable=true -Dorg.slf4j.simpleLogger.defaultLogLevel=warn \
 	-cp /usr/share/java/zookeeper.jar:/usr/share/java/netty-codec.jar:/usr/share/java/slf4j-simple.jar \
 	org.apache.zookeeper.server.quorum.QuorumPeerMain "$folder/zoo.cfg"

@@ -49,6 +49,9 @@ pub struct Ledger {
     wanted: bool,
     /// A call was refused because of what was not left.
     short: bool,
+    /// Of its own share nothing was spent by this ledger, and before it only in windows up to
+    /// `safe.until`.
+    knows_past: bool,
     /// It is to be forgotten, and gives back what it holds before.
     leaves: bool,
     retry_at: Timestamp,
@@ -194,6 +197,7 @@ impl Ledger {
             told: false,
             wanted: false,
             short: false,
+            knows_past: false,
             leaves: false,
             retry_at: Timestamp::ZERO,
             conflicts_in_a_row: 0,
@@ -201,6 +205,17 @@ impl Ledger {
             away_since: None,
             late: false,
             counts: Counts::default(),
+        }
+    }
+
+    /// What other runs of this node have spent of its own share is known: nothing of a window that
+    /// begins at `from` of the store's time, or later. So the share of the present window may be spent
+    /// too.
+    pub fn know_past(&mut self, from: Duration) {
+        // What this ledger has spent, it knows.
+        if self.safe.share == 0 {
+            self.safe.until = from;
+            self.knows_past = true;
         }
     }
 

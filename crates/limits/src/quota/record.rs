@@ -10,6 +10,11 @@ pub const FORMAT: u64 = 1;
 /// No record is longer.   bytes
 pub const TEXT_BYTES_MAX: usize = 160;
 
+/// How long a store keeps a record behind its window: this many windows of its length, and at least
+/// this time.
+const KEPT_WINDOWS: u32 = 2;
+const KEPT_MIN: Duration = Duration::from_secs(600);
+
 /// What names the text form as ours.
 const NAME: &str = "tidegate";
 
@@ -108,6 +113,14 @@ impl Record {
     #[must_use]
     pub const fn end(&self) -> Duration {
         Duration::from_millis((self.window + 1) * self.length_ms.get())
+    }
+
+    /// When the store may remove it, by the store's clock: two windows after its own, and at least ten
+    /// minutes. If that clock is set back by less than this, no window of a removed record comes again.
+    #[must_use]
+    pub fn kept_until(&self) -> Duration {
+        let behind = self.length().saturating_mul(KEPT_WINDOWS);
+        self.end().saturating_add(behind.max(KEPT_MIN))
     }
 
     /// The same after a draw; `None` if not enough is left.
@@ -247,6 +260,18 @@ mod tests {
         assert_eq!(Record::parse(TEXT.as_bytes()), Ok(record));
         assert_eq!(record.start(), Duration::from_secs(29 * 60));
         assert_eq!(record.end(), Duration::from_secs(30 * 60));
+    }
+
+    #[test]
+    fn a_record_is_kept_for_two_windows_behind_its_own_and_ten_minutes() {
+        let check = |seconds, kept| {
+            let length = Duration::from_secs(seconds);
+            let record = Record::new(9, 60, 100, 10, length).expect("a record");
+            assert_eq!(record.kept_until(), length * 10 + Duration::from_secs(kept));
+        };
+        check(1, 600);
+        check(300, 600);
+        check(86_400, 172_800);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::mem;
+use core::time::Duration;
 
 use super::quota::{Limiter, Named, Quotas};
 use super::quota::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
@@ -35,7 +36,7 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         let Quotas { named, by_name, .. } = &mut self.bars.quotas;
         for (name, &mut key) in by_name.iter_mut() {
-            named[key].rule = rules.get(name).copied();
+            named[key].rule = rules.get(name).cloned();
         }
         for (name, rule) in rules {
             by_name.entry(name).or_insert_with(|| {
@@ -48,13 +49,14 @@ impl<T> Scheduler<T> {
         self.bars.quotas.keys_max = keys_max;
         let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            let Some(rule) = self.bars.quotas.named_mut(key).rule else {
+            let Quotas { named, all, .. } = &mut self.bars.quotas;
+            let limiter = &mut all[key];
+            let Some(rule) = &named[limiter.named].rule else {
                 continue;
             };
-            let limiter = &mut self.bars.quotas.all[key];
             limiter.on_excess = rule.on_excess;
-            if !limiter.has_own_rule {
-                limiter.ledger.apply(rule.rule);
+            if !limiter.is_overruled {
+                limiter.ledger.apply(rule.of(&limiter.of.key));
             }
             self.changed_quota(key);
         }
@@ -100,20 +102,45 @@ impl<T> Scheduler<T> {
         self.bars.quotas.touch(key);
     }
 
-    /// Sets the rule of one key, or with `None` the common rule of its quota again. False if the
-    /// key was forgotten.
+    /// Overrules what its quota has for a key, or with `None` no longer. False if the key was
+    /// forgotten.
     pub fn set_quota_rule(&mut self, now: Timestamp, at: QuotaRef, rule: Option<Rule>) -> bool {
         self.advance(now);
         if self.bars.quotas.all.get(at.0).is_none() {
             return false;
         }
-        let common = self.bars.quotas.named_mut(at.0).rule;
-        let common = common.expect("keys of a rule that is gone are forgotten with it");
-        let limiter = &mut self.bars.quotas.all[at.0];
-        limiter.has_own_rule = rule.is_some();
-        limiter.ledger.apply(rule.unwrap_or(common.rule));
+        let Quotas { named, all, .. } = &mut self.bars.quotas;
+        let limiter = &mut all[at.0];
+        let quota = named[limiter.named].rule.as_ref();
+        let quota = quota.expect("keys of a rule that is gone are forgotten with it");
+        limiter.is_overruled = rule.is_some();
+        let own = rule.unwrap_or_else(|| quota.of(&limiter.of.key));
+        limiter.ledger.apply(own);
         self.changed_quota(at.0);
         true
+    }
+
+    /// What the node has spent of its own shares before this scheduler was made is known: nothing of a
+    /// window that begins at `from` of the store's time, or later. Without this, no share of the window
+    /// that runs at the start is spent. Linear in the keys.
+    pub fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
+        self.advance(now);
+        self.bars.quotas.untouched_from = Some(from);
+        if self.bars.quotas.unknown_since > Timestamp::ZERO {
+            return;
+        }
+        let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.bars.quotas.all[key].ledger.know_past(from);
+            self.changed_quota(key);
+        }
+    }
+
+    /// The end of the latest window that any own share was spent in, by the store's clock; the greatest
+    /// if that is not known.
+    #[must_use]
+    pub fn quota_shares_until(&self) -> Duration {
+        self.bars.quotas.shares_until
     }
 
     /// Sets the number of nodes that share the quotas, which decides only the size of draws; 0 if

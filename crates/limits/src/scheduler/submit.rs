@@ -123,7 +123,7 @@ impl<T> Scheduler<T> {
             }
         }
         for &found in quotas {
-            let (answer, is_rejected) = self.bars.quotas.ask(now, found, call.tokens);
+            let (answer, is_rejected) = self.bars.quotas.ask(now, found, call);
             let by = Some(By::Quota(found));
             if answer == QuotaAnswer::Never {
                 return Some((Reason::NeverPossible, by));

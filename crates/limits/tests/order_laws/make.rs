@@ -1,5 +1,6 @@
 //! Random limits, callers and streams of calls.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, Pace, Rate};
@@ -166,6 +167,7 @@ fn quota(random: &mut Random, silent: Option<u64>) -> (QuotaRule, Met) {
     settings.away = random.pick(&[Away::Deny, Away::Safe { percent: 50 }, Away::Allow]);
     let rule = QuotaRule {
         rule: Rule::check(settings).expect("a rule"),
+        own: Arc::default(),
         on_excess: OnExcess::Delay,
     };
     let silent = silent.map_or(0, |_| SILENT);

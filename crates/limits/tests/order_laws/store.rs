@@ -71,7 +71,7 @@ impl Store {
                     (asked, StoreReply::Stands(self.standing()))
                 }
             }
-            QuotaAsk::Watch(_) => return,
+            QuotaAsk::Watch(_) | QuotaAsk::Settings => return,
         };
         let is_silent = self.silent.is_some_and(|every| random.one_in(every));
         let fails = is_silent && self.in_a_row < SILENT_MAX;

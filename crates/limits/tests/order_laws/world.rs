@@ -149,9 +149,9 @@ impl World {
             let set = world.scheduler.set_bucket(at(0), BUCKET, rule);
             set.expect("there is room");
         }
-        if let Some(rule) = made.quota {
+        if let Some(rule) = &made.quota {
             world.scheduler.set_quota_nodes(1);
-            let rules = BTreeMap::from([(QUOTA.into(), rule)]);
+            let rules = BTreeMap::from([(QUOTA.into(), rule.clone())]);
             world.scheduler.set_quotas(at(0), rules, 16);
             let time = Store::time(0, &mut world.random);
             world.scheduler.learn_store_time(at(0), time);

@@ -233,7 +233,10 @@ impl World {
         let scheduler = &mut self.nodes[node].scheduler;
         scheduler.audit();
         self.forgotten += scheduler.forgotten_quotas().len() as u64;
-        for question in scheduler.quota_questions() {
+        let questions = scheduler.quota_questions();
+        // This store configures nothing.
+        let asks = |question: &QuotaQuestion| question.ask != QuotaAsk::Settings;
+        for question in questions.into_iter().filter(asks) {
             self.after(4_000_000, Event::Asked(node, question));
         }
         self.check_no_covered_call_waits(node)
@@ -382,7 +385,7 @@ impl World {
         let lost = match question.ask {
             QuotaAsk::Write(asked, _) => Some((asked, StoreReply::Unknown)),
             QuotaAsk::Read(asked) => Some((asked, StoreReply::Unavailable)),
-            QuotaAsk::Time(_) | QuotaAsk::Watch(_) => None,
+            QuotaAsk::Time(_) | QuotaAsk::Watch(_) | QuotaAsk::Settings => None,
         };
         let shared = node % self.stores.len();
         let lost = lost.filter(|_| loses);

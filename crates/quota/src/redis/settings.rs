@@ -1,5 +1,6 @@
 //! The address of Redis, its users, and the time limits of answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError};
@@ -27,6 +28,8 @@ pub struct Settings {
     pub deadline: Duration,
     /// How long a silent node counts as a member.
     pub member_ttl: Duration,
+    /// Its name among the members; `None` for a random one.
+    pub member: Option<Arc<str>>,
 }
 
 /// An invalid address of Redis.
@@ -65,6 +68,7 @@ impl Settings {
             prefix: "tidegate:quota:".into(),
             deadline: Duration::from_secs(1),
             member_ttl: Duration::from_secs(10),
+            member: None,
         })
     }
 
@@ -137,6 +141,7 @@ impl PartialEq for Settings {
             && self.prefix == other.prefix
             && self.deadline == other.deadline
             && self.member_ttl == other.member_ttl
+            && self.member == other.member
     }
 }
 

@@ -18,6 +18,9 @@ use tokio::task::JoinSet;
 
 use crate::support::PATIENCE;
 
+/// So long that no store removes anything, by whatever time it has.
+const KEPT: Duration = Duration::from_secs(1 << 32);
+
 /// One node, and the clock that it tells the time by.
 #[derive(Clone)]
 struct Node {
@@ -43,7 +46,20 @@ impl Node {
         text: &str,
     ) -> Result<Swapped, Error> {
         let text = text.as_bytes();
-        self.store.compare_and_set(key, expected, text).await
+        let store = &self.store;
+        store.compare_and_set(key, expected, text, KEPT).await
+    }
+
+    /// Writes a key that no other client has, which the store keeps for this long.
+    async fn put_for(&self, key: &Key, text: &str, kept: Duration) -> Version {
+        let until = self.now().latest() + kept;
+        let put = self
+            .store
+            .compare_and_set(key, None, text.as_bytes(), until);
+        match put.await {
+            Ok(Swapped::Done(version)) => version,
+            other => panic!("{key} is new: {other:?}"),
+        }
     }
 
     async fn swap(&self, key: &Key, expected: Option<Version>, text: &str) -> Swapped {
@@ -139,7 +155,8 @@ async fn a_foreign_record_is_returned_unchanged(node: &Node) {
         (Vec::new(), false),
         (vec![b'x'; 100_000], false),
     ] {
-        let swapped = node.store.compare_and_set(&key, version, &text).await;
+        let swapped = node.store.compare_and_set(&key, version, &text, KEPT);
+        let swapped = swapped.await;
         let Ok(Swapped::Done(written)) = swapped else {
             panic!("it stands as expected: {swapped:?}");
         };

@@ -5,7 +5,7 @@
 //! A lost connection is replaced at the next server, and the session goes on, if the servers still
 //! know it. The task ends with the last client, and ends the session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::pin::pin;
@@ -24,15 +24,16 @@ use tracing::debug;
 
 use super::Settings;
 use super::servers::{Server, Servers};
-use super::wire::{AUTH, Code, Fields, Op, PING, Reader, WATCH};
+use super::watches::{Removals, Watch, Watches};
+use super::wire::{ANY_WATCH, AUTH, Code, Fields, Op, PING, Reader, WATCH};
 use crate::{BackOff, Stream};
 
 /// Calls that wait for a connection, and as many again that wait for a place among these.
 pub(super) const WAITING_MAX: usize = 1024;
 /// Calls that wait for an answer. A server reads no more than this of all its clients.
 const SENT_MAX: usize = 1000;
-/// The largest answer. ZooKeeper's own limit of a value is 1 MiB.
-const ANSWER_MAX: usize = 4 << 20;
+/// The largest answer. ZooKeeper's own limit of a value is 1 MiB, but it lists any number of children.
+const ANSWER_MAX: usize = 32 << 20;
 /// The first and the longest pause after no server could be reached. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long the end of a session may take to be sent.
@@ -47,15 +48,11 @@ pub(super) struct Call {
     pub(super) fields: Fields,
     /// The watch that it sets.
     pub(super) watch: Option<Watch>,
+    /// The path at which its caller waits no more: all that it is for.
+    pub(super) leaves: Option<String>,
     /// Not sent after this. A server that has not answered by then is left.
     pub(super) deadline: Instant,
     pub(super) answer: oneshot::Sender<Result<Reply, Failure>>,
-}
-
-/// Ends when something happens at this path, or the connection is lost.
-pub(super) struct Watch {
-    pub(super) path: String,
-    pub(super) changed: oneshot::Sender<()>,
 }
 
 /// The fields of an answer.
@@ -143,6 +140,7 @@ pub(super) async fn serve(settings: Settings, mut servers: Servers, calls: mpsc:
         back_off: BackOff::doubling(BREAK.0, BREAK.1),
         calls,
         waiting: VecDeque::new(),
+        removals: Removals::default(),
     };
     task.run().await;
 }
@@ -159,6 +157,7 @@ struct Task {
     calls: mpsc::Receiver<Call>,
     /// Calls for the next connection.
     waiting: VecDeque<Call>,
+    removals: Removals,
 }
 
 impl Task {
@@ -245,6 +244,8 @@ impl Task {
             number: 0,
             sent: VecDeque::new(),
             watches: Watches::default(),
+            patience: self.settings.deadline,
+            removals: self.removals,
         };
         for call in self.waiting.drain(..) {
             open.take(call, &mut requests.bytes);
@@ -262,7 +263,7 @@ impl Task {
                     let done = match answer {
                         None => Err(io::Error::other("the server closed the connection").into()),
                         Some(Err(error)) => Err(Lost::from(error)),
-                        Some(Ok(message)) => open.answered(&message, &mut self.session),
+                        Some(Ok(message)) => open.answered(&message, &mut self.session, &mut requests.bytes),
                     };
                     if let Err(lost) = done {
                         break lost;
@@ -307,6 +308,11 @@ impl Task {
             }
         };
         debug!(%server, ?lost, "zookeeper: the connection is lost");
+        self.removals = open.removals;
+        let is_removal = |sent: &Sent| sent.op == Op::RemoveWatches;
+        if open.sent.iter().any(is_removal) {
+            self.removals.lost();
+        }
         let failure = lost.at(&server);
         for sent in open.sent {
             let _ = sent.answer.send(Err(failure.clone()));
@@ -320,6 +326,9 @@ struct Open {
     number: i32,
     sent: VecDeque<Sent>,
     watches: Watches,
+    /// How long the end of a watch may take.
+    patience: Duration,
+    removals: Removals,
 }
 
 struct Sent {
@@ -343,9 +352,16 @@ impl Open {
             op,
             fields,
             watch,
+            leaves,
             deadline,
             answer,
         } = call;
+        if let Some(path) = leaves {
+            if self.watches.leave(&path) {
+                self.unwatch(&path, requests);
+            }
+            return;
+        }
         if answer.is_closed() {
             return;
         }
@@ -364,8 +380,33 @@ impl Open {
         });
     }
 
+    /// Has the server forget its watches at a path where no caller waits, unless another one is about
+    /// to.
+    fn unwatch(&mut self, path: &str, requests: &mut Vec<u8>) {
+        let mut others = self.sent.iter().filter_map(|sent| sent.watch.as_ref());
+        if others.any(|watch| watch.path == path) || !self.removals.are_known() {
+            return;
+        }
+        let number = self.next();
+        let fields = Fields::default().text(path).int(ANY_WATCH);
+        requests.extend(fields.request(number, Op::RemoveWatches));
+        self.sent.push_back(Sent {
+            number,
+            op: Op::RemoveWatches,
+            watch: None,
+            deadline: Instant::now() + self.patience,
+            // No caller waits for it.
+            answer: oneshot::channel().0,
+        });
+    }
+
     /// Hands a message to the call or the watches that it is for.
-    fn answered(&mut self, message: &[u8], session: &mut Session) -> Result<(), Lost> {
+    fn answered(
+        &mut self,
+        message: &[u8],
+        session: &mut Session,
+        requests: &mut Vec<u8>,
+    ) -> Result<(), Lost> {
         let mut fields = Reader(message);
         let header = (fields.int(), fields.long(), fields.int());
         let (Some(number), Some(zxid), Some(code)) = header else {
@@ -393,8 +434,13 @@ impl Open {
             // The server watches for a node that is not there yet.
             Some(code) => code == Code::NO_NODE && sent.op == Op::Exists,
         };
+        if sent.op == Op::RemoveWatches {
+            self.removals.answered();
+        }
         if let Some(watch) = sent.watch.filter(|_| is_watched) {
-            self.watches.add(watch);
+            for path in self.watches.add(watch) {
+                self.unwatch(&path, requests);
+            }
         }
         let reply = match code {
             Some(code) => Err(Failure::Said(code)),
@@ -405,36 +451,6 @@ impl Open {
         };
         let _ = sent.answer.send(reply);
         Ok(())
-    }
-}
-
-/// The watches that wait, by their path.
-#[derive(Default)]
-struct Watches {
-    paths: HashMap<String, Vec<oneshot::Sender<()>>>,
-    /// The number of paths at which those are dropped whose caller is gone.
-    full: usize,
-}
-
-impl Watches {
-    fn add(&mut self, watch: Watch) {
-        if self.paths.len() >= self.full.max(64) {
-            self.paths.retain(|_, waiting| {
-                waiting.retain(|changed| !changed.is_closed());
-                !waiting.is_empty()
-            });
-            self.full = 2 * self.paths.len();
-        }
-        let waiting = self.paths.entry(watch.path).or_default();
-        waiting.retain(|changed| !changed.is_closed());
-        waiting.push(watch.changed);
-    }
-
-    /// Wakes all at a path, whatever happened there: each reads it again.
-    fn changed(&mut self, path: &str) {
-        for changed in self.paths.remove(path).into_iter().flatten() {
-            let _ = changed.send(());
-        }
     }
 }
 

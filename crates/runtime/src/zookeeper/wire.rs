@@ -15,8 +15,14 @@ pub(super) enum Op {
     SetData = 5,
     GetChildren = 8,
     Ping = 11,
+    /// Asks for a version; only as a step of several.
+    Check = 13,
+    /// Several writes, all or none.
+    Multi = 14,
     /// A create that answers with the state of the new node.
     Create = 15,
+    /// Ends the watches of this session at a path.
+    RemoveWatches = 18,
     Auth = 100,
     Close = -11,
 }
@@ -27,6 +33,9 @@ pub(super) const WATCH: i32 = -1;
 pub(super) const PING: i32 = -2;
 /// The number of each message with credentials.
 pub(super) const AUTH: i32 = -4;
+
+/// Watches of every kind.
+pub(super) const ANY_WATCH: i32 = 3;
 
 /// All that may be done to a node.
 const ALL: i32 = 31;
@@ -46,6 +55,8 @@ impl Code {
     pub const BAD_VERSION: Self = Self(-103);
     /// There is such a node already.
     pub const NODE_EXISTS: Self = Self(-110);
+    /// The node has children.
+    pub const NOT_EMPTY: Self = Self(-111);
     /// The credentials are wrong.
     pub const AUTH_FAILED: Self = Self(-115);
 
@@ -79,6 +90,7 @@ impl Code {
             -118 => "SessionMoved",
             -119 => "NotReadOnly",
             -120 => "EphemeralOnLocalSession",
+            -121 => "NoWatcher",
             -122 => "RequestTimeout",
             -124 => "SessionClosedRequireSaslAuth",
             -125 => "QuotaExceeded",
@@ -92,9 +104,8 @@ impl Code {
         match self.0 {
             -102 => Meaning::Denied,
             -115 | -124 => Meaning::Unauthenticated,
-            -6 | -8 | -101 | -103 | -108 | -110 | -111 | -114 | -119 | -120 | -125 | -127 => {
-                Meaning::Refused
-            }
+            -6 | -8 | -101 | -103 | -108 | -110 | -111 | -114 | -119 | -120 | -121 | -125
+            | -127 => Meaning::Refused,
             _ if self.name().is_some() => Meaning::Open,
             _ => Meaning::Garbage,
         }
@@ -191,6 +202,12 @@ impl Fields {
         self.int(1).int(ALL).text(scheme).text(id)
     }
 
+    /// The header of one step of several; `None` behind the last.
+    pub(super) fn step(self, op: Option<Op>) -> Self {
+        let number = op.map_or(-1, |op| op as i32);
+        self.int(number).flag(op.is_none()).int(-1)
+    }
+
     /// The whole message of these fields.
     pub(super) fn message(self) -> Vec<u8> {
         Self::default().bytes(&self.0).0
@@ -218,6 +235,33 @@ impl<'a> Reader<'a> {
         let (number, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(i64::from_be_bytes(*number))
+    }
+
+    pub(super) fn flag(&mut self) -> Option<bool> {
+        let (flag, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*flag != 0)
+    }
+
+    /// What became of several steps: the states of the nodes that were written, or the first code that
+    /// stopped them.
+    pub(super) fn steps(&mut self) -> Option<Result<Vec<Stat>, Code>> {
+        const SET: i32 = Op::SetData as i32;
+        /// Another step was the reason.
+        const OF_ANOTHER: i32 = -2;
+        let (mut stats, mut stopped) = (Vec::new(), None);
+        loop {
+            let (op, is_end, _) = (self.int()?, self.flag()?, self.int()?);
+            match op {
+                _ if is_end => return Some(stopped.map_or(Ok(stats), Err)),
+                -1 => {
+                    let code = Code::of(self.int()?).filter(|code| code.0 != OF_ANOTHER);
+                    stopped = stopped.or(code);
+                }
+                SET => stats.push(self.stat()?),
+                _ => {}
+            }
+        }
     }
 
     /// None at all has the length -1.

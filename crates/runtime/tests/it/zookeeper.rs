@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_runtime::zookeeper::{Client, Error, Settings};
+use tidegate_runtime::zookeeper::{Client, Error, Settings, Write};
 
 use crate::relay::{Mode, Relay};
 use crate::stores::{self, ZooKeeper};
@@ -51,6 +51,95 @@ async fn a_watch_reports_a_new_node_and_each_write() {
     let version = node.expect("it was made").stat.version;
     client.set("/a", b"", version).await.expect("it is up");
     told(changed).await;
+}
+
+#[tokio::test]
+async fn a_watch_ends_at_the_server_when_no_caller_waits_for_it() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let client = Client::new(Settings::new(zookeeper.servers()));
+    let watched = async |count| {
+        let counted = tokio::time::timeout(PATIENCE, async {
+            // Each read is behind what was asked before.
+            while zookeeper.watched_paths(0) != count {
+                client.get("/").await.expect("it is up");
+            }
+        });
+        let now = || zookeeper.watched_paths(0);
+        counted
+            .await
+            .unwrap_or_else(|_| panic!("{} paths, not {count}", now()));
+    };
+    let mut waiting = Vec::new();
+    for number in 0..200 {
+        let path = format!("/user-{}", number % 100);
+        waiting.push(client.get_and_watch(&path).await.expect("it is up").1);
+    }
+    watched(100).await;
+    // Another caller waits at each of these paths.
+    waiting.truncate(100);
+    watched(100).await;
+    waiting.truncate(10);
+    watched(10).await;
+    // Those that are left hear of a change.
+    client.create("/user-3", b"").await.expect("it is up");
+    let told = tokio::time::timeout(PATIENCE, waiting.swap_remove(3)).await;
+    told.expect("it is reported");
+    // A caller that leaves before its answer, and one that comes at the same moment.
+    for _ in 0..50 {
+        let (path, other) = ("/user-5", client.get_and_watch("/user-5"));
+        let mut leaves = Box::pin(client.get_and_watch(path));
+        let _ = begin(&mut leaves);
+        drop(leaves);
+        let (_, changed) = other.await.expect("it is up");
+        drop(changed);
+    }
+    drop(waiting);
+    watched(0).await;
+}
+
+/// Begins a call without waiting for its answer.
+fn begin<F: Future + Unpin>(call: &mut F) -> bool {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    std::pin::Pin::new(call).poll(&mut context).is_ready()
+}
+
+#[tokio::test]
+async fn several_writes_are_done_together_or_not_at_all() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let client = Client::new(Settings::new(zookeeper.servers()));
+    for path in ["/a", "/a/b", "/c"] {
+        client.create(path, b"1").await.expect("it is up");
+    }
+    let all = async |writes: &[Write<'_>]| {
+        let stats = client.write_all(writes).await.expect("it is up");
+        stats.map(|stats| stats.iter().map(|stat| stat.version).collect::<Vec<_>>())
+    };
+    let written = [
+        Write::Check("/a", 0),
+        Write::Set("/c", b"2", 0),
+        Write::Put("/a/b", b"2"),
+    ];
+    assert_eq!(all(&written).await, Some(vec![1, 1]));
+    // Of another version, missing, or with children.
+    let reasons = [
+        Write::Check("/c", 0),
+        Write::Delete("/d", 0),
+        Write::Delete("/a", 0),
+    ];
+    for reason in reasons {
+        for writes in [
+            [Write::Put("/c", b"3"), reason],
+            [reason, Write::Put("/c", b"3")],
+        ] {
+            assert_eq!(all(&writes).await, None, "{writes:?}");
+        }
+    }
+    let found = client.get("/c").await.expect("it is up");
+    assert_eq!(found.expect("it was made").data, b"2");
+    let deleted = [Write::Delete("/a/b", 1), Write::Delete("/a", 0)];
+    assert_eq!(all(&deleted).await, Some(vec![]));
+    assert_eq!(client.get("/a").await.expect("it is up"), None);
+    assert_eq!(client.children("/a").await.expect("it is up"), [""; 0]);
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ impl Carrying {
         let members = self.settled.members();
         let excess = members.saturating_sub(expected as usize);
         let before = mem::replace(&mut driver.lock().excess, excess);
-        if excess > 0 && before == 0 {
+        if excess > 0 && before == 0 && self.settled.warns(Instant::now()) {
             warn!(
                 members,
                 expected_sidecars = expected,

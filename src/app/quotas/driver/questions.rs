@@ -94,8 +94,10 @@ impl Driver {
     ) -> Result<StoreReply, Failure> {
         let text = write.record.to_string();
         let sent = self.clock.now();
-        let store = &self.store;
-        let swapped = store.compare_and_set(key, write.replaces, text.as_bytes());
+        let (replaces, kept_until) = (write.replaces, write.record.kept_until());
+        let swapped = self
+            .store
+            .compare_and_set(key, replaces, text.as_bytes(), kept_until);
         let swapped = in_time(deadline, swapped).await?;
         let took = self.clock.now().since(sent);
         let seconds = self.metrics.quota_draw_seconds(limit);

@@ -1,5 +1,5 @@
-//! The work for one key: it gets its rule from the config and the store, and its record is
-//! watched while nothing is left.
+//! The work for one key: it gets a rule from its settings in the store, and its record is watched
+//! while nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::admit::QuotaAt;
 const RETRY: Duration = Duration::from_millis(500);
 
 impl Tended {
-    /// Applies new settings of the key, from the store or the config, and gives the key its rule.
+    /// Applies new settings of the key in the store, or those to a new config.
     /// An invalid value is logged once and noted, and changes nothing.
     pub(super) fn take(
         &mut self,
@@ -45,7 +45,7 @@ impl Tended {
         driver.note(at, &self.of.quota, |note| {
             if note.mistake != mistake {
                 if let Some(mistake) = &mistake {
-                    let settings = rule.as_ref().unwrap_or(&limit.rule).settings();
+                    let settings = rule.as_ref().unwrap_or(limit.of(&self.of.key)).settings();
                     let (total, base) = (settings.total, settings.base);
                     warn!(%key, mistake, total, base, "quota: invalid setting in the store, ignored");
                 }

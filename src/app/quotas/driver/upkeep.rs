@@ -10,6 +10,7 @@ use super::{
     Carrying, Done, Driver, PROBE, READS_A_TICK, READS_AT_ONCE, TICKS_OTHERS, TICKS_OWN,
     TIME_PAUSE, Work,
 };
+use crate::admit::QuotaAt;
 
 impl Carrying {
     /// When the store is to be tried out next.
@@ -84,7 +85,7 @@ impl Carrying {
                     continue;
                 }
                 turns.push_back(at);
-                if tended.read_at.is_some() && !tended.is_reading {
+                if !tended.is_reading {
                     tended.is_reading = true;
                     self.to_read.push_back(at);
                 }
@@ -92,11 +93,12 @@ impl Carrying {
         }
     }
 
-    /// Reads the settings of keys again, if nothing else is urgent.
-    pub(super) fn read_anew(&mut self, driver: &Arc<Driver>, now: Instant) {
+    /// Reads the settings of keys, if nothing else is urgent: first of new keys that have asked for
+    /// nothing else, such as those that spend only their own share.
+    pub(super) fn read_settings(&mut self, driver: &Arc<Driver>, now: Instant) {
         while self.reading < READS_AT_ONCE
             && self.under_way.len() < AT_ONCE / 2
-            && let Some(at) = self.to_read.pop_front()
+            && let Some(at) = self.next_to_read()
         {
             let Some(tended) = self.keys.get(&at) else {
                 continue;
@@ -118,5 +120,19 @@ impl Carrying {
                 }
             });
         }
+    }
+
+    /// The next key whose settings are to be read.
+    fn next_to_read(&mut self) -> Option<QuotaAt> {
+        while let Some(at) = self.new.pop_front() {
+            if let Some(tended) = self.keys.get_mut(&at)
+                && tended.read_at.is_none()
+                && !tended.is_reading
+            {
+                tended.is_reading = true;
+                return Some(at);
+            }
+        }
+        self.to_read.pop_front()
     }
 }

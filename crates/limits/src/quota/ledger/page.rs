@@ -96,13 +96,26 @@ impl Ledger {
         };
         let spent_at = self.safe.spent_at;
         let passed = time.now().since(spent_at);
-        let before = start.is_some_and(|start| surely_before(spent_at, start, time));
+        let before = start.is_some_and(|start| match self.knows_past {
+            true => time.latest() < Duration::MAX,
+            false => surely_before(spent_at, start, time),
+        });
         let is_later =
             time.latest() == Duration::MAX || start.is_none_or(|start| start >= self.safe.until);
         if is_later && (before || passed > span.saturating_add(drift(passed))) {
             share
         } else {
             left
+        }
+    }
+
+    /// The end of the latest window that any of the own share may have been spent in, by the store's
+    /// clock; the greatest if that is not known.
+    #[must_use]
+    pub(crate) fn own_share_spent_until(&self, time: &StoreTime) -> Duration {
+        match time.latest() {
+            Duration::MAX => Duration::MAX,
+            _ => self.safe.until,
         }
     }
 

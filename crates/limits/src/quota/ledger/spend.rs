@@ -154,6 +154,7 @@ impl Ledger {
             spent.share = self.safe.share;
             self.safe.left = own - spent.safe;
             self.safe.spent_at = time.now();
+            self.knows_past = false;
             self.safe.until = self.safe.until.max(self.latest_end(time));
         }
         self.pace.costliest = self.pace.costliest.max(cost);

@@ -1,5 +1,7 @@
 //! What a scheduler takes and returns for quotas.
 
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::call::QuotaKey;
@@ -9,12 +11,22 @@ use crate::slab::Key;
 use crate::time::Timestamp;
 
 /// A quota as a scheduler keeps it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaRule {
-    /// What each key may spend, and how it is drawn.
+    /// What each key without a rule of its own may spend, and how it is drawn.
     pub rule: Rule,
+    /// The rules of the keys that have one. They hold from a key's first call.
+    pub own: Arc<BTreeMap<Arc<str>, Rule>>,
     /// What happens to a call that what is left of the window does not cover.
     pub on_excess: OnExcess,
+}
+
+impl QuotaRule {
+    /// The rule of a key.
+    #[must_use]
+    pub fn of(&self, key: &str) -> Rule {
+        *self.own.get(key).unwrap_or(&self.rule)
+    }
 }
 
 /// A key's budget, by a number that is never given to another one.
@@ -45,6 +57,9 @@ pub enum QuotaAsk {
     /// contains another version than this one. Calls are refused because nothing is left, and
     /// another node may return tokens.
     Watch(Option<Version>),
+    /// To look up what the store configures for a key that is new. The key may spend its own share
+    /// without any other question.
+    Settings,
 }
 
 /// What a call was paid with from one of its quotas.

@@ -42,10 +42,10 @@ impl Quotas {
             Found::Known(key) => {
                 self.all[*key].rests != Rests::Leaving && !found[..at].contains(one)
             }
-            Found::New(_) => false,
+            Found::New { .. } => false,
         };
         if found.iter().enumerate().all(is_simple) {
-            let key = |&(Found::Known(key) | Found::New(key)): &Found| key;
+            let key = |&(Found::Known(key) | Found::New { named: key, .. }): &Found| key;
             let pinned: Arc<[Key]> = found.iter().map(key).collect();
             for &key in pinned.iter() {
                 self.pin_one(now, key);
@@ -102,8 +102,7 @@ impl Quotas {
                 continue;
             }
             let named = self.by_name[&of.quota];
-            if let Some(rule) = self.named[named].rule {
-                let key = self.make(of, named, rule);
+            if let Some(key) = self.make(of, named) {
                 self.pin_once(now, key, &mut pinned);
             }
         }

@@ -3,7 +3,8 @@
 use super::kinds::QuotaSpent;
 use super::table::{Found, Quotas, Rests};
 use crate::bucket::Tokens;
-use crate::quota::{Answer, Ledger, Spent};
+use crate::call::Call;
+use crate::quota::{Answer, Spent};
 use crate::scheduler::bucket::OnExcess;
 use crate::scheduler::refusal::Reason;
 use crate::slab::Key;
@@ -11,18 +12,19 @@ use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 impl Quotas {
-    /// The answer of a quota to a call of this cost that arrives, and whether it refuses the call.
-    pub(crate) fn ask(&self, now: Timestamp, found: Found, tokens: Tokens) -> (Answer, bool) {
+    /// The answer of a quota to a call that arrives, and whether it refuses the call.
+    pub(crate) fn ask(&self, now: Timestamp, found: Found, call: &Call) -> (Answer, bool) {
         match found {
             Found::Known(key) => {
-                let answer = self.peek(now, key, tokens);
+                let answer = self.peek(now, key, call.tokens);
                 (answer, self.rejects(key, answer))
             }
-            Found::New(named) => {
-                let rule = self.named[named].rule;
+            Found::New { named, at } => {
+                let rule = self.named[named].rule.as_ref();
                 let rule = rule.expect("what is found has a rule");
-                let ledger = Ledger::new(rule.rule, self.unknown_since);
-                let answer = ledger.peek(tokens.whole(), &self.time.at(now));
+                let keys = call.quotas.as_deref().expect("it was found among them");
+                let ledger = self.ledger(rule, &keys[at].key);
+                let answer = ledger.peek(call.tokens.whole(), &self.time.at(now));
                 (answer, rejects(rule.on_excess, answer))
             }
         }
@@ -42,7 +44,7 @@ impl Quotas {
                     self.rest(key);
                 }
             }
-            Found::New(named) => {
+            Found::New { named, .. } => {
                 let named = &mut self.named[named];
                 named.counts.refused += 1;
             }
@@ -104,6 +106,10 @@ impl Quotas {
         let limiter = &mut self.all[key];
         (limiter.used, limiter.spent) = (now, now);
         let spent = limiter.ledger.spend(cost, &time);
+        if spent.safe > 0 {
+            let until = limiter.ledger.own_share_spent_until(&time);
+            self.shares_until = self.shares_until.max(until);
+        }
         let (window, total) = limiter.ledger.window(&time, spent.window);
         let begun = limiter.ledger.begun(&time);
         let told = QuotaSpent {

@@ -4,8 +4,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::Discriminant;
+use core::time::Duration;
 
-use super::kinds::{QuotaCounts, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
+use super::kinds::{QuotaAsk, QuotaCounts, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 use crate::call::{Call, QuotaKey};
 use crate::queue::Queued;
 use crate::quota::{Ledger, StoreTime, Trouble};
@@ -22,8 +23,8 @@ pub(in crate::scheduler) struct Limiter {
     pub(in crate::scheduler) named: Key,
     pub(in crate::scheduler) ledger: Ledger,
     pub(in crate::scheduler) on_excess: OnExcess,
-    /// Its rule does not follow the quota's.
-    pub(in crate::scheduler) has_own_rule: bool,
+    /// Its rule is neither the quota's nor one that the quota has for it.
+    pub(in crate::scheduler) is_overruled: bool,
     /// Calls that wait for it. While there are any it is not forgotten.
     pub(in crate::scheduler) pins: u64,
     pub(in crate::scheduler) queued: Queued,
@@ -90,8 +91,13 @@ impl Named {
 pub(crate) enum Found {
     /// Its ledger exists.
     Known(Key),
-    /// Its ledger is to be made, by this rule.
-    New(Key),
+    /// Its ledger is to be made.
+    New {
+        /// By this quota.
+        named: Key,
+        /// Which of the call's keys it is.
+        at: usize,
+    },
 }
 
 /// All quotas.
@@ -116,6 +122,12 @@ pub(crate) struct Quotas {
     pub(in crate::scheduler) troubles: Vec<QuotaTrouble>,
     /// Unknown keys have spent nothing after this.
     pub(in crate::scheduler) unknown_since: Timestamp,
+    /// The node has spent no own share of a window that begins then, by the store's clock, or later,
+    /// before this scheduler was made; `None` if that is not known.
+    pub(in crate::scheduler) untouched_from: Option<Duration>,
+    /// The end of the latest window that any own share was spent in, by the store's clock; the greatest
+    /// if that is not known.
+    pub(in crate::scheduler) shares_until: Duration,
 }
 
 impl Quotas {
@@ -132,24 +144,24 @@ impl Quotas {
         let Some(keys) = &call.quotas else {
             return Vec::new();
         };
-        let found = |of: &QuotaKey| {
+        let found = |(at, of): (usize, &QuotaKey)| {
             let (named, found) = match self.by_key.get(of) {
                 Some(&key) => (self.all[key].named, Found::Known(key)),
                 None => {
                     let &named = self.by_name.get(&of.quota)?;
-                    (named, Found::New(named))
+                    (named, Found::New { named, at })
                 }
             };
-            self.named[named].rule.map(|_| found)
+            self.named[named].rule.as_ref().map(|_| found)
         };
-        keys.iter().filter_map(found).collect()
+        keys.iter().enumerate().filter_map(found).collect()
     }
 
     /// The name of a quota.
     pub(crate) fn name_of(&self, found: Found) -> Option<Arc<str>> {
         match found {
             Found::Known(key) => self.name(key),
-            Found::New(named) => {
+            Found::New { named, .. } => {
                 let mut names = self.by_name.iter();
                 let (name, _) = names.find(|&(_, &one)| one == named)?;
                 Some(Arc::clone(name))
@@ -157,13 +169,16 @@ impl Quotas {
         }
     }
 
-    pub(in crate::scheduler) fn make(&mut self, of: &QuotaKey, named: Key, rule: QuotaRule) -> Key {
+    /// Makes the ledger of a key by the rule of its quota; `None` if the quota is removed.
+    pub(in crate::scheduler) fn make(&mut self, of: &QuotaKey, named: Key) -> Option<Key> {
+        let rule = self.named[named].rule.as_ref()?;
+        let (ledger, on_excess) = (self.ledger(rule, &of.key), rule.on_excess);
         let key = self.all.insert(Limiter {
             of: of.clone(),
             named,
-            ledger: Ledger::new(rule.rule, self.unknown_since),
-            on_excess: rule.on_excess,
-            has_own_rule: false,
+            ledger,
+            on_excess,
+            is_overruled: false,
             pins: 0,
             queued: Queued::default(),
             used: self.unknown_since,
@@ -177,7 +192,24 @@ impl Quotas {
         });
         self.by_key.insert(of.clone(), key);
         self.named_mut(key).counts.keys += 1;
-        key
+        self.questions.push(QuotaQuestion {
+            at: QuotaRef(key),
+            of: of.clone(),
+            ask: QuotaAsk::Settings,
+        });
+        Some(key)
+    }
+
+    /// A ledger of a key that is not known.
+    pub(in crate::scheduler) fn ledger(&self, rule: &QuotaRule, key: &str) -> Ledger {
+        let mut ledger = Ledger::new(rule.of(key), self.unknown_since);
+        // A key that was forgotten may have spent its share since.
+        if let Some(from) = self.untouched_from
+            && self.unknown_since == Timestamp::ZERO
+        {
+            ledger.know_past(from);
+        }
+        ledger
     }
 
     pub(in crate::scheduler) fn touch(&mut self, key: Key) {
@@ -224,7 +256,7 @@ impl Quotas {
 pub(crate) fn known(found: &[Found]) -> Option<Arc<[Key]>> {
     let known = found.iter().filter_map(|found| match found {
         Found::Known(key) => Some(*key),
-        Found::New(_) => None,
+        Found::New { .. } => None,
     });
     let known: Arc<[Key]> = known.collect();
     (!known.is_empty()).then_some(known)

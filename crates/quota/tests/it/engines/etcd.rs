@@ -2,17 +2,19 @@
 
 mod secured;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate_limits::quota::StoreTime;
 use tidegate_quota::etcd::{Settings, start};
 use tidegate_quota::{Engine, Error, Key};
 use tidegate_runtime::election::TimeToLive;
-use tidegate_runtime::etcd::Credentials;
+use tidegate_runtime::etcd::{Change, Credentials, Range, Watched};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
 use crate::stores::{self, Etcd};
+use crate::support::PATIENCE;
 
 fn node(urls: &[String]) -> Node {
     let mut settings = Settings::new(stores::settings(urls));
@@ -105,6 +107,65 @@ async fn the_time_goes_on_when_who_keeps_it_goes_and_never_faster() {
     late.in_time().await;
     let (first, second): (StoreTime, StoreTime) = (heir.now(), late.now());
     assert!(first.earliest() <= second.latest(), "{first:?}, {second:?}");
+}
+
+#[tokio::test]
+async fn a_record_ends_with_its_lease_also_when_no_sidecar_runs() {
+    let etcd = Etcd::start(1);
+    let node = node(&etcd.urls());
+    node.in_time().await;
+    let (short, long) = (Duration::from_millis(500), Duration::from_secs(600));
+    node.put_for(&key("short"), "1", short).await;
+    node.put_for(&key("long"), "1", long).await;
+    drop(node);
+    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let mut watch = client.watch(Range::key(b"/tidegate/quota/records/short"), 1);
+    let removed = async {
+        while let Ok(Watched::Changes(changes)) = watch.next().await {
+            let is_removal = |change: &Change| matches!(change, Change::Deleted { .. });
+            if changes.changes.iter().any(is_removal) {
+                return;
+            }
+        }
+        panic!("etcd tells no more");
+    };
+    let removed = tokio::time::timeout(PATIENCE, removed).await;
+    removed.expect("its lease ends");
+    let long = client.get(b"/tidegate/quota/records/long").await;
+    assert!(long.expect("etcd is up").is_some());
+}
+
+#[tokio::test]
+async fn many_records_share_a_lease_and_a_lease_that_etcd_forgot_is_replaced() {
+    let etcd = Etcd::start(1);
+    let node = node(&etcd.urls());
+    node.in_time().await;
+    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let leases = async || {
+        let records = Range::prefix(b"/tidegate/quota/records/");
+        let records = client.range(&records).await.expect("etcd is up");
+        let leases = records.entries.iter().map(|entry| entry.lease);
+        let leases: Option<BTreeSet<i64>> = leases.collect();
+        leases.expect("each record has a lease")
+    };
+    for id in 0..100 {
+        let kept = Duration::from_secs(600 + id);
+        node.put_for(&key(&format!("user-{id}")), "1", kept).await;
+    }
+    let first = leases().await;
+    assert_eq!(first.len(), 1, "{first:?}");
+    let lease = *first.first().expect("there is one");
+    assert!(client.lease_revoke(lease).await.expect("etcd is up"));
+    assert_eq!(node.get(&key("user-0")).await, None);
+    let old = node
+        .put_for(&key("user-0"), "2", Duration::from_secs(600))
+        .await;
+    let second = leases().await;
+    assert!(second.len() == 1 && second != first, "{second:?}");
+    // A record that is written again has the later of two leases.
+    node.put(&key("user-0"), Some(old), "3").await;
+    let third = leases().await;
+    assert!(third.len() == 1 && third != second, "{third:?}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tidegate_quota::memory::Memory;
 use tidegate_quota::{QuotaStore, Swapped};
 use tidegate_runtime::Clock;
 
-use super::{Node, entry, key};
+use super::{KEPT, Node, entry, key};
 
 #[tokio::test]
 async fn memory_conforms() {
@@ -25,7 +25,7 @@ async fn a_record_that_another_program_sets_or_removes_never_has_an_earlier_vers
     let (memory, key) = (Memory::default(), key("a"));
     let node = memory.node();
     for (expected, version) in [(None, 1), (Some(Version(1)), 2)] {
-        let swapped = node.compare_and_set(&key, expected, b"1").await;
+        let swapped = node.compare_and_set(&key, expected, b"1", KEPT).await;
         assert_eq!(swapped.expect("it is up"), Swapped::Done(Version(version)));
     }
     memory.tamper(&key, Some(b"12"));
@@ -34,7 +34,7 @@ async fn a_record_that_another_program_sets_or_removes_never_has_an_earlier_vers
     memory.tamper(&key, None);
     assert_eq!(node.get(&key).await.expect("it is up"), None);
     // Made again, it does not pass for what it was.
-    let made = node.compare_and_set(&key, None, b"3").await;
+    let made = node.compare_and_set(&key, None, b"3", KEPT).await;
     assert_eq!(made.expect("it is up"), Swapped::Done(Version(4)));
 }
 

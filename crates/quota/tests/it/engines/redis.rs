@@ -7,7 +7,8 @@ mod unfit;
 use std::time::{Duration, Instant};
 
 use tidegate_quota::redis::{Settings, start};
-use tidegate_quota::{Error, Swapped};
+use tidegate_quota::{Engine, Error, Swapped};
+use tidegate_runtime::Clock;
 
 use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
@@ -122,6 +123,63 @@ async fn scripts_that_redis_forgot_are_sent_again() {
     control(&redis, &["script", "flush"]);
     let version = node.put(&key("a"), Some(version), "2").await;
     assert_eq!(node.get(&key("a")).await, entry(version, "2"));
+}
+
+#[tokio::test]
+async fn a_record_expires_also_when_no_sidecar_runs() {
+    let redis = Redis::start(&[]);
+    let node = node(redis.addr());
+    node.in_time().await;
+    node.put_for(&key("short"), "1", Duration::from_millis(300))
+        .await;
+    let long = node
+        .put_for(&key("long"), "1", Duration::from_secs(600))
+        .await;
+    let left = |id: &str| {
+        let record = format!("tidegate:quota:record:{id}");
+        let left = control(&redis, &["pttl", &record]);
+        left.trim().parse::<i64>().expect("a number")
+    };
+    assert!(
+        (500_000..=600_000).contains(&left("long")),
+        "{}",
+        left("long")
+    );
+    // Each write has a later end.
+    node.put(&key("long"), Some(long), "2").await;
+    assert!(left("long") > 600_000, "{}", left("long"));
+    drop(node);
+    let began = Instant::now();
+    // Redis says so of a key that is not there.
+    while left("short") != -2 {
+        assert!(began.elapsed() < PATIENCE, "it stays");
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_let_records_expire_is_served_all_the_same() {
+    let redis = Redis::start(
+        &"--user default on nopass ~* &* +@all -pexpireat"
+            .split(' ')
+            .collect::<Vec<_>>(),
+    );
+    let node = node(redis.addr());
+    let version = node.put(&key("a"), None, "1").await;
+    let version = node.put(&key("a"), Some(version), "2").await;
+    assert_eq!(node.get(&key("a")).await, entry(version, "2"));
+    assert_eq!(
+        control(&redis, &["pttl", "tidegate:quota:record:a"]),
+        "-1\n"
+    );
+    // The probe says what to do.
+    let address = format!("redis://{}", redis.addr());
+    let engine = Engine::Redis(Settings::new(&address).expect("it is an address"));
+    let obstacle = engine.try_out(Clock::start()).await;
+    let told = format!("{obstacle:?}");
+    assert!(
+        told.contains("Write") && told.contains("quotas.md"),
+        "{told}"
+    );
 }
 
 #[tokio::test]

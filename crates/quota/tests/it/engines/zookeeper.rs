@@ -4,13 +4,15 @@ mod secured;
 
 use std::time::Duration;
 
+use tidegate_limits::quota::Record;
 use tidegate_quota::zookeeper::{Settings, start};
-use tidegate_quota::{Configured, Error};
+use tidegate_quota::{Configured, Error, Swapped};
 use tidegate_runtime::zookeeper::{self, Client};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
 use crate::stores::ZooKeeper;
+use crate::support::PATIENCE;
 
 fn settings(servers: impl std::fmt::Display) -> Settings {
     let mut store = zookeeper::Settings::new(servers.to_string());
@@ -97,6 +99,138 @@ async fn records_stand_where_the_design_has_them() {
     assert_eq!(found.data, b"text");
 }
 
+/// A record of a window of the store's time, this long ago.
+fn record_of(node: &Node, ago: Duration) -> String {
+    let length = Duration::from_secs(1);
+    let window = (node.now().earliest() - ago).as_secs();
+    let record = Record::new(window, 5, 10, 0, length);
+    record.expect("it is one").to_string()
+}
+
+#[tokio::test]
+async fn records_of_long_ago_are_removed_with_their_nodes_and_nothing_else_is() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let sweeping = || {
+        let mut settings = settings(zookeeper.servers());
+        settings.sweep_every = Duration::from_millis(50);
+        Node::new(|clock| start(settings, clock))
+    };
+    let node = node(zookeeper.servers());
+    node.in_time().await;
+    let (old, new) = (Duration::from_secs(700), Duration::from_secs(500));
+    let (old, new) = (record_of(&node, old), record_of(&node, new));
+    for id in 0..150 {
+        node.put(&key(&format!("user-{id}")), None, &old).await;
+    }
+    let put = async |id: &str, text: &str| node.put(&key(id), None, text).await;
+    let (configured, foreign) = (put("configured", &old).await, put("foreign", "7").await);
+    let (recent, written) = (put("recent", &new).await, put("written", &old).await);
+    client
+        .create("/quota/configured/total", b"7")
+        .await
+        .expect("it is up");
+    // A node that an operator made a moment ago.
+    client.create("/quota/empty", b"").await.expect("it is up");
+    // One of the members looks, and this one would take its time.
+    drop(node);
+    let [node, other] = [sweeping(), sweeping()];
+    let left = async {
+        loop {
+            let mut left = client.children("/quota").await.expect("it is up");
+            left.sort();
+            if left == ["configured", "empty", "foreign", "recent"] {
+                return;
+            }
+            // The nodes that look look every 50 ms.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let left = tokio::time::timeout(PATIENCE, left).await;
+    assert!(left.is_ok(), "{:?}", client.children("/quota").await);
+    drop(other);
+    assert_eq!(node.get(&key("configured")).await, None);
+    let total = client
+        .get("/quota/configured/total")
+        .await
+        .expect("it is up");
+    assert_eq!(total.expect("it stays").data, b"7");
+    // No version of before passes for one of a record that was made again.
+    for (id, old) in [("configured", configured), ("written", written)] {
+        let made = node.put(&key(id), None, &new).await;
+        let swapped = node.swap(&key(id), Some(old), "stale").await;
+        let Swapped::Conflict(Some(found)) = swapped else {
+            panic!("it was replaced by the version of a removed one: {swapped:?}");
+        };
+        assert_eq!(found.text, new.as_bytes());
+        let again = node.put(&key(id), Some(found.version), &new).await;
+        assert!(again != old && again != made);
+    }
+    // A record that stayed is written on by what was known of it: at most after one more read.
+    for (id, version) in [("foreign", foreign), ("recent", recent)] {
+        match node.swap(&key(id), Some(version), "1").await {
+            Swapped::Done(_) => {}
+            Swapped::Conflict(found) => {
+                let found = found.expect("it stays").version;
+                node.put(&key(id), Some(found), "1").await;
+            }
+        }
+    }
+}
+
+/// A member of before does not notice removals.
+#[tokio::test]
+async fn nothing_is_removed_beside_a_member_that_would_not_notice() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let member = client.put_ephemeral("/tidegate/quota/members/0", b"").await;
+    member.expect("it is up");
+    let mut settings = settings(zookeeper.servers());
+    settings.sweep_every = Duration::from_millis(20);
+    let node = Node::new(|clock| start(settings, clock));
+    node.in_time().await;
+    let old = record_of(&node, Duration::from_secs(700));
+    node.put(&key("a"), None, &old).await;
+    let mut members = node.store.members();
+    until("both are counted", &mut members, |count| *count == 2).await;
+    for round in 0..20 {
+        let found = node.get(&key("a")).await;
+        assert!(found.is_some(), "it was removed in round {round}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    client
+        .delete("/tidegate/quota/members/0")
+        .await
+        .expect("it is up");
+    let gone = async { while node.get(&key("a")).await.is_some() {} };
+    let gone = tokio::time::timeout(PATIENCE, gone).await;
+    gone.expect("the other member has left");
+}
+
+/// 1,024 at once are promised, however many there are in turn.
+#[tokio::test]
+async fn a_node_watches_no_more_records_than_it_waits_for() {
+    let zookeeper = ZooKeeper::start(1).await;
+    let node = node(zookeeper.servers());
+    node.in_time().await;
+    for id in 0..300 {
+        let key = key(&format!("user-{id}"));
+        let version = node.put(&key, None, "1").await;
+        let waiting = node.store.changed(&key, Some(version));
+        // Long enough to be watched, and then the window of the key is over.
+        let waited = tokio::time::timeout(Duration::from_millis(5), waiting).await;
+        assert!(waited.is_err(), "nothing has changed: {waited:?}");
+    }
+    let counted = async {
+        // That of the members, and one that is about to end.
+        while zookeeper.watched_paths(0) > 3 {
+            node.get(&key("user-0")).await;
+        }
+    };
+    let counted = tokio::time::timeout(PATIENCE, counted).await;
+    assert!(counted.is_ok(), "{} paths", zookeeper.watched_paths(0));
+}
+
 /// Reads what ZooKeeper says of a key until it is so.
 async fn says(node: &Node, known: &mut Configured, is_so: impl Fn(&Configured) -> bool) {
     let reads = async {
@@ -108,7 +242,7 @@ async fn says(node: &Node, known: &mut Configured, is_so: impl Fn(&Configured) -
             }
         }
     };
-    let read = tokio::time::timeout(crate::support::PATIENCE, reads).await;
+    let read = tokio::time::timeout(PATIENCE, reads).await;
     assert!(read.is_ok(), "{known:?}");
 }
 
