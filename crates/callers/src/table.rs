@@ -6,6 +6,7 @@ mod saved;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crate::bounds::{
     AUTO_REGISTER_MAX, DISTINCT_GROUPS_MAX, GROUPS_PER_CALLER_MAX, KEPT_PATTERNS_MAX,
@@ -247,7 +248,8 @@ impl Table {
         let registration = if seen.is_empty() {
             Registration::NothingSeen
         } else if found.any(|(specificity, _)| specificity.exact_set().includes(seen))
-            || self.is_in_known_network(identity, seen, matches)
+            || matches!(identity.ip, Some(IpAddr::V6(_)))
+                && self.is_in_known_network(identity, seen, matches)
         {
             Registration::Known
         } else {
