@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
-use tidegate_runtime::command::wants_colours;
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use tidegate_runtime::command::{note, printed, wants_colours};
 
 use crate::config::DEFAULT_PATH;
+use crate::options::shown::without_credentials;
 use crate::tools;
 
 /// A sidecar proxy that holds a flood back: calls wait their turn, and the backend never
@@ -93,13 +95,28 @@ pub fn definition() -> clap::Command {
 /// Runs the command. Exit code 0 good, 1 bad, 2 wrong usage.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = match definition().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    // A variable is for every sidecar of its environment. An argument means one.
+    let named = |command: &str| {
+        let given = matches.subcommand_matches(command);
+        let source = given.and_then(|it| it.value_source("config"));
+        source == Some(ValueSource::CommandLine)
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
     let graphical = wants_colours(&std::io::stderr());
     match cli.command {
         Command::Serve(file) => tools::serve::run(&file.config, graphical),
         Command::Check(arguments) => tools::check::run(&arguments, graphical),
         Command::Init(arguments) => tools::init::run(&arguments),
-        Command::Healthcheck(arguments) => tools::healthcheck::run(&arguments),
+        Command::Healthcheck(arguments) => {
+            tools::healthcheck::run(&arguments, named("healthcheck"))
+        }
         #[cfg(feature = "leases")]
         Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
@@ -119,4 +136,23 @@ pub fn main() -> ExitCode {
         Command::Simulate(command) => tools::simulate::main(&command),
         Command::Bench(arguments) => tools::lab::run("bench", &arguments),
     }
+}
+
+/// Prints the help that was asked for, or what is wrong with the arguments: a value that is quoted there may be an
+/// address with a password.
+fn usage(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    if !error.use_stderr() {
+        let text = match wants_colours(&std::io::stdout()) {
+            true => text.ansi().to_string(),
+            false => text.to_string(),
+        };
+        return printed(&text, ExitCode::SUCCESS);
+    }
+    let text = match wants_colours(&std::io::stderr()) {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    note(without_credentials(&text));
+    ExitCode::from(2)
 }

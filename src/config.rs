@@ -26,15 +26,20 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+#[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
+use tidegate_runtime::tls::Identity;
+#[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
+use tokio_rustls::rustls::sign::CertifiedKey;
+
 use self::descriptors::Descriptors;
 use self::sections::Sections;
 use crate::call::BackendKind;
 use crate::call::identity::fnv1a;
 use crate::listen;
 use crate::options::tree::Table;
-use crate::options::{Catalogue, Form, Reading, Restarts};
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
-use crate::options::{Mistake, shown::quoted};
+use crate::options::{At, Mistake, Notes, shown::quoted};
+use crate::options::{Catalogue, Form, Reading, Restarts};
 pub use crate::options::{Place, Problem, Problems, Severity};
 use crate::telemetry::Format;
 
@@ -257,6 +262,31 @@ fn pem_mistake(path: &Path, error: &tidegate_runtime::tls::PemError) -> Mistake 
     Mistake::new(format!("{path} {error}"), error.cure())
 }
 
+/// Certificates with their key, and a warning where their order is odd. None if they cannot be used, which is noted.
+#[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
+fn identity_of(
+    identity: &Identity<'_>,
+    cert: &At,
+    cert_path: &Path,
+    key: &At,
+    key_path: &Path,
+    notes: &Notes,
+) -> Option<CertifiedKey> {
+    let (at, path, error) = match identity.certified() {
+        Ok(certified) => {
+            let path = quoted(&cert_path.to_string_lossy());
+            for doubt in identity.doubts() {
+                notes.warn(cert, format!("{path}: {doubt}"), doubt.cure());
+            }
+            return Some(certified);
+        }
+        Err(error) if error.is_of_key() => (key, key_path, error),
+        Err(error) => (cert, cert_path, error),
+    };
+    notes.mistake(at, pem_mistake(path, &error));
+    None
+}
+
 /// Reads a config, and the certificates and keys that it names. `origin` is the name of the file, for messages; of the environment, only
 /// `TIDEGATE_SECTION__KEY` variables count, and they win over the file.
 ///
@@ -349,8 +379,9 @@ change it. Generated from the source: change an option there, and run `make docs
 
 Lines that begin with \"# key = value\" are options without a default, or of a section that
 you may leave out; every other line has its default value. Only the listener, the backend and
-per_window are required. A duration has a unit: ms, s, m or h. A size has
-a unit: B, KiB, MiB or GiB. `tidegate check` reports every mistake at once.
+per_window are required. A duration has a unit: ms, s, m or h, and may have a
+fraction, as in 1.5s. A size has a unit: B, KiB, MiB or GiB. `tidegate check`
+reports every mistake at once.
 
 An environment variable wins over the file: TIDEGATE_QUEUE__WORKERS=32,
 TIDEGATE_LISTEN__0__BIND=0.0.0.0:8081.

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{
     Access, FallocateFlags, FlockOperation, OFlags, access, fallocate, flock, statvfs,
 };
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 /// A larger file is not read, and a larger state is not written.   bytes
@@ -40,6 +41,12 @@ pub enum StateError {
     /// Another process uses the file.
     #[error("the state file {0} is another process's; give each a state_file of its own")]
     InUse(String),
+    /// There is nothing in it.
+    #[error("the state file {0} is empty; {CURE}")]
+    Empty(String),
+    /// It is JSON, and no state of a sidecar.
+    #[error("the state file {0} is JSON, and no state of a sidecar; it is left as it is: {CURE}")]
+    Foreign(String),
     /// The content is not a state.
     #[error(
         "the state file {path} is damaged at byte {offset}: {reason}; it is left as it is: {CURE}"
@@ -123,8 +130,16 @@ impl<T: Serialize + DeserializeOwned> StateFile<T> {
         if bytes.len() > SIZE_MAX {
             return Err(StateError::TooLarge(shown(&self.path)));
         }
-        let stored: Stored<&RawValue> =
-            serde_json::from_slice(&bytes).map_err(|error| self.damaged(&bytes, 0, &error))?;
+        if bytes.trim_ascii().is_empty() {
+            return Err(StateError::Empty(shown(&self.path)));
+        }
+        let stored: Stored<&RawValue> = serde_json::from_slice(&bytes).map_err(|error| {
+            // Whole JSON of another form is not damaged.
+            match serde_json::from_slice::<IgnoredAny>(&bytes) {
+                Ok(_) => StateError::Foreign(shown(&self.path)),
+                Err(_) => self.damaged(&bytes, 0, &error),
+            }
+        })?;
         if stored.schema != self.schema {
             return Err(StateError::OtherSchema {
                 path: shown(&self.path),
@@ -211,9 +226,17 @@ fn without_place(error: &serde_json::Error) -> String {
     if message.contains("expected struct") {
         return "it is not the object that this file holds".to_owned();
     }
-    match message.rfind(" at line ") {
-        Some(end) => message[..end].to_owned(),
-        None => message,
+    let message = match message.rfind(" at line ") {
+        Some(end) => &message[..end],
+        None => &message,
+    };
+    if let Some(field) = message.strip_prefix("missing field ") {
+        return format!("{field} is missing");
+    }
+    match error.classify() {
+        Category::Eof => "it ends too early".to_owned(),
+        Category::Syntax => "it is not JSON".to_owned(),
+        Category::Data | Category::Io => message.to_owned(),
     }
 }
 
@@ -464,14 +487,41 @@ mod tests {
             }
             assert_eq!(place.bytes(), bytes);
         };
-        check(b"", 0);
         check(b"{", 0);
         check(br#"{"schema":1,"state":{"a":1}"#, 26);
         check(br#"{"schema":1,"state":{"a":1}} x"#, 29);
         check(br#"{"schema":1,"state":{"a":-1}}"#, 26);
         check(b"{\"schema\":1,\n\"state\":{\n\"a\":x}}", 27);
-        check(br#"{"schema":1}"#, 11);
-        check(br#"{"schema":1,"state":{},"more":0}"#, 28);
+    }
+
+    #[test]
+    fn a_file_that_holds_no_state_is_refused_in_our_own_words_and_not_changed() {
+        let place = Place::new();
+        let check = |bytes: &[u8], words: &str| {
+            fs::write(place.path(), bytes).expect("written");
+            let error = place.open().expect_err("it holds no state");
+            let message = error.to_string();
+            let name = place.path().display().to_string();
+            for word in [&*name, words, "backup", "move it away"] {
+                assert!(message.contains(word), "no {word:?} in {message}");
+            }
+            for word in ["byte", "field", "expected", "EOF", "struct"] {
+                assert!(!message.contains(word), "{message}");
+            }
+            assert_eq!(place.bytes(), bytes);
+        };
+        check(b"", "is empty");
+        check(b" \n", "is empty");
+        for other in [
+            "{}",
+            "[]",
+            "null",
+            "1",
+            r#"{"schema":1}"#,
+            r#"{"schema":1,"state":{},"more":0}"#,
+        ] {
+            check(other.as_bytes(), "is JSON, and no state of a sidecar");
+        }
     }
 
     #[test]
@@ -484,7 +534,8 @@ mod tests {
         // Without its last byte, a line feed, it is whole.
         for end in 0..whole.len() - 1 {
             fs::write(place.path(), &whole[..end]).expect("written");
-            assert!(matches!(place.open(), Err(StateError::Damaged { .. })));
+            let error = place.open().expect_err("it is cut");
+            assert_eq!(matches!(error, StateError::Empty(_)), end == 0, "{error}");
         }
         for at in 0..whole.len() {
             let mut flipped = whole.clone();

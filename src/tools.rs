@@ -49,7 +49,7 @@ use crate::telemetry::journal::{Priority, with_priority};
 
 /// Reports on stderr why a command failed.
 fn failed(why: impl std::fmt::Display) -> std::process::ExitCode {
-    let text = with_priority(&format!("tidegate: {why}"), Priority::ERROR);
-    eprintln!("{text}");
+    let text = with_priority(&format!("tidegate: {why}\n"), Priority::ERROR);
+    tidegate_runtime::command::note(text);
     std::process::ExitCode::FAILURE
 }

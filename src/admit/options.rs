@@ -415,12 +415,31 @@ fn entries<'a>(
             return wrong(cause.to_owned(), cure);
         }
         let Some((name, number)) = entry.split_once(':') else {
-            let (lacks, meant) = match trimmed.bytes().all(|byte| byte.is_ascii_digit()) {
-                true => ("name", format!("{TOTAL}:{trimmed}")),
-                false => ("number", format!("{trimmed}:30")),
-            };
+            let is_number = trimmed.bytes().all(|byte| byte.is_ascii_digit());
+            let lacks = if is_number { "name" } else { "number" };
             let cause = format!("{} has no {lacks}", quoted(trimmed));
-            return wrong(cause, &format!("write {}", quoted(&meant)));
+            let begins_as_name = trimmed.starts_with(|c: char| c.is_ascii_alphabetic());
+            let is_off = [
+                "off",
+                "no",
+                "none",
+                "null",
+                "unlimited",
+                "true",
+                "false",
+                "yes",
+                "on",
+            ];
+            let is_off = is_off.contains(&&*trimmed.to_ascii_lowercase());
+            let cure = match trimmed.parse::<u32>() {
+                Ok(1..) => format!("write {}", quoted(&format!("{TOTAL}:{trimmed}"))),
+                // No function has such a name.
+                _ if is_off || !begins_as_name || function_name(trimmed).is_err() => {
+                    format!("{FORM}, or switch windows off with window = \"0s\"")
+                }
+                _ => format!("write {}", quoted(&format!("{trimmed}:30"))),
+            };
+            return wrong(cause, &cure);
         };
         let (name, number) = (name.trim(), number.trim());
         let Ok(calls) = number.parse() else {

@@ -134,7 +134,7 @@ impl Bind {
                 );
                 return Err(Mistake::new(format!("{} is a path", quoted(given)), cure));
             }
-            address(given).map(Self::Tcp)
+            address(given, "127.0.0.1:8081").map(Self::Tcp)
         })
     }
 }
@@ -162,7 +162,8 @@ pub(crate) fn socket_path(path: &str) -> Result<&Path, Mistake> {
 pub(crate) fn address_or_off() -> Kind<Option<SocketAddr>> {
     let given = text("address:port", "127.0.0.1:9180", |given| match given {
         "" => Ok(String::new()),
-        _ => address(given).map(|address| address.to_string()),
+        // Not the address of a listener, which is another one.
+        _ => address(given, "127.0.0.1:9180").map(|address| address.to_string()),
     });
     let read = given.read;
     let address_of = |text: String| text.parse().ok();
@@ -178,12 +179,13 @@ pub(crate) fn address_or_off() -> Kind<Option<SocketAddr>> {
     )
 }
 
-fn address(given: &str) -> Result<SocketAddr, Mistake> {
+/// An address with a port; `example` is one that could be given here.
+fn address(given: &str, example: &str) -> Result<SocketAddr, Mistake> {
     if let Ok(address) = given.trim().parse() {
         return Ok(address);
     }
     if given.trim().parse::<IpAddr>().is_ok() {
-        let cure = "write it as address:port, such as 127.0.0.1:8081";
+        let cure = format!("write it as address:port, such as {example:?}");
         return Err(Mistake::new(format!("{} has no port", quoted(given)), cure));
     }
     let port = given.rsplit(':').next();
@@ -194,10 +196,10 @@ fn address(given: &str) -> Result<SocketAddr, Mistake> {
              addresses"
         ),
         (Some(_), Some(_)) => {
-            "give a numeric address of this machine, such as 127.0.0.1:8081 or [::1]:8081".into()
+            format!("give a numeric address of this machine, such as {example:?}")
         }
         (None, _) => {
-            "write it as address:port, such as 127.0.0.1:8081, with a port up to 65535".into()
+            format!("write it as address:port, such as {example:?}, with a port up to 65535")
         }
     };
     let cause = format!("{} is not an address with a port", quoted(given));

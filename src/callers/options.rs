@@ -211,8 +211,8 @@ fn groups() -> Kind<Vec<Group>> {
     list(CALLERS_MAX, "[\"monitoring\"]", group).described("a list of up to 16 names")
 }
 
-const MATCH_CURE: &str = "write it as { listener = \"nova-poll\" }, with any of user, originator, \
-                          ip, user_agent, listener";
+const MATCH_CURE: &str = "write it as a table, such as { user = \"nova\" }, with any of user, \
+                          originator, ip, user_agent, listener";
 
 /// One table of patterns, or several.
 fn patterns() -> Kind<Vec<Pattern>> {

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_runtime::tls::{self as pem, PemError};
+use rustls_native_certs::ErrorKind;
+use tidegate_runtime::tls::{self as pem, Identity};
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -12,7 +13,7 @@ use tokio_rustls::rustls::client::danger::{
 use tokio_rustls::rustls::crypto::{
     CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
 };
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
@@ -20,7 +21,7 @@ use tokio_rustls::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
 };
 
-use super::{pem_mistake, read_pem};
+use super::{identity_of, pem_mistake, read_pem};
 use crate::call::Protocol;
 use crate::call::identity::fnv1a;
 use crate::call::listener::{ClientAuth, TlsSection};
@@ -60,7 +61,7 @@ pub(super) fn load(
 /// The same for any server.
 pub(super) fn read_files(tls: &Files<'_>, notes: &Notes) -> Option<Arc<ServerConfig>> {
     let provider = Arc::new(ring::default_provider());
-    let own = own(tls.cert, tls.key, &provider, notes)?.key;
+    let own = own(tls.cert, tls.key, notes)?.key;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("the provider knows TLS 1.2 and 1.3");
@@ -89,22 +90,18 @@ struct Own {
 fn own(
     cert: &Setting<Option<PathBuf>>,
     key: &Setting<Option<PathBuf>>,
-    provider: &CryptoProvider,
     notes: &Notes,
 ) -> Option<Own> {
     let (cert_path, key_path) = (cert.value.as_ref()?, key.value.as_ref()?);
-    let chain = notes.taken(cert, certificates(cert_path))?;
-    let key_der = notes.taken(key, private_key(key_path))?;
-    let mut bytes = bytes_of(&chain);
-    bytes.extend_from_slice(key_der.secret_der());
-    let own = CertifiedKey::from_der(chain, key_der, provider).map_err(|error| {
-        let (cert, key) = (shown(cert_path), shown(key_path));
-        let cause = format!("{key} is not the key of the certificate in {cert}: {error}");
-        let cure = "give the key that the certificate was made for, and that certificate first \
-                    in its file";
-        Mistake::new(cause, cure)
-    });
-    let key = notes.taken(key, own)?;
+    let cert_bytes = notes.taken(cert, read_pem(cert_path));
+    let key_bytes = notes.taken(key, read_pem(key_path));
+    let (cert_bytes, key_bytes) = cert_bytes.zip(key_bytes)?;
+    let identity = Identity {
+        cert: &cert_bytes,
+        key: &key_bytes,
+    };
+    let key = identity_of(&identity, cert, cert_path, key, key_path, notes)?;
+    let bytes = [cert_bytes, key_bytes].concat();
     Some(Own { key, bytes })
 }
 
@@ -133,24 +130,26 @@ pub(super) fn for_backends(
         builder.dangerous().with_custom_certificate_verifier(any)
     } else {
         let roots = match &given.ca.value {
-            Some(ca) => notes.taken(&given.ca, certificates(ca))?,
-            None => notes.taken(first, of_the_system())?,
-        };
-        made_from.extend(bytes_of(&roots));
-        let store = match &given.ca.value {
-            Some(ca) => notes.taken(&given.ca, store(ca, roots))?,
+            Some(ca) => {
+                let bytes = notes.taken(&given.ca, read_pem(ca))?;
+                let store = notes.taken(&given.ca, authorities(ca, &bytes))?;
+                made_from.extend(bytes);
+                store
+            }
             None => {
+                let roots = notes.taken(first, of_the_system())?;
+                made_from.extend(roots.iter().flat_map(|it| it.to_vec()));
                 let mut store = RootCertStore::empty();
                 // The system's list may have old ones that cannot be used; the rest can.
                 store.add_parsable_certificates(roots);
                 store
             }
         };
-        builder.with_root_certificates(store)
+        builder.with_root_certificates(roots)
     };
     let config = match given.cert.value {
         Some(_) => {
-            let own = own(&given.cert, &given.key, &provider, notes)?;
+            let own = own(&given.cert, &given.key, notes)?;
             made_from.extend(own.bytes);
             let own = Arc::new(SingleCertAndKey::from(own.key));
             builder.with_client_cert_resolver(own)
@@ -203,7 +202,15 @@ fn of_the_system() -> Result<Vec<CertificateDer<'static>>, Mistake> {
         return Ok(found.certs);
     }
     let cause = match found.errors.first() {
-        Some(error) => format!("this system's list of authorities can't be read: {error}"),
+        // Its own text may quote a file, which SSL_CERT_FILE names.
+        Some(error) => {
+            let why = match &error.kind {
+                ErrorKind::Io { inner, path } => format!("{}: {inner}", shown(path)),
+                ErrorKind::Pem(_) => "it is no PEM".to_owned(),
+                _ => error.context.to_owned(),
+            };
+            format!("this system's list of authorities can't be read: {why}")
+        }
         None => "this system has no list of authorities".to_owned(),
     };
     let cure = "give the authority of the backend as ca in [backend.tls], or install the package \
@@ -252,18 +259,9 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-fn bytes_of(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
-    certificates.iter().flat_map(|it| it.to_vec()).collect()
-}
-
 /// The authorities that a file names.
-fn store(path: &Path, roots: Vec<CertificateDer<'static>>) -> Result<RootCertStore, Mistake> {
-    let mut store = RootCertStore::empty();
-    for root in roots {
-        let added = store.add(root).map_err(PemError::NotAuthority);
-        added.map_err(|error| pem_mistake(path, &error))?;
-    }
-    Ok(store)
+fn authorities(path: &Path, bytes: &[u8]) -> Result<RootCertStore, Mistake> {
+    pem::authorities(bytes).map_err(|error| pem_mistake(path, &error))
 }
 
 fn verifier(
@@ -271,7 +269,7 @@ fn verifier(
     client_auth: ClientAuth,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, Mistake> {
-    let roots = store(client_ca, certificates(client_ca)?)?;
+    let roots = authorities(client_ca, &read_pem(client_ca)?)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match client_auth {
         ClientAuth::Required => builder,
@@ -282,19 +280,6 @@ fn verifier(
         let cause = format!("{} can't be used: {error}", shown(client_ca));
         Mistake::new(cause, "give the certificates of the authorities alone")
     })
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Mistake> {
-    read(path, pem::certificates)
-}
-
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Mistake> {
-    read(path, pem::private_key)
-}
-
-/// What is made of the bytes of a file.
-fn read<T>(path: &Path, made: fn(&[u8]) -> Result<T, PemError>) -> Result<T, Mistake> {
-    made(&read_pem(path)?).map_err(|error| pem_mistake(path, &error))
 }
 
 fn shown(path: &Path) -> String {

@@ -121,7 +121,15 @@ impl Catalogue {
             let both = |(key, it): &(&'static str, Definition)| [Some(*key), it.alias_key()];
             own.options.iter().flat_map(both).flatten()
         });
-        own.chain(below).collect()
+        // An array of tables that is not there has been asked for, and none of its options.
+        let asked = self.asked_for.iter().filter_map(move |path| {
+            let rest = match section {
+                "" => Some(path.as_str()),
+                _ => path.strip_prefix(section)?.strip_prefix('.'),
+            };
+            rest.filter(|rest| !rest.contains('.'))
+        });
+        own.chain(below).chain(asked).collect()
     }
 
     /// A section that has an option of this name, as a config writes it. Preferably one within that in which it is.

@@ -6,8 +6,10 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tidegate_runtime::measure::{DURATION, Measure, MeasureError, SIZE};
+
 use super::place::{At, Place};
-use super::shown::{did_you_mean, quoted, shortened};
+use super::shown::{did_you_mean, is_content_of_pem, quoted, shortened};
 use super::toml::string;
 use super::tree::{Node, Value};
 
@@ -433,7 +435,26 @@ pub(crate) fn path(allowed: &'static str, example: &'static str, is_whole: bool)
 
 /// The path of a PEM file to read.
 pub(crate) fn pem(example: &'static str) -> Kind<PathBuf> {
-    path("the path of a PEM file", example, false)
+    let kind = path("the path of a PEM file", example, false);
+    let Kind {
+        allowed,
+        read,
+        show,
+    } = kind;
+    let read = move |node: &Node| {
+        // The content may be a key, so nothing of it is quoted.
+        if node.text().is_some_and(is_content_of_pem) {
+            let cause = "the content of a PEM file stands here, not its path";
+            let cure = format!("write it to a file, and give its path, such as {example:?}");
+            return Err(Mistake::new(cause, cure).into());
+        }
+        read(node)
+    };
+    Kind {
+        allowed,
+        read: Box::new(read),
+        show,
+    }
 }
 
 /// Up to `max` values of one kind; `example` shows a list of them.
@@ -535,38 +556,11 @@ pub(crate) fn all<T>(
     }
 }
 
-/// A number with a unit.
-struct Measure {
-    name: &'static str,
-    /// Units and how many of the smallest each is, largest first.
-    units: [(&'static str, u64); 4],
-    /// How zero is written.
-    zero: &'static str,
-    example: &'static str,
-    /// The unit that a bare number probably meant.
-    usual: &'static str,
-}
-
-const TIME: Measure = Measure {
-    name: "duration",
-    units: [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)],
-    zero: "0s",
-    example: "30s",
-    usual: "s",
-};
-
-const SIZE: Measure = Measure {
-    name: "size",
-    units: [("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1)],
-    zero: "0B",
-    example: "64KiB",
-    usual: "B",
-};
-
-/// A duration with its unit.
+/// A duration with its unit, in whole milliseconds.
 pub(crate) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
-    let range = millis(range.start())..=millis(range.end());
-    measured(&TIME, range).map(Duration::from_millis, millis)
+    let range = micros(range.start())..=micros(range.end());
+    let kind = measured(&DURATION, MICROS_OF_MS, range);
+    kind.map(Duration::from_micros, micros)
 }
 
 /// A size with its unit.
@@ -576,21 +570,24 @@ where
 {
     let fits = "a size is within its range";
     let to = move |bytes| T::try_from(bytes).ok().expect(fits);
-    measured(&SIZE, range).map(to, move |bytes: &T| (*bytes).try_into().ok().expect(fits))
+    measured(&SIZE, 1, range).map(to, move |bytes: &T| (*bytes).try_into().ok().expect(fits))
 }
 
-fn millis(length: &Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+/// The finest part of a duration in a config.   µs
+const MICROS_OF_MS: u64 = 1000;
+
+fn micros(length: &Duration) -> u64 {
+    u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A duration as the config writes it, such as `90s`.
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
-    TIME.read(text).ok().map(Duration::from_millis)
+    DURATION.read(text).ok().map(Duration::from_micros)
 }
 
 /// A duration as the config writes it.
 pub(crate) fn show_duration(length: Duration) -> String {
-    TIME.show(millis(&length))
+    DURATION.show(micros(&length))
 }
 
 /// A size as the config writes it.
@@ -598,69 +595,63 @@ pub(crate) fn show_size(bytes: u64) -> String {
     SIZE.show(bytes)
 }
 
-fn measured(measure: &'static Measure, range: RangeInclusive<u64>) -> Kind<u64> {
+/// A number with a unit that is in a range and a multiple of `step`.
+fn measured(measure: &'static Measure, step: u64, range: RangeInclusive<u64>) -> Kind<u64> {
     let (least, most) = (measure.show(*range.start()), measure.show(*range.end()));
     let words = format!("{least} to {most}");
     let allowed = format!("{}, {words}", measure.name);
+    // A value that is right for this option, so that the cure can be taken as it is.
+    let shown = [measure.example, &least, &most];
+    let fits = |text: &&&str| measure.read(text).is_ok_and(|it| range.contains(&it));
+    let example = shown
+        .iter()
+        .find(fits)
+        .map_or_else(String::new, |it| quoted(it));
     let read = move |node: &Node| {
-        let Measure { name, example, .. } = measure;
         let given = match &node.value {
             Value::Text(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
+            // A number with a fraction lacks its unit.
+            Value::Other(text) => text.clone(),
             _ => {
-                let cure = format!("give a number and a unit in quotes, such as {example:?}");
-                return Err(Mistake::of(node, &format!("not a {name}"), cure));
+                let cure = format!("give a number and a unit in quotes, such as {example}");
+                return Err(Mistake::of(node, &format!("not a {}", measure.name), cure));
             }
         };
-        let amount = measure.read(&given)?;
-        if range.contains(&amount) {
-            return Ok(amount);
+        let units = measure.list();
+        let amount = measure.read(&given).map_err(|error| {
+            let shown = match error {
+                MeasureError::NoUnit => shortened(given.trim()),
+                _ => quoted(&given),
+            };
+            let cause = format!("{shown} {}", error.in_words());
+            let with_unit = format!("{}{}", given.trim(), measure.usual);
+            let is_meant = measure.read(&with_unit).is_ok_and(|it| range.contains(&it));
+            match error {
+                MeasureError::NoUnit if is_meant => {
+                    let cure = format!("write the unit ({units}) in quotes, such as {with_unit:?}");
+                    Mistake::new(cause, cure)
+                }
+                _ => {
+                    let cure =
+                        format!("give a number and a unit ({units}) in quotes, such as {example}");
+                    Mistake::new(cause, cure)
+                }
+            }
+        })?;
+        if !range.contains(&amount) {
+            let cause = format!("{} is out of range", quoted(&given));
+            return Err(Mistake::new(cause, format!("give {words}")));
         }
-        let cause = format!("{} is out of range", quoted(&given));
-        Err(Mistake::new(cause, format!("give {words}")))
+        if amount % step != 0 {
+            let finest = measure.show(step);
+            let cause = format!("{} is no multiple of {finest}", quoted(&given));
+            let whole = measure.show((amount / step * step).max(*range.start()));
+            return Err(Mistake::new(cause, format!("give one, such as {whole:?}")));
+        }
+        Ok(amount)
     };
     Kind::new(allowed, read, |amount| string(&measure.show(*amount)))
-}
-
-impl Measure {
-    /// In the largest unit that leaves no rest.
-    fn show(&self, amount: u64) -> String {
-        if amount == 0 {
-            return self.zero.to_owned();
-        }
-        let mut units = self.units.iter();
-        let found = units.find(|(_, size)| amount.is_multiple_of(*size));
-        let (unit, size) = found.expect("the smallest unit divides everything");
-        format!("{}{unit}", amount / size)
-    }
-
-    /// A number and its unit.
-    fn read(&self, given: &str) -> Result<u64, Mistake> {
-        let list: Vec<_> = self.units.iter().rev().map(|(unit, _)| *unit).collect();
-        let list = list.join(", ");
-        let trimmed = given.trim();
-        let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = (&trimmed[..digits], trimmed[digits..].trim_start());
-        let Self { example, usual, .. } = self;
-        let wrong = |what: &str| {
-            let cure =
-                format!("give a whole number and a unit ({list}) in quotes, such as {example:?}");
-            Mistake::new(format!("{} {what}", quoted(given)), cure)
-        };
-        if number.is_empty() || unit.starts_with(['.', ',', '_']) {
-            return Err(wrong("is not a whole number with a unit"));
-        }
-        if unit.is_empty() {
-            let cure = format!("write the unit ({list}) in quotes, such as \"{trimmed}{usual}\"");
-            return Err(Mistake::new(format!("{trimmed} has no unit"), cure));
-        }
-        let Some((_, size)) = self.units.iter().find(|(name, _)| *name == unit) else {
-            return Err(wrong("has an unknown unit"));
-        };
-        let number = number.parse::<u64>().ok();
-        let amount = number.and_then(|number| number.checked_mul(*size));
-        amount.ok_or_else(|| wrong("is too large"))
-    }
 }
 
 /// Defines types with one word for each of their values:

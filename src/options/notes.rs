@@ -11,6 +11,8 @@ use super::problem::{Problem, Severity};
 #[derive(Default)]
 pub(crate) struct Notes {
     problems: RefCell<Vec<Problem>>,
+    /// The places of values that no option takes.
+    refused: RefCell<Vec<Place>>,
     /// Lines whose TOML is broken: what was saved from them is not to be trusted, and has
     /// been reported already.
     broken: BTreeSet<usize>,
@@ -24,6 +26,7 @@ impl Notes {
             broken,
             lost,
             problems: RefCell::default(),
+            refused: RefCell::default(),
         }
     }
 
@@ -50,6 +53,30 @@ impl Notes {
     pub(crate) fn mistake(&self, at: &At, mistake: Mistake) {
         let part = mistake.part.as_ref().map(|part| at.part(part));
         self.error(part.as_ref().unwrap_or(at), mistake.message, mistake.cure);
+    }
+
+    /// An error in a value that its option does not take.
+    pub(crate) fn refuse(&self, at: &At, mistake: Mistake) {
+        let part = mistake.part.as_ref().map(|part| at.part(part));
+        let place = part.as_ref().unwrap_or(at).place.clone();
+        self.refused.borrow_mut().push(place);
+        self.mistake(at, mistake);
+    }
+
+    /// Whether an option refused a value at this place.
+    pub(crate) fn is_refused(&self, place: &Place) -> bool {
+        let Place::File { start, end, .. } = place else {
+            return false;
+        };
+        let overlaps = |other: &Place| match other {
+            Place::File {
+                start: from,
+                end: to,
+                ..
+            } => start < to && from < end,
+            _ => false,
+        };
+        self.refused.borrow().iter().any(overlaps)
     }
 
     /// A value, or none with a note of what is wrong.

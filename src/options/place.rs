@@ -25,6 +25,16 @@ pub enum Place {
     Variable(Arc<str>),
 }
 
+impl Place {
+    /// The first byte in the file, if it is in the file.
+    pub(super) fn start(&self) -> Option<usize> {
+        match self {
+            Self::File { start, .. } => Some(*start),
+            Self::Whole | Self::Variable(_) => None,
+        }
+    }
+}
+
 /// The path and the place of an option.
 #[derive(Clone, Debug, Default)]
 pub struct At {

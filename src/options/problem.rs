@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use tidegate_runtime::command::allows_colours;
+use tidegate_runtime::command::{allows_colours, allows_unicode};
 
 use super::place::Place;
 use super::shown;
@@ -90,7 +90,8 @@ impl Problems {
     }
 
     /// All of them, as plain lines, or drawn with the lines of the file and a mark under
-    /// what is wrong, for a terminal. Colours are left out where `NO_COLOR` is set.
+    /// what is wrong, for a terminal. Colours are left out where `NO_COLOR` is set, and lines are drawn
+    /// with ASCII where the locale has no more.
     #[must_use]
     pub fn render(&self, graphical: bool) -> String {
         if !graphical {
@@ -100,7 +101,11 @@ impl Problems {
             true => Renderer::styled(),
             false => Renderer::plain(),
         };
-        let renderer = renderer.decor_style(DecorStyle::Unicode);
+        let has_unicode = allows_unicode();
+        let renderer = renderer.decor_style(match has_unicode {
+            true => DecorStyle::Unicode,
+            false => DecorStyle::Ascii,
+        });
         let source = shown::mask(&self.source);
         let text = self.iter().enumerate().map(|(index, problem)| {
             if index < DRAWN_MAX {
@@ -109,7 +114,11 @@ impl Problems {
                 self.plain(problem) + "\n"
             }
         });
-        text.collect()
+        let text: String = text.collect();
+        match has_unicode {
+            true => text,
+            false => text.replace('…', "..."),
+        }
     }
 }
 

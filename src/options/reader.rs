@@ -229,7 +229,22 @@ impl Reading {
         // What belongs below a broken header is found at the top, where it is not wrong.
         self.leftovers("", &At::default(), &self.tree, self.notes.lost);
         let mut list = std::mem::take(&mut self.problems);
+        // Quotes would not help a value that is wrong in quotes too.
+        let is_wrong_anyway =
+            |it: &Problem| it.message == syntax::UNQUOTED && self.notes.is_refused(&it.place);
+        let wrong: Vec<_> = list.extract_if(.., |it| is_wrong_anyway(it)).collect();
         list.extend(self.notes.take());
+        // The slip knows where the value ends in the file, which has other quotes.
+        for problem in &mut list {
+            let same = |it: &&Problem| it.place.start() == problem.place.start();
+            if let Some(slip) = wrong
+                .iter()
+                .find(same)
+                .filter(|it| it.place.start().is_some())
+            {
+                problem.place = slip.place.clone();
+            }
+        }
         list
     }
 
@@ -388,7 +403,7 @@ impl<'a> Section<'a> {
 
     /// The value of a node, or none with a note of every mistake in it.
     fn value<T>(&self, kind: &Kind<T>, node: &Node, at: &At) -> Option<T> {
-        let note = |mistake| self.notes().mistake(at, mistake);
+        let note = |mistake| self.notes().refuse(at, mistake);
         let wrong = |mistakes: Vec<_>| mistakes.into_iter().for_each(note);
         (kind.read)(node).map_err(wrong).ok()
     }

@@ -34,9 +34,41 @@ pub(crate) fn secret_or_quoted(key: &str, value: &str) -> String {
     }
 }
 
-/// A text as it would be written in TOML, shortened, without the password of an address.
+/// A text as it would be written in TOML, shortened, without the password of an address or the content of a PEM
+/// file.
 pub(crate) fn quoted(text: &str) -> String {
-    format!("{:?}", shortened(&without_credentials(text)))
+    let shown = match is_content_of_pem(text) {
+        true => Cow::Borrowed("…"),
+        false => without_credentials(text),
+    };
+    format!("{:?}", shortened(&shown))
+}
+
+/// How many characters of base64 in a row are more than any name.
+const BASE64_RUN: usize = 40;
+
+/// Whether a text holds what a PEM file holds, such as a key.
+pub(crate) fn is_content_of_pem(text: &str) -> bool {
+    text.contains("-----BEGIN ") || base64_runs(text).next().is_some()
+}
+
+/// The long runs of base64 in a text. A path has dots, dashes or no digits.
+fn base64_runs(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let from = at + text[at..].find(is_part)?;
+            let length = text[from..].find(|c| !is_part(c));
+            at = length.map_or(text.len(), |length| from + length);
+            let run = &text[from..at];
+            let has = |is: fn(&u8) -> bool| run.bytes().any(|byte| is(&byte));
+            let is_mixed = has(u8::is_ascii_uppercase) && has(u8::is_ascii_digit);
+            if run.len() >= BASE64_RUN && is_mixed && has(u8::is_ascii_lowercase) {
+                return Some(from..at);
+            }
+        }
+    })
 }
 
 /// The cure for a misspelt word: the one that was probably meant.
@@ -48,9 +80,11 @@ pub(crate) fn did_you_mean<'a>(
     Some(format!("did you mean {}?", quoted(near)))
 }
 
+/// Longest part of a message that is quoted.
+pub(crate) const CHARACTERS_MAX: usize = 60;
+
 /// A text that is not longer than a message should be.
 pub(crate) fn shortened(text: &str) -> String {
-    const CHARACTERS_MAX: usize = 60;
     match text.char_indices().nth(CHARACTERS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -78,8 +112,16 @@ pub(crate) fn without_credentials(text: &str) -> Cow<'_, str> {
 pub(crate) fn mask(source: &str) -> String {
     let mut masked = String::with_capacity(source.len());
     let mut open = Open::Nothing;
+    let mut is_in_pem = false;
     for line in source.split_inclusive('\n') {
-        let hidden = open.hides(line);
+        let mut hidden = open.hides(line);
+        // A key can be given as the file itself, or in place of its path.
+        is_in_pem |= line.contains("-----BEGIN ");
+        match is_in_pem {
+            true => hidden.push(0..line.len()),
+            false => hidden.extend(base64_runs(line)),
+        }
+        is_in_pem &= !line.contains("-----END ");
         for (at, character) in line.char_indices() {
             let is_hidden = hidden.iter().any(|range| range.contains(&at));
             if is_hidden && !matches!(character, ' ' | '\r' | '\n') {
@@ -244,5 +286,26 @@ mod tests {
         check("http://me@host", "http://…@host");
         check("http://host:1", "http://host:1");
         check("ann@example", "ann@example");
+    }
+
+    #[test]
+    fn a_key_is_never_quoted_or_drawn_and_a_path_is() {
+        let key = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg";
+        let pem = format!("-----BEGIN PRIVATE KEY-----\n{key}\n-----END PRIVATE KEY-----\n");
+        for text in [key, &pem, &pem.replace('\n', "\\n"), &format!("/etc/{key}")] {
+            assert_eq!(quoted(text), "\"…\"", "{text}");
+            for line in [
+                format!("key = \"{text}\"\n"),
+                format!("k = \"\"\"\n{text}\"\"\"\nb = 1\n"),
+            ] {
+                let drawn = mask(&line);
+                assert_eq!(drawn.len(), line.len());
+                assert!(!drawn.contains("AgEAMBMG"), "{drawn}");
+            }
+        }
+        let path = "/etc/pki/tls/private/a/directory/with-Very/Many/PARTS/node7.key";
+        assert_eq!(mask(path), path);
+        assert!(quoted(path).contains("/etc/pki/tls"));
+        assert!(mask(&format!("{pem}a = 1\n")).ends_with("\na = 1\n"));
     }
 }

@@ -2,6 +2,7 @@
 //! file is read as well, so that its other mistakes are reported too.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -21,6 +22,8 @@ pub(crate) struct Parsed {
     pub(crate) broken: BTreeSet<usize>,
     /// Whether whole sections may be lost, because a header is broken.
     pub(crate) lost: bool,
+    /// The file with every secret covered, once it is needed.
+    masked: OnceCell<String>,
 }
 
 /// How often a file is looked at again after a repair: each look may find what the last one
@@ -34,6 +37,7 @@ pub(crate) fn parse(text: &str) -> Parsed {
         problems: Vec::new(),
         broken: BTreeSet::new(),
         lost: false,
+        masked: OnceCell::new(),
     };
     let original = Lines::of(text);
     let mut repaired = Repaired {
@@ -103,7 +107,10 @@ impl Parsed {
             return false;
         }
         let (start, line) = lines.line(number);
-        let slips = inline_words(line);
+        let mut slips = inline_words(line);
+        if slips.is_empty() {
+            slips.extend(unquoted(line));
+        }
         if slips.is_empty() {
             return false;
         }
@@ -135,10 +142,10 @@ impl Parsed {
         {
             self.broken.insert(number + 1);
         }
-        let problem = match unquoted(line) {
-            Some(slip) => slip.problem(lines, &section_of(text, start), start),
-            None => explained(place, message),
-        };
+        // With every secret covered.
+        let masked = self.masked.get_or_init(|| shown::mask(text));
+        let is_shown = masked[start..start + line.len()] == *line;
+        let problem = explained(place, message, line, is_shown);
         self.problems.push(problem);
     }
 }
@@ -161,10 +168,17 @@ fn repair<'a>(text: &str, broken: &BTreeSet<usize>, words: &Words) -> Option<Rep
             let mut done = 0;
             for word in &words.words {
                 repaired.push_str(&bare[done..word.start]);
-                add_quote(&mut repaired);
-                repaired.push_str(&bare[word.clone()]);
-                add_quote(&mut repaired);
+                let text = &bare[word.clone()];
                 done = word.end;
+                if let Some(inside) = in_typographic_quotes(text) {
+                    // As long as before.
+                    let rest = " ".repeat(text.len() - inside.len() - 2);
+                    repaired.push_str(&format!("'{inside}'{rest}"));
+                    continue;
+                }
+                add_quote(&mut repaired);
+                repaired.push_str(text);
+                add_quote(&mut repaired);
             }
             repaired.push_str(&bare[done..]);
         } else if !broken.contains(&(index + 1)) {
@@ -218,6 +232,10 @@ fn section_of(text: &str, start: usize) -> String {
     name.map_or(String::new(), |name| format!("{}.", name.trim()))
 }
 
+/// What is wrong with a string without its quotes. Where its option would refuse it in quotes too, that is what is
+/// reported.
+pub(super) const UNQUOTED: &str = "a string stands here without its quotes";
+
 /// A string without its quotes.
 struct Unquoted {
     /// The path of its key, without the section.
@@ -231,8 +249,12 @@ impl Unquoted {
     /// The mistake, in a line of this section that begins at `start`.
     fn problem(&self, lines: &Lines<'_>, section: &str, start: usize) -> Problem {
         let place = lines.place(start + self.value.start..start + self.value.end);
-        let cause = "a string stands here without its quotes";
-        Problem::error(place, format!("{section}{}", self.key), cause, &*self.cure)
+        Problem::error(
+            place,
+            format!("{section}{}", self.key),
+            UNQUOTED,
+            &*self.cure,
+        )
     }
 }
 
@@ -248,14 +270,14 @@ fn unquoted(line: &str) -> Option<Unquoted> {
         || !is_plain(key, "_-.")
         || value.is_empty()
         || value.contains(spoilt)
-        || value.chars().all(is_of_number)
-        || DeValue::parse(value).is_ok()
+        || !is_string(value)
     {
         return None;
     }
     let blank = uncommented.len() - uncommented.trim_start().len();
     let start = before.len() + 1 + blank;
-    let shown = shown::secret_or_quoted(key, value);
+    let inside = in_typographic_quotes(value).unwrap_or(value);
+    let shown = shown::secret_or_quoted(key, inside);
     Some(Unquoted {
         key: key.to_owned(),
         value: start..start + value.len(),
@@ -311,7 +333,8 @@ fn inline_words(line: &str) -> Vec<Unquoted> {
                         false => (format!("{first}.{key}"), format!("{key} = ")),
                     };
                     // Nothing inside of a secret is shown.
-                    let shown = shown::secret_or_quoted(&path, word);
+                    let inside = in_typographic_quotes(word).unwrap_or(word);
+                    let shown = shown::secret_or_quoted(&path, inside);
                     let cure = format!("write it in quotes: {name}{shown}");
                     slips.push(Unquoted {
                         key: path,
@@ -338,6 +361,16 @@ fn after_string(text: &str, from: usize, quote: char) -> usize {
     text.len()
 }
 
+/// Quotes that word processors write in place of plain ones.
+const TYPOGRAPHIC: [char; 8] = ['“', '”', '„', '‟', '‘', '’', '‚', '‛'];
+
+/// What stands in typographic quotes, if a text begins and ends with them.
+fn in_typographic_quotes(text: &str) -> Option<&str> {
+    let inside = text.strip_prefix(TYPOGRAPHIC)?;
+    let inside = inside.strip_suffix(TYPOGRAPHIC)?;
+    (!inside.contains(TYPOGRAPHIC)).then_some(inside)
+}
+
 /// Whether a character can be part of a number.
 fn is_of_number(c: char) -> bool {
     c.is_ascii_digit() || "_.+-xXoObBeE".contains(c)
@@ -350,10 +383,76 @@ fn is_string(word: &str) -> bool {
         && (!word.chars().all(is_of_number) || word.parse::<std::net::IpAddr>().is_ok())
 }
 
+/// The line as it was probably meant, if one usual slip explains it.
+fn meant(line: &str) -> Option<String> {
+    let line = line.trim();
+    let end = line.trim_end_matches([';', ',']);
+    let comment = line.split_once(" //");
+    let comment = comment.map(|(line, comment)| format!("{} # {}", line.trim(), comment.trim()));
+    let name = line
+        .strip_suffix(':')
+        .map(|name| format!("[{}]", name.trim()));
+    let assigned = |separator: fn(char) -> bool| {
+        let (key, value) = line.split_once(separator)?;
+        let is_key = !key.is_empty() && is_plain(key, "_-.");
+        is_key.then(|| format!("{key} = {}", value.trim_start_matches(['=', ' '])))
+    };
+    let quoted = || {
+        let (key, value) = line.split_once('=')?;
+        let inside = value.trim().trim_matches(['"', '\'']);
+        let is_text = !inside.contains(['"', '\'', '\\', '#']);
+        // A number needs none.
+        let value = match DeValue::parse(inside).is_ok() {
+            true => inside.to_owned(),
+            false => super::toml::string(inside),
+        };
+        is_text.then(|| format!("{} = {value}", key.trim()))
+    };
+    let candidates = [
+        closed(line),
+        (end.len() < line.len()).then(|| end.to_owned()),
+        comment,
+        name,
+        assigned(|c| c == ':'),
+        assigned(char::is_whitespace),
+        quoted(),
+    ];
+    candidates.into_iter().flatten().find_map(|candidate| {
+        let whole = match unquoted(&candidate) {
+            Some(slip) => {
+                let (before, rest) = candidate.split_at(slip.value.start);
+                let (value, after) = rest.split_at(slip.value.len());
+                format!("{before}{}{after}", super::toml::string(value))
+            }
+            None => candidate,
+        };
+        DeTable::parse(&whole).is_ok().then_some(whole)
+    })
+}
+
+/// Whether a header has two brackets before its name and fewer behind it: then either may be meant.
+fn is_half_array(line: &str) -> bool {
+    line.trim_start().starts_with("[[") && !line.contains("]]")
+}
+
 /// The parser's message, and what to do about it.
-fn explained(place: Place, message: &str) -> Problem {
-    let cure = if message.starts_with("duplicate key") {
+/// `is_shown` if there is no secret in the line.
+fn explained(place: Place, message: &str, line: &str, is_shown: bool) -> Problem {
+    let meant = meant(line).filter(|_| is_shown);
+    let meant = meant.filter(|meant| meant.chars().count() <= shown::CHARACTERS_MAX);
+    let concrete = meant.map(|meant| match is_half_array(line) {
+        true => format!(
+            "write the line as `{}`, or as `{meant}`",
+            &meant[1..meant.len() - 1]
+        ),
+        false => format!("write the line as `{meant}`"),
+    });
+    let cure = if line.contains(TYPOGRAPHIC) {
+        "write plain quotes, \" or ', in place of the typographic ones"
+    } else if message.starts_with("duplicate key") {
         "it stands above already: leave one of the two out"
+    } else if let Some(concrete) = &concrete {
+        concrete
     } else if message.starts_with("unclosed table") {
         "close the name of the section: [limits] or [[listen]]"
     } else if message.starts_with("unclosed array") || message.starts_with("missing comma") {

@@ -13,7 +13,7 @@ use std::process;
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
-use tidegate_runtime::command::allows_colours;
+use tidegate_runtime::command::{allows_colours, tell};
 use tracing::Subscriber;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
@@ -110,7 +110,7 @@ pub fn abort(message: &str) -> ! {
             finish(writer);
         }
         // No runtime thread waits for this reader: the process is not a sidecar.
-        None => eprintln!("tidegate: aborting: {message}"),
+        None => tell(format_args!("aborting: {message}")),
     }
     process::abort()
 }

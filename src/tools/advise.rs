@@ -11,13 +11,13 @@ mod report;
 mod sidecars;
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use tidegate_advice::advice::{Advice, Question, Slo, advise};
-use tidegate_runtime::command::parse_duration;
+use tidegate_runtime::command::{note, parse_duration, print, shows_progress, tell};
 
 use self::edit::Edited;
 use self::read::{Configs, Format, Logs, ReadError, Reading};
@@ -98,6 +98,8 @@ enum Unknown {
     NoCalls(String),
     #[error("{} exists; name a new file", .0.display())]
     Exists(PathBuf),
+    #[error("the output is not complete")]
+    Print(#[source] io::Error),
     #[error("cannot write {}", path.display())]
     Write {
         path: PathBuf,
@@ -127,7 +129,7 @@ fn answered(arguments: &Arguments) -> Result<bool, Unknown> {
     }
     let mut logs = samples(arguments)?;
     for note in &logs.notes {
-        eprintln!("tidegate: {note}");
+        tell(note);
     }
     if logs.samples.is_empty() && logs.old + logs.broken > 0 {
         let why = report::left_out(&logs).trim_end().replace('\n', "; ");
@@ -143,14 +145,13 @@ fn answered(arguments: &Arguments) -> Result<bool, Unknown> {
         true => format!("{:#}\n", report.json(&logs)),
         false => report.text(&logs),
     };
-    // A reader that closed the pipe has read enough.
-    let _ = io::stdout().write_all(text.as_bytes());
+    print(&text).map_err(Unknown::Print)?;
     match &arguments.out {
         Some(path) if report.has_values() => write(path, &report)?,
-        Some(path) => eprintln!(
-            "{} is not written: the logs support no value",
+        Some(path) => note(format_args!(
+            "{} is not written: the logs support no value\n",
             path.display()
-        ),
+        )),
         None => {}
     }
     Ok(report.has_values())
@@ -160,18 +161,18 @@ fn answered(arguments: &Arguments) -> Result<bool, Unknown> {
 fn samples(arguments: &Arguments) -> Result<Logs, ReadError> {
     let opened = arguments.logs.iter().map(|path| Log::open(path));
     let opened = opened.collect::<Result<Vec<_>, _>>()?;
-    let shows = io::stderr().is_terminal();
+    let shows = shows_progress();
     let reading = Reading {
         format: arguments.log_format.clone(),
         seed: arguments.seed,
     };
     let logs = Logs::read(opened, &reading, |lines| {
         if shows {
-            eprint!("\r{lines} lines read");
+            note(format_args!("\r{lines} lines read"));
         }
     });
     if shows {
-        eprint!("\r\x1b[K");
+        note("\r\x1b[K");
     }
     logs
 }
@@ -242,10 +243,10 @@ fn write(path: &Path, report: &Report) -> Result<(), Unknown> {
         cause,
     })?;
     if text.contains(HIDDEN) {
-        eprintln!(
-            "{}: secrets are not in a log, so \"{HIDDEN}\" stands for each; or give --config",
+        note(format_args!(
+            "{}: secrets are not in a log, so \"{HIDDEN}\" stands for each; or give --config\n",
             path.display()
-        );
+        ));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tidegate_runtime::command::parse_duration;
+use tidegate_runtime::command::{parse_duration, unprinted};
 
 use self::judge::{Event, Judge, Unread};
 use self::line::Line;
@@ -115,8 +115,11 @@ pub enum AuditError {
 pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     match write_report(arguments, graphical, &mut io::stdout(), &mut io::stderr()) {
         Ok(verdict) => verdict.into(),
-        // The reader closed the pipe before it had the verdict.
-        Err(_) => Verdict::Unknown.into(),
+        // The reader has no verdict.
+        Err(error) => {
+            let _: ExitCode = unprinted(error);
+            Verdict::Unknown.into()
+        }
     }
 }
 
@@ -124,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
 ///
 /// # Errors
 ///
-/// A failed write.
+/// A failed write to `out`.
 pub fn write_report(
     arguments: &Arguments,
     graphical: bool,
@@ -136,7 +139,7 @@ pub fn write_report(
         match config::load(path) {
             Ok(checked) => limits.extend(Limit::of(&checked.config)),
             Err(error) => {
-                writeln!(complaints, "{}", error.render(graphical).trim_end())?;
+                let _ = writeln!(complaints, "{}", error.render(graphical).trim_end());
                 return Ok(Verdict::Unknown);
             }
         }
@@ -159,12 +162,13 @@ pub fn write_report(
             Ok(report.verdict)
         }
         Err(error) => {
-            write!(complaints, "tidegate: {error}")?;
+            let mut told = format!("tidegate: {error}");
             let cause = std::error::Error::source(&error);
             for cause in std::iter::successors(cause, |error| error.source()) {
-                write!(complaints, ": {cause}")?;
+                told.push_str(&format!(": {cause}"));
             }
-            writeln!(complaints)?;
+            // If that cannot be written, the exit code still shows it.
+            let _ = writeln!(complaints, "{told}");
             Ok(Verdict::Unknown)
         }
     }

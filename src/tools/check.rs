@@ -3,7 +3,6 @@
 mod json;
 pub mod probe;
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::quota;
 use tidegate_limits::scheduler::OnExcess;
 use tidegate_quota::Engine;
-use tidegate_runtime::command::exit_code;
+use tidegate_runtime::command::{exit_code, note, printed};
 
 use crate::admit::{self, ClassRule, Deadline, Pool, Postpone, WhenFull, WindowStamp};
 use crate::app::own_places;
@@ -90,13 +89,11 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
         true => Priority::WARNING,
         false => Priority::ERROR,
     };
-    let problems = with_priority(&report.problems, priority);
-    // A reader that closes the pipe early has read enough. The exit code still shows the result.
-    let _ = io::stderr().write_all(problems.as_bytes());
-    if !arguments.quiet {
-        let _ = io::stdout().write_all(report.settings.as_bytes());
+    note(with_priority(&report.problems, priority));
+    match arguments.quiet {
+        true => exit_code(report.good),
+        false => printed(&report.settings, exit_code(report.good)),
     }
-    exit_code(report.good)
 }
 
 /// The whole output of the command.

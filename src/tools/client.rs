@@ -4,7 +4,6 @@ mod address;
 mod connection;
 mod stream;
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
@@ -13,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::Value;
+use tidegate_runtime::command::printed;
 
 pub use self::address::Address;
 pub use self::connection::NoAnswer;
@@ -300,9 +300,7 @@ pub(super) fn print(
         Ok(answer) => show(answer),
         Err(error) => return failed(error),
     };
-    // The reader may have closed the pipe.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    printed(&text, ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! It is for images that contain only this program. It asks for `/readyz`, which needs no token, at
 //! the address that the sidecar wrote at its start. It never reads the config, so a broken file on
-//! disk makes no running sidecar unhealthy.
+//! disk makes no running sidecar unhealthy. With `--config` it asks the sidecar of that file and no other.
 
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::client::{self, Address, Asked};
 use super::{failed, runtime_file};
 use crate::config::DEFAULT_PATH;
+use crate::options::shown::quoted;
 
 /// `admin.bind` in the environment, which a container shares with its health check.
 const BIND_VARIABLE: &str = "TIDEGATE_ADMIN__BIND";
@@ -45,15 +46,16 @@ pub struct Arguments {
     /// one that the sidecar wrote at its start
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<Address>,
-    /// The config file of the sidecar, which determines its runtime file. It is not read
+    /// The config file of the sidecar, which determines its runtime file. It is not read. If it is given
+    /// here, no other sidecar is asked in its place
     #[arg(long, short, env = "TIDEGATE_CONFIG", default_value = DEFAULT_PATH, value_name = "FILE")]
     pub config: PathBuf,
 }
 
 /// Runs the command: exit code 0 if the sidecar takes calls, 1 if not or if it has no admin
-/// address.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let asked = find(arguments).and_then(|(bind, from)| {
+/// address. `is_named` if the sidecar is named by the argument `--config`. Then no other one is asked.
+pub(crate) fn run(arguments: &Arguments, is_named: bool) -> ExitCode {
+    let asked = find(arguments, is_named).and_then(|(bind, from)| {
         ask(bind).map_err(|unhealthy| format!("{unhealthy} (the address is from {from})"))
     });
     match asked {
@@ -63,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// The admin address, and its source.
-fn find(arguments: &Arguments) -> Result<(Address, String), String> {
+fn find(arguments: &Arguments, is_named: bool) -> Result<(Address, String), String> {
     if let Some(admin) = &arguments.admin {
         return Ok((admin.clone(), "--admin".to_owned()));
     }
@@ -76,14 +78,24 @@ fn find(arguments: &Arguments) -> Result<(Address, String), String> {
                 "the sidecar runs without an admin address ({file}): set admin.bind or admin.socket"
             ));
         }
+        Err(cause) if is_named => {
+            let (config, file) = (arguments.config.display(), file.display());
+            return Err(format!(
+                "the sidecar with {config} does not run, or could not write {file} ({cause}): start \
+                 it, or give its address with --admin"
+            ));
+        }
         // Not every sidecar can write there.
         Err(_) => {}
     }
     match env::var(BIND_VARIABLE) {
         Ok(given) => {
-            let admin: SocketAddr = given
-                .parse()
-                .map_err(|_| format!("{BIND_VARIABLE} is {given:?}, not an address with a port"))?;
+            let admin: SocketAddr = given.parse().map_err(|_| {
+                format!(
+                    "{BIND_VARIABLE} is {}, not an address with a port",
+                    quoted(&given)
+                )
+            })?;
             Ok((admin.into(), BIND_VARIABLE.to_owned()))
         }
         Err(_) => Ok((

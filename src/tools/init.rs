@@ -10,7 +10,7 @@ mod learned;
 mod zvmsdk;
 
 use std::fs;
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +20,8 @@ use self::ask::Question;
 use self::draft::{Draft, Value};
 use self::learned::{FromLogs, Learned, learn};
 use self::zvmsdk::SdkServer;
+use tidegate_runtime::command::{note, printed};
+
 use super::advise::read::{Format, Reading};
 use super::failed;
 use super::service_user::{self, Content, Readers};
@@ -144,13 +146,14 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     match init(arguments, &mut answers) {
         Ok(Done { text, notes }) => {
-            if arguments.out == Path::new("-") {
-                let _ = io::stdout().write_all(text.as_bytes());
+            let code = match arguments.out == Path::new("-") {
+                true => printed(&text, ExitCode::SUCCESS),
+                false => ExitCode::SUCCESS,
+            };
+            for line in notes {
+                note(format_args!("{line}\n"));
             }
-            for note in notes {
-                eprintln!("{note}");
-            }
-            ExitCode::SUCCESS
+            code
         }
         Err(why) => failed(why),
     }

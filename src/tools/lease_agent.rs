@@ -34,7 +34,7 @@ use tidegate_leases::client::{
     AfterExpiry, Client, ClientMetrics, ClientOptions, Dial, GaugeResource, OpenError,
     RateResource, ResourceOptions, ResourceState, SafeCapacity, ServerAddress, TcpDial, TlsDial,
 };
-use tidegate_runtime::command::{executor, listen, parse_duration};
+use tidegate_runtime::command::{executor, listen, note, parse_duration};
 use tidegate_runtime::metric::Registry;
 use tidegate_runtime::tls::{self, Identity, PemError, TlsClient};
 use tidegate_runtime::{ProcessName, lock};
@@ -129,15 +129,23 @@ fn dial(options: &Options) -> Result<Arc<dyn Dial>, String> {
         Some((cert, key)) => Some(((cert, read(cert)?), (key, read(key)?))),
         None => None,
     };
-    let identity = shows
-        .as_ref()
-        .map(|((_, cert), (_, key))| Identity { cert, key });
-    let config = tls::client_config(authorities, identity).map_err(|error| {
-        let ((cert, _), (key, _)) = shows.as_ref().expect("only these can be wrong");
-        let path = if error.is_of_key() { key } else { cert };
-        told(path, error)
-    });
-    let mut config = config?;
+    let own = match &shows {
+        None => None,
+        Some(((cert, cert_bytes), (key, key_bytes))) => {
+            let identity = Identity {
+                cert: cert_bytes,
+                key: key_bytes,
+            };
+            let certified = identity
+                .certified()
+                .map_err(|error| match error.is_of_key() {
+                    true => told(key, error),
+                    false => told(cert, error),
+                });
+            Some(certified?)
+        }
+    };
+    let mut config = tls::client_config(authorities, own);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let name = match options.server_name.clone() {
         Some(name) => {
@@ -181,7 +189,10 @@ async fn until_stopped(options: Options) -> io::Result<()> {
     // As in a sidecar: a log that may grow no further ends no process.
     drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?);
     let running = Agent::start(options).await?;
-    eprintln!("lease agent: on http://{}; ctrl-c ends it", running.addr());
+    note(format_args!(
+        "lease agent: on http://{}; ctrl-c ends it\n",
+        running.addr()
+    ));
     service_manager::ready();
     tokio::select! {
         never = service_manager::keep_alive(async || true) => match never {},

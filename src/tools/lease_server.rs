@@ -1,9 +1,9 @@
 //! `tidegate lease-server`: runs the capacity server until it is stopped.
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use tidegate_runtime::command::{note, printed};
 use tracing::{error, info, warn};
 
 use super::serve::{Signals, begin, ended, log, messages, plain, unreadable, warn_of};
@@ -43,29 +43,19 @@ pub(crate) fn run(arguments: &Arguments, graphical: bool) -> ExitCode {
     };
     if arguments.check {
         if !warnings.is_empty() {
-            let warnings = warnings.render(graphical);
-            let warnings = with_priority(warnings.trim_end(), Priority::WARNING);
-            let _ = writeln!(io::stderr(), "{warnings}");
+            let warnings = format!("{}\n", warnings.render(graphical).trim_end());
+            note(with_priority(&warnings, Priority::WARNING));
         }
         if let Some(fit) = config.connections_that_fit(descriptors::allowed()) {
             let warning = format!(
                 "warning: the limit of open files leaves room for {fit} connections, fewer than \
-                 bounds.connections: raise it with LimitNOFILE= or ulimit -n"
+                 bounds.connections: raise it with LimitNOFILE= or ulimit -n\n"
             );
-            let _ = writeln!(
-                io::stderr(),
-                "{}",
-                with_priority(&warning, Priority::WARNING)
-            );
+            note(with_priority(&warning, Priority::WARNING));
         }
-        let _ = writeln!(
-            io::stdout(),
-            "{}\n{}\n{} is good",
-            config.shown,
-            config.rules_shown(),
-            path.display()
-        );
-        return ExitCode::SUCCESS;
+        let rules = config.rules_shown();
+        let text = format!("{}\n{rules}\n{} is good\n", config.shown, path.display());
+        return printed(&text, ExitCode::SUCCESS);
     }
     let logs = match log(&config.telemetry, &warnings) {
         Ok(logs) => logs,

@@ -1,12 +1,11 @@
 //! `tidegate pause`, `resume` and `limit`: send nothing new to the backend for a while, and send
 //! again; lower a limit for a while.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tidegate_runtime::command::parse_duration;
+use tidegate_runtime::command::{note, parse_duration};
 
 use super::client::{Admin, ClientError, figure, print, word};
 use super::failed;
@@ -153,12 +152,10 @@ fn until_nothing_runs(
         let running = state["in_flight"].as_u64();
         if told != running && !admin.json {
             told = running;
-            // The reader may have closed the pipe.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{} calls still run",
+            note(format_args!(
+                "{} calls still run\n",
                 figure(&state["in_flight"])
-            );
+            ));
         }
         wait(ASK_EVERY);
         state = admin.get("/v1/backend")?;

@@ -24,12 +24,12 @@ mod stores;
 mod timeline;
 mod trace;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tidegate_runtime::command::parse_duration;
+use tidegate_runtime::command::{note, parse_duration, print, shows_progress, unprinted};
 
 use self::feed::feed;
 pub use self::load::Clients;
@@ -137,8 +137,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         true => format!("{:#}\n", report.json()),
         false => report.text(),
     };
-    // A reader that closed the pipe has read enough.
-    let _ = io::stdout().write_all(text.as_bytes());
+    let code = match print(&text) {
+        Ok(()) => ExitCode::from(code),
+        Err(error) => {
+            let _: ExitCode = unprinted(error);
+            ExitCode::from(2)
+        }
+    };
     if let Some(path) = &arguments.html
         && let Err(error) = std::fs::write(path, html::page(&report))
     {
@@ -147,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             error,
         });
     }
-    ExitCode::from(code)
+    code
 }
 
 /// The page cannot be written.
@@ -167,13 +172,13 @@ struct Progress {
 impl Progress {
     fn new() -> Self {
         Self {
-            shows: io::stderr().is_terminal(),
+            shows: shows_progress(),
         }
     }
 
     fn show(&self, what: &str) {
         if self.shows {
-            eprint!("\r\x1b[K{what}");
+            note(format_args!("\r\x1b[K{what}"));
         }
     }
 }

@@ -4,14 +4,14 @@
 //! off the thread that moves calls: the config, a reload, the last save.
 
 use std::future::poll_fn;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate_runtime::command::{executor, exit_code};
+use tidegate_runtime::command::{executor, exit_code, note};
 use tidegate_runtime::lock;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -116,9 +116,8 @@ pub(super) fn ended(logs: &Logs, finished: Result<bool, String>) -> ExitCode {
 
 /// Writes the reason of the exit to stderr, while there is no log yet.
 pub(super) fn plain(message: &str) -> ExitCode {
-    let message = with_priority(message.trim_end(), Priority::ERROR);
-    // If stderr cannot be written, the exit code still shows the failure.
-    let _ = writeln!(io::stderr(), "{message}");
+    let message = format!("{}\n", message.trim_end());
+    note(with_priority(&message, Priority::ERROR));
     ExitCode::FAILURE
 }
 

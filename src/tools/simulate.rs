@@ -23,7 +23,7 @@ use std::io::{self, Read as _, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tidegate_runtime::command::wants_colours;
+use tidegate_runtime::command::{unprinted, wants_colours};
 
 use crate::config::Problems;
 
@@ -87,8 +87,7 @@ fn run(arguments: &Arguments) -> ExitCode {
     };
     match write_reports(arguments, style, &mut io::stdout(), &mut io::stderr()) {
         Ok(verdict) => verdict.into(),
-        // A reader that closed the pipe has read enough, and needs no message.
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => unprinted(error),
     }
 }
 
@@ -131,7 +130,8 @@ pub fn write_reports(
             Ok(report) => report,
             Err(error) => {
                 verdict = Verdict::Unusable;
-                writeln!(complaints, "{error}")?;
+                // If that cannot be written, the exit code still shows it.
+                let _ = writeln!(complaints, "{error}");
                 continue;
             }
         };
@@ -148,6 +148,7 @@ pub fn write_reports(
         serde_json::to_writer_pretty(&mut *out, &reports)?;
         writeln!(out)?;
     }
+    out.flush()?;
     Ok(verdict)
 }
 

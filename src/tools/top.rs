@@ -11,7 +11,7 @@ mod model;
 mod panes;
 mod terminal;
 
-use std::io::{IsTerminal as _, Write as _, stdin, stdout};
+use std::io::{IsTerminal as _, stdin, stdout};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ratatui::layout::Rect;
 use serde_json::Value;
+use tidegate_runtime::command::printed;
 
 pub use self::draw::{draw, plain};
 use self::follow::News;
@@ -87,9 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         model.printed = true;
         let (width, height) = size();
         let text = plain(&draw(&model, Rect::new(0, 0, width, height)));
-        // The reader may have closed the pipe.
-        let _ = stdout().write_all(text.as_bytes());
-        return ExitCode::SUCCESS;
+        return printed(&text, ExitCode::SUCCESS);
     }
     if !stdin().is_terminal() || !stdout().is_terminal() {
         return failed("`tidegate top` needs a terminal; use --once or --json without one");

@@ -119,3 +119,30 @@ fn the_page_of_the_command_line_is_made_from_the_definitions() {
     }
     check("docs/reference/command-line.md", &page);
 }
+
+#[test]
+fn every_duration_of_the_command_line_is_written_as_in_the_config() {
+    let check = |arguments: &str, is_good: bool| {
+        let words = arguments.split(' ');
+        let matched = tidegate::cli::definition().try_get_matches_from(words);
+        assert_eq!(matched.is_ok(), is_good, "{arguments}: {:?}", matched.err());
+    };
+    for length in ["24h", "1.5h", "90m", "30s", "1.5s", "250ms", "250us", "0"] {
+        check(&format!("tidegate pause --hold {length}"), true);
+        check(&format!("tidegate resume --ramp {length}"), true);
+        check(&format!("tidegate limit total 5 --for {length}"), true);
+        check(&format!("tidegate audit --clock-error {length} LOG"), true);
+    }
+    for length in ["24", "1d", "-1s", "1,5s", "1e3s", "s", "unlimited"] {
+        check(&format!("tidegate pause --hold {length}"), false);
+        check(&format!("tidegate limit total 5 --for {length}"), false);
+        check(
+            &format!("tidegate audit --limit total=9/{length} LOG"),
+            false,
+        );
+    }
+    check("tidegate audit --limit total=9/1h LOG", true);
+    check("tidegate audit --limit total=9/1.5s LOG", true);
+    check("tidegate advise --slo p95=0.5h LOG", true);
+    check("tidegate plan --config FILE --max-p95-wait 1h LOG", true);
+}

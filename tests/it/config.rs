@@ -3,6 +3,7 @@
 mod admin;
 mod backend_tls;
 mod callers;
+mod cures;
 mod effective;
 mod environment;
 mod every_option;

@@ -542,11 +542,19 @@ async fn an_address_from_the_environment_is_asked_where_nothing_could_be_written
     let nowhere = Path::new("/dev/null/nowhere");
     let mut command = Command::new(TIDEGATE);
     command
-        .args(["healthcheck", "--config", "/dev/null/config.toml"])
+        .arg("healthcheck")
+        .env("TIDEGATE_CONFIG", "/dev/null/config.toml")
         .env("TIDEGATE_RUNTIME_DIR", nowhere)
         .env("TIDEGATE_ADMIN__BIND", sidecar.admin.to_string());
     let said = run(&mut command).await;
     assert_eq!(said.code, Some(0), "{}", said.err);
+    // The sidecar of one config is not healthy because another one answers.
+    command.args(["--config", "/dev/null/outer.toml"]);
+    let said = run(&mut command).await;
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    for word in ["/dev/null/outer.toml does not run", "--admin"] {
+        assert!(said.err.contains(word), "no {word:?} in {}", said.err);
+    }
     let text = config(backend.addr, "");
     let started = Sidecar::start_with(&text, |binary| {
         let mut command = Command::new(binary);

@@ -3,7 +3,7 @@
 //! `TOP_SCREENS=1` writes the files in tests/it/top again.
 
 mod process;
-mod terminal;
+pub(crate) mod terminal;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

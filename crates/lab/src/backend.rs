@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tidegate_runtime::command::{executor, listen, parse_duration};
+use tidegate_runtime::command::{executor, listen, note, parse_duration, print};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -127,9 +127,9 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
         if let Some(stats) = running.stats_addr() {
             line.push_str(&format!(", GET /stats and POST /reset on {stats}"));
         }
-        eprintln!("{line}; ctrl-c ends it");
+        note(format_args!("{line}; ctrl-c ends it\n"));
         tokio::signal::ctrl_c().await?;
-        println!("{}", running.stop().await);
+        print(&format!("{}\n", running.stop().await))?;
         Ok(ExitCode::SUCCESS)
     })
 }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use rustix::process::{Resource, getrlimit};
-use tidegate_runtime::command::{executor, exit_code};
+use tidegate_runtime::command::{executor, exit_code, print};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -150,12 +150,11 @@ impl Options {
 pub fn main(options: Options) -> io::Result<ExitCode> {
     let json = options.json;
     let report = executor(options.threads)?.block_on(run(options))?;
-    if json {
-        let json = serde_json::to_string(&report).expect("a report is numbers and words");
-        println!("{json}");
-    } else {
-        println!("{report}");
-    }
+    let text = match json {
+        true => serde_json::to_string(&report).expect("a report is numbers and words"),
+        false => report.to_string(),
+    };
+    print(&format!("{text}\n"))?;
     Ok(exit_code(report.ok > 0 || report.held > 0))
 }
 

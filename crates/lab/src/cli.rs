@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use tidegate_runtime::command::{note, printed};
 
 use crate::{backend, bench, demo, relay};
 
@@ -36,14 +37,22 @@ pub fn definition() -> clap::Command {
 /// Runs the command. Exit code 0 good, 1 bad, 2 wrong usage.
 #[must_use]
 pub fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(wrong) if wrong.use_stderr() => {
+            note(wrong.render());
+            return ExitCode::from(2);
+        }
+        Err(asked) => return printed(&asked.render().to_string(), ExitCode::SUCCESS),
+    };
+    let ended = match cli.command {
         Command::Demo(options) => demo::main(options),
         Command::Backend(options) => backend::main(options),
         Command::Bench(options) => bench::main(options),
         Command::Relay(options) => relay::main(options),
     };
     ended.unwrap_or_else(|error| {
-        eprintln!("tidegate-lab: {error}");
+        note(format_args!("tidegate-lab: {error}\n"));
         ExitCode::FAILURE
     })
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidegate_runtime::command::{executor, exit_code, wants_colours};
+use tidegate_runtime::command::{executor, exit_code, print, wants_colours};
 use tokio::task::JoinSet;
 
 use self::progress::Now;
@@ -121,7 +121,7 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
         let progress = Progress::to_stderr();
         let outcome = run(options.calls, &LIMITS, progress, &sidecar::start).await?;
         let colours = wants_colours(&io::stdout());
-        println!("{}", outcome.table(colours));
+        print(&format!("{}\n", outcome.table(colours)))?;
         // Without a terminal, no user is there to end it.
         if !options.once && io::stdin().is_terminal() {
             stay().await?;
@@ -140,16 +140,18 @@ async fn stay() -> io::Result<()> {
     };
     let proxy = sidecar::start(wish).await?;
     let addr = proxy.addr;
-    println!("The sidecar stays up on {addr}, until ctrl-c. Try:");
-    println!("  tidegate bench --target {addr} --storm 100");
-    println!(
-        "  tidegate bench --target {} --storm 100   # past it",
+    print(&format!(
+        "The sidecar stays up on {addr}, until ctrl-c. Try:\n  \
+         tidegate bench --target {addr} --storm 100\n  \
+         tidegate bench --target {} --storm 100   # past it\n",
         backend.socket_addr()
-    );
+    ))?;
     tokio::signal::ctrl_c().await?;
     proxy.stop.await;
-    println!("\nWhat its backend saw:\n{}", backend.stop().await);
-    Ok(())
+    print(&format!(
+        "\nWhat its backend saw:\n{}\n",
+        backend.stop().await
+    ))
 }
 
 /// Runs the storms, one after the other, each with a new backend.

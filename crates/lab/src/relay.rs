@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use rustix::net::sockopt::set_tcp_nodelay;
-use tidegate_runtime::command::{executor, listen};
+use tidegate_runtime::command::{executor, listen, note};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -61,7 +61,10 @@ pub fn main(options: Options) -> io::Result<ExitCode> {
     executor(1)?.block_on(async {
         let listener = listen(options.listen, BACKLOG)?;
         let Options { kind, to, .. } = options;
-        eprintln!("relay: {} to {to}; ctrl-c ends it", listener.local_addr()?);
+        note(format_args!(
+            "relay: {} to {to}; ctrl-c ends it\n",
+            listener.local_addr()?
+        ));
         tokio::select! {
             ended = relay(kind, listener, to) => match ended? {},
             stopped = tokio::signal::ctrl_c() => stopped?,

@@ -1,14 +1,15 @@
 //! What the commands of all programs share: threads, listeners, durations as arguments, colours,
-//! exit codes, and other programs that are installed beside them.
+//! the one way to print, exit codes, and other programs that are installed beside them.
 
-use std::io::{self, IsTerminal};
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
-
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
+
+pub use crate::measure::parse_duration;
 
 /// An executor with all features enabled. With one thread it runs in the caller, which costs least.
 ///
@@ -40,39 +41,85 @@ pub fn listen(addr: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
         .map_err(|cause| io::Error::new(cause.kind(), format!("cannot listen on {addr}: {cause}")))
 }
 
-/// Reads `50ms`, `1.5s`, `2m`, `250us`; `0` needs no unit.
-///
-/// # Errors
-///
-/// What is wrong with the text.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration such as 50ms, 1.5s or 2m");
-    let unit_at = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
-    let seconds = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "" if number == 0.0 => 1.0,
-        _ => return Err(wrong()),
-    };
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
-}
-
 /// Whether a stream is for people who want colours: a terminal, without `NO_COLOR`.
 #[must_use]
 pub fn wants_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && allows_colours()
 }
 
-/// Whether `NO_COLOR` is not set, or empty (no-color.org).
+/// Whether a person at stderr sees progress, which is written over itself.
+#[must_use]
+pub fn shows_progress() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether `NO_COLOR` is not set, or empty (no-color.org), and `TERM` is not `dumb`.
 #[must_use]
 pub fn allows_colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether lines and boxes can be drawn beyond ASCII: as the locale and `TERM` say.
+#[must_use]
+pub fn allows_unicode() -> bool {
+    let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    // POSIX: the first of these that is not empty counts.
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(of);
+    let locale = locale.map(|locale| locale.to_ascii_lowercase());
+    let is_utf8 = locale.is_some_and(|it| it.contains("utf-8") || it.contains("utf8"));
+    let term = of("TERM").unwrap_or_default();
+    is_utf8 && term != "dumb" && !term.starts_with("vt")
+}
+
+/// Writes the answer of a command to stdout, whole. A reader that closes the pipe has read enough: that is no error.
+///
+/// # Errors
+///
+/// The error of the system, such as a full disk.
+pub fn print(text: &str) -> io::Result<()> {
+    written(write(&mut io::stdout(), text))
+}
+
+/// Prints the answer of a command, and returns its exit code: `code` if all was written, else 1.
+#[must_use]
+pub fn printed(text: &str, code: ExitCode) -> ExitCode {
+    match print(text) {
+        Ok(()) => code,
+        Err(error) => unprinted(error),
+    }
+}
+
+/// Reports that the answer of a command could not be written, unless its reader has closed the pipe. Exit code 1.
+#[must_use]
+pub fn unprinted(error: io::Error) -> ExitCode {
+    if let Err(error) = written(Err(error)) {
+        tell(format_args!("the output is not complete: {error}"));
+    }
+    ExitCode::FAILURE
+}
+
+/// The result of writing an answer: a reader that closed the pipe has read enough.
+fn written(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Writes a message of a command to stderr, as a line. If that fails, there is nowhere to report it.
+pub fn tell(message: impl Display) {
+    note(format_args!("tidegate: {message}\n"));
+}
+
+/// Writes a text to stderr as it is. If that fails, there is nowhere to report it.
+pub fn note(text: impl Display) {
+    let _ = write(&mut io::stderr(), &text.to_string());
+}
+
+fn write(to: &mut impl Write, text: &str) -> io::Result<()> {
+    to.write_all(text.as_bytes())?;
+    to.flush()
 }
 
 /// Exit code 0 if all is well, else 1.
@@ -93,24 +140,4 @@ pub fn companion(name: &str) -> PathBuf {
     beside
         .filter(|path| path.exists())
         .unwrap_or_else(|| name.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_duration_carries_its_unit() {
-        let check = |text, expected| assert_eq!(parse_duration(text).ok(), expected, "{text}");
-        check("50ms", Some(Duration::from_millis(50)));
-        check("1.5s", Some(Duration::from_millis(1500)));
-        check("2m", Some(Duration::from_secs(120)));
-        check("250us", Some(Duration::from_micros(250)));
-        check("0", Some(Duration::ZERO));
-        check("5", None);
-        check("-1s", None);
-        check("s", None);
-        check("1h", None);
-        check("1e30s", None);
-    }
 }

@@ -27,6 +27,7 @@ pub mod election;
 pub mod etcd;
 mod live;
 mod lock;
+pub mod measure;
 #[cfg(feature = "metrics")]
 pub mod metric;
 #[cfg(feature = "origin")]

@@ -4,8 +4,12 @@
 //! that failed, and a server only sends a number of an alert. Some alerts arrive after the
 //! handshake, with the first answer. So a [`Session`] explains the errors of its reads too.
 
+mod chain;
+mod der;
 mod explained;
+mod key_kind;
 mod pem;
+mod sections;
 
 use std::fmt;
 use std::io;
@@ -17,13 +21,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 pub use tokio_rustls::server;
 
+pub use self::chain::ChainDoubt;
 pub use self::explained::{explained, explained_to_server};
+pub use self::key_kind::KeyKind;
 pub use self::pem::{PemError, authorities, certificates, private_key};
+pub use self::sections::Flaw;
 use crate::Live;
 
 /// What a client shows to servers: its certificates, its own first, and their key. In PEM.
@@ -43,24 +51,16 @@ impl fmt::Debug for Identity<'_> {
 
 /// Trusts these authorities alone, and shows this certificate where a server asks for one. No
 /// protocol is negotiated; set `alpn_protocols` for one.
-///
-/// # Errors
-///
-/// If the certificate and the key do not belong together, or are no PEM.
-pub fn client_config(
-    authorities: RootCertStore,
-    identity: Option<Identity<'_>>,
-) -> Result<ClientConfig, PemError> {
+#[must_use]
+pub fn client_config(authorities: RootCertStore, own: Option<CertifiedKey>) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("the provider knows TLS 1.2 and 1.3")
         .with_root_certificates(authorities);
-    let Some(Identity { cert, key }) = identity else {
-        return Ok(builder.with_no_client_auth());
-    };
-    builder
-        .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-        .map_err(PemError::NotItsKey)
+    match own {
+        Some(own) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
+        None => builder.with_no_client_auth(),
+    }
 }
 
 /// The client's side of TLS to some servers. Clones share its settings, which a reload replaces

@@ -14,8 +14,7 @@ use super::rate_limits;
 pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
     for caller in &all.caller {
         if caller.patterns.sound && !caller.patterns.given {
-            let cure = "add the clients that belong to it, such as match = { listener = \
-                        \"nova-poll\" }";
+            let cure = "add the clients that belong to it, such as match = { user = \"nova\" }";
             notes.missing(&caller.section, "the caller has no match", cure);
         }
         rate_limits::exists_for(&caller.rate_limit, &all.rate_limits, notes);

@@ -4,7 +4,7 @@ use tidegate_runtime::tls::{self, Identity, TlsClient};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::ServerTlsSection;
-use crate::config::{pem_mistake as mistake, read_pem};
+use crate::config::{identity_of, pem_mistake as mistake, read_pem};
 use crate::options::shown::quoted;
 use crate::options::{Mark, Mistake, Notes};
 
@@ -57,23 +57,19 @@ impl ServerTlsSection {
                 ))
             }
         };
-        let identity = shows
-            .as_ref()
-            .map(|((_, cert), (_, key))| Identity { cert, key });
-        let config = tls::client_config(authorities, identity).map_err(|error| {
-            let ((cert_path, _), (key_path, _)) = shows.as_ref().expect("only these can be wrong");
-            match error.is_of_key() {
-                true => (&self.key, mistake(key_path, &error)),
-                false => (&self.cert, mistake(cert_path, &error)),
-            }
-        });
-        let mut config = match config {
-            Ok(config) => config,
-            Err((at, mistake)) => {
-                notes.mistake(at, mistake);
-                return None;
+        let own = match &shows {
+            None => None,
+            Some(((cert_path, cert_bytes), (key_path, key_bytes))) => {
+                let identity = Identity {
+                    cert: cert_bytes,
+                    key: key_bytes,
+                };
+                Some(identity_of(
+                    &identity, cert, cert_path, key, key_path, notes,
+                )?)
             }
         };
+        let mut config = tls::client_config(authorities, own);
         if inside == Inside::Http2 {
             config.alpn_protocols = vec![b"h2".to_vec()];
         }

@@ -20,7 +20,7 @@ mod shown;
 mod sidecar;
 mod stores;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use std::thread;
 use std::time::SystemTime;
 use std::time::{Duration, Instant};
 
-use tidegate_runtime::command::{executor, exit_code, wants_colours};
+use tidegate_runtime::command::{executor, exit_code, printed, wants_colours};
 use tokio::task::JoinSet;
 
 use self::eyes::Eyes;
@@ -78,9 +78,8 @@ pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
         let look = Look::of_the_terminal(wants_colours(&io::stdout()));
         shown::text(&findings, look, asked.quiet)
     };
-    // A reader that closes the pipe early has read enough. The exit code still shows the result.
-    let _ = io::stdout().write_all(text.as_bytes());
-    exit_code(findings.iter().all(|it| it.status != Status::Failed))
+    let code = exit_code(findings.iter().all(|it| it.status != Status::Failed));
+    printed(&text, code)
 }
 
 /// What every check found, in the order of the groups.

@@ -115,6 +115,13 @@ impl FromStr for Address {
         if let Ok(address) = given.parse::<SocketAddr>() {
             return Ok(address.into());
         }
+        // What stands before an @ may be a secret, so nothing is quoted.
+        if given.contains('@') {
+            return Err(
+                "an admin address has no user and no password; give the token with --token-file"
+                    .to_owned(),
+            );
+        }
         let Some((host, port)) = given.rsplit_once(':') else {
             return Err(format!("no port; add it, such as {given}:9180"));
         };
@@ -187,6 +194,8 @@ mod tests {
         check("gate:http", Err("HOST:PORT"));
         check("gate:99999", Err("HOST:PORT"));
         check("gate example:9180", Err("no host name"));
+        check("http://ann:secret@gate:9180", Err("no password"));
+        check("ann@gate", Err("--token-file"));
         check("gate/x:9180", Err("no host name"));
         check(&format!("{}:1", "a".repeat(254)), Err("no host name"));
     }

@@ -127,7 +127,8 @@ fn fill(value: &str, all: &Section, depth: usize) -> Result<String, String> {
         let name = name.to_lowercase();
         let (_, other) = all
             .get(&name)
-            .ok_or_else(|| format!("refers to {name}, which is not there"))?;
+            // It is not quoted: it may be a part of a password.
+            .ok_or("refers to a %(name)s that is not there; write %% for a %")?;
         match other.contains('%') {
             true => text.push_str(&fill(other, all, depth + 1)?),
             false => text.push_str(other),

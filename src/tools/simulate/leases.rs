@@ -14,7 +14,7 @@ mod table;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use tidegate_runtime::command::exit_code;
+use tidegate_runtime::command::{exit_code, unprinted};
 
 pub use model::{Outcome, Rule, run};
 pub use scenario::Scenario;
@@ -47,7 +47,12 @@ pub struct Arguments {
 
 /// Runs the scenarios. Exit code 0 if each meets its expectations, 1 if one does not.
 pub(super) fn main(arguments: &Arguments) -> ExitCode {
-    exit_code(write_summaries(arguments, &mut io::stdout()).unwrap_or(false))
+    let mut out = io::stdout();
+    let holds = write_summaries(arguments, &mut out);
+    match holds.and_then(|holds| out.flush().map(|()| holds)) {
+        Ok(holds) => exit_code(holds),
+        Err(error) => unprinted(error),
+    }
 }
 
 /// Runs the scenarios and writes the results. False if an expectation fails.

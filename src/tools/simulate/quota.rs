@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use tidegate_runtime::command::exit_code;
+use tidegate_runtime::command::{exit_code, printed, tell};
 
 use crate::tools::table::Column;
 
@@ -25,14 +25,16 @@ pub(super) fn main(arguments: &Arguments) -> ExitCode {
         Ok(rule) => rule,
         Err(errors) => {
             for error in errors {
-                eprintln!("tidegate: {error}");
+                tell(error);
             }
             return ExitCode::from(2);
         }
     };
     let report = Report::new(arguments, &run(arguments, rule));
-    let written = report.write(arguments.json, &mut io::stdout());
-    exit_code(written.is_ok() && report.holds())
+    let mut text = Vec::new();
+    let written = report.write(arguments.json, &mut text);
+    written.expect("memory takes all");
+    printed(&String::from_utf8_lossy(&text), exit_code(report.holds()))
 }
 
 /// The result of a run.
@@ -186,7 +188,6 @@ mod tests {
         let cli = <Cli as clap::Parser>::parse_from([&["quota"], arguments].concat());
         let rule = cli.arguments.rule().expect("a quota");
         let report = Report::new(&cli.arguments, &run(&cli.arguments, rule));
-        println!("{report}");
         report
     }
 

@@ -1,10 +1,8 @@
 //! What the terminal can show: letters beyond ASCII, and colours.
 
-use std::env;
-
 use ratatui::style::{Color, Modifier, Style};
 use serde_json::Value;
-use tidegate_runtime::command::allows_colours;
+use tidegate_runtime::command::{allows_colours, allows_unicode};
 
 /// What may be drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +16,8 @@ pub struct Look {
 impl Look {
     /// What this terminal and its locale can show.
     pub(in crate::tools) fn of_the_terminal(ascii: bool) -> Self {
-        let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
-        let locale = locale.unwrap_or_default().to_ascii_lowercase();
-        let is_unicode = locale.contains("utf-8") || locale.contains("utf8");
-        let is_plain = set("TERM").is_some_and(|term| term.starts_with("vt") || term == "dumb");
         Self {
-            ascii: ascii || !is_unicode || is_plain,
+            ascii: ascii || !allows_unicode(),
             colours: allows_colours(),
         }
     }

@@ -263,8 +263,9 @@ async fn a_damaged_state_is_reported_with_file_offset_and_cure_and_not_changed()
     let stored = json!({"callers": [row], "rate_limits": [], "rate_limits_made": 0, "costs": null});
     let wrong_pattern = format!("{{\"schema\": 1, \"state\": {stored}}}");
     for (bytes, reason) in [
-        ("{\"schema\": 1, \"sta", "EOF"),
-        ("not JSON", "expected ident"),
+        ("{\"schema\": 1, \"sta", "it ends too early"),
+        ("not JSON", "it is not JSON"),
+        ("{\"schema\": 1, \"state\": {}}", "is missing"),
         (&*wrong_pattern, "bits set beyond its prefix"),
         ("{\"schema\": 9, \"state\": {}}", "schema 9"),
     ] {

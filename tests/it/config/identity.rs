@@ -206,7 +206,7 @@ fn a_bad_file_is_reported_with_key_name_and_reason() {
     files.write("other.key", &Files::new().read("tls.key"));
     wrong(
         &swap("tls.key", "other.key"),
-        &["tls.key", "other.key", "tls.crt", "not the key"],
+        &["tls.key", "other.key", "not the key", "of the same kind"],
     );
     files.write(
         "secret.key",
@@ -222,7 +222,10 @@ fn a_bad_file_is_reported_with_key_name_and_reason() {
         "bent.crt",
         "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n",
     );
-    wrong(&swap("tls.crt", "bent.crt"), &["tls.cert", "is no PEM"]);
+    wrong(
+        &swap("tls.crt", "bent.crt"),
+        &["tls.cert", "line 1", "not base64"],
+    );
     files.write(
         "bent.crt",
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",

@@ -17,6 +17,9 @@ fn durations_and_sizes_carry_units() {
     assert_eq!(timeout("\"2m\""), Duration::from_secs(120));
     assert_eq!(timeout("\"1h\""), Duration::from_secs(3600));
     assert_eq!(timeout("\" 5 s \""), Duration::from_secs(5));
+    assert_eq!(timeout("\"1.5s\""), Duration::from_millis(1500));
+    assert_eq!(timeout("\"0.5m\""), Duration::from_secs(30));
+    assert_eq!(timeout("\"5000us\""), Duration::from_millis(5));
     let buffer = |text: &str| {
         let text = with(&format!("[client]\nbuffer_bytes = {text}"));
         good(&text).protocol.buffer_bytes
@@ -32,11 +35,14 @@ fn durations_and_sizes_carry_units() {
         "request_timeout = \"30 seconds\"",
         &["unknown unit", "ms, s, m, h"],
     );
-    check("request_timeout = \"1.5s\"", &["not a whole number"]);
-    check("request_timeout = \"-1s\"", &["not a whole number"]);
-    check("request_timeout = \"\"", &["not a whole number"]);
+    check(
+        "request_timeout = \"1500us\"",
+        &["no multiple of 1ms", "such as \"1ms\""],
+    );
+    check("request_timeout = \"-1s\"", &["not a number with a unit"]);
+    check("request_timeout = \"\"", &["not a number with a unit"]);
     check("request_timeout = true", &["true is not a duration"]);
-    check("request_timeout = 1.5", &["1.5 is not a duration"]);
+    check("request_timeout = 1.5", &["1.5 has no unit", "\"1.5s\""]);
     check("request_timeout = \"0s\"", &["out of range", "1ms to 1h"]);
     check("request_timeout = \"2h\"", &["out of range", "1ms to 1h"]);
     check(

@@ -15,7 +15,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 const BOUND: Duration = Duration::from_secs(20);
 
 /// A pseudo terminal, and what was written to it.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     controller: File,
     user: OwnedFd,
     size: (u16, u16),
@@ -23,7 +23,7 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub(super) fn open(size: (u16, u16)) -> Self {
+    pub(crate) fn open(size: (u16, u16)) -> Self {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&controller).expect("it is granted");
@@ -63,8 +63,13 @@ impl Terminal {
     }
 
     pub(super) fn run(&self, mut command: Command) -> Child {
-        let end = || self.user.try_clone().expect("a descriptor");
         command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
+        self.run_as_it_is(command)
+    }
+
+    /// The same, in the environment that the command has.
+    pub(crate) fn run_as_it_is(&self, mut command: Command) -> Child {
+        let end = || self.user.try_clone().expect("a descriptor");
         command.stdin(end()).stdout(end()).stderr(end());
         command.spawn().expect("it runs")
     }
@@ -74,7 +79,7 @@ impl Terminal {
         !modes.contains(LocalModes::ECHO | LocalModes::ICANON)
     }
 
-    pub(super) fn written(&self) -> String {
+    pub(crate) fn written(&self) -> String {
         let written = self.written.lock().expect("no panic");
         String::from_utf8_lossy(&written).into_owned()
     }

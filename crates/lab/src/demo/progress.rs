@@ -2,8 +2,9 @@
 //! per second.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
+
+use tidegate_runtime::command::{note, shows_progress};
 
 /// Width of the bar.   characters
 const BAR: usize = 30;
@@ -55,7 +56,7 @@ impl Progress {
     /// On stderr, redrawn if that is a terminal.
     #[must_use]
     pub fn to_stderr() -> Self {
-        match io::stderr().is_terminal() {
+        match shows_progress() {
             true => Self::Redrawn,
             false => Self::Lines,
         }
@@ -86,9 +87,7 @@ impl Progress {
 
     fn write(self, text: fmt::Arguments<'_>) {
         if self != Self::Hidden {
-            let mut stderr = io::stderr().lock();
-            // A closed stderr is no error: the user does not want to see it.
-            let _ = stderr.write_fmt(text).and_then(|()| stderr.flush());
+            note(text);
         }
     }
 }

@@ -48,6 +48,7 @@ pub fn explained_to_server(error: io::Error) -> io::Error {
                  with `openssl req -x509` or `openssl x509 -req -extfile`"
                     .to_owned()
             }
+            other if is_of_kind(other) => format!("the client's certificate {UNSUPPORTED}"),
             other => format!("the client's certificate is not good: {other}"),
         },
         Some(Error::AlertReceived(AlertDescription::UnknownCA)) => {
@@ -114,8 +115,23 @@ fn of_certificate(wrong: &CertificateError) -> String {
         E::Other(reason) if reason.0.to_string() == "CaUsedAsEndEntity" => {
             "it shows the certificate of an authority: issue one for the server itself".to_owned()
         }
+        other if is_of_kind(other) => format!("its certificate {UNSUPPORTED}"),
         other => format!("its certificate is not good: {other}"),
     }
+}
+
+const UNSUPPORTED: &str = "is signed with a key of a kind that is not supported, such as ECDSA on curve P-521, \
+                           Ed448 or RSA-PSS: let an authority sign it whose key is ECDSA on P-256 or P-384, RSA, or \
+                           Ed25519";
+
+/// Whether a signature is of a kind that cannot be checked here.
+fn is_of_kind(wrong: &CertificateError) -> bool {
+    use CertificateError as E;
+    matches!(
+        wrong,
+        E::UnsupportedSignatureAlgorithmContext { .. }
+            | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. }
+    )
 }
 
 /// The library gives this reason as a text. Such certificates are common: `openssl x509 -req` makes them without

@@ -47,7 +47,7 @@ fn what_stops_sdkserver_is_refused_with_its_line() {
         "[logging]\npattern = 100%\n[sdkserver]\n",
         "line 2: the value of pattern has a %",
     );
-    check("[a]\nx = %(y)s\n", "refers to y");
+    check("[a]\nx = %(y)s\n", "refers to a %(name)s that is not there");
     check("[a]\nx = %(x)s\n", "refers to itself");
     check("[a]\nx = %(y\n", "without its )s");
     check("x = 1\n", "before the first [section]");

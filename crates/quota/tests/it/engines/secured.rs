@@ -13,9 +13,12 @@ pub(super) fn tls(
 ) -> TlsClient {
     let read = |path| std::fs::read(path).expect("a test wrote it");
     let shows = shows.map(|shows| (read(&shows.cert), read(&shows.key)));
-    let identity = shows.as_ref().map(|(cert, key)| Identity { cert, key });
+    let own = shows.as_ref().map(|(cert, key)| {
+        let certified = Identity { cert, key }.certified();
+        certified.expect("they belong together")
+    });
     let ca = tls::authorities(ca.pem().as_bytes()).expect("it is one");
-    let mut config = tls::client_config(ca, identity).expect("they belong together");
+    let mut config = tls::client_config(ca, own);
     config.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
     let name = name.map(|name| name.to_owned().try_into().expect("a name"));
     TlsClient::new(config, name)
