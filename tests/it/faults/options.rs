@@ -799,7 +799,11 @@ async fn every_reloaded_option_takes_effect_or_is_reported_and_no_waiting_call_i
             .iter()
             .any(|line| line.contains("only after a restart"))
         {
-            restart.insert(path.clone());
+            // Those of sentinels come with `sentinel`, which needs a restart.
+            let named = format!("\"{path}\"");
+            if !path.starts_with("quota.sentinel_") || lines.iter().any(|it| it.contains(&named)) {
+                restart.insert(path.clone());
+            }
             // To change it back needs a restart, too, and is not to be taken for the next one's.
             let before = subject.logged(taken);
             subject.write_config(&text);
