@@ -23,7 +23,8 @@ NOT_REACHED = 'per_window = "total:1000000"\noutstanding = 100000'
 CLOSED = 'outstanding = 1\nmax_wait = "10m"'
 HANDSHAKE = (b'GET /chat HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n'
              b'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n')
-SWITCHED = b'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n'
+SWITCHED = (b'HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n'
+            b'Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n')
 # What was left to another engine for the life of its connection: a list in Connection, and an expectation.
 UNUSUAL = b'GET /guests/HRX00001/info HTTP/1.1\r\nHost: t\r\nConnection: x-foo, keep-alive\r\nTE: trailers\r\nExpect: 100-continue\r\n\r\n'
 
@@ -133,8 +134,9 @@ def download(port):
 def tunnel(port):
     client = connect(port)
     client.sendall(HANDSHAKE)
-    if b' 101 ' not in client.recv(4096):
-        sys.exit('a handshake was refused')
+    answer = client.recv(4096)
+    if b' 101 ' not in answer:
+        sys.exit('a handshake was refused: %r' % answer)
     return client
 
 
