@@ -211,8 +211,8 @@ fn documented() -> Vec<(String, String)> {
         let bare = line.strip_prefix("# ").unwrap_or(line);
         let header = bare.strip_prefix('[').and_then(|_| bare.strip_suffix(']'));
         let option = bare.split_once(" = ").map(|(key, _)| key);
-        let is_key =
-            |key: &str| !key.is_empty() && key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        let is_of_key = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+        let is_key = |key: &str| !key.is_empty() && key.bytes().all(is_of_key);
         if let Some(header) = header {
             section = header.trim_matches(['[', ']']).to_owned();
         } else if let Some(key) = option.filter(|key| is_key(key)) {
