@@ -1,6 +1,7 @@
 //! The terminal: how it becomes a screen, and how it is given back in every case.
 
 use std::io::{self, Write as _, stdout};
+use std::mem::ManuallyDrop;
 use std::panic;
 use std::process;
 use std::sync::mpsc::SyncSender;
@@ -26,7 +27,9 @@ const PANICKED: i32 = 101;
 
 /// A terminal that shows a screen; it is given back when this is dropped.
 pub struct Screen {
-    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    // Never dropped: the library's drop prints to stderr and panics if the terminal is gone. What it does beside that,
+    // `give_back` does.
+    terminal: ManuallyDrop<Terminal<CrosstermBackend<io::Stdout>>>,
 }
 
 impl Screen {
@@ -47,7 +50,9 @@ impl Screen {
         let taken = execute!(stdout(), EnterAlternateScreen, Hide);
         let terminal = taken.and_then(|()| Terminal::new(CrosstermBackend::new(stdout())));
         match terminal {
-            Ok(terminal) => Ok(Self { terminal }),
+            Ok(terminal) => Ok(Self {
+                terminal: ManuallyDrop::new(terminal),
+            }),
             Err(error) => {
                 give_back();
                 Err(error)
