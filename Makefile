@@ -12,7 +12,8 @@ run:
 	target/quick/tidegate demo
 
 test: peers clients stores promtool faults-tools valgrind browser site
-	$(CARGO) test --workspace --no-fail-fast
+	@# Most tests wait for most of their time, so more of them run at once than there are cores here.
+	RUST_TEST_THREADS=3 $(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
 	python3 packaging/try.py here --programs $(PROGRAMS)
@@ -32,7 +33,7 @@ check: deny
 	  $(CARGO) clippy -p tidegate --no-default-features --features $$feature -- -D warnings || exit 1; \
 	done
 	@if command -v c++ >/dev/null; then \
-	   $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz; \
+	   $(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target; \
 	 else echo "no C++ compiler: the fuzz targets were not checked"; fi
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
 	@# Without the features that need a C compiler for it; `make packages` builds all of it.
