@@ -135,7 +135,7 @@ impl Measure {
         };
         let scale = 10_u128.pow(u32::try_from(fraction.len()).expect("it is short"));
         let rest = parts * size;
-        if rest % scale != 0 {
+        if !rest.is_multiple_of(scale) {
             return Err(E::TooFine);
         }
         u64::try_from(whole * size + rest / scale).map_err(|_| E::TooLarge)

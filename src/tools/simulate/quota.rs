@@ -187,8 +187,7 @@ mod tests {
         }
         let cli = <Cli as clap::Parser>::parse_from([&["quota"], arguments].concat());
         let rule = cli.arguments.rule().expect("a quota");
-        let report = Report::new(&cli.arguments, &run(&cli.arguments, rule));
-        report
+        Report::new(&cli.arguments, &run(&cli.arguments, rule))
     }
 
     #[test]

@@ -164,9 +164,9 @@ fn judge(views: &[SentinelState], now: Instant) -> Judgement {
         let newest = newest.expect("there are fresh ones");
         return Judgement::Primary(newest.primary.clone());
     }
-    let silent = views.iter().filter_map(|it| it.error.as_ref());
+    let mut silent = views.iter().filter_map(|it| it.error.as_ref());
     match silent.clone().count() > views.len() - needed {
-        true => Judgement::Doubt(silent.last().expect("there is one").clone()),
+        true => Judgement::Doubt(silent.next_back().expect("there is one").clone()),
         false => Judgement::Pending,
     }
 }

@@ -231,7 +231,7 @@ fn no_error_quotes_the_file() {
             ] {
                 // As it is, and as the decimal numbers of its bytes.
                 for part in &body {
-                    let numbers = format!("{:?}", part[..12].as_bytes());
+                    let numbers = format!("{:?}", &part.as_bytes()[..12]);
                     let numbers = numbers.trim_matches(['[', ']']);
                     assert!(
                         !told.contains(&part[..12]) && !told.contains(numbers),
