@@ -12,8 +12,7 @@ run:
 	target/quick/tidegate demo
 
 test: peers clients stores promtool faults-tools valgrind browser site
-	@# Most tests wait for most of their time, so more of them run at once than there are cores here.
-	RUST_TEST_THREADS=3 $(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) test -p tidegate-limits --features tower --test tower
 	$(CARGO) test -p tidegate --no-default-features --lib config::tests
 	python3 packaging/try.py here --programs $(PROGRAMS)

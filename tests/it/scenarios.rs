@@ -371,7 +371,7 @@ fn mistakes_are_reported_with_line_and_cure() {
     check(
         &format!("{good}count = 3\ntakes = 50"),
         "bad.toml:6:9: arrivals[0].takes: 50 has no unit\n  \
-        help: write the unit (ms, s, m, h) in quotes, such as \"50s\"",
+        help: write the unit (us, ms, s, m, h) in quotes, such as \"50s\"",
     );
     check(
         &format!("{good}count = 3\ntakes = [\"2s\", \"1s\"]"),

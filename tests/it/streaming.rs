@@ -224,7 +224,8 @@ async fn slow_clients_never_hold_more_than_half_of_the_smallest_limit_that_they_
     let read = timeout(PATIENCE, quick.read_exact(&mut first)).await;
     read.expect("a slot is free").expect("it is answered");
     drop(quick);
-    let facts = stack.seen.ended(5).await;
+    // Five that were cut off, and the quick one.
+    let facts = stack.seen.ended(6).await;
     let cut = facts
         .iter()
         .filter(|facts| facts.reason == Some(Reason::ClientSlow));
