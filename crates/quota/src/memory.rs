@@ -181,7 +181,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn records_of_names_that_are_used_once_do_not_add_up() {
-        let memory = Memory::default();
+        let memory = Memory::new(Clock::of_runtime());
         let node = memory.node();
         let kept = Duration::from_secs(600);
         for minute in 0..1_000_u32 {
