@@ -105,7 +105,6 @@ async fn a_reload_renews_certificates_and_a_bad_file_changes_nothing() {
 
 /// Redis, a replica and three sentinels; the primary dies between two halves of a budget.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it passed in one whole run and fails in the next; which wait does not end is not known yet"]
 async fn a_budget_holds_over_a_failover_of_redis_when_nothing_was_left_to_replicate() {
     const TOTAL: usize = 200;
     let mut primary = Redis::start(&["--repl-diskless-sync-delay", "0"]);
@@ -140,8 +139,7 @@ async fn a_budget_holds_over_a_failover_of_redis_when_nothing_was_left_to_replic
     let (of_a, of_b) = tokio::join!(a.calls("", TOTAL / 4), b.calls("", TOTAL / 4));
     primary.replicated().await;
     primary.kill();
-    let away = async || (a.quotas().await["store"]["up"] == false).then_some(());
-    eventually(away).await;
+    // The sidecars may follow before they notice that the old one is gone.
     sentinels.until("+switch-master");
     up().await;
     let passed = Cell::new(of_a + of_b);
