@@ -214,13 +214,12 @@ valgrind:
 	  SUDO=$$(command -v sudo || true); \
 	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends valgrind >/dev/null; }
 
-# Tools for the faults: steps of the time of day, and the proxy that the soak is compared with.
+# The proxy that the soak, the corpus and the benchmarks are compared with.
 faults-tools:
-	@command -v haproxy >/dev/null && ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || { \
-	  echo "installing libfaketime and HAProxy"; \
+	@command -v haproxy >/dev/null || { \
+	  echo "installing HAProxy"; \
 	  SUDO=$$(command -v sudo || true); \
-	  $$SUDO apt-get update -qq && \
-	    $$SUDO apt-get install -y -qq --no-install-recommends libfaketime haproxy >/dev/null; }
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends haproxy >/dev/null; }
 
 # .deb, .rpm, a tarball and an image for s390x, aarch64 and x86_64, into target/packages/dist. ARCHITECTURES=s390x makes a
 # part of them. Each architecture takes as long as a release build. (docs/how-to/install.md)

@@ -69,16 +69,6 @@ impl Stage {
         tokio::spawn(async move { stack.ask(request).await })
     }
 
-    /// Waits until N clients wait for shared calls.
-    async fn sharing(&self, waiting: usize) {
-        let now = || self.stack.coalescer.snapshot().waiting;
-        until(
-            || now() == waiting,
-            || format!("{} share, not {waiting}", now()),
-        )
-        .await;
-    }
-
     /// Asks, lets the backend answer, and returns the answer.
     async fn answered(&mut self, request: impl Into<String>) -> String {
         let client = self.asks(request);
@@ -123,7 +113,7 @@ async fn three_hundred_identical_reads_at_once_are_one_call_that_draws_once() {
         let limits = "outstanding = 1\nmax_wait = \"10s\"";
         let mut stage = Stage::new(answer, "", limits).await;
         let clients: Vec<_> = (0..300).map(|_| stage.asks(&*request)).collect();
-        stage.sharing(300).await;
+        stage.stack.sharing(300).await;
         assert_eq!(stage.stack.gate.busy(), (1, 0));
         stage.held.next().await;
         stage.held.go.notify_one();
@@ -151,7 +141,7 @@ async fn reads_that_get_the_answer_of_another_one_draw_nothing_in_usage_nor_in_t
     let more = "outstanding = 1\n[costs]\nsettle = true";
     let mut stage = Stage::new(OK, "fresh_for = \"1h\"", more).await;
     let clients: Vec<_> = (0..5).map(|_| stage.asks(read("LINUX1"))).collect();
-    stage.sharing(5).await;
+    stage.stack.sharing(5).await;
     stage.held.next().await;
     stage.held.go.notify_one();
     for client in clients {
@@ -285,7 +275,7 @@ async fn headers_that_say_nothing_of_the_answer_do_not_tell_reads_apart() {
     let mut stage = Stage::new(HTTP_OK, "", "").await;
     let one = stage.asks(get("/guests", "User-Agent: a\r\nX-Auth-Token: t\r\n"));
     let other = stage.asks(get("/guests", "User-Agent: b\r\nX-Auth-Token: t\r\n"));
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     stage.held.next().await;
     stage.held.go.notify_one();
     let (one, other) = (one.await.expect("answered"), other.await.expect("answered"));
@@ -305,11 +295,11 @@ async fn a_read_is_shared_by_those_who_come_while_it_waits_and_while_it_runs() {
     let first = stage.asks(read("A"));
     let second = stage.asks(read("A"));
     stage.stack.busy(1, 1).await;
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     stage.held.go.notify_one();
     assert!(stage.held.next().await.contains("guest_get_info"));
     let third = stage.asks(read("A"));
-    stage.sharing(3).await;
+    stage.stack.sharing(3).await;
     stage.held.go.notify_one();
     for client in [before, first, second, third] {
         assert_eq!(json(&client.await.expect("answered"))["overallRC"], 0);
@@ -344,11 +334,11 @@ async fn the_first_may_leave_and_the_others_are_answered() {
     for leave in [drop, reset] {
         let (mut stage, before) = busy_stage("").await;
         let first = connected(&stage, &read("A")).await;
-        stage.sharing(1).await;
+        stage.stack.sharing(1).await;
         let second = stage.asks(read("A"));
-        stage.sharing(2).await;
+        stage.stack.sharing(2).await;
         leave(first);
-        stage.sharing(1).await;
+        stage.stack.sharing(1).await;
         stage.held.go.notify_one();
         stage.held.next().await;
         stage.held.go.notify_one();
@@ -374,7 +364,7 @@ async fn a_read_that_all_have_left_before_it_was_sent_is_never_sent() {
         connected(&stage, &read("A")).await,
         connected(&stage, &read("A")).await,
     ];
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     stage.stack.busy(1, 1).await;
     clients.into_iter().for_each(drop);
     stage.stack.busy(1, 0).await;
@@ -404,12 +394,12 @@ async fn a_read_that_all_have_left_after_it_was_sent_runs_to_its_end_and_can_be_
             connected(&stage, &request).await,
         ];
         stage.held.next().await;
-        stage.sharing(2).await;
+        stage.stack.sharing(2).await;
         clients.into_iter().for_each(reset);
-        stage.sharing(0).await;
+        stage.stack.sharing(0).await;
         assert_eq!(stage.stack.gate.busy(), (1, 0), "the slot is the backend's");
         let late = joined.then(|| stage.asks(&*request));
-        stage.sharing(usize::from(joined)).await;
+        stage.stack.sharing(usize::from(joined)).await;
         stage.held.go.notify_one();
         if let Some(late) = late {
             assert!(late.await.expect("answered").contains("overallRC"));
@@ -463,7 +453,7 @@ async fn a_read_that_began_during_a_write_is_not_joined_after_its_reply() {
     let during = stage.asks(read("A"));
     stage.stack.busy(1, 2).await;
     let joined = stage.asks(read("A"));
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     stage.held.go.notify_one();
     before.await.expect("answered");
     assert!(stage.held.next().await.contains("guest_start"));
@@ -471,7 +461,7 @@ async fn a_read_that_began_during_a_write_is_not_joined_after_its_reply() {
     changing.await.expect("answered");
     assert!(stage.held.next().await.contains("guest_get_info"));
     let after = stage.asks(read("A"));
-    stage.sharing(3).await;
+    stage.stack.sharing(3).await;
     stage.stack.busy(1, 1).await;
     stage.held.go.notify_one();
     during.await.expect("answered");
@@ -594,7 +584,7 @@ async fn errors_are_shared_by_those_who_wait_and_never_kept() {
     ] {
         let mut stage = Stage::new(answer, "fresh_for = \"1h\"", "").await;
         let clients = [stage.asks(&*request), stage.asks(&*request)];
-        stage.sharing(2).await;
+        stage.stack.sharing(2).await;
         stage.held.next().await;
         stage.held.go.notify_one();
         for client in clients {
@@ -631,7 +621,7 @@ async fn a_refusal_of_the_shared_call_is_everybodys() {
 async fn beyond_max_entries_reads_go_on_their_own() {
     let mut stage = Stage::new(OK, "max_entries = 1", "").await;
     let shared = [stage.asks(read("A")), stage.asks(read("A"))];
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     stage.held.next().await;
     let alone = [stage.asks(read("B")), stage.asks(read("B"))];
     stage.held.next().await;
@@ -675,7 +665,7 @@ async fn a_reply_too_large_to_hold_is_the_firsts_and_the_others_go_on_their_own(
     let answer: &'static [u8] = large.clone().into_bytes().leak();
     let mut stage = Stage::new(answer, "fresh_for = \"1h\"", "").await;
     let clients = [stage.asks(LIST), stage.asks(LIST), stage.asks(LIST)];
-    stage.sharing(3).await;
+    stage.stack.sharing(3).await;
     stage.held.next().await;
     stage.held.go.notify_one();
     stage.held.next().await;
@@ -703,7 +693,7 @@ async fn a_response_that_sets_a_cookie_is_the_firsts_alone() {
         stage.asks(get("/guests", "")),
         stage.asks(get("/guests", "")),
     ];
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     stage.held.next().await;
     stage.held.go.notify_one();
     stage.held.next().await;
@@ -721,7 +711,7 @@ async fn a_half_close_is_answered_unless_the_shared_call_would_have_to_wait() {
     stage.held.next().await;
     let mut joined = connected(&stage, &read("A")).await;
     joined.shutdown().await.expect("it takes a half-close");
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     let mut waits = connected(&stage, &read("B")).await;
     stage.stack.busy(1, 1).await;
     waits.shutdown().await.expect("it takes a half-close");

@@ -7,7 +7,7 @@ use tidegate::call::{Facts, Reason, Verdict};
 use tokio::task::JoinHandle;
 
 use crate::sidecar::Sidecar;
-use crate::support::{Held, Stack, ask, both, listens, one_listener, sending, until};
+use crate::support::{Held, Stack, ask, both, listens, one_listener, sending};
 
 const HTTP_OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{\"overallRC\": 0}";
 
@@ -46,15 +46,6 @@ impl Stage {
     fn reads(&self, agent: &str, guest: &str) -> JoinHandle<String> {
         let (stack, request) = (Arc::clone(&self.stack), read(agent, guest));
         tokio::spawn(async move { stack.ask(request).await })
-    }
-
-    async fn sharing(&self, waiting: usize) {
-        let now = || self.stack.coalescer.snapshot().waiting;
-        until(
-            || now() == waiting,
-            || format!("{} share, not {waiting}", now()),
-        )
-        .await;
     }
 
     /// The poller has no token any more.
@@ -118,9 +109,9 @@ async fn the_client_that_asked_first_pays_if_its_turn_comes_first() {
     let before = stage.reads("other", "X");
     stage.held.next().await;
     let poller = stage.reads("poller", "B");
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     let nova = stage.reads("nova", "B");
-    stage.sharing(3).await;
+    stage.stack.sharing(3).await;
     stage.held.go.notify_one();
     stage.held.next().await;
     stage.held.go.notify_one();
@@ -144,9 +135,9 @@ async fn a_client_that_has_left_does_not_pay() {
     let before = stage.reads("other", "X");
     stage.held.next().await;
     let nova = sending(stage.stack.addr, read("nova", "B")).await;
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     let poller = stage.reads("poller", "B");
-    stage.sharing(3).await;
+    stage.stack.sharing(3).await;
     stage.stack.busy(1, 2).await;
     drop(nova);
     stage.stack.busy(1, 1).await;
@@ -198,7 +189,7 @@ async fn a_shared_read_has_at_most_four_places_in_the_queue() {
     let mut clients = vec![before];
     for number in 0..7 {
         clients.push(stage.reads(&format!("agent{number}"), "B"));
-        stage.sharing(number + 2).await;
+        stage.stack.sharing(number + 2).await;
     }
     stage.stack.busy(1, 4).await;
     stage.held.go.notify_one();
@@ -222,9 +213,9 @@ async fn a_client_whose_limit_refuses_gets_the_answer_that_another_pays_for() {
     let before = stage.reads("other", "X");
     stage.held.next().await;
     let nova = stage.reads("nova", "B");
-    stage.sharing(2).await;
+    stage.stack.sharing(2).await;
     let poller = stage.reads("poller", "B");
-    stage.sharing(3).await;
+    stage.stack.sharing(3).await;
     stage.stack.busy(1, 1).await;
     stage.held.go.notify_one();
     stage.held.next().await;

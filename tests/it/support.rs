@@ -224,6 +224,16 @@ impl Stack {
         .await;
     }
 
+    /// Waits until N clients wait for shared calls.
+    pub(crate) async fn sharing(&self, waiting: usize) {
+        let now = || self.coalescer.snapshot().waiting;
+        until(
+            || now() == waiting,
+            || format!("{} share, not {waiting}", now()),
+        )
+        .await;
+    }
+
     /// Waits until no token is drawn and no call waits.
     pub(crate) async fn at_rest(&self) {
         self.busy(0, 0).await;

@@ -78,7 +78,7 @@ impl Ipv6Prefix {
     /// The whole address.
     pub const WHOLE: Self = Self(128);
 
-    /// A prefix of so many bits; `None` for 0 and above 128.
+    /// A prefix with this number of bits; `None` if that is 0 or above 128.
     #[must_use]
     pub const fn new(bits: u8) -> Option<Self> {
         match bits {

@@ -5,7 +5,6 @@
 //! handshake, with the first answer. So a [`Session`] explains the errors of its reads too.
 
 mod chain;
-mod der;
 mod explained;
 mod key_kind;
 mod pem;

@@ -289,7 +289,7 @@ impl Column {
                 "stderr is full and nothing reads it for 2 s; a SIGHUP arrives meanwhile"
             }
             Self::ClockStep => {
-                "the time of day steps an hour forward, then two hours back (libfaketime), \
+                "the time of day steps an hour forward, then two hours back, \
                  while calls meet windows, deadlines, a lease and a quota"
             }
             Self::Stopped => "SIGSTOP, and SIGCONT 1 s later",

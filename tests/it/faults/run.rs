@@ -22,7 +22,10 @@ use super::matrix::{Cell, Column, Row};
 use super::stores::Stores;
 use super::subject::{Subject, sum};
 use super::tag::Tag;
+use crate::faked_clock::FakedClock;
 use crate::sidecar::TIDEGATE;
+
+const HOUR: Duration = Duration::from_secs(3_600);
 
 /// What came of a cell.
 pub(super) struct Ran {
@@ -77,6 +80,8 @@ impl Tags {
 struct Stage {
     cell: Cell,
     subject: Subject,
+    /// Its clocks, if they step.
+    clock: FakedClock,
     backend: Backend,
     /// Where a reload moves to.
     other: Option<Backend>,
@@ -92,21 +97,20 @@ struct Stage {
     findings: Vec<Finding>,
 }
 
-fn command(cell: Cell, under: Under) -> Command {
+fn command(cell: Cell, under: Under, clock: &FakedClock) -> Command {
     if let Under::StandIn(wrong) = under {
         return super::stand_in::command(wrong);
+    }
+    if cell.column == Column::ClockStep {
+        let mut command = clock.command(TIDEGATE);
+        command.arg("serve");
+        return command;
     }
     let script = match cell.column {
         Column::FewDescriptors => "ulimit -n 128; exec \"$0\" \"$@\"",
         Column::FullDisk => {
             "mkdir \"$FAULTS_FOLDER/disk\" && mount -t tmpfs -o size=6m tmpfs \"$FAULTS_FOLDER/disk\" \
              && exec \"$0\" \"$@\""
-        }
-        Column::ClockStep => {
-            "echo +0 > \"$FAULTS_FOLDER/clock\"; \
-             export FAKETIME_TIMESTAMP_FILE=\"$FAULTS_FOLDER/clock\" FAKETIME_NO_CACHE=1 \
-             DONT_FAKE_MONOTONIC=1 FAKETIME_DONT_FAKE_MONOTONIC=1 \
-             LD_PRELOAD=\"$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)\"; exec \"$0\" \"$@\""
         }
         _ => {
             let mut command = Command::new(TIDEGATE);
@@ -136,16 +140,9 @@ pub(super) fn lacks(column: Column) -> Option<&'static str> {
             .status();
         ran.is_ok_and(|it| it.success())
     };
-    match column {
-        Column::FullDisk => {
-            let mounts = "mount -t tmpfs -o size=64k tmpfs /mnt";
-            (!tries("unshare", &["-m", "sh", "-c", mounts]))
-                .then_some("no small disk can be mounted here, which takes root")
-        }
-        Column::ClockStep => (!tries("sh", &["-c", "ls /usr/lib/*/faketime/libfaketimeMT.so.1"]))
-            .then_some("libfaketime is not installed; `make faults` installs it"),
-        _ => None,
-    }
+    let mounts = "mount -t tmpfs -o size=64k tmpfs /mnt";
+    (column == Column::FullDisk && !tries("unshare", &["-m", "sh", "-c", mounts]))
+        .then_some("no small disk can be mounted here, which takes root")
 }
 
 pub(super) async fn run(cell: Cell, under: Under) -> Ran {
@@ -172,6 +169,8 @@ async fn run_to_its_end(cell: Cell, under: Under) -> Ran {
     };
     let stores = Stores::start(cell).await;
     let options = Options::of(cell, backend.addr, &stores);
+    // An hour behind, so that it can step forward and back.
+    let clock = FakedClock::new(HOUR, Duration::ZERO);
     let failed = |how: String| Ran {
         cell,
         seen: "it did not start".to_owned(),
@@ -182,13 +181,14 @@ async fn run_to_its_end(cell: Cell, under: Under) -> Ran {
         log: how,
     };
     let text = |folder: &Path| config::text(&options, folder);
-    let subject = match Subject::start(command(cell, under), text).await {
+    let subject = match Subject::start(command(cell, under, &clock), text).await {
         Ok(subject) => subject,
         Err(how) => return failed(how),
     };
     let mut stage = Stage {
         cell,
         subject,
+        clock,
         backend,
         other,
         stores,
@@ -475,9 +475,8 @@ impl Stage {
                 self.subject.read_log(true);
             }
             Column::ClockStep => {
-                let clock = self.subject.folder.path().join("clock");
-                for step in ["+3600", "-3600"] {
-                    std::fs::write(&clock, step).expect("there is room");
+                for behind in [Duration::ZERO, 2 * HOUR] {
+                    self.clock.behind(behind, Duration::ZERO);
                     sleep(lasts / 2).await;
                 }
             }

@@ -5,13 +5,22 @@
 
 use std::fmt;
 
+use spki::SubjectPublicKeyInfoRef;
+use spki::der::asn1::{AnyRef, BitStringRef};
+use spki::der::{Decode as _, Reader as _, Tag, TagNumber};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
-use super::der::{BIT_STRING, Elements, FIELD_0, INTEGER, SEQUENCE, of_bit_string};
-use super::key_kind::KeyKind;
+use super::key_kind::{KeyKind, fields_of};
 
-/// The fields of a certificate (RFC 5280, 4.1) that tell who signed it.
+/// The field of a certificate that has its version, if that is not the first.
+const VERSION: Tag = Tag::ContextSpecific {
+    constructed: true,
+    number: TagNumber(0),
+};
+
+/// The fields of a certificate (RFC 5280, 4.1) that tell who signed it, as they stand there: a signature is of these
+/// bytes.
 pub(super) struct Fields<'a> {
     /// What is signed.
     signed: &'a [u8],
@@ -22,50 +31,52 @@ pub(super) struct Fields<'a> {
     subject: &'a [u8],
     /// The public key with its algorithm, whole.
     pub(super) public_key: &'a [u8],
+    /// The algorithm of that key, without its outer tag, and the key.
+    key_parts: (&'a [u8], &'a [u8]),
 }
 
 impl<'a> Fields<'a> {
     /// Takes a certificate apart. None if it is damaged.
     pub(super) fn of(der: &'a [u8]) -> Option<Self> {
-        let mut outside = Elements(der);
-        let mut certificate = outside.enter(SEQUENCE)?;
-        if !outside.0.is_empty() {
-            return None;
-        }
-        let signed = certificate.take(SEQUENCE)?;
-        let algorithm = certificate.take(SEQUENCE)?.content;
-        let signature = of_bit_string(certificate.take(BIT_STRING)?.content)?;
-        let mut inside = Elements(signed.content);
+        let mut certificate = fields_of(der)?;
+        let signed = certificate.tlv_bytes().ok()?;
+        let algorithm = sequence(certificate.decode().ok()?)?;
+        let signature: BitStringRef<'_> = certificate.decode().ok()?;
+        let mut inside = fields_of(signed)?;
+        let mut skip = || {
+            inside
+                .decode::<AnyRef<'_>>()
+                .ok()
+                .map(|it| it.header().tag())
+        };
         // The version, the serial number and, a second time, the algorithm.
-        let _ = inside.take(FIELD_0);
-        inside.take(INTEGER)?;
-        inside.take(SEQUENCE)?;
-        let issuer = inside.take(SEQUENCE)?.whole;
+        if skip()? == VERSION {
+            skip()?;
+        }
+        skip()?;
+        let issuer = inside.tlv_bytes().ok()?;
         // The validity.
-        inside.take(SEQUENCE)?;
-        let subject = inside.take(SEQUENCE)?.whole;
-        let public_key = inside.take(SEQUENCE)?.whole;
-        let fields = Self {
-            signed: signed.whole,
+        inside.tlv_bytes().ok()?;
+        let subject = inside.tlv_bytes().ok()?;
+        let public_key = inside.tlv_bytes().ok()?;
+        let mut key = fields_of(public_key)?;
+        let key_algorithm = sequence(key.decode().ok()?)?;
+        let key: BitStringRef<'_> = key.decode().ok()?;
+        Some(Self {
+            signed,
             algorithm,
-            signature,
+            signature: signature.as_bytes()?,
             issuer,
             subject,
             public_key,
-        };
-        fields.key_parts().map(|_| fields)
+            key_parts: (key_algorithm, key.as_bytes()?),
+        })
     }
 
     /// The kind of its key.
     pub(super) fn key_kind(&self) -> Option<KeyKind> {
-        KeyKind::of_public(Elements(self.public_key).enter(SEQUENCE)?)
-    }
-
-    /// The algorithm of the key, without its outer tag, and the key.
-    fn key_parts(&self) -> Option<(&'a [u8], &'a [u8])> {
-        let mut info = Elements(self.public_key).enter(SEQUENCE)?;
-        let algorithm = info.take(SEQUENCE)?.content;
-        Some((algorithm, of_bit_string(info.take(BIT_STRING)?.content)?))
+        let key = SubjectPublicKeyInfoRef::from_der(self.public_key).ok()?;
+        KeyKind::of_public(&key)
     }
 
     /// Whether its key signed another certificate. Where that cannot be checked, the names decide.
@@ -73,9 +84,7 @@ impl<'a> Fields<'a> {
         if other.issuer != self.subject {
             return false;
         }
-        let Some((algorithm, key)) = self.key_parts() else {
-            return false;
-        };
+        let (algorithm, key) = self.key_parts;
         let known = ring::default_provider().signature_verification_algorithms;
         let mut fitting = known.all.iter().filter(|it| {
             it.signature_alg_id().as_ref() == other.algorithm
@@ -88,6 +97,11 @@ impl<'a> Fields<'a> {
             None => true,
         }
     }
+}
+
+/// The content of a value that is a sequence.
+fn sequence(value: AnyRef<'_>) -> Option<&[u8]> {
+    (value.header().tag() == Tag::Sequence).then(|| value.value())
 }
 
 /// A certificate in a file that is not where the chain needs it, counted from 1.

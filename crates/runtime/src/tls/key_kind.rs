@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use super::der::{
-    BIT_STRING, Elements, FIELD_0, INTEGER, OBJECT_IDENTIFIER, OCTET_STRING, SEQUENCE, bits,
-    of_bit_string,
-};
+use spki::der::asn1::{AnyRef, ObjectIdentifier, OctetStringRef, UintRef};
+use spki::der::{Decode as _, Reader as _, SliceReader, Tag, TagNumber};
+use spki::{AlgorithmIdentifierRef, SubjectPublicKeyInfoRef};
 
 /// The fewest and the most bits of an RSA key that can sign. Signatures of others are checked up
 /// to 8192 bits, which is the limit for authorities.
@@ -34,60 +33,58 @@ pub enum KeyKind {
 impl KeyKind {
     /// The kind of a private key in PKCS #8.
     pub(super) fn of_pkcs8(der: &[u8]) -> Option<Self> {
-        let mut key = Elements(der).enter(SEQUENCE)?;
-        key.take(INTEGER)?;
-        let algorithm = key.enter(SEQUENCE)?;
-        let inside = key.take(OCTET_STRING)?.content;
-        Some(match Self::of_algorithm(algorithm)? {
-            Self::Rsa(_) => Self::of_pkcs1(inside)?,
-            kind => kind,
-        })
+        let mut key = fields_of(der)?;
+        let _version: UintRef<'_> = key.decode().ok()?;
+        let algorithm: AlgorithmIdentifierRef<'_> = key.decode().ok()?;
+        let inside: &OctetStringRef = key.decode().ok()?;
+        match Self::of_algorithm(&algorithm) {
+            Self::Rsa(_) => Self::of_pkcs1(inside.as_bytes()),
+            kind => Some(kind),
+        }
     }
 
     /// The kind of a private key in PKCS #1, which is always RSA.
     pub(super) fn of_pkcs1(der: &[u8]) -> Option<Self> {
-        let mut key = Elements(der).enter(SEQUENCE)?;
-        key.take(INTEGER)?;
-        Some(Self::Rsa(bits(key.take(INTEGER)?.content)))
+        let mut key = fields_of(der)?;
+        let _version: UintRef<'_> = key.decode().ok()?;
+        Some(Self::Rsa(bits(key.decode().ok()?)))
     }
 
     /// The kind of a private key in SEC 1, which is always of an elliptic curve.
     pub(super) fn of_sec1(der: &[u8]) -> Option<Self> {
-        let mut key = Elements(der).enter(SEQUENCE)?;
-        key.take(INTEGER)?;
-        key.take(OCTET_STRING)?;
-        Some(Self::Ecdsa(curve(key.enter(FIELD_0)?)))
+        let mut key = fields_of(der)?;
+        let _version: UintRef<'_> = key.decode().ok()?;
+        let _key: &OctetStringRef = key.decode().ok()?;
+        let parameters: AnyRef<'_> = key.decode().ok()?;
+        if parameters.header().tag() != PARAMETERS {
+            return None;
+        }
+        let curve_id = ObjectIdentifier::from_der(parameters.value()).ok();
+        Some(Self::Ecdsa(curve(curve_id)))
     }
 
-    /// The kind of a public key, as a certificate has it: the content of `SubjectPublicKeyInfo`.
-    pub(super) fn of_public(mut info: Elements<'_>) -> Option<Self> {
-        let algorithm = info.enter(SEQUENCE)?;
-        let key = of_bit_string(info.take(BIT_STRING)?.content)?;
-        Some(match Self::of_algorithm(algorithm)? {
+    /// The kind of a public key, as a certificate has it.
+    pub(super) fn of_public(key: &SubjectPublicKeyInfoRef<'_>) -> Option<Self> {
+        match Self::of_algorithm(&key.algorithm) {
             Self::Rsa(_) => {
-                let mut key = Elements(key).enter(SEQUENCE)?;
-                Self::Rsa(bits(key.take(INTEGER)?.content))
+                let mut key = fields_of(key.subject_public_key.as_bytes()?)?;
+                Some(Self::Rsa(bits(key.decode().ok()?)))
             }
-            kind => kind,
-        })
+            kind => Some(kind),
+        }
     }
 
     /// The kind that an algorithm is for. RSA has no size yet.
-    fn of_algorithm(mut algorithm: Elements<'_>) -> Option<Self> {
-        let id = algorithm.take(OBJECT_IDENTIFIER)?.content;
-        Some(match id {
-            // 1.2.840.113549.1.1.1 and .10
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1] => Self::Rsa(0),
-            [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 0x0a] => Self::RsaPss,
-            // 1.2.840.10040.4.1
-            [0x2a, 0x86, 0x48, 0xce, 0x38, 4, 1] => Self::Dsa,
-            // 1.2.840.10045.2.1
-            [0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1] => Self::Ecdsa(curve(algorithm)),
-            // 1.3.101.112 and .113
-            [0x2b, 0x65, 0x70] => Self::Ed25519,
-            [0x2b, 0x65, 0x71] => Self::Ed448,
+    fn of_algorithm(algorithm: &AlgorithmIdentifierRef<'_>) -> Self {
+        match algorithm.oid {
+            RSA => Self::Rsa(0),
+            RSA_PSS => Self::RsaPss,
+            DSA => Self::Dsa,
+            EC => Self::Ecdsa(curve(algorithm.parameters_oid().ok())),
+            ED25519 => Self::Ed25519,
+            ED448 => Self::Ed448,
             _ => Self::Other,
-        })
+        }
     }
 
     /// Whether this sidecar can show a certificate with such a key.
@@ -125,18 +122,50 @@ impl fmt::Display for KeyKind {
     }
 }
 
+// RFC 8017, RFC 3279, RFC 5480 and RFC 8410
+const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
+const RSA_PSS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.10");
+const DSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10040.4.1");
+const EC: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
+const ED25519: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.112");
+const ED448: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.101.113");
+
+/// The field of a key in SEC 1 that has its curve.
+const PARAMETERS: Tag = Tag::ContextSpecific {
+    constructed: true,
+    number: TagNumber(0),
+};
+
 const P256: &str = "curve P-256";
 const P384: &str = "curve P-384";
 
 /// The name of a curve, by its identifier.
-fn curve(mut parameters: Elements<'_>) -> &'static str {
-    match parameters.take(OBJECT_IDENTIFIER).map(|it| it.content) {
-        // 1.2.840.10045.3.1.7
-        Some([0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7]) => P256,
-        // 1.3.132.0.34, .35 and .10
-        Some([0x2b, 0x81, 4, 0, 0x22]) => P384,
-        Some([0x2b, 0x81, 4, 0, 0x23]) => "curve P-521",
-        Some([0x2b, 0x81, 4, 0, 0x0a]) => "curve secp256k1",
-        _ => "another curve",
-    }
+fn curve(id: Option<ObjectIdentifier>) -> &'static str {
+    const CURVES: [(ObjectIdentifier, &str); 4] = [
+        (ObjectIdentifier::new_unwrap("1.2.840.10045.3.1.7"), P256),
+        (ObjectIdentifier::new_unwrap("1.3.132.0.34"), P384),
+        (ObjectIdentifier::new_unwrap("1.3.132.0.35"), "curve P-521"),
+        (
+            ObjectIdentifier::new_unwrap("1.3.132.0.10"),
+            "curve secp256k1",
+        ),
+    ];
+    let mut known = CURVES.into_iter();
+    let found = known.find(|(of, _)| Some(*of) == id);
+    found.map_or("another curve", |(_, name)| name)
+}
+
+/// The fields of a value that is a sequence, one after the other. What follows the last that is read may be anything.
+pub(super) fn fields_of(der: &[u8]) -> Option<SliceReader<'_>> {
+    let whole = AnyRef::from_der(der).ok()?;
+    (whole.header().tag() == Tag::Sequence)
+        .then(|| SliceReader::new(whole.value()).ok())
+        .flatten()
+}
+
+/// The bits of a number.
+fn bits(number: UintRef<'_>) -> usize {
+    let bytes = number.as_bytes();
+    let unused = bytes.first().map_or(0, |it| it.leading_zeros() as usize);
+    bytes.len() * 8 - unused
 }

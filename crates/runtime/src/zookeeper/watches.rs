@@ -75,7 +75,7 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// After so many lost connections, and no answer ever, no watch is ended any more.
+    /// After this number of lost connections without a single answer, no watch is ended.
     const LOST_MAX: u32 = 3;
 
     pub(super) fn are_known(self) -> bool {

@@ -45,10 +45,16 @@ fn pair() -> (String, String) {
 
 fn der(tag: u8, content: &[&[u8]]) -> Vec<u8> {
     let content = content.concat();
-    let length = u16::try_from(content.len())
+    let [high, low] = u16::try_from(content.len())
         .expect("it is short")
         .to_be_bytes();
-    [&[tag, 0x82][..], &length, &content].concat()
+    // The shortest form of a length is the only one in DER.
+    let length = match (high, low) {
+        (0, ..0x80) => vec![low],
+        (0, _) => vec![0x81, low],
+        _ => vec![0x82, high, low],
+    };
+    [&[tag][..], &length, &content].concat()
 }
 
 /// A key of RSA that is no key but in its form.
