@@ -14,6 +14,7 @@ mod async_calls;
 mod audit;
 #[allow(dead_code, reason = "crates use more of it")]
 mod authority;
+mod backend_names;
 mod backend_tls;
 mod backend_unix;
 mod bad_input;
@@ -79,7 +80,6 @@ mod meaning;
 mod measured;
 mod messages;
 mod metrics;
-mod names;
 mod observe;
 mod operation;
 mod paced;
