@@ -80,6 +80,7 @@ mod meaning;
 mod measured;
 mod messages;
 mod metrics;
+mod names;
 mod observe;
 mod operation;
 mod paced;
