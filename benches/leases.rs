@@ -165,7 +165,7 @@ impl Drop for Server {
 enum Until {
     /// Each of the first N clients has asked once.
     Each(usize),
-    /// This time has passed.
+    /// A time has passed.
     After(Duration),
 }
 

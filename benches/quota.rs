@@ -139,7 +139,7 @@ fn sidecar(port: u16, total: u64) -> App {
     App::start(config, None).expect("it starts")
 }
 
-/// One decision.
+/// A decision.
 struct Decision {
     took: Duration,
     /// Whether the call was admitted without a wait.
@@ -248,7 +248,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// One server of ZooKeeper, in its own folder.
+/// A server of ZooKeeper, in its own folder.
 struct Server {
     process: Child,
     port: u16,

@@ -1,4 +1,4 @@
-//! What is taken is a call to serde_json too, and goes on as it came.
+//! Fuzzes arrays: what is taken is a call to serde_json too, and goes on as it came.
 
 #![no_main]
 

@@ -1,6 +1,5 @@
-//! What says who a client is: a PROXY header, `Forwarded`, a certificate. Nothing panics;
-//! more bytes never undo what was read of a header; a header that can't be a client's word
-//! alone never names one.
+//! Fuzzes the sources of a client's identity: a PROXY header, `Forwarded`, a certificate. Nothing panics; more
+//! bytes never undo what was read of a header; a header that can't be a client's word alone never names one.
 
 #![no_main]
 

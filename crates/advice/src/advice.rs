@@ -33,7 +33,7 @@ const SERVED_MIN: f64 = 0.5;
 const SEEN_CALLS: usize = 60;
 /// The number of parts of the log in which they must have met it.
 const SEEN_PARTS: usize = 3;
-/// What is asked of a log.
+/// The questions to a log.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Within what time calls must end, waits included; and the share of them, such as 0.95.
@@ -73,7 +73,7 @@ pub struct Slo {
     pub within: u64,
 }
 
-/// What the log has.
+/// The evidence that the log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Evidence {
     /// Calls that arrived.
@@ -90,12 +90,12 @@ pub struct Evidence {
     pub seen: u32,
 }
 
-/// What is known of one function.
+/// The facts about a function.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its name.
+    /// The name of the function.
     pub name: Arc<str>,
-    /// Its calls at the backend.
+    /// The number of its calls at the backend.
     pub calls: usize,
     /// The most of them at once.
     pub most: u32,
@@ -110,20 +110,20 @@ pub struct Function {
 /// The tokens of one caller.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Its name in the log.
+    /// The caller's name in the log.
     pub name: Arc<str>,
-    /// Its calls.
+    /// The number of its calls.
     pub calls: usize,
     /// The most that arrived in one minute.
     pub busiest_minute: usize,
-    /// Its bucket.
+    /// The caller's bucket.
     pub bucket: Result<Bucket, Need>,
 }
 
 /// The advice of a log.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// What it is based on.
+    /// The evidence that the advice is based on.
     pub evidence: Evidence,
     /// The curve of all functions.
     pub fit: Option<Fit>,
@@ -141,13 +141,13 @@ pub struct Advice {
     pub capacity: Answer<u32>,
     /// How long a call may wait.   ns
     pub threshold: Answer<u64>,
-    /// What the advice changes, by the curve; `None` if calls at once change nothing that is known.
+    /// The change that the advice brings, by the curve; `None` if calls at once change nothing that is known.
     pub outlook: Option<Outlook>,
     /// The callers, those with the most calls first.
     pub callers: Vec<Caller>,
 }
 
-/// What becomes of the calls of the log, by the fitted curve.
+/// The prediction for the calls of the log, by the fitted curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
     /// With the most at once that was seen, and today's threshold.
@@ -156,7 +156,7 @@ pub struct Outlook {
     pub advised: Expected,
 }
 
-/// What a limit does to the calls of the log, by the fitted curve.
+/// The effect of a limit on the calls of the log, by the fitted curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
     /// Calls at once.
@@ -214,7 +214,7 @@ pub fn advise(samples: &[Sample], question: &Question) -> Advice {
     advice
 }
 
-/// What a log lacks for any answer.
+/// The needs of a log that has no answer at all.
 fn lacks(runs: &Runs) -> Vec<Need> {
     let mut needs = Vec::new();
     let has = runs.all.len();

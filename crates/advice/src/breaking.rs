@@ -25,11 +25,11 @@ pub struct Break {
     pub from: u32,
     /// The calls that met this level.
     pub calls: usize,
-    /// What showed it.
+    /// The sign that showed it.
     pub sign: Sign,
 }
 
-/// What shows that a backend breaks.
+/// A sign that a backend breaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sign {
     /// Calls fail.
@@ -46,7 +46,7 @@ pub enum Sign {
     },
 }
 
-/// What one call shows of a level.
+/// The result of a call at a level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Met {
     pub(crate) level: u32,
@@ -55,7 +55,7 @@ pub(crate) struct Met {
     pub(crate) time: Option<f64>,
 }
 
-/// What runs show of the levels that they met at most.
+/// The results of runs at the levels that they met at most.
 pub(crate) fn met(runs: &[Run]) -> Vec<Met> {
     let functions = runs.iter().map(|run| run.function).max().unwrap_or(0) + 1;
     let log = |run: &Run| (run.took().max(1) as f64).ln();

@@ -19,7 +19,7 @@ pub enum Curve {
     Scalability {
         /// The share of a call that waits for others, at least 0.
         sigma: f64,
-        /// What each pair of calls costs, at least 0.
+        /// The cost of each pair of calls, at least 0.
         kappa: f64,
     },
     /// Processor sharing.

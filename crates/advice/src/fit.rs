@@ -47,9 +47,9 @@ pub struct Fit {
     /// The smallest level with 95 % of the highest throughput up to `most`, with the bounds of 95
     /// of 100 draws.
     pub knee: u32,
-    /// Its lower bound.
+    /// The lower bound of the knee.
     pub knee_low: u32,
-    /// Its upper bound.
+    /// The upper bound of the knee.
     pub knee_high: u32,
     /// The share of the draws whose knee is clearly below `most`: where this is high, the
     /// backend is near its limit within what was seen.
@@ -61,7 +61,7 @@ pub struct Fit {
     pub left: f64,
 }
 
-/// One run, as the fit needs it.
+/// A run, as the fit needs it.
 struct Point {
     function: usize,
     bucket: usize,
@@ -235,7 +235,7 @@ impl Sums {
     }
 }
 
-/// One divided by the stretch at a level, computed once.
+/// The inverse of the stretch at a level, computed once.
 fn inverse(known: &mut Vec<f64>, curve: &Curve, level: u32) -> f64 {
     let level = level as usize;
     while known.len() <= level {

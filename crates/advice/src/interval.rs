@@ -20,7 +20,7 @@ const EXACT_MAX: usize = 5_000;
 pub struct Share {
     /// The lower bound.
     pub low: f64,
-    /// What was counted.
+    /// The measured share.
     pub share: f64,
     /// The upper bound.
     pub high: f64,

@@ -1,4 +1,4 @@
-//! What logs say about a backend, and which limits to set in front of it.
+//! Advice from logs about a backend, and which limits to set in front of it.
 //!
 //! [`sample::Sample`] is one call of the past, whichever program logged it. [`advice::advise`] answers
 //! from many of them. Nothing in here reads a clock or a file: the caller passes bytes and samples in,

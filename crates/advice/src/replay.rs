@@ -8,16 +8,16 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use crate::curve::Curve;
 
-/// One call to run.
+/// A call to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     /// ns
     pub(crate) arrived: u64,
-    /// What it takes alone.   ns
+    /// The time that the call takes alone.   ns
     pub(crate) work: f64,
 }
 
-/// What became of the calls.
+/// The results of the calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran {
     /// Calls that ended within the bound.

@@ -9,7 +9,7 @@ use crate::sample::{Ending, Sample};
 /// Equal parts of the time of a log. What is seen in one part only may be one event.
 pub(crate) const PARTS: usize = 40;
 
-/// One call at the backend.
+/// A call at the backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) function: usize,
@@ -25,7 +25,7 @@ pub(crate) struct Run {
     pub(crate) part: usize,
 }
 
-/// What a run says about the backend.
+/// The end of a run, as a sign of the backend's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Served,
@@ -39,7 +39,7 @@ impl Run {
     }
 }
 
-/// What is known of the backend from a log.
+/// The runs of a log, and what they show of the backend.
 #[derive(Debug)]
 pub(crate) struct Runs {
     /// The names of the functions.
@@ -116,7 +116,7 @@ impl Runs {
         self.to - self.from
     }
 
-    /// The same calls with the concurrency of one function instead of all.
+    /// The runs of one function, with its own concurrency instead of all.
     pub(crate) fn of_function(&self, function: usize) -> (Levels, Vec<Run>) {
         let own = self.all.iter().filter(|run| run.function == function);
         let levels = Levels::of(own.clone().map(|run| (run.started, run.ended)));

@@ -1,13 +1,13 @@
-//! One call, as any log shows it.
+//! A call of the past, as any log shows it.
 
 use std::sync::Arc;
 
-/// One call of the past.
+/// A call of the past.
 ///
 /// Times are in nanoseconds from any moment that all samples of one analysis share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// What was called: a function of z/VM, or method and path of a request.
+    /// The function that was called: a function of z/VM, or method and path of a request.
     pub function: Arc<str>,
     /// Who called, if the log says so.
     pub caller: Option<Arc<str>>,

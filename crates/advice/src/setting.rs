@@ -1,4 +1,4 @@
-//! One answer: a value with its interval and reason, or what is missing for one.
+//! An answer: a value with its interval and reason, or what is missing for one.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::breaking::{Break, Sign};
 use crate::draw::Draw;
 use crate::runs::PARTS;
 
-/// What the log says about one setting.
+/// The answer of the log about a setting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer<T> {
     /// A value.
@@ -21,7 +21,7 @@ pub enum Answer<T> {
 /// A value and the interval in which the right one may be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting<T> {
-    /// What to set.
+    /// The value to set.
     pub value: T,
     /// The lower bound.
     pub low: T,
@@ -66,7 +66,7 @@ pub enum Why {
     Taken,
     /// A window holds at least ten calls.
     Window,
-    /// It is today's.
+    /// The value is today's.
     Kept,
     /// The deepest queue at the advised limit.
     Depth,
@@ -74,7 +74,7 @@ pub enum Why {
     Patience,
     /// Nineteen of twenty clients that left waited longer.
     Left,
-    /// What the bound on times leaves after the time at the backend.
+    /// The bound on times leaves this after the time at the backend.
     Slo,
 }
 
@@ -125,7 +125,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// What a log lacks.
+/// A thing that a log lacks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Need {
     /// Calls that were sent and ended.
@@ -156,7 +156,7 @@ pub enum Need {
     },
     /// Times finer than most calls take.
     FinerTimes,
-    /// The same concurrency in several parts of the log.
+    /// The log lacks the same concurrency in several of its parts.
     Repeated,
     /// Calls that start at different levels.
     Variety,

@@ -46,7 +46,7 @@ impl Limits {
     }
 }
 
-/// What became of a call.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The number of its function.
@@ -66,7 +66,7 @@ pub struct Done {
 pub enum Ending {
     /// The backend ended it.
     Backend(Outcome),
-    /// It gave up before it was sent.
+    /// The call gave up before it was sent.
     GaveUp,
 }
 

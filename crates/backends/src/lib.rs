@@ -31,7 +31,7 @@ pub const SECOND: u64 = 1_000_000_000;
 /// A number that makes no sense in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
-    /// Which number.
+    /// The name of the number.
     pub what: &'static str,
     /// The numbers that make sense.
     pub range: &'static str,

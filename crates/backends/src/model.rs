@@ -13,7 +13,7 @@ use crate::law::Sharing;
 use crate::profile::Profile;
 use crate::{OutOfRange, within};
 
-/// What a backend is like.
+/// The properties of a backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backend {
     /// How much slower calls become as more run at once.
@@ -21,7 +21,7 @@ pub struct Backend {
     /// How much a call of each function counts in the load. A function beyond the list counts as
     /// one call.
     pub weights: Vec<Weight>,
-    /// What happens above a load, if anything.
+    /// The backend's behaviour above a load, if it changes.
     pub breaking: Option<Breaking>,
     /// The share of the full capacity over time.
     pub capacity: Profile,
@@ -39,7 +39,7 @@ impl Backend {
         }
     }
 
-    /// The same backend, which breaks above this load.
+    /// The backend with a breaking point: it breaks above this load.
     #[must_use]
     pub fn breaks(self, above: NonZeroU32, then: Then) -> Self {
         let breaking = Some(Breaking { above, then });
@@ -72,18 +72,18 @@ impl Weight {
 pub struct Breaking {
     /// The highest load that it bears.
     pub above: NonZeroU32,
-    /// What it does when a call would bring more.
+    /// The backend's behaviour when a call would bring more.
     pub then: Then,
 }
 
-/// What a backend does above its breaking point.
+/// The behaviour of a backend above its breaking point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It resets the connection of the new call, and the others continue.
+    /// The backend resets the connection of the new call, and the others continue.
     Reset,
     /// All calls at the backend fail, the new one too, and no connection is accepted for a time.
     Collapse {
-        /// That time.   ns
+        /// The time of a restart.   ns
         restart: u64,
     },
 }
@@ -92,7 +92,7 @@ pub enum Then {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Start {
-    /// It was sent. [`Model::due`] reports how it ends, also if it is reset at once.
+    /// The call was sent. [`Model::due`] reports how it ends, also if it is reset at once.
     Taken,
     /// The backend is down until this moment: nothing was sent.   ns
     Down(u64),
@@ -101,11 +101,11 @@ pub enum Start {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was answered.
+    /// The call was answered.
     Served,
-    /// It came above the breaking point and was reset.
+    /// The call came above the breaking point and was reset.
     Reset,
-    /// It was at the backend when that collapsed.
+    /// The call was at the backend when that collapsed.
     Collapsed,
 }
 

@@ -13,7 +13,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The same value for ever.
+    /// A profile of one value for ever.
     ///
     /// # Errors
     ///
@@ -22,7 +22,7 @@ impl Profile {
         Self::steps(value, &[])
     }
 
-    /// This value at first, then from each of these moments on another one.   ns
+    /// A profile of this value at first, then from each of these moments on another one.   ns
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Profile {
         Ok(Self { steps, period })
     }
 
-    /// The same, again and again: after this time it begins anew, like a day.   ns
+    /// A profile that repeats: after this time it begins anew, like a day.   ns
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What it costs to find out who is asking, alone and on one thread.
+//! The cost of finding out who is asking, alone and on one thread.
 //!
 //! `cargo bench -p tidegate-callers --bench callers` prints nanoseconds per look-up: the median
 //! and the least of many short stretches, as in the scheduler's bench; then what 10,000 rows
@@ -27,7 +27,7 @@ use tidegate_limits::Timestamp;
 const STRETCHES: usize = 300;
 const ROUNDS: usize = 1000;
 
-/// What the patterns are, and who looks them up.
+/// The patterns of a bench, and the identities that it looks up.
 #[derive(Clone, Copy)]
 struct Mix {
     name: &'static str,
@@ -217,7 +217,7 @@ fn look_up_all(table: &Table, clients: &[Client], matches: &mut Matches) {
     }
 }
 
-/// What follows a flag on the command line.
+/// The text that follows a flag on the command line.
 fn argument(flag: &str) -> Option<String> {
     let mut arguments = std::env::args().skip_while(|argument| argument != flag);
     arguments.next()?;

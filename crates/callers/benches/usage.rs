@@ -1,4 +1,4 @@
-//! What it costs to keep usage, alone and on one thread.
+//! The cost of keeping usage, alone and on one thread.
 //!
 //! `cargo bench -p tidegate-callers --bench usage` prints nanoseconds: the median and the least
 //! of many stretches of a millisecond or less, since a longer one is sure to be interrupted on

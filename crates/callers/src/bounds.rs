@@ -1,4 +1,4 @@
-//! What the table holds at most.
+//! Bounds of the table.
 
 /// The most rows that register themselves.
 pub(crate) const AUTO_REGISTER_MAX: u32 = 10_000;

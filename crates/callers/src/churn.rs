@@ -11,7 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Churn {
     per_second: u16,
-    /// Those of the last second, the earliest first.
+    /// The evictions of the last second, the earliest first.
     recent: VecDeque<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! What calls cost, and what they should cost by the time that the backend takes for them.
+//! The costs of calls, and their correction by the time that the backend takes for them.
 //!
 //! One token stands for a unit of the backend's time, a tenth of a second unless the config
 //! says otherwise. A call is charged what is configured for its function. Once its reply is
@@ -40,7 +40,7 @@ impl Default for CostUnit {
     }
 }
 
-/// What the calls of each function cost.
+/// The costs of calls by function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostModel {
     default: TokenCount,
@@ -73,7 +73,7 @@ impl CostModel {
         }
     }
 
-    /// What a call may cost: 0 to 1,000,000 tokens, rounded to millionths.
+    /// A cost of 0 to 1,000,000 tokens, rounded to millionths.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl CostModel {
         Ok(TokenCount::new(tokens).expect("a cost is a count"))
     }
 
-    /// What a call of this function costs.
+    /// The cost of a call of this function.
     #[must_use]
     pub fn cost(&self, function: FunctionId) -> TokenCount {
         *self.functions.get(&function).unwrap_or(&self.default)
@@ -97,10 +97,9 @@ impl CostModel {
         TokenCount::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// What a call is charged in the end, that was estimated to cost this much and took the
-    /// backend so long: at least nothing, and at most five times the estimate. So what is
-    /// charged or refunded after the reply lies from minus the estimate to four times it, and
-    /// a call that is free stays so.
+    /// The final charge of a call that was estimated to cost this much and took the backend so long: at least
+    /// nothing, and at most five times the estimate. So what is charged or refunded after the reply lies from minus
+    /// the estimate to four times it, and a call that is free stays so.
     #[must_use]
     pub fn settle(&self, estimated: TokenCount, service: Duration) -> Settled {
         let most = TokenCount::from_micros(estimated.micros().saturating_mul(5));
@@ -123,12 +122,12 @@ impl CostModel {
     }
 }
 
-/// What a call was charged when it went, and what it is charged in the end.
+/// The charge of a call when it went, and its final charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// What it was charged when it went.
+    /// The charge when the call went.
     pub estimated: TokenCount,
-    /// What it is charged in the end.
+    /// The final charge.
     pub charged: TokenCount,
 }
 

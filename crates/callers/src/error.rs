@@ -97,7 +97,7 @@ errors! {
         );
         /// `auto_register` is above what can be kept.
         AutoRegister {
-            /// What was given.
+            /// The number that was given.
             given: i64,
         } in "auto_register", (
             " must be 0 for off, 1 to {AUTO_REGISTER_MAX}, or -1 for as many as that, not {given}"

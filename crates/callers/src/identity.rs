@@ -32,7 +32,7 @@ impl Field {
         Self::Listener,
     ];
 
-    /// Its name in the config and the API.
+    /// The name of the field in the config and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -78,13 +78,13 @@ impl FieldSet {
         self.0 & other.0 == other.0
     }
 
-    /// Those in both.
+    /// The fields in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// These and `field`.
+    /// The set with `field` added.
     #[must_use]
     pub const fn with(self, field: Field) -> Self {
         Self(self.0 | field.bit())
@@ -96,7 +96,7 @@ impl FieldSet {
         self.0 == 0
     }
 
-    /// These fields, the weightiest first.
+    /// The fields of the set, the weightiest first.
     pub fn iter(self) -> impl Iterator<Item = Field> {
         Field::ALL
             .into_iter()
@@ -116,7 +116,7 @@ impl fmt::Debug for FieldSet {
     }
 }
 
-/// What the wire shows of a call's client. Any field may be absent, and an empty text is absent.
+/// A call's client as the wire shows it. Any field may be absent, and an empty text is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity<'a> {
     /// See [`Field::User`].

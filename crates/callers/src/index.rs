@@ -40,8 +40,8 @@ pub(super) struct Index<V> {
 /// Patterns of one shape, by their keys.
 type OfOneShape<V> = BTreeMap<Box<[u8]>, (Specificity, V)>;
 
-/// What a look-up found, and the room that it needs: kept from one look-up to the next, so
-/// that none of them allocates.
+/// The result of a look-up, and the room that it needs: kept from one look-up to the next, so that none of them
+/// allocates.
 #[derive(Debug)]
 pub(super) struct Found<V> {
     pub(super) entries: Vec<(Specificity, V)>,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// What a scan over all patterns finds.
+    /// The result of a scan over all patterns.
     fn scan(held: &[(Pattern, usize)], identity: &Identity<'_>) -> Vec<(Specificity, usize)> {
         let matching = held.iter().filter(|(pattern, _)| pattern.matches(identity));
         let mut entries: Vec<_> = matching

@@ -42,7 +42,7 @@ impl Match {
         self.specificity
     }
 
-    /// What its calls are charged to.
+    /// The charge of the caller's calls.
     #[must_use]
     pub const fn charge(&self) -> Charge {
         self.charge

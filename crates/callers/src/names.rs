@@ -1,4 +1,4 @@
-//! What operators call callers: labels, groups, notes.
+//! Texts that operators give callers: labels, groups, notes.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ const GROUP_MAX: usize = 64;
 /// The longest notes.   bytes
 const NOTES_MAX: usize = 1024;
 
-/// What people call a caller: not empty, in one line, at most 128 bytes.
+/// The label that operators give a caller: not empty, in one line, at most 128 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(Box<str>);
 
@@ -63,7 +63,7 @@ impl Borrow<str> for Group {
     }
 }
 
-/// What people want to remember of a caller; it may be empty. At most 1,024 bytes.
+/// Notes that operators keep about a caller; they may be empty. At most 1,024 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Notes(Box<str>);
 
@@ -119,15 +119,15 @@ fn not_above(field: &'static str, text: &str, max: usize) -> Result<(), NameErro
 }
 
 errors! {
-    /// What is wrong with a label, the name of a group, or notes.
+    /// A mistake in a label, the name of a group, or notes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum NameError {
-        /// Nothing was given.
+        /// The text is empty.
         Empty {
             /// `label` or `group`.
             field: &'static str,
         } in field, (" must not be empty");
-        /// It is longer than is taken.
+        /// The text is too long.
         TooLong {
             /// `label`, `group` or `notes`.
             field: &'static str,
@@ -136,7 +136,7 @@ errors! {
             /// How long it may be.   bytes
             max: usize,
         } in field, (" has {bytes} bytes, at most {max} are taken");
-        /// It has a control character.
+        /// The text contains a control character.
         ControlCharacter {
             /// `label` or `notes`.
             field: &'static str,

@@ -17,7 +17,7 @@ pub struct Network {
 /// Why a text is no [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkError {
-    /// What should be an address is none.
+    /// The text is no address where one is expected.
     NotAnAddress,
     /// The length of the prefix is no whole number from 0 to this.   bits
     PrefixLength {
@@ -29,7 +29,7 @@ pub enum NetworkError {
 }
 
 impl Network {
-    /// One address.
+    /// The network of a single address.
     #[must_use]
     pub fn single(address: IpAddr) -> Self {
         let address = address.to_canonical();
@@ -87,7 +87,7 @@ impl Ipv6Prefix {
         }
     }
 
-    /// Its length, 1 to 128.   bits
+    /// The length of the prefix, 1 to 128.   bits
     #[must_use]
     pub const fn bits(self) -> u8 {
         self.0

@@ -22,8 +22,7 @@ use crate::network::{Ipv6Prefix, Network};
 /// The longest literal of one field. A longer value matches no pattern exactly.   bytes
 pub const LITERAL_MAX: usize = 256;
 
-/// Which identities belong to a caller: all that match in every field. At least one field is
-/// not "any".
+/// The identities that belong to a caller: all that match in every field. At least one field is not "any".
 ///
 /// # Text
 ///
@@ -129,7 +128,7 @@ impl Pattern {
         Self::identifying(identity, fields, Ipv6Prefix::WHOLE)
     }
 
-    /// The same for all addresses with this prefix of the client's, if that is an IPv6 address.
+    /// A pattern for all addresses with this prefix of the client's, if that is an IPv6 address.
     ///
     /// # Errors
     ///
@@ -206,7 +205,7 @@ impl Pattern {
         Field::ALL.into_iter().filter(is_set).collect()
     }
 
-    /// Its specificity.
+    /// The specificity of the pattern.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
         Specificity::of(Field::ALL.map(|field| self.demand(field)))

@@ -13,7 +13,7 @@ use tidegate_limits::Timestamp;
 pub(crate) const SLOTS: usize = 60;
 const KEPT: u64 = SLOTS as u64;
 
-/// What a ring keeps in a slot; `default()` is a slot in which nothing happened.
+/// The contents of a slot of a ring; `default()` is a slot without events.
 pub(crate) trait Slot: Copy + Default + PartialEq {}
 
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ impl<S: Slot, const SECONDS: u64> Ring<S, SECONDS> {
         &mut self.newest
     }
 
-    /// What happened in a slot; nothing in one that is too old or not yet.
+    /// The contents of a slot; empty for one that is too old or in the future.
     pub(crate) fn get(&self, number: u64) -> S {
         if number == self.number {
             return self.newest;

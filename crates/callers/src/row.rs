@@ -1,4 +1,4 @@
-//! One caller: its row in the table.
+//! A caller: its row in the table.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -47,15 +47,15 @@ impl fmt::Display for RateLimitId {
     }
 }
 
-/// What a caller's calls are charged to.
+/// The rate limit that a caller's calls are charged to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Charge {
-    /// Nothing of its own: the next match is asked.
+    /// The caller has no charge of its own: the next match decides.
     #[default]
     None,
     /// A limit, which other callers may share.
     Limit(RateLimitId),
-    /// Nothing at all: no other match is asked.
+    /// The caller's calls are not charged: no other match decides.
     Exempt,
 }
 
@@ -73,13 +73,13 @@ impl Charge {
 /// Where a row comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It stands in the config, which alone can change it.
+    /// The row is in the config, and only the config can change it.
     Static,
-    /// It was made through the API, or promoted: registered by itself, and then given a
-    /// label, a group, notes or a limit, or merged with another. It is never forgotten.
+    /// The row was made through the API, or promoted: registered by itself, and then given a label, a group, notes
+    /// or a limit, or merged with another. It is never forgotten.
     Made,
-    /// It was registered by its own calls. The least recently called of these is forgotten
-    /// where there is no room.
+    /// The row was registered by its own calls. The least recently called of these is forgotten where there is no
+    /// room.
     Auto,
     /// [`CallerId::UNKNOWN`].
     Unknown,
@@ -101,29 +101,28 @@ pub enum LastCall {
 /// A caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Its id.
+    /// The id of the caller.
     pub id: CallerId,
     /// Where it comes from.
     pub kind: Kind,
-    /// Its label, if it has one.
+    /// The label of the caller, if it has one.
     pub label: Option<Label>,
     /// The groups that it is in, in the order in which they were given.
     pub groups: Box<[Group]>,
     /// Notes of operators.
     pub notes: Notes,
-    /// Its patterns: calls that match one of these belong to it.
+    /// The patterns of the caller: calls that match one of these belong to it.
     pub patterns: Box<[Pattern]>,
-    /// What its calls are charged to.
+    /// The charge of the caller's calls.
     pub charge: Charge,
     /// When it was last called.
     pub last_call: LastCall,
-    /// Its turns for one turn of an ordinary caller; `None` takes the weight of less specific
-    /// callers.
+    /// The caller's turns for one turn of an ordinary caller; `None` takes the weight of less specific callers.
     pub weight: Option<Weight>,
 }
 
 impl Row {
-    /// Its label; without one, its pattern.
+    /// The label of the caller, or its pattern.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         match (&self.label, &*self.patterns) {
@@ -138,7 +137,7 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) row: Row,
-    /// Its place among those that may be evicted.
+    /// The neighbours among the rows that may be evicted.
     pub(super) links: Links,
 }
 
@@ -155,31 +154,31 @@ impl Linked for Entry {
 /// A caller to be put into the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewCaller {
-    /// Its label. Rows of the config are identified by it.
+    /// The label of the caller. Rows of the config are identified by it.
     pub label: Label,
     /// The groups that it is in, at most 16.
     pub groups: Vec<Group>,
-    /// What people want to remember of it.
+    /// The operator's notes.
     pub notes: Notes,
-    /// What belongs to it, 1 to 256 patterns.
+    /// The patterns of the caller, 1 to 256.
     pub patterns: Vec<Pattern>,
-    /// What its calls are charged to.
+    /// The charge of the caller's calls.
     pub charge: Charge,
-    /// Its turns for one turn of an ordinary caller, if it has a weight of its own.
+    /// The caller's turns for one turn of an ordinary caller, if it has a weight of its own.
     pub weight: Option<Weight>,
 }
 
-/// What to change of a caller; `None` leaves it as it is.
+/// The changes to a caller; `None` leaves a field as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
-    /// What people call it.
+    /// The operator's label.
     pub label: Option<Label>,
     /// All the groups that it is in, at most 16.
     pub groups: Option<Vec<Group>>,
-    /// What people want to remember of it.
+    /// The operator's notes.
     pub notes: Option<Notes>,
-    /// What its calls are charged to.
+    /// The charge of the caller's calls.
     pub charge: Option<Charge>,
-    /// Its turns for one turn of an ordinary caller, if it has a weight of its own.
+    /// The caller's turns for one turn of an ordinary caller, if it has a weight of its own.
     pub weight: Option<Option<Weight>>,
 }

@@ -30,7 +30,7 @@ use tidegate_limits::slab::{Key, Slab};
 pub struct AutoRegister(u32);
 
 impl AutoRegister {
-    /// None.
+    /// Automatic registration is off.
     pub const OFF: Self = Self(0);
     /// The maximum: 10,000.
     pub const MAX: Self = Self(AUTO_REGISTER_MAX);
@@ -91,7 +91,7 @@ pub enum Registration {
     Known,
     /// A new row was made.
     Registered {
-        /// Its id.
+        /// The id of the caller.
         id: CallerId,
         /// The row that was evicted for it.
         forgotten: Option<CallerId>,
@@ -118,7 +118,7 @@ pub struct Fold {
 /// The result of a new caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inserted {
-    /// Its id: that of a registered row with one of the patterns, if there was one, so that its
+    /// The id of the new caller: that of a registered row with one of the patterns, if there was one, so that its
     /// statistics go on.
     pub id: CallerId,
     /// Further registered rows with one of the patterns.

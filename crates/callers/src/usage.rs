@@ -1,6 +1,5 @@
-//! What a caller, or a group of callers, has used: calls and tokens over the latest five
-//! minutes, hour and day and in all, which functions it called, what was delayed or refused,
-//! and the limit that would suit it.
+//! The usage of a caller, or of a group of callers: calls and tokens over the latest five minutes, hour and day and
+//! in all, which functions it called, what was delayed or refused, and the limit that would suit it.
 //!
 //! **What a span means.** Each span is sixty slots of time, aligned to the clock's start, of
 //! 5 s, 1 min and 24 min. A call counts while the slot in which it came is one of the newest
@@ -74,7 +73,7 @@ impl Span {
     /// Every span, the shortest first.
     pub const ALL: [Self; 3] = [Self::FiveMinutes, Self::Hour, Self::Day];
 
-    /// Its whole length.
+    /// The length of the span.
     #[must_use]
     pub const fn length(self) -> Duration {
         let slot = match self {
@@ -100,12 +99,12 @@ impl Span {
     }
 }
 
-/// What was counted together. All counts saturate.
+/// Calls and tokens that were counted together. All counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Calls that were counted, whatever became of them.
     pub calls: u64,
-    /// What they cost.
+    /// The cost of the calls.
     pub tokens: TokenCount,
     /// Calls that had to wait.
     pub delayed: u64,
@@ -142,21 +141,21 @@ pub struct UsageNow {
 }
 
 impl UsageNow {
-    /// What was used over one span.
+    /// The usage over a span.
     #[must_use]
     pub const fn over(&self, span: Span) -> &SpanUse {
         &self.spans[span as usize]
     }
 }
 
-/// What was used over one span.
+/// The usage over one span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanUse {
     /// The span.
     pub span: Span,
     /// From when on calls count.
     pub since: Timestamp,
-    /// What was counted since.
+    /// The sum over the span.
     pub tally: Tally,
     /// The most common functions.
     pub common: CommonFunctions,
@@ -183,7 +182,7 @@ pub struct FunctionUse {
     pub function: FunctionId,
     /// Calls of it.
     pub calls: u64,
-    /// What they cost.
+    /// The cost of the calls.
     pub tokens: TokenCount,
 }
 
@@ -230,7 +229,7 @@ impl Counts {
     }
 }
 
-/// What was used over a span: every slot, or stretches of 24 minutes.
+/// The usage over a span: every slot, or stretches of 24 minutes.
 enum Stretches<S, D> {
     Slots(S),
     Days(D),
@@ -261,7 +260,7 @@ impl DayCounts {
     }
 }
 
-/// What a caller or a group has used; the module's head says what is kept and what it costs.
+/// The usage of a caller or a group; the module's head says what is kept and what it costs.
 ///
 /// Count a call when it comes in, with the cost estimated for it: what a caller asks for is
 /// what a limit has to be measured by. What becomes of it is counted later, by
@@ -284,7 +283,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Nothing used since the start, but this much in all: what an earlier process counted.
+    /// Usage that begins at this total: the count of an earlier process.
     #[must_use]
     pub fn with_total(total: Tally) -> Self {
         Self {
@@ -410,7 +409,7 @@ impl Usage {
         }
     }
 
-    /// What was used over a span, as far as it is kept. `None` before the first call.
+    /// The usage over a span, as far as it is kept. `None` before the first call.
     fn stretches(
         &self,
         now: Timestamp,

@@ -1,14 +1,14 @@
-//! What is still to come of a body, whatever its framing.
+//! The rest of a body that is still to come, whatever its framing.
 
 use crate::Framing;
 use crate::chunks::{Chunks, Malformed, Step};
 
-/// What is still to come of a body.
+/// The rest of a body that is still to come.
 #[derive(Clone, Copy, Debug)]
 pub enum BodyLeft {
-    /// Nothing.
+    /// The body is complete.
     None,
-    /// This number of bytes.
+    /// A number of bytes is still to come.
     Length(u64),
     /// Chunks up to the last one.
     Chunks(Chunks),
@@ -17,7 +17,7 @@ pub enum BodyLeft {
 }
 
 impl BodyLeft {
-    /// What is to come behind a head with this framing.
+    /// The body to come behind a head with this framing.
     #[must_use]
     pub fn of(framing: Framing) -> Self {
         match framing {

@@ -39,7 +39,7 @@ enum State {
     End,
 }
 
-/// What the front of some bytes is.
+/// The meaning of the front of some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// The number of bytes of framing at the front.
@@ -132,7 +132,7 @@ impl Chunks {
         Ok(next)
     }
 
-    /// One more byte that is dropped.
+    /// Counts a byte that is dropped.
     fn extra(&mut self, next: State) -> Result<State, Malformed> {
         self.extra_bytes += 1;
         match self.extra_bytes <= EXTRA_BYTES {

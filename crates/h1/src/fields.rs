@@ -42,12 +42,12 @@ impl Span {
     }
 }
 
-/// One field of a head, without the white space around its value.
+/// A field of a head, without the white space around its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, as it was written.
+    /// The name of the field, as it was written.
     pub name: Span,
-    /// Its value.
+    /// The value of the field.
     pub value: Span,
 }
 
@@ -64,10 +64,10 @@ impl Field {
 /// framing.
 pub type Fields = SmallVec<[Field; 8]>;
 
-/// What a field means to a proxy.
+/// The meaning of a field to a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// It is passed on.
+    /// The field is passed on.
     Passes,
     Host,
     Connection,
@@ -80,13 +80,13 @@ pub(crate) enum Meaning {
     Close,
     /// `Trailer` or `TE`.
     Trailer,
-    /// It says where a request came from.
+    /// The field names the origin of a request.
     Forwarded,
     Authorization,
     /// `WWW-Authenticate`.
     Authenticate,
     MaxForwards,
-    /// It concerns one hop, and is left out.
+    /// The field concerns one hop, and is left out.
     Hop,
     /// A gateway could take it for a framing field.
     LikeFraming,
@@ -135,7 +135,7 @@ const fn lengths() -> [u64; 32] {
 }
 
 impl Meaning {
-    /// What the field with this name means. Most names are none of these, which one look shows.
+    /// The meaning of the field with this name. Most names are none of these, which one look shows.
     #[inline(always)]
     pub(crate) fn of(name: &[u8]) -> Self {
         let first = name.first().map_or(0, |it| it | 32);

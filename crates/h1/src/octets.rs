@@ -1,4 +1,4 @@
-//! Which bytes may stand where.
+//! The classes of bytes: which may stand where.
 
 /// The byte can be part of a field's name.
 const NAME: u8 = 1;
@@ -7,7 +7,7 @@ const TARGET: u8 = 2;
 /// The byte can be part of a host.
 const HOST: u8 = 4;
 
-/// What each byte can be part of.
+/// The classes that each byte belongs to.
 static KINDS: [u8; 256] = kinds();
 
 const fn kinds() -> [u8; 256] {

@@ -14,7 +14,7 @@ use crate::Framing;
 use crate::HEAD_BYTES_MAX;
 use crate::fields::{Fields, Span};
 
-/// What a head may have at most.
+/// Bounds of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Fields.
@@ -26,9 +26,9 @@ pub struct Bounds {
 /// A head that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Its method: any token (RFC 9110, 5.6.2) except `CONNECT`.
+    /// The method: any token (RFC 9110, 5.6.2) except `CONNECT`.
     pub method: Span,
-    /// What is asked for.
+    /// The target of the request.
     pub target: Target,
     /// The version of the client.
     pub version: Version,
@@ -54,7 +54,7 @@ pub struct Request {
     pub length: usize,
 }
 
-/// What a request asks for (RFC 9112, 3.2).
+/// The target of a request (RFC 9112, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A path, and a query if it has one.
@@ -85,14 +85,14 @@ pub struct BadHead {
     pub flaw: Flaw,
     /// Whether its method is HEAD, so that the answer has no body.
     pub to_head: bool,
-    /// Its fields, without Host, to identify the caller. Empty if they cannot be read.
+    /// The fields, without Host, to identify the caller. Empty if they cannot be read.
     pub fields: Fields,
 }
 
 /// Declares the flaws that are a text and nothing else.
 macro_rules! flaws {
     ($($flaw:ident $text:literal,)*) => {
-        /// What is wrong with a head.
+        /// A flaw in a head.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Flaw {
             $(#[doc = concat!("Refused with: ", $text, ".")] $flaw,)*

@@ -22,7 +22,7 @@ pub struct Response {
     pub status: u16,
     /// The words behind it.
     pub reason: Span,
-    /// Its fields, without `Content-Length`.
+    /// The fields, without `Content-Length`.
     pub fields: Fields,
     /// How its body ends.
     pub framing: Framing,
@@ -43,17 +43,18 @@ pub struct Response {
 pub enum Broken {
     /// A line is malformed.
     Malformed(httparse::Error),
-    /// Its lengths differ, or are no number.
+    /// The lengths of the response differ, or are no number.
     Length,
     /// A transfer coding in HTTP/1.0.
     EarlyCoding,
     /// A transfer coding beside `chunked`, which was not asked for.
     Coding,
-    /// It switches to another protocol, which was not asked for. The caller decides this; it is not read as broken.
+    /// The response switches to another protocol, which was not asked for. The caller decides this; it is not read
+    /// as broken.
     Switches,
-    /// It has more fields than this number.
+    /// The response has more fields than this number.
     TooManyFields(usize),
-    /// It has more than [`HEAD_BYTES_MAX`].
+    /// The head has more than [`HEAD_BYTES_MAX`].
     Large,
 }
 

@@ -14,7 +14,7 @@ pub fn field(name: &[u8], value: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// These fields of a head. Lines that stand side by side in it, exactly as they are written here, are copied
+/// Copies fields of a head. Lines that stand side by side in it, exactly as they are written here, are copied
 /// together.
 pub fn fields<'a>(head: &[u8], fields: impl IntoIterator<Item = &'a Field>, into: &mut Vec<u8>) {
     let mut together = 0..0;

@@ -41,7 +41,7 @@ const HYPER_ONE_IN: u64 = 1000;
 /// Most inputs until a planted fault is found.
 const FAULT_INPUTS: u64 = 200_000;
 
-/// What an input is, and the random numbers for the questions about it.
+/// Makes an input of a kind, and the random numbers for the questions about it.
 fn make(seeds: &Seeds, seed: u64, number: u64, into: &mut Vec<u8>) -> (Kind, Random) {
     let mut random = random_of(seed, number);
     let kind = match random.below(10) {
@@ -61,7 +61,7 @@ fn check(subject: &impl Subject, kind: Kind, bytes: &[u8], effort: &mut Effort) 
     }
 }
 
-/// The same, where a panic is a finding, and hyper is asked, too.
+/// Checks an input, where a panic is a finding, and hyper is asked, too.
 fn check_all(kind: Kind, bytes: &[u8], effort: &mut Effort) -> Checked {
     let checked = catch_unwind(AssertUnwindSafe(|| {
         let reached = check(&AsItIs, kind, bytes, effort)?;

@@ -1,4 +1,4 @@
-//! What it costs to decide about a lease, alone and on one thread.
+//! The cost of a decision about a lease, alone and on one thread.
 //!
 //! `cargo bench -p tidegate-limits --bench leases` prints nanoseconds per request: the median and
 //! the least of many short stretches, as in the scheduler's bench. All holders are known, want more
@@ -26,10 +26,10 @@ const STRETCHES: usize = 200;
 const ROUNDS: u32 = 1000;
 const REFRESH: Duration = Duration::from_secs(16);
 
-/// What a request asks for.
+/// The demand of a request.
 #[derive(Clone, Copy, PartialEq)]
 enum Wants {
-    /// What it did before.
+    /// The holder's earlier demand.
     TheSame,
     /// Each time something else, so that it changes its place among all.
     SomethingElse,

@@ -1,4 +1,4 @@
-//! One capacity, shared by many holders that each have a lease on a part of it.
+//! A capacity, shared by many holders that each have a lease on a part of it.
 //!
 //! A holder sends what it wants, gets a [`Lease`] on a part of it, and asks again before the
 //! lease expires. [`Split`] decides the share of each holder, as a pure function of all demands.
@@ -38,14 +38,14 @@ pub use rows::Rows;
 pub struct Capacity(f64);
 
 impl Capacity {
-    /// Nothing.
+    /// A capacity of zero.
     pub const ZERO: Self = Self(0.0);
     /// The largest value. Sums over all possible holders are still exact enough to compare, and far
     /// from infinite.
     pub const MAX: Self = Self(1e18);
 
-    /// This amount. A larger value than [`Capacity::MAX`] counts as that, so any large number can
-    /// mean "all you have".
+    /// Capacity of this amount. A larger value than [`Capacity::MAX`] counts as that, so any large number can mean
+    /// "all you have".
     ///
     /// # Errors
     ///
@@ -81,25 +81,25 @@ impl Capacity {
     }
 }
 
-/// What some clients of one priority want together.
+/// The clients of one priority, and their demand.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Band {
     /// A higher one is served first, if priorities count ([`Terms::by_priority`]).
     pub priority: i64,
     /// How many clients: the weight when shares are made. More than 2^32 - 1 count as that many.
     pub clients: NonZeroU64,
-    /// What they want together.
+    /// The sum of their demand.
     pub wants: Capacity,
 }
 
 /// The request of a holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report<'a> {
-    /// Its demand: of a client in one band; of a server below, for its own clients, in one band for
-    /// each priority. Bands of the same priority count as one.
+    /// The holder's demand: of a client in one band; of a server below, for its own clients, in one band for each
+    /// priority. Bands of the same priority count as one.
     pub bands: &'a [Band],
-    /// What it reports to hold: the capacity of the last lease that reached it and has not expired,
-    /// or zero.
+    /// The capacity that the holder reports to have: that of the last lease that reached it and has not expired, or
+    /// zero.
     pub has: Capacity,
 }
 
@@ -108,7 +108,7 @@ pub struct Report<'a> {
 pub struct Lease {
     /// How much.
     pub capacity: Capacity,
-    /// It expires at this moment.
+    /// The moment at which the lease expires.
     pub expires: Timestamp,
     /// How long the holder should wait before it asks again. Always shorter than the lease.
     pub refresh: Duration,

@@ -113,7 +113,7 @@ impl Client {
         Self::with_clock(servers, options, Clock::start())
     }
 
-    /// The same, with a given clock: a [`Share`] uses its moments.
+    /// A client with a given clock: a [`Share`] uses its moments.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Client {
         Ok(Self { state, lifetime })
     }
 
-    /// Its id.
+    /// The id of the client.
     #[must_use]
     pub fn id(&self) -> String {
         lock(&self.state.registry).leases.client_id().to_owned()
@@ -370,7 +370,7 @@ impl Drop for Resource {
     }
 }
 
-/// What the task does next.
+/// The task's next step.
 enum Step {
     Ask(RequestId, crate::wire::GetCapacityRequest),
     Release(crate::wire::ReleaseCapacityRequest),

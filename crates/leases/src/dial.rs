@@ -19,7 +19,7 @@ use tower::{Service, service_fn};
 
 /// A connection that was made.
 pub struct Dialed {
-    /// What carries the requests.
+    /// The stream that carries the requests.
     pub stream: Box<dyn Stream>,
     /// Why the server ended it, once it has said so.
     pub said: Said,

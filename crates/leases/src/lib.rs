@@ -1,4 +1,4 @@
-//! One capacity, shared by many processes that each hold a lease on a part of it.
+//! A capacity, shared by many processes that each hold a lease on a part of it.
 //!
 //! Without features this crate is the [`book`]: the pure decision of which holder gets how much.
 //! `client` keeps leases from servers with Doorman's protocol; `server` is such a server. `sharing`

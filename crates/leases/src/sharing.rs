@@ -1,4 +1,4 @@
-//! Which limits of a sidecar are shares of a common capacity, and where its servers are.
+//! The limits of a sidecar that are shares of a common capacity, and the addresses of the servers.
 
 use std::fmt;
 use std::num::NonZeroU32;

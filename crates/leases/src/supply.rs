@@ -20,7 +20,7 @@ const ROUNDING: f64 = 1e-6;
 /// Parts of a token in which a pace counts what waits for it.
 const UNITS_PER_TOKEN: f64 = (1 << 20) as f64;
 
-/// What a counting limit may give out: whole calls of its lease, and always its safe share.
+/// The supply of a counting limit: whole calls of its lease, and always its safe share.
 pub fn whole(lease: Option<Leased>, safe: NonZeroU32, quiet_until: Option<Timestamp>) -> Supply {
     let safe = safe.get();
     if let Some(quiet_until) = quiet_until {

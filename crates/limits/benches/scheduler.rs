@@ -1,4 +1,4 @@
-//! What the scheduler costs, alone and on one thread.
+//! The cost of the scheduler, alone and on one thread.
 //!
 //! `cargo bench -p tidegate-limits` prints nanoseconds per call: the median and the least of many
 //! stretches of a millisecond or less, since a longer one is sure to be interrupted on a machine
@@ -105,7 +105,7 @@ fn bucket() -> BucketRule {
     }
 }
 
-/// One class, and no limit of the policy.
+/// A policy with one class and no limit.
 fn no_limits() -> Policy {
     let classes = vec![ClassShare::new("only", 1)];
     Policy::new(
@@ -283,7 +283,7 @@ impl Crowd {
         }
     }
 
-    /// One call ends, one comes, one runs.
+    /// Ends a call, submits one, and runs one.
     fn round(&mut self) {
         self.now = self.now + PACE;
         if let Some(hold) = self.running.take() {
@@ -348,7 +348,7 @@ impl Drawn {
         drawn
     }
 
-    /// One call comes, goes and ends.
+    /// Submits, runs and ends a call.
     fn round(&mut self) {
         self.calls += 1;
         self.now = self.now + Duration::from_micros(1);
@@ -396,7 +396,7 @@ impl Drawn {
     }
 }
 
-/// What a quota adds to a call whose tokens are here.
+/// Measures the cost that a quota adds to a call whose tokens are here.
 fn measure_quotas() {
     for (users, quotas) in [(1, 0), (1, 1), (10_000, 0), (10_000, 1), (10_000, 2)] {
         let mut drawn = Drawn::new(users, quotas);

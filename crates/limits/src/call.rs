@@ -96,7 +96,7 @@ impl Default for Weight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId(pub u64);
 
-/// One of the budgets that a call draws from: a quota and a key.
+/// A budget that a call draws from: a quota and a key.
 ///
 /// The quota is the name of a rule passed to [`Scheduler::set_quotas`](crate::Scheduler::set_quotas). The
 /// key is a user, a function, or anything else that has a budget of its own.
@@ -108,7 +108,7 @@ pub struct QuotaKey {
     pub key: Arc<str>,
 }
 
-/// What the scheduler needs to know about a call.
+/// A call as the scheduler sees it.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a call waited for, and how long for each.
+//! The causes of a call's wait, and the time for each.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -9,12 +9,12 @@ use core::time::Duration;
 /// are more only if its bucket or the policy changed repeatedly while it waited.
 const CAUSES_MAX: usize = 16;
 
-/// What a call waited for.
+/// A cause of a call's wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// This limit or bucket: it was closed to the call, or to one with an earlier turn there.
+    /// A limit or bucket was closed to the call, or to one with an earlier turn there.
     Limit(Arc<str>),
-    /// Its turn to be asked. No limit was known to bar it.
+    /// The call's turn had not come. No limit was known to bar it.
     Turn,
     /// All causes beyond the number recorded separately.
     Others,
@@ -23,7 +23,7 @@ pub enum Cause {
 /// A part of a call's wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Delay {
-    /// What it waited for.
+    /// The cause of the wait.
     pub cause: Cause,
     /// For how long.
     pub time: Duration,
@@ -54,7 +54,7 @@ impl Delays {
         self.0 = parts.into_boxed_slice();
     }
 
-    /// It waited again.
+    /// Adds the delays of a later wait of the same call.
     pub fn extend(&mut self, again: Self) {
         for Delay { cause, time } in again.0 {
             self.add(cause, time);
@@ -66,7 +66,7 @@ impl Delays {
         self.0.iter()
     }
 
-    /// It did not wait.
+    /// Whether the call did not wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,4 +1,4 @@
-//! One limit of the policy: its rule, its state, and what waits for it.
+//! A limit of the policy: its rule, its state, and the calls that wait for it.
 //!
 //! When a call leaves the queue, it draws from each limit that it meets, and has a [`Stake`] in it from then
 //! on. A stake comes back in one of two ways: undrawn, as if it had never been drawn, or released at the end
@@ -34,7 +34,7 @@ pub(crate) struct Limiter {
     pub(crate) rule: LimitRule,
     /// The maximum by its rule.
     pub(crate) configured: u32,
-    /// One for each [`Supplier`].
+    /// The supply that each [`Supplier`] has set.
     supplies: [Supply; Supplier::ALL.len()],
     /// The part of the maximum that may be given out.
     share: Share,
@@ -108,7 +108,7 @@ impl Limiter {
         self.is_lowered = self.share < Share::FULL || self.supplies.iter().any(is_supplied);
     }
 
-    /// What counts as a departure, if anything does.
+    /// The event that counts as a departure, if any does.
     const fn stamp(&self) -> Option<WindowStamp> {
         match self.rule.limit {
             Limit::Window { stamp, .. } => Some(stamp),
@@ -135,7 +135,7 @@ impl Limiter {
         }
     }
 
-    /// What its draws are in.
+    /// The unit of the draws.
     pub(crate) const fn unit(&self) -> Unit {
         match self.state {
             State::Outstanding(_) => Unit::Calls,
@@ -162,12 +162,12 @@ impl Limiter {
         }
     }
 
-    /// What is drawn and not back at `now`: calls in flight, or cost reserved and departed.
+    /// The amount drawn and not back at `now`: calls in flight, or cost reserved and departed.
     pub(crate) fn used(&self, now: Timestamp) -> u64 {
         self.state.used(now)
     }
 
-    /// Nothing is drawn that only the end of a call brings back.
+    /// Whether no draw is open that only the end of a call brings back.
     pub(crate) fn is_at_rest(&self) -> bool {
         let mut kept = self.kept.iter();
         self.state.is_at_rest() && kept.all(|kept| kept.used.is_at_rest())

@@ -1,4 +1,4 @@
-//! Which limits a call meets, and how calls wait.
+//! The limits that calls meet, and how calls wait.
 
 mod limit;
 mod rule;

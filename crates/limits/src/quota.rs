@@ -1,4 +1,4 @@
-//! One quota per key and window, shared by many nodes through a store.
+//! A quota per key and window, shared by many nodes through a store.
 //!
 //! A node does not ask the store for each call. It draws a grant of tokens, spends it call by call,
 //! and draws the next grant before the last one is used up. The rest of a key's window is in the
@@ -45,14 +45,14 @@ pub use store_time::StoreTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
-/// What the store contains for a key.
+/// The contents of the store for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing.
+    /// The store has no record.
     Absent,
     /// A record of ours.
     Record {
-        /// Which write it is.
+        /// The version of the write.
         version: Version,
         /// The contents.
         record: Record,

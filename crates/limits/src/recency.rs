@@ -1,4 +1,4 @@
-//! Which of many was used last, and which least recently.
+//! Recency of use among many items: which was used last, and which least recently.
 //!
 //! A doubly linked list in the order of their last uses, so that noting one costs the same however
 //! many there are, and allocates nothing. The links are in the values themselves.
@@ -9,10 +9,10 @@ use crate::slab::{Key, Slab};
 
 /// A value that can be in a list.
 pub trait Linked {
-    /// Its neighbours there.
+    /// The item's neighbours in the list.
     fn links(&mut self) -> &mut Links;
 
-    /// The same, to look at.
+    /// The item's neighbours in the list, to look at.
     fn linked(&self) -> &Links;
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Sorted<E> {
     run: VecDeque<Entry<E>>,
     /// Tombstones in the run.
     dead: usize,
-    /// What came out of order.
+    /// The items that came out of order.
     strays: BTreeSet<E>,
 }
 

@@ -1,4 +1,4 @@
-//! What a limit may give out, set from outside.
+//! The amount that a limit may give out, set from outside.
 
 use crate::time::Timestamp;
 
@@ -20,14 +20,13 @@ impl Supplier {
     pub const ALL: [Self; 3] = [Self::Health, Self::Coordinator, Self::Operator];
 }
 
-/// What a limit may give out, set from outside: an amount `A`, which is the maximum of a limit or the rate
-/// of a bucket.
+/// The amount that a limit may give out, set from outside: `A` is the maximum of a limit or the rate of a bucket.
 ///
 /// A supply only lowers what the rule allows. The rule is what this backend can take from this process,
 /// whatever is available elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Supply<A = u32> {
-    /// What the rule allows.
+    /// The amount that the rule allows.
     #[default]
     Configured,
     /// At most this amount, until the next supply.
@@ -108,7 +107,7 @@ impl Share {
         self.0
     }
 
-    /// This part of an amount, rounded down: at least 1, except of nothing.
+    /// The share of an amount, rounded down: at least 1, except of nothing.
     #[inline]
     pub(crate) const fn of(self, amount: u32) -> u32 {
         let part = (amount as u64 * self.0 as u64 / 1000) as u32;

@@ -287,7 +287,7 @@ impl<S: Service<R>, R> Drop for LimitFuture<S, R> {
 
 type Queue = Scheduler<Arc<Mutex<Turn>>>;
 
-/// What a waiting call is waiting for. It is locked inside the lock of [`Core`], or alone.
+/// The turn of a waiting call. Its lock is taken inside the lock of [`Core`], or alone.
 #[derive(Debug, Default)]
 struct Turn {
     result: Option<Result<Hold, Refusal>>,
@@ -310,7 +310,7 @@ impl Turn {
     }
 }
 
-/// What all calls of a layer share.
+/// The state that all calls of a layer share.
 #[derive(Debug)]
 struct Shared {
     core: Mutex<Core>,

@@ -33,7 +33,7 @@ pub enum NotNow {
     NotBefore(Timestamp),
     /// Something must be released, supplied or started first.
     OnChange,
-    /// It costs more than the limit.
+    /// The call costs more than the limit.
     Never,
 }
 

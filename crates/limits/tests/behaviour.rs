@@ -1,4 +1,4 @@
-//! What the scheduler promises, a sentence at a time.
+//! Promises of the scheduler, a sentence at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -410,8 +410,8 @@ fn limits_that_open_together_serve_those_that_stood_at_either() {
     assert!((2..=4).contains(&of_first), "{served:?}");
 }
 
-/// One slot, which a call has, and three calls that wait for it: two of one caller, and after them one
-/// of another.
+/// A scheduler with one slot, which a call has, and three calls that wait for it: two of one caller, and after them
+/// one of another.
 fn one_slot_and_two_callers() -> (Scheduler<&'static str>, Hold) {
     let mut scheduler = Scheduler::new(one_slot());
     let first = call(0, 0, 9, "f");

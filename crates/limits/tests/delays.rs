@@ -1,5 +1,5 @@
-//! What a call waited for, as it is reported. That the parts add up for every call, and over all
-//! calls to what could be seen while they waited, is a law: `laws.rs`.
+//! The causes of a call's wait, as reported. That the parts add up for every call, and over all calls to what could
+//! be seen while they waited, is a law: `laws.rs`.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn policy(limits: Vec<LimitRule>, capacity: u32, postpone: Postpone) -> Policy {
     Policy::new(limits, capacity, full, postpone, classes.to_vec()).expect("it is sound")
 }
 
-/// One token, and one more each second.
+/// A bucket of one token that gains one each second.
 fn bucket(name: &str) -> BucketRule {
     BucketRule {
         name: name.into(),

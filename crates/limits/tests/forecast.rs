@@ -33,7 +33,7 @@ const LEAST: Duration = Duration::from_millis(50);
 enum Takes {
     /// Always this.
     Always(u64),
-    /// This, give or take a fifth.
+    /// About this long, give or take a fifth.
     About(u64),
     /// Mostly this, at times four times as long.
     Varies(u64),
@@ -72,14 +72,14 @@ fn off(foreseen: Duration, real: Duration) -> f64 {
     foreseen.abs_diff(real).as_secs_f64() / real.max(LEAST).as_secs_f64()
 }
 
-/// What happened in a world.
+/// The events of a world.
 #[derive(Default)]
 struct Ran {
     /// Calls that waited with a prediction.
     seen: Vec<Waited>,
     /// Errors of starts that were predicted again during the wait, in parts of what was left of it, while calls came.
     read: Vec<f64>,
-    /// The same, after the last call had come.
+    /// The reads after the last call had come.
     read_after: Vec<f64>,
     /// Calls that waited without a prediction.
     unknown: usize,
@@ -335,12 +335,12 @@ impl Early {
     }
 }
 
-/// What an oracle knows of the time after the moment at which it is asked.
+/// The oracle's knowledge of the time after the moment at which it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Knows {
     /// The queue, the windows and the calls in flight, and what the backend takes in the mean.
     Present,
-    /// The same, and for how long each call is in flight.
+    /// The oracle knows the arrivals, and for how long each call is in flight.
     Services,
     /// The present, and what came in this time comes again once, over as long.
     Rates(u64),
@@ -664,7 +664,8 @@ fn a_pause_moves_a_start_to_its_end_and_a_backend_that_is_down_has_none() {
     }
 }
 
-/// What could be known at best when a call begins to wait: run with `--release -- --ignored --nocapture`.
+/// Prints the best prediction that is possible when a call begins to wait: run with `--release -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "it measures"]
 fn what_an_oracle_knows() {
@@ -718,7 +719,7 @@ fn what_an_oracle_knows() {
     }
 }
 
-/// One call a second, and calls that wait in turn or at random.
+/// A scheduler that passes one call a second, with calls that wait in turn or at random.
 fn one_a_second(postpone: Postpone) -> Scheduler<u64> {
     let rules = vec![
         LimitRule::new("total", window(1, SECOND, 0)),

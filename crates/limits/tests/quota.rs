@@ -1,4 +1,4 @@
-//! What a ledger does, step by step.
+//! Steps of a ledger.
 
 #[path = "quota_model/take_all.rs"]
 mod take_all;

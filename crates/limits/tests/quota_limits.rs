@@ -103,7 +103,7 @@ impl Store {
     }
 }
 
-/// One node: a scheduler, and the calls that it let go.
+/// A node: a scheduler, and the calls that it let go.
 struct Node {
     scheduler: Scheduler<u64>,
     running: BTreeMap<u64, Hold>,

@@ -53,7 +53,7 @@ fn seeds(number: u64) -> Range<u64> {
     }
 }
 
-/// What a run broke.
+/// The invariants that a run broke.
 fn broken(original: &Original) -> BTreeSet<Invariant> {
     check(&original.log)
         .iter()
@@ -162,7 +162,7 @@ fn whatever_goes_wrong_no_window_is_exceeded() {
     }
 }
 
-/// What a run under more demand than there is came to.
+/// The figures of a run under more demand than there is.
 #[derive(Debug)]
 struct Figures {
     /// Mean part of the total that was used, over all windows but the first.

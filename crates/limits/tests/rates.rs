@@ -88,7 +88,7 @@ impl Gate {
         }
     }
 
-    /// One bucket, and no other limit.
+    /// A gate with a bucket, and no other limit.
     fn limited(rule: BucketRule) -> Self {
         let mut gate = Self::new(Vec::new());
         gate.set(rule);
@@ -938,8 +938,8 @@ fn calls_that_differ_only_in_their_bucket_wait_apart_and_in_order() {
     assert_eq!(went, [4, 8]);
 }
 
-/// What the calls of its class that waited find, when others wait for the same limit before them and
-/// what is kept comes back.
+/// Room for the waiting calls of a class with a reserve, when others wait for the same limit before them and what
+/// is kept comes back.
 #[test]
 fn the_reserve_wakes_its_class_and_the_rest_wakes_the_others() {
     let slots = keeping(1, rule("slots", Scope::Every, outstanding(2)));

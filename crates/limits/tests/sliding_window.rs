@@ -45,7 +45,7 @@ impl Oracle {
         Verdict::NotBefore(at(first.expect("all of it leaves")))
     }
 
-    /// What is in the densest window.
+    /// The number of calls in the densest window.
     fn densest(&self) -> u64 {
         let starts = self.went.iter().map(|&(start, _)| start);
         let within = |start| {

@@ -289,7 +289,7 @@ fn parameters_that_change_keep_the_tokens_and_refund_nothing() {
     assert_eq!(bucket.peek(at(3.0)), -40.0);
 }
 
-/// What a user's own limiter gets from the trait alone, and what each of ours says.
+/// The trait alone serves a user's own limiter, and each of ours says when it opens.
 #[test]
 fn every_try_that_is_refused_says_from_when_on_it_succeeds() {
     let pace = |rate| {

@@ -48,7 +48,7 @@ pub struct Settings {
     pub prefix: String,
     /// How long a silent node counts as a member, and keeps the time.
     pub time_to_live: TimeToLive,
-    /// Its name among the members; `None` for a random one.
+    /// The node's name among the members; `None` for a random one.
     pub member: Option<Arc<str>>,
 }
 
@@ -67,7 +67,7 @@ impl Settings {
         }
     }
 
-    /// The same for each member alone.
+    /// Settings for each member alone.
     pub(super) fn apart(&self) -> Vec<Self> {
         let endpoints = self.store.endpoints.iter().cloned();
         let alone = |endpoint| Self {
@@ -176,7 +176,7 @@ impl Etcd {
         format!("{}{RECORDS}{}", self.settings.prefix, key.encoded()).into_bytes()
     }
 
-    /// This node's own key below this name.
+    /// The node's own key below this name.
     fn own(&self, name: &str) -> String {
         format!("{}{name}{}", self.settings.prefix, self.node.id)
     }
@@ -402,7 +402,7 @@ impl Remote for Etcd {
         }
     }
 
-    /// Its condition never holds, so nothing is written. etcd checks the permission and its space all the same.
+    /// Tries a write whose condition never holds. etcd checks the permission and its space all the same.
     async fn try_out(&self) -> Result<(), Error> {
         let key = self.record(&Key::trial());
         let swapped = self.client.swap(&key, NO_REVISION, b"", None).await;

@@ -20,7 +20,7 @@ pub enum KeyError {
     /// Longer than [`Key::BYTES_MAX`].
     #[error("a quota's key must not be longer than {max} bytes, not {given}", max = Key::BYTES_MAX)]
     TooLong {
-        /// Its length in bytes.
+        /// The length in bytes.
         given: usize,
     },
 }
@@ -74,7 +74,7 @@ impl Key {
         Self(".sidecars".into())
     }
 
-    /// Its percent-encoded name.
+    /// The percent-encoded name of the key.
     #[must_use]
     pub fn encoded(&self) -> &str {
         &self.0

@@ -89,8 +89,8 @@ impl Engine {
         }
     }
 
-    /// The same as a member of this name, which a restart keeps: so the members are not counted twice
-    /// until the store gives up on a process that was killed. `None`: of a random one.
+    /// The engine as a member of this name, which a restart keeps: so the members are not counted twice until the
+    /// store gives up on a process that was killed. `None`: of a random one.
     #[must_use]
     pub fn with_member(mut self, name: Option<Arc<str>>) -> Self {
         match &mut self {
@@ -150,7 +150,7 @@ impl Engine {
         self.names().0
     }
 
-    /// Its name for people.
+    /// The engine's name for people.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.names().1
@@ -281,9 +281,9 @@ impl Entry {
 /// The result of a [`QuotaStore::compare_and_set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swapped {
-    /// It is written, as this version.
+    /// The value is written, as this version.
     Done(Version),
-    /// It is not written, and will not be. The value at the key a moment later.
+    /// The value is not written, and will not be. The value at the key a moment later.
     Conflict(Option<Entry>),
 }
 
@@ -309,7 +309,7 @@ pub enum Mark {
     /// Not checked.
     #[default]
     Unseen,
-    /// Nothing.
+    /// The key has no mark.
     Nothing,
     /// A value, from that write.
     Written(i64),
@@ -321,19 +321,19 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It does not answer, or cannot serve. The call had no effect.
+    /// The store does not answer, or cannot serve. The call had no effect.
     #[error("the store is unavailable")]
     Unavailable(#[source] Cause),
     /// The answer did not come. It may have been done, or may still be.
     #[error("the store did not say whether it was done")]
     Unknown(#[source] Cause),
-    /// It requires a user or a password, or rejects those given. The call had no effect.
+    /// The store requires a user or a password, or rejects those given. The call had no effect.
     #[error("the store wants other credentials")]
     Unauthenticated(#[source] Cause),
     /// The user is known, but has no permission for this at this key. The call had no effect.
     #[error("the store denies access to this key")]
     Denied(#[source] Cause),
-    /// It refuses the call itself, or the key has a value of another type. The call had no effect.
+    /// The store refuses the call itself, or the key has a value of another type. The call had no effect.
     #[error("the store refused")]
     Refused(#[source] Cause),
     /// The server is such a store, but of a form that cannot hold quotas, such as one part of a cluster. The call

@@ -18,7 +18,7 @@ use super::{Answer, Entry, Key, QuotaStore, Swapped};
 #[derive(Clone)]
 pub struct Memory(Arc<Shared>);
 
-/// One node of a store in memory.
+/// A node of a store in memory.
 pub struct Node {
     shared: Arc<Shared>,
     time: watch::Sender<StoreTime>,

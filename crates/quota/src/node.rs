@@ -1,4 +1,4 @@
-//! What each engine knows as one node of its store: the time, the members, and whether it answers.
+//! The state that each engine keeps as one node of its store: the time, the members, and whether the store answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ const LOG_AGAIN: Duration = Duration::from_secs(10);
 struct Checks {
     /// Set while all of them fail.
     trouble: Option<Trouble>,
-    /// What was logged last, and when.
+    /// The problem that was logged last, and when.
     logged: Option<(Timestamp, Arc<str>)>,
     /// The current failure was logged.
     was_logged: bool,
@@ -32,14 +32,14 @@ struct Trouble {
     why: Arc<str>,
 }
 
-/// One node.
+/// A node of the store.
 pub(super) struct Node {
     /// The store's name for people.
     store: &'static str,
     pub(super) clock: Clock,
     /// As other nodes know it, this process alone.
     pub(super) id: String,
-    /// Its name among the members. A process that is started again has it too.
+    /// The node's name among the members. A process that is started again has it too.
     pub(super) member: String,
     pub(super) time: watch::Sender<StoreTime>,
     pub(super) members: watch::Sender<usize>,

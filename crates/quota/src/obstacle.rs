@@ -1,4 +1,4 @@
-//! What keeps a node from its store, as a probe finds it.
+//! The obstacle between a node and its store, as a probe finds it.
 
 use super::Error;
 
@@ -6,23 +6,23 @@ use super::Error;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 pub(super) const NAME: &str = ".probe";
 
-/// What a node does with a store.
+/// A step of a node's work with a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It reads a record.
+    /// The node reads a record.
     Read,
-    /// It writes a record.
+    /// The node writes a record.
     Write,
-    /// It counts itself as a member.
+    /// The node counts itself as a member.
     Join,
-    /// It subscribes to the changes of a record.
+    /// The node subscribes to the changes of a record.
     Subscribe,
 }
 
 /// The first step that failed.
 #[derive(Debug)]
 pub struct Obstacle {
-    /// What was tried.
+    /// The step that was tried.
     pub step: Step,
     /// Where: the key, the node or the channel.
     pub place: String,

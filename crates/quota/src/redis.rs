@@ -51,9 +51,9 @@ use super::remote::{Member, Remote};
 use super::waiters::Waiters;
 use super::{Cause, Entry, Error, Key, QuotaStore, Swapped};
 
-/// What to check when a server rejects the user.
+/// The settings to check when a server rejects the user.
 const OF_SERVER: &str = "check user and password in [quota]";
-/// The same for a sentinel.
+/// The settings to check when a sentinel rejects the user.
 const OF_SENTINEL: &str = "check sentinel_user and sentinel_password in [quota]";
 /// The first and the longest pause after a failure. Meanwhile calls fail at once.
 const BREAK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
@@ -166,7 +166,7 @@ struct Redis {
     settings: Settings,
     node: Node,
     link: Mutex<Link>,
-    /// What names the primary, if it is not the server of the config.
+    /// The sentinels that name the primary, if it is not the server of the config.
     sentinels: Option<Sentinels>,
     evictions: Evictions,
     /// Held during a change, so that no unsubscribe overtakes its subscribe.
@@ -181,7 +181,7 @@ struct Link {
     connection: Option<Connection>,
     /// The server of the connection, and of the last attempt.
     server: Option<Server>,
-    /// Which user and password these used.
+    /// The number of the user and password that these connections used.
     login: u64,
     /// Numbers the connections, so that only a user of one drops it.
     number: u64,
@@ -349,8 +349,8 @@ impl Redis {
         }
     }
 
-    /// The same as [`connection`](Self::connection), for a call that cannot be repeated: one that was idle is
-    /// tried first, because Redis may be closing it.
+    /// A connection as from [`connection`](Self::connection), for a call that cannot be repeated: one that was idle
+    /// is tried first, because Redis may be closing it.
     async fn living_connection(&self, deadline: Instant) -> Result<(Connection, u64), Error> {
         let (mut connection, number) = self.connection(deadline).await?;
         let idle = self.link.lock().await.used.elapsed();
@@ -449,7 +449,7 @@ impl Redis {
         }
     }
 
-    /// What the server evicts.
+    /// The server's policy for a full memory.
     async fn memory(&self) -> Result<server::MemoryPolicy, Error> {
         let deadline = Instant::now() + self.settings.deadline;
         let (mut connection, _) = self.connection(deadline).await?;

@@ -1,4 +1,4 @@
-//! What every store in another process has in common.
+//! The interface that every store in another process implements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(super) trait Remote: Send + Sync + 'static {
     }
 }
 
-/// One member of a store, until it is dropped.
+/// A member of a store, until it is dropped.
 pub(super) struct Member<R> {
     remote: Arc<R>,
     _stop: DropGuard,

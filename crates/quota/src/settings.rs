@@ -39,10 +39,10 @@ impl Quotas {
     }
 }
 
-/// What all sidecars together can spend on each key per window.
+/// The total that all sidecars together can spend on each key per window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaLimit {
-    /// Its name in refusals, logs and metrics; begins with `rate_limit:`.
+    /// The limit's name in refusals, logs and metrics; begins with `rate_limit:`.
     pub name: Arc<str>,
     /// The rule of each key without its own total.
     pub rule: quota::Rule,

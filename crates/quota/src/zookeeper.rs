@@ -48,7 +48,7 @@ pub struct Settings {
     pub swept: String,
     /// About how often one of the members looks for records to remove.
     pub sweep_every: Duration,
-    /// Its name among the members; `None` for a random one.
+    /// The node's name among the members; `None` for a random one.
     pub member: Option<Arc<str>>,
 }
 
@@ -69,7 +69,7 @@ impl Settings {
         }
     }
 
-    /// The same below another node, of which no key begins with a dot.
+    /// The settings for a place below another node, of which no key begins with a dot.
     #[must_use]
     pub fn below(mut self, root: &str) -> Self {
         self.records = root.into();
@@ -78,7 +78,7 @@ impl Settings {
         self
     }
 
-    /// The same for each server alone.
+    /// Settings for each server alone.
     pub(super) fn apart(&self) -> Vec<Self> {
         // A root of the whole session stands behind the last server.
         let (servers, root) = match self.store.servers.split_once('/') {
@@ -245,7 +245,7 @@ impl ZooKeeper {
         Ok(*known.insert(swept))
     }
 
-    /// One node's value. A missing read permission affects only its key.
+    /// The value of a node in the store. A missing read permission affects only its key.
     async fn word(&self, path: &str) -> Result<Word, Error> {
         match self.client.get(path).await {
             Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
@@ -380,7 +380,7 @@ impl Remote for ZooKeeper {
 /// The value of one configuration node of a key.
 enum Word {
     Absent,
-    /// This value, from that write.
+    /// The node has this value, from that write.
     Is(Vec<u8>, i64),
     /// No permission to read.
     Unreadable(String),
@@ -465,7 +465,7 @@ fn version(swept: Swept, stat: &Stat) -> Version {
     version_of(swept.count, stat.version)
 }
 
-/// What [`version_of`] was made from.
+/// The two counts that [`version_of`] made the version from.
 fn counts(Version(version): Version) -> (i32, i32) {
     let low = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).expect("they are 32 bits");
     (low(version >> 32).cast_signed(), low(version).cast_signed())

@@ -1,4 +1,4 @@
-//! What repeats itself, logged less and less often.
+//! Causes that repeat, logged less and less often.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! What the commands of all programs share: threads, listeners, durations as arguments, colours,
-//! the one way to print, exit codes, and other programs that are installed beside them.
+//! The parts that the commands of all programs share: threads, listeners, durations as arguments, colours, the one
+//! way to print, exit codes, and other programs that are installed beside them.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};

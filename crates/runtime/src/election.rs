@@ -1,4 +1,4 @@
-//! Which of several servers is the master, and until when that is certain.
+//! An election among several servers: which is the master, and until when that is certain.
 //!
 //! A master has a *fence*: the moment of its own monotonic clock after which it must not act any
 //! more, because another may act from then on. The fence counts from the moment of sending the
@@ -33,10 +33,10 @@ use tracing::{debug, info, warn};
 use self::candidate::{Candidate, Step};
 use self::register::{Register, Swapped, Trouble};
 
-/// What a candidate knows about the master.
+/// The mastership as a candidate sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mastership {
-    /// This one.
+    /// The candidate itself is the master.
     Master {
         /// The fence: after this moment of its own clock it must not act as the master, even if
         /// this value still says so. Renewed regularly while the store confirms it.
@@ -48,7 +48,7 @@ pub enum Mastership {
     },
     /// Another, by its address.
     Other(String),
-    /// None, or unknown.
+    /// The master is unknown, or there is no master.
     Unknown,
 }
 
@@ -125,14 +125,14 @@ pub struct Settings {
 /// Where an election takes place.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// None: this is the only candidate.
+    /// No store is needed: this is the only candidate.
     OneNode,
     /// At a key of etcd, bound to a lease.
     #[cfg(feature = "etcd")]
     Etcd {
         /// Where it is and who asks.
         store: super::etcd::Settings,
-        /// The same for all candidates, without any other use.
+        /// The key of the register, the same for all candidates and without any other use.
         key: String,
     },
     /// At a node of ZooKeeper.
@@ -148,7 +148,7 @@ pub enum Place {
 
 #[cfg(feature = "tls")]
 impl Place {
-    /// What is trusted and shown there, if it is connected to over TLS.
+    /// The certificates that are trusted and shown there, if it is connected to over TLS.
     #[must_use]
     pub fn tls(&self) -> Option<&crate::tls::TlsClient> {
         match self {

@@ -91,7 +91,7 @@ pub enum Error {
         /// etcd's message.
         message: String,
     },
-    /// It may have been applied, or may still be: the answer did not come.
+    /// The call may have been applied, or may still be: the answer did not come.
     #[error("etcd did not say whether it was done: {0}")]
     Unknown(Box<str>),
     /// No member answered; the call had no effect.
@@ -108,18 +108,17 @@ pub enum Error {
 /// A lease as granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its id.
+    /// The id of the lease.
     pub id: i64,
-    /// Its time to live, from its grant or last renewal. etcd counts in whole seconds and has a
-    /// minimum.
+    /// The time to live, from the grant or the last renewal. etcd counts in whole seconds and has a minimum.
     pub time_to_live: Duration,
 }
 
 /// gRPC's status code for an object that does not exist.
 pub const NOT_FOUND: i32 = 5;
-/// The same for a user that may not do this.
+/// The code of etcd for a user that may not do this.
 const PERMISSION_DENIED: i32 = 7;
-/// What to do then.
+/// The cure for a missing permission.
 const GRANT: &str = "grant a role of this user readwrite on these keys, with `etcdctl role \
                      grant-permission`";
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A kind of numbers with a unit.
 #[derive(Debug)]
 pub struct Measure {
-    /// What such a number is.
+    /// A word for such a number.
     pub name: &'static str,
     /// Units and how many of the smallest each is, largest first.
     pub units: &'static [(&'static str, u64)],
@@ -52,7 +52,7 @@ pub const SIZE: Measure = Measure {
 /// Why a text is no number with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasureError {
-    /// It does not begin with a number.
+    /// The text does not begin with a number.
     NotNumber,
     /// The unit is missing.
     NoUnit,
@@ -65,7 +65,7 @@ pub enum MeasureError {
 }
 
 impl MeasureError {
-    /// What the text is or has; completes a sentence that begins with it.
+    /// The fault in words; completes a sentence that begins with the text.
     #[must_use]
     pub fn in_words(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! One definition for one metric, in the stage that counts it.
+//! Definitions of metrics: one for each, in the stage that counts it.
 //!
 //! [`metrics!`](crate::metrics) takes names, kinds, labels, units and help, and makes a struct of
 //! them. Labels are passed by name, so a missing or swapped label does not compile. The help is
@@ -45,9 +45,9 @@ pub struct Definition {
     pub kind: &'static str,
     /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What is counted, or the unit of time.
+    /// The unit of the count or of the time.
     pub unit: &'static str,
-    /// What it means. The first sentence can stand alone.
+    /// The meaning of the metric. The first sentence can stand alone.
     pub help: &'static str,
 }
 
@@ -195,7 +195,7 @@ pub trait Kind {
     const TYPE: &'static str;
     /// A metric without labels, or with values for all of them.
     type Alone: Collector + Clone + 'static;
-    /// One for each set of values of its labels.
+    /// The collector, with one metric for each set of values of its labels.
     type Family: Collector + Clone + 'static;
 
     /// Makes one without labels.

@@ -1,4 +1,4 @@
-//! Which requests come from a page of another origin, by their headers.
+//! Requests from a page of another origin, by their headers.
 //!
 //! A browser on a machine that can reach an address for operators sends requests for any page that
 //! it shows. So on every method:

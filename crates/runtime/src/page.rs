@@ -17,11 +17,11 @@ pub const HEADERS: [(&str, &str); 3] = [
 /// A file of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct File {
-    /// Its name below `/page/`.
+    /// The file's name below `/page/`.
     pub name: &'static str,
-    /// Its type, for `Content-Type`.
+    /// The file's type, for `Content-Type`.
     pub kind: &'static str,
-    /// What is in it.
+    /// The file's contents.
     pub body: &'static str,
 }
 

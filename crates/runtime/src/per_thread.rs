@@ -1,4 +1,4 @@
-//! What each thread keeps for itself, and others only read or add up.
+//! Values that each thread keeps for itself, and others only read or add up.
 //!
 //! Memory that two threads write moves from one processor to the other with each write, which can cost more than
 //! what is done with it. So what calls write often is kept for each thread.

@@ -1,4 +1,4 @@
-//! What carries a connection, whatever it is.
+//! The stream below a connection, whatever it is.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -33,12 +33,12 @@ pub use self::pem::{PemError, authorities, certificates, private_key};
 pub use self::sections::Flaw;
 use crate::Live;
 
-/// What a client shows to servers: its certificates, its own first, and their key. In PEM.
+/// The certificates that a client shows to servers, its own first, and their key. In PEM.
 #[derive(Clone, Copy)]
 pub struct Identity<'a> {
     /// The certificate, followed by the chain to a known authority.
     pub cert: &'a [u8],
-    /// Its key, without a passphrase.
+    /// The key of the first certificate, without a passphrase.
     pub key: &'a [u8],
 }
 

@@ -40,7 +40,7 @@ pub struct Settings {
     /// Scheme and credentials, such as `digest` and `user:password`. If they are renewed, the session goes
     /// on over a new connection.
     pub auth: Renewable<Option<(String, Vec<u8>)>>,
-    /// What to trust and to show, if the servers speak TLS.
+    /// The certificates to trust and to show, if the servers speak TLS.
     pub tls: Option<TlsClient>,
     /// The time limit of a call, including a new session if needed.
     pub deadline: Duration,
@@ -81,7 +81,7 @@ pub enum Error {
     /// ZooKeeper refused, and did nothing.
     #[error("ZooKeeper refused: {0}")]
     Refused(Code),
-    /// It may have been applied, or may still be: the answer did not come.
+    /// The call may have been applied, or may still be: the answer did not come.
     #[error("ZooKeeper did not say whether it was done: {0}")]
     Unknown(Trouble),
     /// No server answers; the call had no effect.
@@ -123,7 +123,7 @@ impl Error {
 /// A node and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its value.
+    /// The value of the node.
     pub data: Vec<u8>,
     /// The number, time and transaction of its writes.
     pub stat: Stat,
@@ -132,7 +132,7 @@ pub struct Node {
     pub seen: i64,
 }
 
-/// One of several writes that are done together, or not at all.
+/// A write of several that are done together, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
     /// Writes nothing, if the node has this number of writes.
@@ -204,7 +204,7 @@ pub struct Client(Arc<Shared>);
 
 struct Shared {
     settings: Settings,
-    /// None if the addresses are none.
+    /// The servers, or `None` if the addresses are not valid.
     servers: Option<Servers>,
     calls: OnceLock<mpsc::Sender<Call>>,
 }
@@ -423,7 +423,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// The version that each version of a node equals.
 const ANY_VERSION: i32 = -1;
 
-/// One node, and the deadline of all that is asked of it.
+/// A node, and the deadline of all that is asked of it.
 struct At<'a> {
     client: &'a Client,
     servers: &'a Servers,

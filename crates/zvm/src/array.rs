@@ -23,7 +23,7 @@ pub const FUNCTION_NAME_BYTES_MAX: usize = 128;
 pub struct ArrayCall {
     /// The array's own bytes, without white space around it, compacted where it had to fit.
     pub bytes: Bytes,
-    /// Its first element.
+    /// The name of the function: the first element.
     pub function: Box<str>,
     /// The z/VM userid that it is about, if the first argument names one.
     pub target: Option<Box<str>>,
@@ -58,9 +58,9 @@ pub enum Malformed {
     /// Too large for the backend, even without its white space.
     #[error("the request has {bytes} bytes without white space, and the backend reads {bytes_max}")]
     TooLarge {
-        /// Its size, compacted.
+        /// The size of the array, compacted.
         bytes: usize,
-        /// What fits.
+        /// The size that fits.
         bytes_max: usize,
     },
 }

@@ -20,17 +20,17 @@ pub enum Framed {
     /// The array has ended. The index just past its closing bracket, counted from the first byte
     /// pushed. Bytes behind it are not read.
     End(usize),
-    /// It can never become an array.
+    /// The bytes can never become an array.
     Bad(Misframed),
 }
 
 /// Why bytes can never become an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Misframed {
-    /// It begins with another byte.
+    /// The message begins with another byte.
     #[error("the request must be a JSON array")]
     NotAnArray,
-    /// It nests deeper than [`DEPTH_MAX`].
+    /// The message nests deeper than [`DEPTH_MAX`].
     #[error("the request nests more than 64 deep")]
     TooDeep,
     /// A bracket closes another kind of bracket.
@@ -51,7 +51,7 @@ pub struct Framer {
     seen: usize,
     state: State,
     depth: u32,
-    /// One bit for each open bracket, the innermost lowest; 1 is an object.
+    /// The open brackets, a bit for each, the innermost lowest; 1 is an object.
     nesting: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum State {
     Done(Framed),
 }
 
-/// What a byte means outside strings.
+/// The class of a byte outside strings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Plain,

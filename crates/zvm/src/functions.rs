@@ -1,36 +1,36 @@
-//! What the z/VM SDK server can do.
+//! The functions of the z/VM SDK server.
 //!
 //! The table is that of sdkserver as of 2026-06. Release 1.6.3 lacks a few of the functions, which
 //! does no harm: it answers calls of them itself.
 
-/// One function of the SDK.
+/// A function of the SDK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name on the wire.
+    /// The function's name on the wire.
     pub name: &'static str,
     /// Whether it changes anything.
     pub kind: Kind,
-    /// What it costs the backend.
+    /// The function's cost for the backend.
     pub effort: Effort,
 }
 
 /// Whether a function changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It does not, so identical ones may share an answer.
+    /// The function changes no state, so identical calls may share an answer.
     Read,
-    /// It does, and a user waits for it.
+    /// The function changes state, and a user waits for it.
     Write,
 }
 
-/// What a function costs the backend, mildest first.
+/// The cost of a function for the backend, mildest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effort {
     /// The SDK's own database.
     Db,
     /// CP commands.
     Cp,
-    /// One to three calls of SMAPI.
+    /// The function makes one to three calls of SMAPI.
     Smapi,
     /// Several calls of SMAPI or into the guest.
     Seconds,

@@ -7,12 +7,12 @@ use std::borrow::Cow;
 
 use crate::userid;
 
-/// What an encoded slash in a path means to the backend.
+/// The backend's reading of an encoded slash in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodedSlash {
-    /// It separates segments, as in the z/VM SDK server and every other WSGI server.
+    /// The slash separates segments, as in the z/VM SDK server and every other WSGI server.
     Separates,
-    /// It is data.
+    /// The slash is data.
     IsData,
 }
 
@@ -62,7 +62,7 @@ pub fn any_reading(path: &str, slash: EncodedSlash, mut test: impl FnMut(&str) -
     false
 }
 
-/// What an empty segment is where dot segments are removed.
+/// The treatment of an empty segment where dot segments are removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EmptySegment {
     /// Slashes are merged first.

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The same text as sound JSON, with each byte in its place; none if nothing in it needs Python. It
-/// is only read: the bytes that came are forwarded.
+/// Rewrites JSON that only Python accepts as sound JSON, with each byte in its place; `None` if nothing in it needs
+/// Python. It is only read: the bytes that came are forwarded.
 #[must_use]
 pub fn as_sound_json(json: &[u8]) -> Option<Vec<u8>> {
     let mut sound: Option<Vec<u8>> = None;
@@ -80,8 +80,7 @@ fn surrogate(text: &[u8]) -> Option<u16> {
     (0xd800..=0xdfff).contains(&code).then_some(code)
 }
 
-/// One field of an object, as it stands in the text. Of several with the same name the last counts, as
-/// in Python.
+/// A field of an object, as it stands in the text. Of several with the same name the last counts, as in Python.
 pub(crate) fn field<'a>(object: &'a [u8], name: &'static str) -> Option<Cow<'a, str>> {
     match sound_field(object, name) {
         Ok(found) => found.map(Cow::Borrowed),
@@ -89,13 +88,13 @@ pub(crate) fn field<'a>(object: &'a [u8], name: &'static str) -> Option<Cow<'a, 
     }
 }
 
-/// The same of an object that is no sound JSON, but may be to Python.
+/// A field of an object that is no sound JSON, but may be to Python.
 pub(crate) fn field_of_python(object: &[u8], name: &'static str) -> Option<String> {
     let sound = as_sound_json(object)?;
     sound_field(&sound, name).ok()?.map(str::to_owned)
 }
 
-/// The same of an object in sound JSON.
+/// A field of an object in sound JSON.
 pub(crate) fn sound_field<'a>(
     object: &'a [u8],
     name: &'static str,

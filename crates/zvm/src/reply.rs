@@ -17,9 +17,9 @@ const OVERALL_RC: &str = "overallRC";
 /// The state of a reply that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is complete. Its `overallRC`, if it has one.
+    /// The reply is complete. Its `overallRC`, if it has one.
     Whole(Option<i64>),
-    /// It ended in the middle.
+    /// The reply ended in the middle.
     Cut,
 }
 
@@ -85,14 +85,14 @@ pub struct ErrorReply<'a> {
     pub rc: i32,
     /// The module's own reason.
     pub rs: u16,
-    /// One sentence for a person.
+    /// A sentence for a person.
     pub errmsg: &'a str,
     /// Seconds until a retry makes sense.
     pub retry_after: Option<u64>,
 }
 
 impl ErrorReply<'_> {
-    /// One JSON object, laid out as Python's `json.dumps` does it. It is pure ASCII, because the socket
+    /// The reply as a JSON object, laid out as Python's `json.dumps` does it. It is pure ASCII, because the socket
     /// client decodes each block that it reads on its own.
     #[must_use]
     pub fn to_json(&self) -> String {

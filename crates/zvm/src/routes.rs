@@ -1,4 +1,4 @@
-//! Which HTTP request of sdkwsgi asks for which function of the SDK.
+//! Routes of sdkwsgi: which HTTP request asks for which function of the SDK.
 //!
 //! The table is that of sdkwsgi, the HTTP side of the SDK server, as of 2026-06.
 
@@ -11,14 +11,14 @@ use crate::array::Elements;
 use crate::path::{Matched, Path};
 use crate::python_json::as_sound_json;
 
-/// One row of the route table.
+/// A row of the route table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The method; HEAD asks as GET does.
     pub method: Method,
     /// The path's segments; one in braces stands for any one segment.
     pub segments: &'static [&'static str],
-    /// What such a request asks for.
+    /// The function that such a request asks for.
     pub asks: Asks,
 }
 
@@ -48,18 +48,18 @@ impl Method {
     }
 }
 
-/// What a request asks for, as far as its head shows.
+/// The function that a request asks for, as far as its head shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
-    /// This function.
+    /// The request asks for this function.
     Function(&'static str),
-    /// One that its body names.
+    /// The request asks for a function that its body names.
     Body(BodyRule),
-    /// Nothing that reaches the SDK: sdkwsgi answers it by itself.
+    /// The request does not reach the SDK: sdkwsgi answers it by itself.
     Unlimited,
 }
 
-/// One row a line: the method, the segments of the path, what is asked for.
+/// Makes the table from one row a line: the method, the segments of the path, what is asked for.
 macro_rules! routes {
     ($($method:ident [$($segment:literal),*] => $asks:expr;)*) => {
         &[$(Row { method: $method, segments: &[$($segment),*], asks: $asks }),*]
@@ -157,16 +157,16 @@ pub const ACTIONS: &[(&str, &str)] = &[
     ("unpause", "guest_unpause"),
 ];
 
-/// What a request asks for.
+/// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routed<'a> {
-    /// This function, about this userid.
+    /// The function, and the userid that it is about.
     Function(&'a str, Option<&'a str>),
-    /// One that its body names, about this userid.
+    /// The body names the function; the userid that it is about.
     ReadBody(BodyRule, Option<&'a str>),
-    /// Nothing that reaches the SDK.
+    /// The request does not reach the SDK.
     Unlimited,
-    /// Nothing known.
+    /// The request has no known route.
     Other,
 }
 

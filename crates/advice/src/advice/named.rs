@@ -49,7 +49,7 @@ pub(super) fn functions(runs: &Runs, is_broken: bool, draw: &mut Draw) -> Vec<Fu
         .collect()
 }
 
-/// What the calls of one function show.
+/// Fills in the facts that the calls of one function show.
 fn own(function: &mut Function, runs: &Runs, number: usize, is_broken: bool, draw: &mut Draw) {
     let of_all: Vec<Run> = runs
         .all

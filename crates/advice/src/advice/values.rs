@@ -300,7 +300,7 @@ pub(super) fn threshold(
     }
 }
 
-/// What the advice changes, if the fitted curve says that calls at once do.
+/// The change that the advice brings, if the fitted curve says that calls at once do.
 pub(super) fn outlook(advice: &Advice, jobs: &[Job], question: &Question) -> Option<Outlook> {
     let fit = advice.fit.as_ref().filter(|fit| fit.is_strained())?;
     let advised = advice.outstanding.setting()?.value;

@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// What becomes of the calls with this limit; 0 for none.
+    /// The results of the calls with this limit; 0 for none.
     pub(crate) fn under(&self, limit: u32) -> Vec<Done> {
         let mut limits = Limits::total(limit);
         limits.patience = Some(self.within);
@@ -254,7 +254,7 @@ fn arrivals(kind: Kind, random: &mut Random, mean: f64, rate: f64, is_light: boo
     }
 }
 
-/// What a log shows of these calls.
+/// The samples that a log shows of these calls.
 pub(crate) fn samples(done: &[Done]) -> Vec<Sample> {
     let names: [Arc<str>; 2] = ["slow".into(), "fast".into()];
     let caller: Arc<str> = "nova".into();

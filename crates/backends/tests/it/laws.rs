@@ -1,4 +1,4 @@
-//! What always holds of a model, and of the parts that it is made of.
+//! Laws of a model, and of the parts that it is made of.
 
 use std::num::NonZeroU32;
 

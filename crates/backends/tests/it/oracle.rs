@@ -24,7 +24,7 @@ struct Given {
     leaves: Option<u64>,
 }
 
-/// What became of each call: when it ended and how, or when it found the backend down, or left.
+/// The fate of a call: when it ended and how, or when it found the backend down, or left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Ended(u64, Outcome),

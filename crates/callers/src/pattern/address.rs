@@ -12,7 +12,7 @@ use crate::network::{Network, NetworkError, network};
 /// The longest way to write an address or a network.   bytes
 const LENGTH_MAX: usize = 64;
 
-/// What a network demands of an address.
+/// The demand of a network on an address.
 pub(super) fn demand(network: &Network) -> Demand {
     let bits = network.bits().into();
     match network.is_exact() {

@@ -1,4 +1,4 @@
-//! What is wrong with a pattern.
+//! Mistakes in a pattern.
 
 use alloc::boxed::Box;
 
@@ -6,7 +6,7 @@ use crate::identity::Field;
 use crate::macros::errors;
 
 errors! {
-    /// What is wrong with a pattern.
+    /// A mistake in a pattern.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub enum PatternError {
         /// Every field is any.

@@ -1,19 +1,19 @@
-//! What a pattern demands of each field, and which of two patterns is more specific.
+//! The demands of a pattern on each field, and which of two patterns is more specific.
 
 use super::LITERAL_MAX;
 use crate::identity::{Field, FieldSet};
 
-/// What a pattern demands of one field. The more specific is the greater.
+/// The demand of a pattern on one field. The more specific is the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Demand {
     Nothing,
-    /// That it begins with some bits: how many.
+    /// The field begins with this many given bits.
     Prefix(u16),
-    /// That it has some bits and no more: how many.
+    /// The field has exactly this many given bits.
     Exact(u16),
 }
 
-/// What the patterns of one shape demand of each field. Whole values may have any length.
+/// The demands of all patterns of one shape on each field. Whole values may have any length.
 pub(crate) type Shape = [Demand; Field::ALL.len()];
 
 /// The longest literal has a length.

@@ -81,7 +81,7 @@ impl Table {
         Ok(reloaded)
     }
 
-    /// What is wrong with rows of the config, among themselves.
+    /// Checks the rows of the config among themselves, and returns the mistakes.
     #[must_use]
     pub fn check_static(rows: &[NewCaller]) -> Vec<TableError> {
         let mut mistakes = Vec::new();

@@ -1,4 +1,4 @@
-//! What happened in the half of a span that is under way and in the half before it.
+//! The events in the half of a span that is under way and in the half before it.
 //!
 //! For what is too large to be kept for each of sixty slots: the two halves together cover
 //! between a half and the whole of the span.

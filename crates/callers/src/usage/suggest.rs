@@ -24,7 +24,7 @@ const SLOTS_IN_MINUTE: u64 = 12;
 /// Slots that a minute touches, at most.
 const TOUCHED: usize = SLOTS_IN_MINUTE as usize + 1;
 const MINUTE_SECONDS: f64 = 60.0;
-/// What a bucket may be given, in tokens and tokens a second.
+/// The smallest numbers of a bucket, in tokens and tokens a second.
 const LEAST: f64 = 1e-6;
 const MOST: f64 = 1e9;
 /// The share of a caller's tokens that a profile may delay, at most, to be offered for it.
@@ -60,11 +60,11 @@ pub struct Suggestion {
     pub fill: f64,
     /// Tokens; finite, above zero, and at least the cost of the most expensive single call.
     pub burst: f64,
-    /// What it is derived from.
+    /// The figures that the suggestion is derived from.
     pub basis: Basis,
 }
 
-/// What a [`Suggestion`] is derived from.
+/// The figures that a [`Suggestion`] is derived from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Basis {
     /// Tokens a second in the busiest minute: the most that it can have had.
@@ -96,7 +96,7 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    /// One slot.
+    /// A stretch of a single slot.
     pub(super) const fn slot(tokens: f64) -> Self {
         Self {
             slots: 1,
@@ -233,8 +233,8 @@ pub(super) fn suggest(
 }
 
 impl Suggestion {
-    /// The same in figures that are easily read: the fill rate rounded up to three digits, the
-    /// burst to two, so that what would have delayed nothing still does not.
+    /// The suggestion in figures that are easily read: the fill rate rounded up to three digits, the burst to two,
+    /// so that what would have delayed nothing still does not.
     #[must_use]
     pub fn rounded_up(self) -> Self {
         Self {

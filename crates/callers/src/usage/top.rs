@@ -55,7 +55,7 @@ pub(super) struct Top {
     places: Vec<Place>,
     /// The largest count that was taken over.
     taken_over: u32,
-    /// What merging may have put wrong.
+    /// The largest error that merging may have caused.
     merged: u32,
 }
 

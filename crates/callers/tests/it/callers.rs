@@ -1217,7 +1217,7 @@ fn scan(table: &Table, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> 
     found
 }
 
-/// What holds whatever was done.
+/// Checks the laws that hold after any change.
 fn check_laws(table: &Table, auto_register: usize) {
     let autos = table.rows().filter(|row| row.kind == Kind::Auto);
     let autos: Vec<&Row> = autos.collect();

@@ -1,4 +1,4 @@
-//! What is read of a head, and what is refused.
+//! Tests of heads that are read or refused.
 
 use super::*;
 use crate::Field;
@@ -19,7 +19,7 @@ fn whole(head: &str) -> Request {
     }
 }
 
-/// Its fields, as `name=value`.
+/// The fields that pass, as `name=value`.
 fn passed(head: &str) -> Vec<String> {
     let text = |span: Span| {
         str::from_utf8(span.of(head.as_bytes()))

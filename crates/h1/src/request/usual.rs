@@ -8,7 +8,7 @@ use crate::{Framing, octets};
 
 /// Why a head is not read here.
 pub(super) enum Stop {
-    /// It is not of the usual form, or larger than the bounds.
+    /// The head is not of the usual form, or larger than the bounds.
     Odd,
     /// The bytes end.
     Partial,
@@ -105,7 +105,7 @@ struct Found {
     end: usize,
 }
 
-/// What Connection says.
+/// The options of the Connection field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connection {
     Close,
@@ -147,7 +147,7 @@ fn fields(head: &[u8], mut at: usize, max: usize) -> Result<Found, Stop> {
     Ok(found)
 }
 
-/// The same range without spaces around it.
+/// Trims the spaces around a range.
 fn trim(bytes: &[u8], mut from: usize, mut until: usize) -> (usize, usize) {
     while from < until && bytes[from] == b' ' {
         from += 1;

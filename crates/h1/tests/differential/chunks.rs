@@ -1,4 +1,4 @@
-//! What must hold for a chunked body.
+//! Laws of a chunked body.
 //!
 //! - The crate and [`plain`], a second reader, see the same data, the same end, and the same faults.
 //! - It makes no difference where the body is cut.
@@ -7,7 +7,7 @@ use tidegate_h1::chunks::Chunks;
 
 use super::subject::{Checked, Effort, Reached, Subject, shown};
 
-/// What is at the front of some bytes.
+/// The front of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     Whole { data: Vec<u8>, length: usize },
@@ -186,7 +186,7 @@ impl Plain<'_> {
     }
 }
 
-/// What was reached, in words.
+/// The reached place, in words.
 pub(crate) fn label(Reached(reached): Reached) -> String {
     let body = [
         "",

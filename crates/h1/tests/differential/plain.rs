@@ -10,7 +10,7 @@ type Pair<'a> = (&'a [u8], &'a [u8]);
 /// Some values of fields of one name, or some words of a list.
 type Values<'a> = SmallVec<[&'a [u8]; 4]>;
 
-/// What a head says.
+/// The facts that a head states.
 #[derive(Debug)]
 pub(crate) struct Plain<'a> {
     pub(crate) method: &'a [u8],
@@ -23,7 +23,7 @@ pub(crate) struct Plain<'a> {
     pub(crate) is_1_1: bool,
     /// Every field.
     pub(crate) fields: SmallVec<[Pair<'a>; 16]>,
-    /// What Connection lists.
+    /// The options that Connection lists.
     options: Values<'a>,
     pub(crate) framing: Framing,
     pub(crate) closes: bool,
@@ -241,7 +241,7 @@ fn target_parts<'a>(method: &[u8], target: &'a [u8]) -> Option<(Option<&'a [u8]>
     (is_host && is_path(path)).then_some((Some(authority), path))
 }
 
-/// What hyper takes for a path and a query.
+/// Whether hyper takes this for a path and a query.
 fn is_path(path: &[u8]) -> bool {
     let query = path.iter().position(|byte| *byte == b'?');
     let (path, query) = path.split_at(query.unwrap_or(path.len()));

@@ -1,6 +1,6 @@
-//! What is kept in the repository: the cases of `tests/http_corpus`, and in `tests/fuzz` how far `make fuzz`
-//! has come, and a small corpus of inputs that reached a verdict first. A character of a text up to U+00FF is one byte, as in
-//! `tests/http_corpus`.
+//! Files that the repository keeps: the cases of `tests/http_corpus`, and in `tests/fuzz` how far `make fuzz` has
+//! come, and a small corpus of inputs that reached a verdict first. A character of a text up to U+00FF is one byte,
+//! as in `tests/http_corpus`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -141,7 +141,7 @@ pub(crate) fn cases() -> Vec<(Kind, Vec<u8>)> {
     cases
 }
 
-/// The same, to be mutated.
+/// The inputs of the corpus, to be mutated.
 pub(crate) fn seeds() -> Seeds {
     let (mut requests, mut responses) = (Vec::new(), Vec::new());
     for (kind, bytes) in cases() {

@@ -1,4 +1,4 @@
-//! What must hold for the head of a request.
+//! Laws of the head of a request.
 //!
 //! - The crate reads a head exactly if [`plain`] does, with the same meaning.
 //! - What it reads, hyper's server reads: the same method, target, fields and end of the head and of the body. The
@@ -20,7 +20,7 @@ use super::inputs::guardian;
 use super::plain::{self, Plain};
 use super::subject::{Checked, Effort, Reached, Subject, are_same, shown};
 
-/// What hyper reads and the crate refuses, and why. Any other flaw is one to hyper, too.
+/// Heads that hyper reads and the crate refuses, and why. Any other flaw is one to hyper, too.
 const STRICTER: [(Flaw, &str); 14] = [
     (
         Flaw::LineEnd,
@@ -191,7 +191,7 @@ fn check_head(
     Ok((verdict, Some(request)))
 }
 
-/// What hyper's server says of a head (hyper 1.12, `proto/h1/role.rs`).
+/// The reading of a head by hyper's server (hyper 1.12, `proto/h1/role.rs`).
 struct Hyper {
     framing: Framing,
     /// Whether the connection may be used again after the body.
@@ -200,7 +200,7 @@ struct Hyper {
     length: usize,
 }
 
-/// What hyper makes of the head that it has parsed; `None` if it refuses it, or has only part of it.
+/// Hyper's reading of the head that it has parsed; `None` if it refuses it, or has only part of it.
 fn hyper(
     parsed: &httparse::Result<usize>,
     peer: &httparse::Request<'_, '_>,
@@ -465,8 +465,8 @@ fn check_end(subject: &impl Subject, bytes: &[u8], effort: &mut Effort) -> Resul
     Ok(())
 }
 
-/// What `http_desync_guardian` says against a head. A body of a GET or HEAD has one framing as any other
-/// (RFC 9110, 9.3.1), so that is not counted.
+/// The doubt of `http_desync_guardian` about a head. A body of a GET or HEAD has one framing as any other (RFC
+/// 9110, 9.3.1), so that is not counted.
 pub(crate) fn doubt(head: &[u8]) -> Option<String> {
     let verdict = HttpRequestData::analyze_raw_request(head);
     let is_sound = match verdict.tier {
@@ -484,7 +484,7 @@ pub(crate) fn doubt(head: &[u8]) -> Option<String> {
 const PART: u32 = 1;
 const WHOLE: u32 = 64;
 
-/// What a head that is read is like, besides its framing.
+/// Properties of a head that is read, besides its framing.
 const SHAPES: [&str; 7] = [
     "",
     "HTTP/1.0, ",
@@ -557,7 +557,7 @@ pub(crate) fn peer_label(verdict: u32) -> &'static str {
     PEERS[verdict as usize]
 }
 
-/// What was reached, in words.
+/// The reached place, in words.
 pub(crate) fn label(Reached(reached): Reached) -> String {
     let head = |verdict: u32| match verdict {
         PART => "part".to_owned(),

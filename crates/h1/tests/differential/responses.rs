@@ -1,4 +1,4 @@
-//! What must hold for the head of a response.
+//! Laws of the head of a response.
 //!
 //! - What the crate reads, hyper's client reads: the same status, the same end of the body. The crate keeps no
 //!   connection that hyper would close.
@@ -87,7 +87,7 @@ fn check_head(
 
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// What hyper's client says of a head (hyper 1.12, `proto/h1/role.rs`), and which fields a proxy passes on.
+/// The reading of a head by hyper's client (hyper 1.12, `proto/h1/role.rs`), and which fields a proxy passes on.
 #[derive(Debug)]
 struct Hyper<'a> {
     status: u16,
@@ -102,7 +102,7 @@ struct Hyper<'a> {
     is_stateful: bool,
 }
 
-/// What hyper makes of the head that it has parsed; `None` if it refuses it, or has only part of it.
+/// Hyper's reading of the head that it has parsed; `None` if it refuses it, or has only part of it.
 fn hyper<'a>(
     parsed: &httparse::Result<usize>,
     peer: &httparse::Response<'_, 'a>,
@@ -324,7 +324,7 @@ fn verdict(read: &Result<Option<Response>, Broken>) -> u32 {
     }
 }
 
-/// What was reached, in words.
+/// The reached place, in words.
 pub(crate) fn label(Reached(reached): Reached) -> String {
     let head = |verdict: u32| match verdict {
         whole if whole >= WHOLE => {

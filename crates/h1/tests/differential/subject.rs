@@ -1,4 +1,4 @@
-//! What is tried: the crate as it is, or with a planted fault.
+//! The subject of the test: the crate as it is, or with a planted fault.
 
 use smallvec::SmallVec;
 use tidegate_h1::chunks::{Chunks, Malformed, Step};
@@ -8,7 +8,7 @@ use tidegate_h1::{Framing, HeadEnd, write};
 
 use super::inputs::Random;
 
-/// What the crate does for a proxy. A planted fault replaces one of these.
+/// The work of the crate for a proxy. A planted fault replaces one of these.
 pub(crate) trait Subject {
     fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
         request::read(bytes, bounds)
@@ -72,7 +72,7 @@ impl Effort {
     }
 }
 
-/// What an input is wrong about, and what it reached.
+/// The result of a check: the place that an input reached, or what is wrong about it.
 pub(crate) type Checked = Result<Reached, String>;
 
 /// The verdicts on an input, as a number for each distinct combination.

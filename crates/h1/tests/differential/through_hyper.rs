@@ -28,7 +28,7 @@ struct Wire {
     bytes: Vec<u8>,
     at: usize,
     piece: usize,
-    /// Nothing comes before something is written: that of a backend.
+    /// Whether the peer sends only after something is written to it, as a backend does.
     waits: bool,
 }
 
@@ -69,7 +69,7 @@ impl Write for Wire {
     }
 }
 
-/// One message with its body.
+/// A message with its body.
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
     /// Method and target, or the status.
@@ -86,7 +86,7 @@ fn fields(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     passed(fields.collect())
 }
 
-/// Those that a proxy passes on, sorted. Order counts only among fields of one name.
+/// The fields that a proxy passes on, sorted. Order counts only among fields of one name.
 fn passed(mut fields: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
     fields.retain(|(name, _)| {
         let name = name.as_bytes();

@@ -16,12 +16,12 @@ pub(crate) use random::Random;
 /// Longer seeds are tried as they are, and not mutated: they would take most of the time.
 const MUTATED_BYTES: usize = 600;
 
-/// What an input is.
+/// The kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// What a client sends: messages, one behind the other.
+    /// Messages that a client sends, one behind the other.
     Requests,
-    /// What a backend sends in answer to a request.
+    /// Messages that a backend sends in answer to a request.
     Responses,
     /// A chunked body.
     Chunks,
@@ -47,7 +47,7 @@ pub(crate) struct Seeds {
 }
 
 impl Seeds {
-    /// Those that are short enough to be mutated.
+    /// The seeds that are short enough to be mutated.
     pub(crate) fn of(requests: Vec<Vec<u8>>, responses: Vec<Vec<u8>>) -> Self {
         let short = |mut all: Vec<Vec<u8>>| {
             all.retain(|it| !it.is_empty() && it.len() <= MUTATED_BYTES);

@@ -1,11 +1,11 @@
-//! One change of a message, of the kinds that parsers disagree about.
+//! A change of a message, of the kinds that parsers disagree about.
 
 use super::{Kind, Random, Seeds, grammar};
 
 /// Bytes that some parser treats in its own way.
 const BYTES: &[u8] = b"\0\t\n\r\n\r \x0b\x0c\x1f\"#%&'()+,-./0123459:;<=>?@AFGZ[\\]_afgxz{|}~\x7f\x80\x85\xa0\xe9\xff";
 
-/// What stands in the place of a line's end.
+/// Replacements for a line's end.
 const ENDS: [&[u8]; 7] = [b"\n", b"\r", b"", b"\n\r", b"\r\r\n", b"\r\n\r\n", b"\r\n "];
 
 /// White space around a colon.
@@ -31,7 +31,7 @@ const NUMBERS: [&str; 16] = [
     "4294967296",
 ];
 
-/// What is written behind a value.
+/// Additions behind a value.
 const BEHIND: [&str; 9] = [
     ",",
     ", chunked",

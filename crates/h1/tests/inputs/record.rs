@@ -11,7 +11,7 @@ pub(crate) struct Record {
     pub(crate) seed: u64,
     /// Inputs that were tried. The next run begins with this number.
     pub(crate) inputs: u64,
-    /// Those that were wrong, in all runs.
+    /// The number of wrong inputs, in all runs.
     pub(crate) findings: u64,
 }
 

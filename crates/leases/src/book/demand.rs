@@ -64,7 +64,7 @@ pub(super) struct Entry<P> {
     owner: u32,
 }
 
-/// What an entry keeps of its priority: nothing, if priorities do not count.
+/// The part of an entry's priority that is kept: none, if priorities do not count.
 pub(super) trait Priority: Copy + Debug {
     fn of(band: &Band) -> Self;
     fn get(self) -> i64;
@@ -297,7 +297,7 @@ impl<P: Priority> Node<P> {
         }
     }
 
-    /// Its entries or children.
+    /// The number of entries or children.
     fn len(&self) -> usize {
         match self {
             Self::Leaf(entries) => entries.len(),

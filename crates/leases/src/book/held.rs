@@ -83,7 +83,7 @@ pub struct Book {
     live: usize,
     /// Their demands, by row.
     demand: Demand,
-    /// What counts as held, by groups of rows.
+    /// The capacity that counts as held, by groups of rows.
     counted: Sums,
     /// When to check a row again. An entry that differs from the row's `looked_at` is obsolete.
     due: Due,
@@ -110,7 +110,7 @@ struct Row {
 #[derive(Debug, PartialEq)]
 enum Wants {
     Nothing,
-    /// One client, with a priority of usual size: nearly every holder, in 16 bytes.
+    /// A client with a priority of usual size: nearly every holder, in 16 bytes.
     Client {
         priority: i32,
         wants: f64,
@@ -128,9 +128,9 @@ struct Bands(Box<[Band]>);
 pub struct Held {
     /// Who.
     pub holder: Holder,
-    /// Its last grant. `refresh` is that of the current terms.
+    /// The holder's last grant. `refresh` is that of the current terms.
     pub lease: Lease,
-    /// Its reported demand.
+    /// The holder's reported demand.
     pub wants: Capacity,
     /// For how many clients.
     pub clients: u64,
@@ -254,8 +254,8 @@ impl Book {
         self.due.first().map(|(moment, _)| moment)
     }
 
-    /// What counts as held: for each holder the last grant, or an earlier one as long as that is
-    /// not free ([`Terms::frees_after`]), if that is larger.
+    /// The capacity that counts as held: for each holder the last grant, or an earlier one as long as that is not
+    /// free ([`Terms::frees_after`]), if that is larger.
     #[must_use]
     pub fn held(&self) -> Capacity {
         Capacity::saturating(self.counted.total())
@@ -440,7 +440,7 @@ impl Book {
         self.counted.set(place as usize / GROUP, held);
     }
 
-    /// What counts as held except this row, whose sum must be updated afterwards.
+    /// The capacity that counts as held except by this row, whose sum must be updated afterwards.
     fn held_by_others(&mut self, place: u32) -> f64 {
         let others = self.group(place).filter(|(at, _)| *at != place as usize);
         let held = others.map(|(_, row)| row.counts()).sum();
@@ -497,7 +497,7 @@ impl Row {
         }
     }
 
-    /// What counts as held.
+    /// The capacity that counts as held by this row.
     fn counts(&self) -> f64 {
         let outgoing = self.outgoing.as_ref();
         self.granted

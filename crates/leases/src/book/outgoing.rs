@@ -1,4 +1,4 @@
-//! What a holder may still use of earlier, larger leases.
+//! Capacity that a holder may still use of earlier, larger leases.
 //!
 //! A staircase: each step is an amount that counts until a moment, and larger amounts end first.
 //! A few steps are enough, because a step may always be extended to a later moment. That frees
@@ -37,7 +37,7 @@ impl Outgoing {
         self.steps().first().map(|step| step.until)
     }
 
-    /// This amount counts until this moment.
+    /// Adds an amount that counts until this moment.
     pub(super) fn add(&mut self, amount: f64, until: Timestamp) {
         if amount <= 0.0 {
             return;
@@ -119,7 +119,7 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    /// What counts at a moment, of all reports.
+    /// The amount that counts at a moment, of all reports.
     fn exact(said: &[Step], now: Timestamp) -> f64 {
         let counts = said.iter().filter(|step| step.until > now);
         counts.map(|step| step.amount).fold(0.0, f64::max)

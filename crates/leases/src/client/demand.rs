@@ -37,7 +37,7 @@ pub(super) fn slot(now: Timestamp) -> u64 {
     now.as_nanos() / SLOT.as_nanos() as u64
 }
 
-/// What arrived lately, and what waited.
+/// The arrivals of the last time, and the demand that waited.
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     slots: [f64; SLOTS],
@@ -48,7 +48,7 @@ pub(super) struct Arrivals {
     since: Option<u64>,
     /// When that was.
     began: Timestamp,
-    /// What waits, and up to when that is in `waited`.
+    /// The demand that waits, and up to when that is in `waited`.
     waiting: f64,
     counted: Timestamp,
 }

@@ -1,10 +1,10 @@
-//! What may be used of a resource: a lease while it lasts, and afterwards the owner's choice.
+//! The allowance of a resource: a lease while it lasts, and afterwards the owner's choice.
 
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-/// What may be used of a resource: operations a second, or holders at once.
+/// The amount of a resource that may be used: operations a second, or holders at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Allowance {
     /// At most this; a finite number from 0 up.
@@ -14,7 +14,7 @@ pub enum Allowance {
 }
 
 impl Allowance {
-    /// Nothing may be used.
+    /// An allowance of zero.
     pub const NOTHING: Self = Self::UpTo(0.0);
 }
 
@@ -22,9 +22,9 @@ impl Allowance {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{what} must be a finite number from 0 up, not {given}")]
 pub struct NotACapacity {
-    /// What it should have been.
+    /// The meaning that the number should have had.
     pub what: &'static str,
-    /// What it was.
+    /// The number that was given.
     pub given: f64,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn capacity(what: &'static str, given: f64) -> Result<f64, NotACapaci
     }
 }
 
-/// What a client may use of a resource when its lease has ended and no server answers.
+/// The capacity of a resource that a client may use when its lease has ended and no server answers.
 ///
 /// Doorman's `safe_capacity`: 0 blocks, -1 is no limit, anything above 0 is that much.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,19 +59,19 @@ impl SafeCapacity {
         capacity("a safe capacity other than -1", given).map(|up_to| Self(Allowance::UpTo(up_to)))
     }
 
-    /// What may be used.
+    /// The amount that may be used.
     #[must_use]
     pub const fn allowance(self) -> Allowance {
         self.0
     }
 }
 
-/// What happens when a lease has ended and no server has granted another.
+/// The client's use of a resource when its lease has ended and no server has granted another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterExpiry {
     /// The demand is used, as if it were granted.
     Optimistic,
-    /// Nothing is used.
+    /// The client uses no capacity.
     Pessimistic,
     /// The safe capacity is used: the value that the server sent last, before that the value of the
     /// resource's options, and nothing without either.
@@ -84,9 +84,9 @@ pub enum AfterExpiry {
 pub(super) struct Held {
     /// A finite number from 0 up.
     pub(super) capacity: f64,
-    /// It must not be used after this moment.
+    /// The moment after which the lease must not be used.
     pub(super) expires: Timestamp,
-    /// The same moment as the server sent it, for the next request.   seconds since 1970
+    /// The expiry as the server sent it, for the next request.   seconds since 1970
     pub(super) expiry_time: i64,
     /// As the server sent it.   seconds
     pub(super) refresh_interval: i64,
@@ -101,7 +101,7 @@ pub(super) struct Entitlement {
 }
 
 impl Entitlement {
-    /// What may be used at `now` with this demand.
+    /// The amount that may be used at `now` with this demand.
     pub(super) fn allowance(&self, now: Timestamp, wants: f64) -> Allowance {
         match self.live(now) {
             Some(lease) => Allowance::UpTo(lease.capacity),

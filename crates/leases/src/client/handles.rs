@@ -1,4 +1,4 @@
-//! What users of a resource hold.
+//! Handles of a resource's users, and the slots that they hold.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::entitlement::{NotACapacity, capacity};
 use super::line::{WaitError, Wants};
 use super::{Resource, ResourceState};
 
-/// One opening of a resource.
+/// A handle, from one opening of a resource.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) number: u64,

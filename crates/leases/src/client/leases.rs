@@ -36,7 +36,7 @@ pub(super) struct Leases {
     under_way: Option<UnderWay>,
     requests: u64,
     back_off: BackOff,
-    /// Nothing is asked before.
+    /// The earliest moment of the next request.
     not_before: Timestamp,
 }
 
@@ -45,8 +45,8 @@ struct Resource {
     phase: Phase,
     priority: i64,
     wants: f64,
-    /// What the user of a share admits and uses. The client reports this much as held, for as long
-    /// as it is true.
+    /// The amount that the user of a share admits and uses. The client reports this much as held, for as long as it
+    /// is true.
     in_use: f64,
     /// The demand in the last request.
     told: Option<f64>,
@@ -59,11 +59,11 @@ struct Resource {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It is in use.
+    /// The resource is in use.
     Used,
-    /// It is unused, and not released yet.
+    /// The resource is unused, and not released yet.
     Left,
-    /// It is released. Kept until it may be requested again.
+    /// The resource is released. Kept until it may be requested again.
     Released,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct Opening {
 /// Why a request was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It reached no server that could have granted anything.
+    /// The request reached no server that could have granted a lease.
     NotSeen,
     /// A server may have answered it, and the answer is lost.
     Unknown,
@@ -102,7 +102,7 @@ pub(super) enum Failure {
 pub(super) struct Heard {
     /// The usable amount of every resource for which it changed.
     pub(super) changed: Vec<(Arc<str>, Entitlement)>,
-    /// What was ignored.
+    /// The parts of the reply that were ignored.
     pub(super) ignored: Ignored,
 }
 
@@ -207,7 +207,7 @@ impl Leases {
         resource.due < before
     }
 
-    /// This much of a resource is used or may be, for any current lease.
+    /// Sets the amount of a resource that is used or may be, for any current lease.
     pub(super) fn set_in_use(&mut self, id: &str, in_use: f64) {
         debug_assert!(in_use.is_finite() && in_use >= 0.0, "{in_use}");
         if let Some(resource) = self.resources.get_mut(id) {
@@ -215,7 +215,7 @@ impl Leases {
         }
     }
 
-    /// What may be used of a resource that is open.
+    /// The entitlement to a resource that is open.
     #[cfg(test)]
     pub(super) fn entitlement(&self, id: &str) -> Entitlement {
         self.resources[id].entitlement
@@ -404,7 +404,7 @@ impl Leases {
 }
 
 impl Resource {
-    /// It is no longer used. False if no server knows it, so that it can be forgotten.
+    /// Marks the resource as unused. False if no server knows it, so that it can be forgotten.
     fn leave(&mut self) -> bool {
         self.phase = Phase::Left;
         self.sent.is_some()

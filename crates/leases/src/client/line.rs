@@ -38,7 +38,7 @@ pub enum WaitError {
 pub(super) enum Wants {
     /// Measured from use, and at least this much until something was measured.
     Measured { at_first: f64 },
-    /// This amount.
+    /// A fixed amount.
     Fixed(f64),
 }
 
@@ -72,7 +72,7 @@ struct State {
 struct Demand {
     wants: Wants,
     opened: Timestamp,
-    /// What waits in line.   operations or holders
+    /// The demand that waits.   operations or holders
     waiting: f64,
     in_line: usize,
     measured: Measured,
@@ -452,7 +452,7 @@ impl Demand {
         }
     }
 
-    /// What to request, if this much is leased.
+    /// The amount to request, if this much is leased.
     fn wants(&mut self, now: Timestamp, leased: f64) -> f64 {
         self.estimated(now, |arrivals, _| arrivals.wants(now, leased))
     }

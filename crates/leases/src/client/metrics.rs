@@ -27,7 +27,7 @@ tidegate_runtime::metrics! {
 }
 
 tidegate_runtime::metrics! {
-    /// What Doorman's client does not count.
+    /// Counters that Doorman's client does not have.
     struct AnswerMetrics: "tidegate_lease_client_" {
         /// Ignored parts of answers, by reason. `capacity`: negative or not a number. `expired`: the
         /// lease had expired. `unasked`: a resource that was not requested. `safe_capacity`: not a valid

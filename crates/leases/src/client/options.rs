@@ -1,4 +1,4 @@
-//! What a client and a resource are opened with, why they are not, and how a resource stands.
+//! Options of a client and a resource, the errors of opening them, and the state of a resource.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,14 @@ use crate::dial::{Dial, TcpDial};
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Its id, which must differ between clients. `None`: host, process, a number and a random
-    /// part.
+    /// The client's id, which must differ between clients. `None`: host, process, a number and a random part.
     pub client_id: Option<String>,
     /// The time of one request, with its connections and redirects. Default 5 s.
     pub request_timeout: Duration,
     /// No resource is requested again before this. Servers leave resources out of their answers
     /// that are requested more often. Default 5 s.
     pub interval_min: Duration,
-    /// Its counters.
+    /// The client's counters.
     pub metrics: ClientMetrics,
     /// How it connects. Default [`TcpDial`].
     pub dial: Arc<dyn Dial>,
@@ -49,10 +48,10 @@ pub struct ResourceOptions {
     /// nothing is requested until an operation waits, and the servers learn of operations in the
     /// five seconds after that only later.
     pub wants_at_first: f64,
-    /// What may be used after the lease has ended, or before there is one. Of several handles the
-    /// first one's counts.
+    /// The use that is allowed after the lease has ended, or before there is one. Of several handles the first
+    /// one's counts.
     pub after_expiry: AfterExpiry,
-    /// What may be used in [`AfterExpiry::Safe`] until a server has sent a value.
+    /// The capacity that may be used in [`AfterExpiry::Safe`] until a server has sent a value.
     pub safe_capacity: Option<SafeCapacity>,
     /// The most that may wait at once; further ones are refused. Of several handles the first one's
     /// counts. Default 100,000.
@@ -89,7 +88,7 @@ pub enum OpenError {
     /// The id is empty or too long.
     #[error("a resource's id has 1 to {ID_BYTES_MAX} bytes, not {0}")]
     BadId(usize),
-    /// It is already in use as a resource of another kind.
+    /// The id is already in use as a resource of another kind.
     #[error("resource {0:?} is used already, and as the other kind")]
     OtherKind(String),
     /// The client has the most resources.
@@ -106,26 +105,26 @@ pub enum OpenError {
 /// The kind of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its capacity is operations a second.
+    /// The capacity is operations a second.
     Rate,
-    /// Its capacity is holders at once.
+    /// The capacity is holders at once.
     Gauge,
 }
 
 /// The state of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceState {
-    /// Its id.
+    /// The id of the resource.
     pub id: String,
-    /// Its kind.
+    /// The kind of the resource.
     pub kind: Kind,
-    /// What may be used of it now.
+    /// The amount that may be used now.
     pub allowance: Allowance,
     /// The capacity of its lease and the remaining time; `None` if it has ended.
     pub lease: Option<(f64, Duration)>,
-    /// What is wanted.
+    /// The amount that is wanted.
     pub wants: f64,
-    /// Those that wait.
+    /// The number of users that wait.
     pub waiting: usize,
     /// Places of a gauge that are taken.
     pub held: u64,

@@ -11,10 +11,10 @@ use crate::dial::innermost;
 use crate::sharing::ServerAddress;
 use crate::wire::{DiscoveryRequest, GetCapacityRequest};
 
-/// What a server says of itself.
+/// The state that a server reports of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It grants leases.
+    /// The server grants leases.
     Master,
     /// Another server does, if it knows one.
     Other(Option<String>),
@@ -29,7 +29,7 @@ pub enum Unanswered {
     /// No answer came in time.
     #[error("it did not answer within {0:?}")]
     Late(Duration),
-    /// It answered with an error, or not in this protocol.
+    /// The server answered with an error, or not in this protocol.
     #[error("it answered {method} with an error: {why}")]
     Refused {
         /// The method that was called.

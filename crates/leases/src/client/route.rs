@@ -5,12 +5,12 @@ use crate::sharing::ServerAddress;
 /// How often one request is redirected before it has failed.
 pub(super) const HOPS_MAX: u32 = 5;
 
-/// What to do with a request that a server did not answer itself.
+/// The next step for a request that a server did not answer itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Onward {
     /// Ask the new target at once.
     AskAgain,
-    /// It has failed, for now.
+    /// The request has failed, for now.
     GiveUp,
 }
 
@@ -64,7 +64,7 @@ impl Route {
         }
     }
 
-    /// Nothing was sent, because no server was there.
+    /// Goes on after a request that was not sent, because no server was there.
     pub(super) fn not_reached(&mut self) -> Onward {
         // Every seed once, after the master that was named.
         let unreachable = self.unreachable + usize::from(self.master.is_none());

@@ -24,7 +24,7 @@ pub struct Use {
     pub needs: f64,
     /// The most that the user admits now. Read together with `in_use`, at one moment.
     pub in_force: f64,
-    /// What is in use and cannot be called back.
+    /// The amount that is in use and cannot be called back.
     pub in_use: f64,
 }
 
@@ -33,7 +33,7 @@ pub struct Use {
 pub struct Leased {
     /// How much, from 0 up.
     pub capacity: f64,
-    /// Its end, on the clock of the client.
+    /// The end of the lease, on the clock of the client.
     pub expires: Timestamp,
 }
 

@@ -9,7 +9,7 @@ use crate::wire;
 use super::rejected::Rejected;
 use super::settings::Bounds;
 
-/// One resource of a request, checked.
+/// A resource of a request, checked.
 pub(super) struct Wish<'a> {
     pub(super) id: &'a str,
     pub(super) bands: Vec<Band>,

@@ -17,7 +17,7 @@ pub struct Glob {
 /// Why a text is not a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadGlob {
-    /// Nothing at all: it would match no id.
+    /// The glob is empty: it would match no id.
     #[error("is empty")]
     Empty,
     /// A backslash with nothing after it.

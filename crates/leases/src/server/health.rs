@@ -26,12 +26,12 @@ const CAPACITY: &str = "doorman.Capacity";
 /// A fence can pass without a change of the election. It is checked at least this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What each of the two services is.
+/// The state of the two services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
-    /// It knows the master.
+    /// Whether this server knows the master.
     answers: bool,
-    /// It is the master.
+    /// Whether this server is the master.
     grants: bool,
 }
 

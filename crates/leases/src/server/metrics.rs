@@ -1,4 +1,4 @@
-//! What Prometheus reads: requests as they are answered, and the state at the scrape.
+//! Metrics for Prometheus: requests as they are answered, and the state at the scrape.
 //!
 //! The names that begin with `doorman_` are Doorman's own, so that its dashboards keep working;
 //! ours follow Prometheus's rules. A resource is a label only if the config names it literally, or
@@ -102,7 +102,7 @@ tidegate_runtime::metrics! {
     }
 }
 
-/// What is called; the last is for anything that does not exist.
+/// The methods of the service; the last is for anything that does not exist.
 const METHODS: [&str; 5] = [
     "Discovery",
     "GetCapacity",
@@ -146,7 +146,7 @@ const CODES: [&str; 17] = [
 /// A figure of a resource.
 type OfResource = fn(&ResourceNow) -> f64;
 
-/// What becomes of a reload.
+/// Results of a reload.
 const TAKEN: &str = "taken";
 const REFUSED: &str = "refused";
 
@@ -164,13 +164,13 @@ pub struct Metrics {
     scraping: Mutex<()>,
 }
 
-/// What an answer of one method counts in.
+/// The counters of one method.
 #[derive(Debug)]
 pub(super) struct OfMethod {
     name: &'static str,
     ok: IntCounter,
     took: Histogram,
-    /// The same under Doorman's names, with the errors.
+    /// The counters under Doorman's names, with the errors.
     doormans: Option<(IntCounter, IntCounter, Histogram)>,
 }
 
@@ -223,7 +223,7 @@ impl Metrics {
         &self.registry
     }
 
-    /// What counts the requests of a path.
+    /// The counters for the requests of a path.
     pub(super) fn method(&self, path: &str) -> &OfMethod {
         let name = path.strip_prefix("/doorman.Capacity/");
         let [known @ .., other] = &self.methods;

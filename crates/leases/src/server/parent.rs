@@ -54,7 +54,7 @@ struct Asking {
     /// `host:port` of those that may be the master.
     parents: Vec<String>,
     dial: Arc<dyn Dial>,
-    /// Which of them is tried next.
+    /// The index of the server that is tried next.
     next: usize,
     /// The one that answered last.
     connected: Option<Connected>,

@@ -12,11 +12,11 @@ pub enum Rejected {
     /// An id is too long.
     #[error("{field} has {bytes} bytes, more than {bytes_max}")]
     LongId {
-        /// Which id.
+        /// The name of the id's field.
         field: String,
-        /// Its length.
+        /// The length of the id.
         bytes: usize,
-        /// What is allowed.
+        /// The greatest length allowed.
         bytes_max: usize,
     },
     /// A demand, or the reported capacity, is not a valid number.
@@ -26,7 +26,7 @@ pub enum Rejected {
         field: String,
         /// The resource.
         resource: String,
-        /// What was given.
+        /// The number that was given.
         given: f64,
     },
     /// A resource is twice in one request.
@@ -42,7 +42,7 @@ pub enum Rejected {
         field: String,
         /// The resource.
         resource: String,
-        /// What was given.
+        /// The number that was given.
         given: i64,
     },
     /// A server's request without a band: it has no clients.
@@ -62,7 +62,7 @@ pub enum Rejected {
     LongRequest {
         /// How many.
         given: usize,
-        /// What is allowed.
+        /// The greatest number allowed.
         max: usize,
     },
     /// Too many bands.
@@ -72,7 +72,7 @@ pub enum Rejected {
         resource: String,
         /// How many.
         given: usize,
-        /// What is allowed.
+        /// The greatest number allowed.
         max: usize,
     },
     /// A new resource, client or lease is beyond a bound.

@@ -1,4 +1,4 @@
-//! One resource: its capacity here, its leases, and its answers.
+//! A resource: its capacity here, its leases, and its answers.
 //!
 //! The bound holds in a tree, where any answer may be lost and any server may die, for these
 //! reasons:
@@ -296,8 +296,8 @@ impl Resource {
         ends.into_iter().flatten().filter(|end| now < *end).min()
     }
 
-    /// The same for echoes: the part that fits into a lease of its own lasts as long as that, the
-    /// rest until its own end.
+    /// Caps a grant in learning mode for echoes: the part that fits into a lease of its own lasts as long as that,
+    /// the rest until its own end.
     fn cap_learned(
         &mut self,
         ask: &Ask<'_>,
@@ -367,7 +367,7 @@ impl Resource {
         }
     }
 
-    /// What a client may use after it lost every server: its reserve, the operator's value, or an
+    /// The capacity that a client may use after it lost every server: its reserve, the operator's value, or an
     /// equal part of the capacity here.
     pub(super) fn safe_capacity(&self) -> f64 {
         if let Some(reserve) = &self.algorithm.reserve {

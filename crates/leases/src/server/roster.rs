@@ -103,7 +103,7 @@ impl Roster {
         self.entries[member.0 as usize].leases += 1;
     }
 
-    /// It asked for a new resource. [`RESOURCES_MADE_MAX`] bounds them.
+    /// Counts a new resource that a member asked for. [`RESOURCES_MADE_MAX`] bounds them.
     pub(super) fn made(&mut self, member: Member) {
         self.entries[member.0 as usize].made += 1;
     }
@@ -114,8 +114,7 @@ impl Roster {
         self.forget_if_idle(member);
     }
 
-    /// One lease less. A member without leases and without existing resources of its own is
-    /// removed.
+    /// Takes one lease away. A member without leases and without existing resources of its own is removed.
     pub(super) fn lost(&mut self, member: Member) {
         self.entries[member.0 as usize].leases -= 1;
         self.forget_if_idle(member);

@@ -44,7 +44,7 @@ struct Machine {
     term: Option<u64>,
 }
 
-/// It is unknown whether there is a master.
+/// An answer for the time in which it is unknown whether there is a master.
 const UNKNOWN_MASTER: wire::Mastership = wire::Mastership {
     master_address: None,
 };
@@ -212,7 +212,7 @@ impl Service {
         self.0.changed.notified().await;
     }
 
-    /// What to ask the server above for, and the moment from which its leases count.
+    /// The request to the server above, and the moment from which its leases count.
     pub(super) fn ask_parent(&self) -> Option<(Timestamp, wire::GetServerCapacityRequest)> {
         let (mut machine, now, is_certain) = self.machine();
         let request = is_certain.then(|| machine.server.ask_parent(now))??;

@@ -1,4 +1,4 @@
-//! What a server is configured with.
+//! Settings of a server.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Settings {
     /// A client that asks for a resource again within this time gets no answer about it and keeps
     /// its lease, unless its refresh interval is shorter. Zero answers always.
     pub minimum_interval: Duration,
-    /// What to do with an id without a matching template.
+    /// The treatment of an id without a matching template.
     pub unmatched: Unmatched,
     /// The bounds of the state.
     pub bounds: Bounds,
@@ -34,7 +34,7 @@ pub enum Place {
     Below,
 }
 
-/// What to do with an id without a matching template. Below the root, the root decides.
+/// The treatment of an id without a matching template. Below the root, the root decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmatched {
     /// The client gets what it wants. It is counted and shown, but not kept.

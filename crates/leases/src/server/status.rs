@@ -28,7 +28,7 @@ pub struct Status {
     pub holders: usize,
 }
 
-/// What to show.
+/// The selection of a status page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'a> {
     /// Of which resources.
@@ -43,12 +43,12 @@ pub struct View<'a> {
     pub leases_max: usize,
 }
 
-/// Which resources are to be shown.
+/// The resources to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resources<'a> {
     /// All.
     All,
-    /// Those whose ids come after this one.
+    /// The resources whose ids come after this one.
     After(&'a str),
     /// The one of this id, if there is one.
     One(&'a str),
@@ -69,14 +69,14 @@ impl Default for View<'_> {
 /// Whether the server grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It does, since this moment.
+    /// The server is the master, since this moment.
     Master {
         /// When it was elected.
         since: Timestamp,
     },
     /// Another server does.
     Other {
-        /// Its address, if known.
+        /// The address of the master, if known.
         master: Option<String>,
     },
 }
@@ -84,7 +84,7 @@ pub enum Standing {
 /// The state of a resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResourceNow {
-    /// Its id.
+    /// The id of the resource.
     pub id: String,
     /// Whether its id is the text of a template, so that it may be a label.
     pub literal: bool,
@@ -128,15 +128,15 @@ pub struct LeaseNow {
     pub server: bool,
     /// How many clients it speaks for.
     pub clients: u64,
-    /// Its capacity, including its safe share.
+    /// The capacity of the lease, including its safe share.
     pub capacity: f64,
-    /// Its demand.
+    /// The demand of the holder.
     pub wants: f64,
     /// Until when.
     pub expires: Timestamp,
 }
 
-/// What was counted since the start of the process.
+/// Counts since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Counts {
     /// Resources that were requested too early, and left out of the answer.

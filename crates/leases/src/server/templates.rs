@@ -74,11 +74,11 @@ pub enum RawKind {
 /// A checked template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
-    /// Which ids.
+    /// The ids that the template applies to.
     pub glob: Glob,
     /// The capacity; for a static split, of each client.
     pub capacity: Capacity,
-    /// What a client may use after it lost every server, if the operator set it: -1 is no limit.
+    /// The capacity that a client may use after it lost every server, if the operator set it: -1 is no limit.
     pub safe_capacity: Option<f64>,
     /// The operator's description.
     pub description: Option<String>,
@@ -97,7 +97,7 @@ pub struct Algorithm {
     pub refresh: Duration,
     /// How long a new master only learns the current leases; zero means not at all.
     pub learning: Duration,
-    /// What `refresh` is multiplied by for each level below.   above 0, at most 1
+    /// The factor on `refresh` for each level below.   above 0, at most 1
     pub decay: f64,
     /// How many servers are above the one that applies this.
     pub level: u32,
@@ -116,7 +116,7 @@ pub struct Algorithm {
 pub enum Frees {
     /// At once, as in the original: until its holder learns of it, the capacity is exceeded.
     AtOnce,
-    /// This long after its holder confirmed the lower one, or the old one ended.
+    /// The capacity is free this long after its holder confirmed the lower one, or the old one ended.
     Confirmed(Duration),
 }
 
@@ -359,7 +359,7 @@ impl Mistakes {
         });
     }
 
-    /// What was read, or `None` and a mistake.
+    /// Returns the value that was read, or notes the mistake and returns `None`.
     fn keep<T>(&mut self, key: &str, read: Result<T, String>) -> Option<T> {
         read.map_err(|problem| self.add(key, problem)).ok()
     }

@@ -9,7 +9,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 /// The required content of a message.
 #[derive(Debug)]
 pub struct Shape {
-    /// Its name in the file.
+    /// The name of the message in the file.
     pub name: &'static str,
     /// The required fields, and fields with messages that have required fields.
     pub fields: &'static [Field],
@@ -18,9 +18,9 @@ pub struct Shape {
 /// A field that is required, or must be checked inside.
 #[derive(Debug)]
 pub struct Field {
-    /// Its number.
+    /// The number of the field.
     pub number: u32,
-    /// Its name in the file.
+    /// The name of the field in the file.
     pub name: &'static str,
     /// Whether it is required.
     pub required: bool,
@@ -30,14 +30,14 @@ pub struct Field {
 
 /// A message of the file.
 pub trait Shaped {
-    /// Its required content.
+    /// The required content of the message.
     const SHAPE: Shape;
 }
 
 /// Why some bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoMessage {
-    /// They are not protobuf.
+    /// The bytes are not protobuf.
     #[error("the bytes are no protobuf message")]
     Garbage,
     /// A required field is missing.

@@ -172,7 +172,7 @@ fn share(terms: &Terms, bands: &[Band]) -> Vec<f64> {
     }
 }
 
-/// What each of these holders ought to have, by the pure function.
+/// The right share of each of these holders, by the pure function.
 fn shares(terms: &Terms, holders: &[Vec<Band>]) -> Vec<f64> {
     let parts: Vec<Vec<Band>> = holders
         .iter()
@@ -271,7 +271,7 @@ fn two_rounds(capacity: f64, own: &[Band], others: &[Vec<Band>]) -> f64 {
     level + clients * left / sharing
 }
 
-/// What the laws need of a book.
+/// The interface of a book that the laws need.
 trait Decide {
     fn ask(&mut self, now: Timestamp, holder: u32, bands: &[Band], has: f64) -> f64;
 }
@@ -641,7 +641,7 @@ struct Honest {
     using: f64,
     until: Timestamp,
     since: Timestamp,
-    /// What it used before: how much, and until when.
+    /// Earlier use: how much, and until when.
     used: Vec<(f64, Timestamp)>,
     /// An answer that is on its way.
     answer: Option<Lease>,
@@ -672,8 +672,8 @@ impl Honest {
     }
 }
 
-/// What is used within any window never exceeds what the book counts, and that never grows beyond
-/// the capacity, while answers come late or never, holders vanish and terms change.
+/// Checks that the use within any window never exceeds what the book counts, and that this never grows beyond the
+/// capacity, while answers come late or never, holders vanish and terms change.
 fn no_window_holds_too_much(random: &mut Random, frees_after: Duration) -> Result<(), String> {
     let window = frees_after;
     let any = |random: &mut Random, frees_after| {

@@ -1,4 +1,4 @@
-//! What Doorman grants, and what a book grants to the same requests.
+//! Grants of Doorman, and the grants of a book to the same requests.
 //!
 //! Every answer of Doorman's tests, documentation, tutorial and simulation is the book's as well,
 //! and so is nearly every one that was measured on the real server. Where the real server is wrong
@@ -46,19 +46,19 @@ const RIGHT: &[(&str, usize, f64, Why)] = &[
     ("r-10", 8, 586.73, Why::MaxMin),
 ];
 
-/// What is wrong with the real server's answer.
+/// The fault of the real server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// It redistributes twice at most, which is not always max-min fair.
+    /// The server redistributes twice at most, which is not always max-min fair.
     MaxMin,
-    /// The same, and it compares others with the level of who asks, also where they have more or
-    /// fewer clients.
+    /// The server redistributes twice at most, and compares others with the level of who asks, also where they have
+    /// more or fewer clients.
     OneLevelForAll,
-    /// It grants more than was asked for.
+    /// The server grants more than was asked for.
     NeverMoreThanWanted,
-    /// It grants less than nothing, which its clients take for no limit at all.
+    /// The server grants less than nothing, which its clients take for no limit at all.
     NeverNegative,
-    /// It decides by what the client wanted before it asked.
+    /// The server decides by what the client wanted before it asked.
     NewDemandCounts,
 }
 

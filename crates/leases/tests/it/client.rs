@@ -32,7 +32,7 @@ fn client_of(network: &Network, servers: &[&str]) -> Client {
     Client::with_clock(servers.collect(), options, Clock::of_runtime()).expect("a client")
 }
 
-/// One server, and a client of it.
+/// A server, and a client of it.
 fn one_server() -> (Mock, Client) {
     let network = Network::default();
     let mock = network.add("a:1");

@@ -34,7 +34,7 @@ enum Faults {
     Some,
 }
 
-/// What the tree is made of.
+/// The rule that the tree is made of.
 #[derive(Clone, Copy)]
 struct Rule {
     split: &'static str,
@@ -214,7 +214,7 @@ impl Tree {
         client.lease.filter(live)
     }
 
-    /// What all clients may use together: each its lease, or its safe share if that is more.
+    /// The capacity that all clients may use together: each its lease, or its safe share if that is more.
     fn used(&self) -> f64 {
         let one = |client: &Client| {
             let lease = self.live(client).map_or(0.0, |lease| lease.capacity);
@@ -414,7 +414,7 @@ fn with_safe_shares_no_client_has_nothing_and_the_capacity_holds() {
     assert!(most(rule, 16) > 0.9 * CAPACITY);
 }
 
-/// That the law would notice: this is what the original does.
+/// The original frees a share at once, and the law notices it.
 #[test]
 fn a_share_that_is_free_at_once_breaks_the_bound() {
     let rule = Rule {

@@ -53,7 +53,7 @@ fn the_checked_in_code_is_what_the_proto_file_gives() {
     );
 }
 
-/// What the reflection service tells; written anew like the code.
+/// Compares the descriptors of the reflection service with those of the proto file; writes them anew like the code.
 #[test]
 fn the_checked_in_descriptors_are_what_the_proto_file_gives() {
     let made = descriptors().encode_to_vec();

@@ -1,1 +1,1 @@
-//! Nothing: this package is its bench.
+//! An empty library: this package is its bench.

@@ -3,8 +3,8 @@
 use super::ranged;
 
 ranged! {
-    /// What a call costs, in tokens: a number from 0 to 1,000,000. By convention, one token is a tenth
-    /// of a second of the backend's time.
+    /// The cost of a call in tokens: a number from 0 to 1,000,000. By convention, one token is a tenth of a second
+    /// of the backend's time.
     ///
     /// There are two scales. Costs, levels, bursts and rates are fractional tokens. Sums that must be
     /// exact in any order are whole millionths of a token: [`TokenCount`](crate::bucket::TokenCount).

@@ -21,7 +21,7 @@ pub struct TokenCount(u64);
 impl TokenCount {
     /// No tokens.
     pub const ZERO: Self = Self(0);
-    /// One token, the default cost of a call.
+    /// The default cost of a call: one token.
     pub const ONE: Self = Self(1_000_000);
     /// The largest sum.
     pub const MAX: Self = Self(u64::MAX);

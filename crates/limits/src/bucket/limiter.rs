@@ -1,4 +1,4 @@
-//! What a token bucket and a pacer have in common.
+//! The interface that a token bucket and a pacer share.
 
 use core::time::Duration;
 
@@ -41,7 +41,7 @@ pub trait TokenLimiter {
         }
     }
 
-    /// The same, behind others that take `ahead` tokens.
+    /// The verdict for a call of this cost behind others that take `ahead` tokens.
     fn verdict_behind(&self, now: Timestamp, ahead: f64, cost: Tokens) -> Verdict {
         if ahead > 0.0 {
             match self.wait_behind(now, ahead, cost) {

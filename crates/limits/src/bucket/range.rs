@@ -5,8 +5,8 @@ use core::fmt;
 /// A number is outside its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OutOfRange {
-    /// What the number was for: `tokens`, `burst`, `fill`, `rate`, `burst ratio`, `largest cost`,
-    /// `pool seconds` or `capacity`.
+    /// The quantity that was out of range: `tokens`, `burst`, `fill`, `rate`, `burst ratio`, `largest cost`, `pool
+    /// seconds` or `capacity`.
     pub what: &'static str,
     /// The number.
     pub given: f64,

@@ -28,7 +28,7 @@ pub struct AcquireKey<'a, L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: T
     timer: Option<&'a T>,
     key: K,
     cost: Tokens,
-    /// Its number in the line of its key.
+    /// The number of this waiter in the queue of its key.
     number: Option<u64>,
     /// Pinned, so that its owner can be moved.
     sleep: Option<Pin<Box<T::Sleep>>>,

@@ -10,9 +10,9 @@ use crate::verdict::NotNow;
 /// Why a key takes nothing now, and when to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// Its own limiter admits nothing now.
+    /// The limiter of the key admits nothing now.
     NotNow(NotNow),
-    /// It is not remembered, and there is no place for it.
+    /// The key is not remembered, and there is no place for it.
     TooManyKeys(TooManyKeys),
     /// As many calls wait as may.
     TooManyWait {

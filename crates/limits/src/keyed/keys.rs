@@ -83,7 +83,7 @@ impl<L: Keyed, K: Hash + Eq> Keys<L, K> {
 }
 
 impl<L: Keyed, K: Hash + Eq, C: Clock> Keys<L, K, C> {
-    /// The same on another clock.
+    /// Limiters of one rule, on the given clock.
     #[must_use]
     pub fn with_clock(rule: L::Rule, keys_max: NonZeroU32, clock: C) -> Self {
         Self::with_hasher(rule, keys_max, clock, RandomState::new())
@@ -91,7 +91,7 @@ impl<L: Keyed, K: Hash + Eq, C: Clock> Keys<L, K, C> {
 }
 
 impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
-    /// The same, with keys hashed otherwise.
+    /// Limiters of one rule, on the given clock, with keys hashed by `hasher`.
     #[must_use]
     pub fn with_hasher(rule: L::Rule, keys_max: NonZeroU32, clock: C, hasher: S) -> Self {
         let table = Table {
@@ -137,9 +137,9 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
         self.try_acquire_as(key, cost, || key.to_owned())
     }
 
-    /// The same for a key that is only borrowed: `own` makes the key that is remembered, and is called only
-    /// for a key that is not. So `Arc<str>` keys are found by a `&str`, and keys of several parts by their
-    /// borrowed form. `own` runs inside the lock, and has to return a key equal to `key`.
+    /// Admits a call for a key that is only borrowed: `own` makes the key that is remembered, and is called only
+    /// for a key that is not. So `Arc<str>` keys are found by a `&str`, and keys of several parts by their borrowed
+    /// form. `own` runs inside the lock, and has to return a key equal to `key`.
     ///
     /// # Errors
     ///

@@ -9,9 +9,9 @@ use crate::time::Timestamp;
 /// A limiter that can be kept for each of very many keys: they share a rule, and only the state of
 /// each is stored.
 pub trait Keyed: TokenLimiter + Sized {
-    /// What all keys have in common.
+    /// The rule that all keys share.
     type Rule: Copy + fmt::Debug;
-    /// What is kept of one.
+    /// The state that is kept for each key.
     type State: Copy + fmt::Debug;
 
     /// A limiter that rests.

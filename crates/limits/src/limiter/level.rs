@@ -55,7 +55,7 @@ impl Taken {
         price: 0.0,
     };
 
-    /// The same for another number of tokens.
+    /// The draw for another number of tokens, in proportion.
     pub(crate) const fn part(self, tokens: f64) -> Self {
         Self { tokens, ..self }
     }
@@ -178,7 +178,7 @@ const SPAN: Duration = Duration::from_secs(10);
 pub struct PacerNow {
     /// The pace in force: as configured, or as a lower supply sets it.
     pub pace: Pace,
-    /// What is available, and how far demand is behind schedule.
+    /// The tokens available, and how far demand is behind schedule.
     pub pools: PoolsNow,
     /// Tokens per second that were admitted over about the last ten seconds.
     pub achieved: f64,

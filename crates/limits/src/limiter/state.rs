@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Nothing is drawn that only the end of a call brings back.
+    /// Whether no draw is open that only the end of a call brings back.
     pub(super) fn is_at_rest(&self) -> bool {
         match self {
             Self::Outstanding(outstanding) => outstanding.in_use == 0,
@@ -141,7 +141,7 @@ impl State {
     }
 }
 
-/// What draws from a limit are counted in.
+/// The unit in which draws from a limit are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Calls,
@@ -162,7 +162,7 @@ pub(crate) enum Opening {
     At(Timestamp),
     /// `then` after the departure of a call that has `behind` drawn before it, and waits itself.
     After { behind: u64, then: Duration },
-    /// It is closed, or nothing was measured.
+    /// The limit is closed, or nothing was measured.
     Unknown,
 }
 
@@ -181,10 +181,10 @@ impl Progress {
     }
 }
 
-/// What a call has drawn from a limit.
+/// A call's draw from a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Stake {
-    /// One of the calls in flight.
+    /// A place among the calls in flight.
     Slot,
     /// Cost in a window, before the departure.
     Reserved(Cost),
@@ -242,7 +242,7 @@ impl Outstanding {
         self.begun.push_back(now);
     }
 
-    /// Which of them has ended is not known. The one that began first is taken to be it.
+    /// Forgets when a call began. Which one has ended is not known: the one that began first is taken to be it.
     fn forget_begun(&mut self) {
         if self.begun.len() > self.in_use as usize {
             self.begun.pop_front();

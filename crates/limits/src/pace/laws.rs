@@ -1,5 +1,5 @@
-//! What must hold of the pools whatever is asked of them, over ten thousand seeds each, or five
-//! hundred where the program is emulated (`make s390x`). A failure names its seed.
+//! Laws of the pools that hold for any operations, over ten thousand seeds each, or five hundred where the program
+//! is emulated (`make s390x`). A failure names its seed.
 
 use core::time::Duration;
 

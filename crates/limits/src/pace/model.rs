@@ -26,7 +26,7 @@ impl Filler {
         Self::new(sizes.active, sizes.over, pace.price())
     }
 
-    /// One round of the thread. Returns the sum, as the source does.
+    /// Runs one round of the thread. Returns the sum, as the source does.
     pub(super) fn refill(&mut self, passed: i128) -> i128 {
         let needed = if self.active_max > self.active {
             self.active_max - self.active

@@ -28,9 +28,9 @@ use crate::verdict::Verdict;
 /// Why a limiter was not started, or a [`PaceSpec`] not applied. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ApplyError {
-    /// It is to start, and runs already.
+    /// The limiter is to start, and runs already.
     AlreadyRunning,
-    /// Its largest operation takes too long at that rate.
+    /// The largest operation of the limiter takes too long at that rate.
     OutOfRange(OutOfRange),
 }
 
@@ -201,7 +201,7 @@ impl Pacer {
         self.pools.set(now, level);
     }
 
-    /// What is in the pools at `now`.
+    /// The level of the pools at `now`.
     #[must_use]
     pub fn peek_pools(&self, now: Timestamp) -> PoolsNow {
         pools_now(self.level(now), self.pace.sizes())

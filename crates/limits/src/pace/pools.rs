@@ -28,7 +28,7 @@ impl Sizes {
     }
 }
 
-/// What is in the pools, in ticks.
+/// The level of the pools, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     /// Can be claimed, the burst included; below zero in debt.
@@ -38,7 +38,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// What is in the pools once `elapsed` more has passed.
+    /// The level of the pools once `elapsed` more has passed.
     ///
     /// New time goes to the active pool up to its regular size, and to the waiting pool from
     /// there. Then the burst is fed from the waiting pool, in proportion to the time that has
@@ -98,7 +98,7 @@ impl Level {
         }
     }
 
-    /// The same time in pools of another size: what the active one no longer holds waits.
+    /// The level in pools of another size: time that the active one no longer holds waits.
     pub(crate) fn within(self, sizes: Sizes) -> Self {
         let active = self.active.min(sizes.over);
         Self {
@@ -108,8 +108,8 @@ impl Level {
     }
 }
 
-/// What is in the pools and since when, in 32 bytes: small enough to keep one for each of a
-/// million keys beside a [`Pace`](super::Pace) that they share.
+/// The level of the pools and its time, in 32 bytes: small enough to keep one for each of a million keys beside a
+/// [`Pace`](super::Pace) that they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pools {
     active_nanos: i64,
@@ -136,7 +136,7 @@ impl Pools {
         pools
     }
 
-    /// What was in the pools when something last changed.
+    /// The level of the pools when it last changed.
     pub(crate) fn level(&self) -> Level {
         Level {
             active: i128::from(self.active_nanos) * TICKS_PER_NANO + i128::from(self.active_rest),
@@ -145,7 +145,7 @@ impl Pools {
         }
     }
 
-    /// Nothing accrues while this is false.
+    /// Whether tokens accrue.
     pub(super) const fn is_running(&self) -> bool {
         self.running
     }
@@ -176,7 +176,7 @@ impl Pools {
         self.since = self.since.max(now);
     }
 
-    /// The same in 28 bytes for running pools, to store very many.
+    /// The state of running pools in 28 bytes, to store very many.
     #[cfg(feature = "std")]
     pub(crate) const fn words(&self) -> [u32; 7] {
         let (active, waiting) = (self.active_nanos.cast_unsigned(), self.waiting_nanos);
@@ -192,7 +192,7 @@ impl Pools {
         ]
     }
 
-    /// What [`words`](Self::words) made of them.
+    /// Pools from their [`words`](Self::words).
     #[cfg(feature = "std")]
     pub(crate) const fn from_words(words: [u32; 7]) -> Self {
         const fn long(low: u32, high: u32) -> u64 {

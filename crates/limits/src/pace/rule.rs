@@ -23,7 +23,7 @@ impl Rate {
         Duration::from_nanos((1e9 / self.0 + 0.5) as u64)
     }
 
-    /// What an operation costs. The resulting rate is wrong by less than 1e-5 at the fastest rate, and
+    /// The cost of an operation, in ticks. The resulting rate is wrong by less than 1e-5 at the fastest rate, and
     /// by less than 4e-7 up to 50,000,000 per second.
     fn price(self) -> i128 {
         (TICKS_PER_NANO as f64 * 1e9 / self.0 + 0.5) as i128
@@ -71,7 +71,7 @@ fn largest_max(rate: Rate, ratio: BurstRatio) -> f64 {
     OVER_NANOS_MAX / (ratio.0 * 2e9 / rate.0)
 }
 
-/// This cost, or the largest that there may be.
+/// The cost, or the largest possible one if that is less.
 fn largest_up_to(cost: u32, rate: Rate, ratio: BurstRatio) -> Cost {
     let most = largest_max(rate, ratio) as u32;
     Cost::new(cost.min(most)).unwrap_or(Cost::ONE)
@@ -151,7 +151,7 @@ impl Pace {
         Self { pool_min, ..self }.sized()
     }
 
-    /// The same, with the price and the sizes that follow from its other fields.
+    /// Computes the price and the sizes, which follow from the other fields.
     fn sized(self) -> Result<Self, OutOfRange> {
         let price = self.rate.price();
         let largest = self.largest.get();
@@ -246,19 +246,18 @@ impl Pace {
         most.max(whole).min(DEBT_TICKS_MAX)
     }
 
-    /// What one operation costs, in ticks.
+    /// The cost of one operation, in ticks.
     pub(crate) const fn price(&self) -> i128 {
         self.price
     }
 
-    /// What a cost comes to, in ticks.
+    /// A cost, in ticks.
     pub(super) fn ticks(&self, cost: Tokens) -> i128 {
         self.ticks_of(cost.get())
     }
 
-    /// What any number of operations comes to, in ticks: exact where the number is whole. What
-    /// is longer than the age of the universe is no longer than that, so that sums of a few
-    /// never overflow.
+    /// The cost of any number of operations, in ticks: exact where the number is whole. What is longer than the age
+    /// of the universe is no longer than that, so that sums of a few never overflow.
     pub(super) fn ticks_of(&self, operations: f64) -> i128 {
         const TICKS_MAX: i128 = 1 << 100;
         let whole = operations as i64;
@@ -274,7 +273,7 @@ impl Pace {
         ticks as f64 / self.price() as f64
     }
 
-    /// One operation may go at once, and nothing more.
+    /// A level at which one operation may go at once, and nothing more.
     pub(super) const fn primed(&self) -> Level {
         Level {
             active: self.price(),

@@ -13,7 +13,7 @@ use core::str::FromStr;
 use super::rule::{BurstRatio, Rate};
 use crate::bucket::OutOfRange;
 
-/// What is asked for in one line.
+/// A pace and its verb, as one line asks for them.
 ///
 /// ```
 /// # use tidegate_limits::pace::{PaceSpec, Verb};
@@ -29,13 +29,13 @@ pub struct PaceSpec {
     pub rate: Rate,
     /// How many times the rate a late caller gets. The default is 1.1.
     pub ratio: BurstRatio,
-    /// What to do with the limiter. The default is [`Verb::Start`].
+    /// The change to make to the limiter. The default is [`Verb::Start`].
     pub verb: Verb,
     /// How many share it. The default is [`SpecScope::Activity`].
     pub scope: SpecScope,
 }
 
-/// What to do with a limiter when its numbers are set.
+/// A change to a limiter when its numbers are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verb {
     /// Change the numbers, and leave what is in the pools.
@@ -64,7 +64,7 @@ pub enum SpecScope {
 pub enum SpecError {
     /// There is nothing in it.
     Empty,
-    /// What should be the rate is no number.
+    /// The field of the rate is no number.
     RateNotANumber {
         /// The text found.
         given: Box<str>,

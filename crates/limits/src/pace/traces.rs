@@ -165,10 +165,9 @@ fn one_fill_lets_in_no_less_than_ten_of_a_tenth() {
     }
 }
 
-/// What the predecessors of the source's limiter called delay is the time that has passed and
-/// was not claimed, whatever was claimed of it. Those of their tests that measure it, with the
-/// nanoseconds that each step claims; the others are about ways to forgive it, which this
-/// limiter has not.
+/// Traces of the predecessors of the source's limiter, whose delay is the time that has passed and was not claimed,
+/// whatever was claimed of it. Those of their tests that measure it, with the nanoseconds that each step claims;
+/// the others are about ways to forgive it, which this limiter has not.
 #[test]
 fn the_wait_time_is_what_the_predecessors_reported_as_delay() {
     // (clock, claims, delay before the claim)

@@ -25,7 +25,7 @@ pub enum Limit {
         guard: Duration,
         /// Where windows begin.
         shape: WindowShape,
-        /// What counts as the departure.
+        /// The event that counts as the departure.
         stamp: WindowStamp,
     },
     /// A number of tokens per second, and more while demand is behind schedule.
@@ -60,10 +60,10 @@ impl Limit {
     }
 }
 
-/// What counts as a call's departure.
+/// The event that counts as a call's departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowStamp {
-    /// Its bytes left: exact for what this process sends.
+    /// The last byte of the call left: exact for calls that this process sends.
     Sent,
     /// The first byte of its reply arrived: exact at the backend, too.
     Replied,

@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::limit::Limit;
 use crate::call::{Backend, Class, setters};
 
-/// Which calls meet a limit.
+/// The set of calls that meet a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Every call.
@@ -45,7 +45,7 @@ pub struct Reserve {
 pub struct LimitRule {
     /// The name, which refusals contain. A limit keeps its state over a reload by its name.
     pub name: Arc<str>,
-    /// Which calls meet it.
+    /// The set of calls that meet the limit.
     pub scope: Scope,
     /// The limit itself.
     pub limit: Limit,
@@ -71,25 +71,25 @@ impl LimitRule {
     }
 }
 
-/// What happens to a call that arrives at a full queue.
+/// The fate of a call that arrives at a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It is refused at once.
+    /// The call is refused at once.
     Refuse,
-    /// It waits at the door: in its turn, as if it were in the queue, but above the capacity.
+    /// The call waits at the door: in its turn, as if it were in the queue, but above the capacity.
     Wait {
         /// Calls that may wait above the capacity. Further calls are refused.
         door: u32,
     },
 }
 
-/// What happens to a call that meets a closed limit.
+/// The fate of a call that meets a closed limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Postpone {
-    /// It keeps its place and runs as soon as the limit opens, in fair order.
+    /// The call keeps its place and runs as soon as the limit opens, in fair order.
     InTurn,
-    /// It is set aside for a random time, and then joins the end of its line again. The order is not
-    /// defined. Meanwhile it counts in the capacity.
+    /// The call is set aside for a random time, and then joins the end of its flow again. The order is not defined.
+    /// Meanwhile it counts in the capacity.
     Jitter {
         /// The shortest time aside.
         min: Duration,
@@ -140,7 +140,7 @@ pub enum PolicyError {
     ZeroCapacity,
     /// There is no class.
     NoClass,
-    /// This class would never be served.
+    /// A class with weight 0 would never be served.
     ZeroWeight(Arc<str>),
     /// The shortest jitter is longer than the longest.
     JitterMinAboveMax {
@@ -151,9 +151,9 @@ pub enum PolicyError {
     },
     /// A call set aside for no time would be asked without end.
     JitterZero,
-    /// This limit is paced, so it cannot have a reserve.
+    /// A paced limit cannot have a reserve.
     ReserveOfPace(Arc<str>),
-    /// This limit names an unknown class.
+    /// A limit names an unknown class.
     UnknownClass(Arc<str>),
     /// The reserve of this limit is above its maximum.
     ReserveAboveMax(Arc<str>),
@@ -280,13 +280,13 @@ impl Policy {
         self.capacity
     }
 
-    /// What happens to a call that arrives at a full queue.
+    /// The fate of a call that arrives at a full queue.
     #[must_use]
     pub const fn when_full(&self) -> WhenFull {
         self.when_full
     }
 
-    /// What happens to a call that meets a closed limit.
+    /// The fate of a call that meets a closed limit.
     #[must_use]
     pub const fn postpone(&self) -> Postpone {
         self.postpone
@@ -341,13 +341,13 @@ impl LimitRule {
 pub struct PolicyBuilder(Policy);
 
 impl PolicyBuilder {
-    /// One more limit.
+    /// Adds a limit.
     pub fn limit(mut self, rule: LimitRule) -> Self {
         self.0.limits.push(rule);
         self
     }
 
-    /// One more class. Without any, there is one class named `default`.
+    /// Adds a class. Without any, there is one class named `default`.
     pub fn class(mut self, name: impl Into<Arc<str>>, weight: u32) -> Self {
         self.0.classes.push(ClassShare::new(name, weight));
         self
@@ -359,13 +359,13 @@ impl PolicyBuilder {
         self
     }
 
-    /// What happens to a call that arrives at a full queue.
+    /// Sets the fate of a call that arrives at a full queue.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
         self.0.when_full = when_full;
         self
     }
 
-    /// What happens to a call that meets a closed limit.
+    /// Sets the fate of a call that meets a closed limit.
     pub fn postpone(mut self, postpone: Postpone) -> Self {
         self.0.postpone = postpone;
         self

@@ -17,7 +17,7 @@ use super::bar::Bar;
 use crate::delay::Delays;
 use crate::time::Timestamp;
 
-/// What a call waits behind.
+/// The reason why a call waits at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
     Bar(Bar),
@@ -25,13 +25,13 @@ pub(crate) enum Behind {
     Turn,
 }
 
-/// What the calls of a line have waited for since it was last empty.
+/// The wait of the calls of a flow by cause, since the flow was last empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    /// What they wait for now.
+    /// The present cause of the wait.
     behind: Behind,
     since: Timestamp,
-    /// What they waited for before that.
+    /// Earlier causes of the wait, with their times.
     charged: Vec<(Behind, Duration)>,
 }
 
@@ -52,7 +52,7 @@ impl Account {
         self.charged.clear();
     }
 
-    /// What they wait for now. False if it is what they waited for before.
+    /// Notes a new cause of the wait. Returns false if it is the present one.
     pub(crate) fn charge(&mut self, now: Timestamp, behind: Behind) -> bool {
         if self.behind == behind {
             return false;
@@ -68,7 +68,7 @@ impl Account {
         true
     }
 
-    /// What was charged for this, up to `now`.
+    /// The time charged to a cause, up to `now`.
     fn sum(&self, now: Timestamp, behind: Behind) -> Duration {
         let charged = self.charged.iter().find(|(before, _)| *before == behind);
         let charged = charged.map_or(Duration::ZERO, |(_, sum)| *sum);
@@ -79,7 +79,7 @@ impl Account {
         }
     }
 
-    /// What has been charged since this call joined.
+    /// The time charged since a call joined, by cause.
     pub(crate) fn since_joining(
         &self,
         now: Timestamp,

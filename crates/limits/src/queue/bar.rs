@@ -1,4 +1,4 @@
-//! What is in the way of a call, and how calls and lines are named.
+//! The budgets that bar calls, and how calls and flows are named.
 
 use crate::policy::LimitId;
 use crate::slab::Key;
@@ -11,7 +11,7 @@ pub struct Ticket(pub(crate) Key);
 /// The index of a line.
 pub(crate) type LineId = u32;
 
-/// What bars a call.
+/// A budget that a call draws from, and that bars it when it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Bar {
     /// A limit of the policy.

@@ -16,20 +16,20 @@ pub(crate) struct Waiting<T> {
     pub(crate) call: Call,
     pub(crate) payload: T,
     pub(crate) meets: Meets,
-    /// Its place among the calls of its line: what came first goes first.
+    /// The order of arrival among the calls of a flow: the lowest number goes first.
     pub(crate) arrival: u64,
     pub(crate) place: Place,
-    /// What had it set aside last.
+    /// The budget that had the call set aside last.
     pub(crate) held_by: Option<Bar>,
     /// Times it was set aside.
     pub(crate) postponed: u32,
-    /// What it has waited for.
+    /// The causes of the wait so far.
     pub(crate) stay: Stay,
     /// How predictions count it; `None` if they do not.
     pub(crate) counted: Option<Counted>,
 }
 
-/// What a call draws from.
+/// The budgets that a call draws from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Meets {
     /// Limits of the policy.
@@ -46,7 +46,7 @@ impl Meets {
         quotas.map(|&quota| Bar::Quota(quota))
     }
 
-    /// What it draws from beside the limits of the policy.
+    /// The budgets beside the limits of the policy.
     pub(crate) fn own(&self) -> impl Iterator<Item = Bar> {
         let bucket = self.bucket.map(Bar::Bucket);
         bucket.into_iter().chain(self.quotas())
@@ -59,7 +59,7 @@ pub(crate) enum Place {
     Aside(Timestamp),
 }
 
-/// What waits for one limit, bucket or quota: calls, and what they would draw together.
+/// The calls that wait for a limit, bucket or quota, and the sum of their draws.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Queued {
     pub(crate) calls: u64,

@@ -52,7 +52,7 @@ pub struct Ledger {
     /// Of its own share nothing was spent by this ledger, and before it only in windows up to
     /// `safe.until`.
     knows_past: bool,
-    /// It is to be forgotten, and gives back what it holds before.
+    /// The key is to be forgotten, and gives its tokens back before that.
     leaves: bool,
     retry_at: Timestamp,
     conflicts_in_a_row: u32,
@@ -63,17 +63,17 @@ pub struct Ledger {
     counts: Counts,
 }
 
-/// What replaces what.
+/// The contents of the store that the next write replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// It must be read first.
+    /// The record must be read first.
     NotKnown,
     Absent,
     Is(Version),
     Unreadable(RecordError),
 }
 
-/// Which window. Windows of one number differ in their end if the rule's length has changed.
+/// A window, by number and end. Windows of one number differ in their end if the rule's length has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Window {
     number: u64,
@@ -95,9 +95,9 @@ impl Window {
 struct Purse {
     window: Window,
     held: u64,
-    /// What the last grant was.
+    /// The size of the last grant.
     grant: u64,
-    /// What was drawn in all.
+    /// The sum of all grants.
     drawn: u64,
     /// When the last grant came.
     granted_at: Timestamp,
@@ -106,7 +106,7 @@ struct Purse {
     relinquish_at: Timestamp,
 }
 
-/// What passed on account.
+/// Tokens that calls spent on account.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     window: Window,
@@ -168,7 +168,7 @@ enum Change {
     Relinquish {
         back: u64,
     },
-    /// Nothing is left, where the record was lost.
+    /// Opens a window without tokens, where the record was lost.
     Close,
 }
 
@@ -208,9 +208,8 @@ impl Ledger {
         }
     }
 
-    /// What other runs of this node have spent of its own share is known: nothing of a window that
-    /// begins at `from` of the store's time, or later. So the share of the present window may be spent
-    /// too.
+    /// Notes that the spending of other runs of this node is known: they spent nothing of a window that begins at
+    /// `from` of the store's time, or later. So the share of the present window may be spent too.
     pub fn know_past(&mut self, from: Duration) {
         // What this ledger has spent, it knows.
         if self.safe.share == 0 {

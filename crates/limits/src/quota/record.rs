@@ -15,10 +15,10 @@ pub const TEXT_BYTES_MAX: usize = 160;
 const KEPT_WINDOWS: u32 = 2;
 const KEPT_MIN: Duration = Duration::from_secs(600);
 
-/// What names the text form as ours.
+/// The name that marks the text form as ours.
 const NAME: &str = "tidegate";
 
-/// What is left of a key's window, shared by all nodes.
+/// The rest of a key's window, shared by all nodes.
 ///
 /// Its [`Display`](fmt::Display) is the text in the store, such as `tidegate 1 window=29 left=60
 /// total=100 reserved=0 length_ms=60000`.
@@ -73,25 +73,25 @@ impl Record {
         })
     }
 
-    /// Which window, counted from the beginning of the store's time.
+    /// The window's number, counted from the beginning of the store's time.
     #[must_use]
     pub const fn window(&self) -> u64 {
         self.window
     }
 
-    /// What may still be drawn in it.   tokens
+    /// The rest of the window that may still be drawn.   tokens
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.left
     }
 
-    /// What all nodes together may spend in it.   tokens
+    /// The total that all nodes together may spend in the window.   tokens
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// What of the total is never drawn, because nodes own it as their safe share.   tokens
+    /// The part of the total that is never drawn, because nodes own it as their safe share.   tokens
     #[must_use]
     pub const fn reserved(&self) -> u64 {
         self.reserved
@@ -123,14 +123,14 @@ impl Record {
         self.end().saturating_add(behind.max(KEPT_MIN))
     }
 
-    /// The same after a draw; `None` if not enough is left.
+    /// The record after a draw; `None` if not enough is left.
     #[must_use]
     pub fn less(&self, grant: u64) -> Option<Self> {
         let left = self.left.checked_sub(grant)?;
         Some(Self { left, ..*self })
     }
 
-    /// The same with something given back; `None` if that would be more than there was.
+    /// The record after a return; `None` if that would be more than there was.
     #[must_use]
     pub fn more(&self, back: u64) -> Option<Self> {
         let left = self.left.checked_add(back)?;
@@ -206,19 +206,19 @@ impl fmt::Display for Record {
 pub enum RecordError {
     /// There is nothing in it.
     Empty,
-    /// It is another tool's.
+    /// The record is another tool's.
     Foreign,
-    /// It is of another version of the text form.
+    /// The record has another version of the text form.
     OtherFormat(u64),
     /// Where this field should be is something else or nothing.
     Missing(&'static str),
-    /// This field is no number.
+    /// A field is no number.
     NotANumber(&'static str),
-    /// This field is a number that can't be.
+    /// A field is a number that can't be.
     OutOfRange(&'static str),
     /// Something follows.
     Trailing,
-    /// It is of this window, which begins long after the store's time.
+    /// The record is of this window, which begins long after the store's time.
     TooFarAhead(u64),
 }
 

@@ -19,7 +19,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 const NODES_MAX: u32 = 10_000;
 const TIMES_MAX: u32 = 1_000;
-/// What is asked for beyond an equal share doubles so often.
+/// A draw doubles at most this often beyond an equal share.
 const ALONE_MAX: u32 = 6;
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// A quota as configured. [`Rule::check`] takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleSettings {
-    /// What all nodes together may spend in one window; 0 blocks the key.   tokens
+    /// The total that all nodes together may spend in one window; 0 blocks the key.   tokens
     pub total: u64,
     /// How long a window is; windows begin at multiples of it by the store's clock.
     pub length: Duration,
@@ -47,7 +47,7 @@ pub struct RuleSettings {
     pub draw_timeout: Duration,
     /// Whether a call may go before its draw is done.
     pub mode: Mode,
-    /// What happens while the store is unavailable.
+    /// The treatment of calls while the store is unavailable.
     pub away: Away,
 }
 
@@ -74,17 +74,17 @@ impl RuleSettings {
 /// Whether a call may go before its draw is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing passes undrawn.
+    /// Calls pass only with tokens that were drawn.
     Drawn,
     /// While a draw is due calls pass on account, up to the base, and the draw pays for them. All
     /// nodes together overshoot a window by at most one base each.
     Optimistic,
 }
 
-/// What happens while the store is unavailable and the held tokens are spent.
+/// The treatment of calls while the store is unavailable and the held tokens are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Away {
-    /// Nothing passes.
+    /// Calls do not pass.
     Deny,
     /// Everything passes, and is counted.
     Allow,
@@ -170,7 +170,7 @@ impl Rule {
         }
     }
 
-    /// What was checked.
+    /// The settings, after the check.
     #[must_use]
     pub const fn settings(&self) -> &RuleSettings {
         &self.0
@@ -182,8 +182,7 @@ impl Rule {
         self.0.total == 0
     }
 
-    /// The same where nothing is set aside: of a store that is never unavailable, and that no other node
-    /// shares.
+    /// The rule with no safe share: for a store that is never unavailable, and that no other node shares.
     #[must_use]
     pub const fn without_safe_share(self) -> Self {
         match self.0.away {
@@ -195,7 +194,7 @@ impl Rule {
         }
     }
 
-    /// What each node owns of every window.   tokens
+    /// The share of every window that each node owns.   tokens
     #[must_use]
     pub fn safe_share(&self) -> u64 {
         match self.0.away {
@@ -206,7 +205,7 @@ impl Rule {
         }
     }
 
-    /// What of the total is owned, and never drawn.   tokens
+    /// The part of the total that nodes own, and that is never drawn.   tokens
     #[must_use]
     pub fn reserved(&self) -> u64 {
         self.safe_share() * u64::from(self.0.nodes_expected)
@@ -275,23 +274,23 @@ fn millis(span: Duration) -> Option<u64> {
 pub(super) struct Ask {
     /// Nodes that live.
     pub(super) nodes: u64,
-    /// What the node has drawn in this window already.
+    /// The amount that the node has drawn in this window already.
     pub(super) drawn: u64,
     /// How often it drew beyond its equal share in this window: each time twice as much, for the
     /// others have had their turns and do not seem to want theirs.
     pub(super) alone: u32,
-    /// What it spends, once that was measured.   a second
+    /// The rate of spending, once measured.   a second
     pub(super) rate: Option<TokenCount>,
     /// How long a reply takes.
     pub(super) reply: Duration,
-    /// What waits for tokens and is covered by none.
+    /// The sum that waits for tokens and is covered by none.
     pub(super) missing: u64,
     /// The part of it without which not even the first call can go.
     pub(super) need: u64,
 }
 
 impl Ask {
-    /// What to draw; at most what is left, and `None` if that is less than what is needed.
+    /// The size of the draw: at most the rest of the window, and `None` if that is less than the need.
     pub(super) fn grant(&self, rule: &Rule, record: &Record) -> Option<u64> {
         let (left, total) = (record.left(), record.total());
         if left == 0 || left < self.need {
@@ -322,7 +321,7 @@ impl Ask {
 /// A number of a rule that is out of range. Displays what must be what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
-    /// Which number.
+    /// The name of the number.
     pub what: &'static str,
     must: String,
     given: String,

@@ -19,7 +19,7 @@ pub struct StoreTime {
     latest: Duration,
 }
 
-/// Nothing is known, from the start of the clock.
+/// A store's time that is unknown from the start of the clock.
 impl Default for StoreTime {
     fn default() -> Self {
         Self::unknown(Timestamp::ZERO)
@@ -27,7 +27,7 @@ impl Default for StoreTime {
 }
 
 impl StoreTime {
-    /// Nothing is known.
+    /// A store's time that is unknown.
     #[must_use]
     pub const fn unknown(at: Timestamp) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl StoreTime {
         }
     }
 
-    /// The same, seen from a later local moment. For an earlier one it is unchanged.
+    /// The time as seen from a later local moment. For an earlier one it is unchanged.
     #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         if now <= self.at {

@@ -1,4 +1,4 @@
-//! What must hold, for tests.
+//! Facts that must hold, for tests.
 
 use super::state::Scheduler;
 use crate::queue::Bar;

@@ -1,4 +1,4 @@
-//! What calls draw from: the limits of the policy, buckets and quotas, as one.
+//! The budgets that calls draw from: the limits of the policy, buckets and quotas, behind one interface.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -58,7 +58,7 @@ impl Bars {
         limits.map(|&limit| (limit, &self.limits[limit as usize]))
     }
 
-    /// The same, as bars.
+    /// The limits that a call meets, as budgets.
     pub(super) fn limits_as_bars(&self, meets: &Meets) -> impl Iterator<Item = Bar> {
         let limits = self.sets.limits(meets.set).iter();
         limits.map(|&limit| Bar::Limit(limit))
@@ -83,7 +83,7 @@ impl Bars {
         }
     }
 
-    /// What a call draws from this, in its unit.
+    /// The draw of a call from a budget, in its unit.
     #[inline]
     pub(super) fn draw_of(&self, bar: Bar, call: &Call) -> u64 {
         match bar {
@@ -170,7 +170,7 @@ impl Bars {
         }
     }
 
-    /// Nothing waits, and nothing is drawn that only the end of a call brings back.
+    /// Whether no call waits, and no draw is open that only the end of a call brings back.
     pub(super) fn is_at_rest(&self) -> bool {
         let mut limits = self.limits.iter();
         let mut buckets = self.buckets.all.iter();

@@ -26,34 +26,34 @@ pub struct BucketRule {
     pub limit: BucketLimit,
     /// Whether it delays calls.
     pub mode: BucketMode,
-    /// What happens to a call for which there are no tokens.
+    /// The fate of a call for which there are no tokens.
     pub on_excess: OnExcess,
     /// In what order the calls that wait for it go.
     pub order: BucketOrder,
-    /// What a call is charged in the end.
+    /// The final charge of a call.
     pub settlement: Settlement,
 }
 
 /// Whether a bucket delays calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketMode {
-    /// It does.
+    /// The bucket delays or refuses calls.
     #[default]
     Enforce,
-    /// It only counts the calls that it would delay. Calls are charged down to the largest debt
-    /// ([`DEBT_MAX_FILL`](crate::bucket::DEBT_MAX_FILL)), so a call counts as delayed if it would
-    /// have waited for earlier ones.
+    /// The bucket only counts the calls that it would delay. Calls are charged down to the largest debt
+    /// ([`DEBT_MAX_FILL`](crate::bucket::DEBT_MAX_FILL)), so a call counts as delayed if it would have waited for
+    /// earlier ones.
     Observe,
 }
 
-/// What happens to a call for which there are no tokens.
+/// The fate of a call for which there are no tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExcess {
-    /// It waits for them.
+    /// The call waits for tokens.
     #[default]
     Delay,
-    /// It is refused when it is submitted. Tokens for which others wait already are not there
-    /// for it. Once it is taken in, it waits like any other.
+    /// The call is refused when it is submitted. Tokens for which others wait already are not there for it. Once it
+    /// is taken in, it waits like any other.
     Reject,
 }
 
@@ -68,18 +68,18 @@ pub enum BucketOrder {
     Fifo,
 }
 
-/// What a call is charged in the end.
+/// The final charge of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Settlement {
-    /// Its estimated cost.
+    /// The charge is the estimated cost.
     #[default]
     Estimate,
-    /// What it turned out to cost, once it has ended: the difference is charged or put back, but
-    /// no more than four times the estimate on top.
+    /// The charge is the measured cost, once the call has ended: the difference is charged or put back, but no more
+    /// than four times the estimate on top.
     Measured,
 }
 
-/// One more bucket than there may be.
+/// The error for one more bucket than there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyBuckets;
 
@@ -94,32 +94,32 @@ impl fmt::Display for TooManyBuckets {
 
 impl core::error::Error for TooManyBuckets {}
 
-/// One bucket, as it is now.
+/// A bucket, as it is now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BucketNow {
-    /// Its rule.
+    /// The rule of the bucket.
     pub rule: BucketRule,
     /// Tokens in it; below zero in debt.
     pub tokens: f64,
     /// Tokens that come back each second, which a supply may have lowered.
     pub per_second: f64,
-    /// Its pools and its pace, if it is a paced one.
+    /// The pools and the pace, if the bucket is a paced one.
     pub paced: Option<PacerNow>,
     /// The verdict now for a call of one token with no call ahead.
     pub opens: Verdict,
     /// Calls in the queue that will be charged to it, whatever holds them.
     pub waiting: u64,
-    /// What they will be charged, in tokens.
+    /// The tokens that waiting calls will be charged.
     pub waiting_tokens: f64,
     /// Tokens, available now or next, that are claimed.
     pub claimed: f64,
     /// For how long claims have kept tokens that their calls could not use yet, over all of them.
     pub idle: Duration,
-    /// What happened so far.
+    /// The events so far.
     pub counts: BucketCounts,
 }
 
-/// What happened at a bucket so far.
+/// Counts of events at a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BucketCounts {
     /// Tokens that it was charged, and were not put back.

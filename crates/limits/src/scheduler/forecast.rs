@@ -35,7 +35,7 @@ use crate::queue::fair::Service;
 use crate::queue::{Bar, Waiting};
 use crate::time::Timestamp;
 
-/// What is foreseen of a waiting call.
+/// The prediction for a waiting call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreseen {
     /// When it starts; `None` if that is not known, as while its backend is down.
@@ -49,7 +49,7 @@ pub struct Foreseen {
 /// How a waiting call is counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
-    /// What holds it longest; the first limit of a scope stands for all of that scope.
+    /// The budget that holds the call longest; the first limit of a scope stands for all of that scope.
     pub(crate) at: Option<Bar>,
     /// When it began to wait.
     pub(crate) since: Timestamp,
@@ -64,7 +64,7 @@ impl Counted {
     }
 }
 
-/// What calls draw from limits, in the unit of each kind of limit.
+/// The draws of calls from limits, in the unit of each kind of limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draw([u64; Unit::ALL]);
 
@@ -74,7 +74,7 @@ impl Draw {
         Self([1, u64::from(call.cost.get()), micros])
     }
 
-    /// What is drawn from a bucket.   millionths of a token
+    /// A draw from a bucket.   millionths of a token
     pub(super) fn of_tokens(micros: u64) -> Self {
         let mut draw = Self::default();
         draw.0[Unit::Tokens as usize] = micros;
@@ -116,9 +116,9 @@ pub(super) struct Flow {
     pub(super) calls: u32,
     /// How far they move the caller's turn.
     pub(super) depth: u64,
-    /// What they draw.
+    /// The sum of their draws.
     pub(super) draw: Draw,
-    /// One of its calls was served while others waited.
+    /// Whether one of the calls was served while others waited.
     pub(super) had_turn: bool,
 }
 
@@ -130,7 +130,7 @@ pub(super) type HeldSet = (Option<Bar>, SetId, Class);
 pub(super) struct Forecast {
     pub(super) flows: BTreeMap<(LimitId, Class, Caller), Flow>,
     depths: BTreeMap<(LimitId, Class), Depths>,
-    /// What calls draw, by what holds them, the limits that they meet, and their class.
+    /// The draws of calls by the budget that holds them, the limits that they meet, and their class.
     pub(super) sets: BTreeMap<HeldSet, Draw>,
 }
 
@@ -199,8 +199,8 @@ impl Forecast {
         }
     }
 
-    /// What the calls of other callers and classes draw at a limit before a call of this class that is `own`
-    /// behind in its own flow, and what all calls of its class draw before it.
+    /// The draws at a limit before a call of this class that is `own` behind in its own flow: those of other
+    /// callers and classes, and those of all calls of its class.
     pub(super) fn ahead(
         &self,
         (limit, unit): (LimitId, Unit),
@@ -247,7 +247,7 @@ impl Forecast {
     }
 }
 
-/// What comes to a limit from others before a call starts.
+/// The draws expected at a limit from others before a call starts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Coming {
     /// Of its own class.
@@ -263,21 +263,21 @@ pub(super) struct Own {
     pub(super) draw: Draw,
     /// The call's own service.
     pub(super) one: u64,
-    /// This flow itself, which is not among the others.
+    /// The call's own flow, which is not among the others.
     pub(super) flow: Flow,
 }
 
 /// Where a call is in its own flow.
 #[derive(Debug, Default)]
 pub(super) struct PlaceAt {
-    /// What is before it, by what holds that.
+    /// The draws before the call, by the budget that holds them.
     pub(super) ahead: Vec<(Bar, Own)>,
     /// The calls behind it and itself, as in [`Forecast::sets`].
     pub(super) behind: Vec<(HeldSet, Draw)>,
 }
 
 impl PlaceAt {
-    /// What is before it at this.
+    /// The draws before the call at this budget.
     pub(super) fn at(&self, bar: Bar) -> Own {
         let mut ahead = self.ahead.iter();
         let found = ahead.find(|(at, _)| *at == bar);

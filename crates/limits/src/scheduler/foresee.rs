@@ -89,7 +89,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// What is foreseen now of waiting calls, one for each ticket; `None` for a call that waits no more. Looks at
+    /// Predicts the start of waiting calls, one for each ticket; `None` for a call that waits no more. Looks at
     /// every waiting call.
     #[must_use]
     pub fn foreseen(

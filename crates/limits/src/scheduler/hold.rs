@@ -1,4 +1,4 @@
-//! What a call in flight has drawn.
+//! The draws of a call in flight.
 
 use alloc::vec::Vec;
 
@@ -21,12 +21,12 @@ pub struct Hold(pub(super) Key);
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was answered.
+    /// The call was answered.
     Served,
-    /// It failed because the backend has too much to do.
+    /// The call failed because the backend has too much to do.
     Overloaded,
-    /// It failed otherwise. Its duration does not predict the next one: if the backend is down, a
-    /// call ends at once.
+    /// The call failed otherwise. Its duration does not predict the next one: if the backend is down, a call ends
+    /// at once.
     Failed,
 }
 
@@ -38,19 +38,19 @@ pub(super) struct Held {
     pub(super) arrival: u64,
     /// How far it moved tags, by the weights of then.
     pub(super) service: Service,
-    /// Which of all that were served it was.
+    /// The number of the call among all that were served.
     pub(super) served: u64,
     pub(super) drawn: Vec<Drawn>,
     pub(super) progress: Progress,
 }
 
-/// What a call has drawn from one limit, bucket or quota.
+/// The draw of a call from one limit, bucket or quota.
 #[derive(Debug)]
 pub(super) enum Drawn {
     Limit {
         limit: LimitId,
         stake: Stake,
-        /// It took only what is kept for its class.
+        /// The call took only what is kept for its class.
         is_kept: bool,
     },
     /// The bucket may have been removed since.

@@ -21,7 +21,7 @@ impl<T> Scheduler<T> {
         Some(self.take_out(ticket.0).payload)
     }
 
-    /// What was submitted, while it waits; `None` if it no longer does.
+    /// The payload that was submitted, while its call waits; `None` if it no longer does.
     pub fn payload_mut(&mut self, ticket: Ticket) -> Option<&mut T> {
         let waiting = self.queue.calls.get_mut(ticket.0)?;
         Some(&mut waiting.payload)

@@ -1,4 +1,4 @@
-//! Whose turn it is, and whether that call may go.
+//! The next call: whose turn it is, and whether that call may go.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,32 +15,32 @@ use crate::slab::Key;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// What to do next.
+/// The scheduler's next step.
 #[derive(Debug)]
 pub enum Step<T> {
     /// Run this call; all its limits are drawn.
     Run {
-        /// What was submitted.
+        /// The payload that was submitted.
         payload: T,
-        /// What the call has drawn.
+        /// The draws of the call.
         hold: Hold,
-        /// What it waited for.
+        /// The causes of its wait.
         waited: Waited,
-        /// What it drew from its quotas.
+        /// The tokens that it drew from its quotas.
         spent: Vec<QuotaSpent>,
     },
-    /// This call does not run. Nothing is drawn.
+    /// The call does not run, and has drawn nothing. Nothing is drawn.
     Expired {
-        /// What was submitted.
+        /// The payload that was submitted.
         payload: T,
         /// Why, and when to come back.
         refusal: Refusal,
-        /// What it waited for.
+        /// The causes of its wait.
         waited: Waited,
     },
-    /// Nothing can go before this moment, unless something else happens first.
+    /// No call can go before this moment, unless something else happens first.
     SleepUntil(Timestamp),
-    /// Nothing can go until something happens.
+    /// No call can go until something happens.
     Idle,
 }
 
@@ -59,9 +59,9 @@ impl<T> Scheduler<T> {
         self.next_with(now, &mut |_, jitter| jitter.draw(now, entropy()))
     }
 
-    /// The same. `draw` chooses how long a call is set aside: [`Jitter::draw`] does so at random, and
-    /// a replay returns what was drawn before. At least 1 ns passes, and at most the time to the
-    /// call's deadline.
+    /// Returns the next step, as [`Self::next`] does. `draw` chooses how long a call is set aside: [`Jitter::draw`]
+    /// does so at random, and a replay returns what was drawn before. At least 1 ns passes, and at most the time to
+    /// the call's deadline.
     pub fn next_with(
         &mut self,
         now: Timestamp,
@@ -289,9 +289,9 @@ impl<T> Scheduler<T> {
     }
 }
 
-/// What a call that was asked may do.
+/// The result for a call whose turn was checked.
 enum Answer {
     Run,
-    /// It may not, because of this.
+    /// The call may not go, because of this budget.
     Barred(Bar, Verdict),
 }

@@ -120,9 +120,9 @@ impl<T> Scheduler<T> {
         true
     }
 
-    /// What the node has spent of its own shares before this scheduler was made is known: nothing of a
-    /// window that begins at `from` of the store's time, or later. Without this, no share of the window
-    /// that runs at the start is spent. Linear in the keys.
+    /// Notes that the spending of the node's own shares before this scheduler was made is known: nothing of a
+    /// window that begins at `from` of the store's time, or later. Without this, no share of the window that runs
+    /// at the start is spent. Linear in the keys.
     pub fn set_quota_past(&mut self, now: Timestamp, from: Duration) {
         self.advance(now);
         self.bars.quotas.untouched_from = Some(from);
@@ -149,7 +149,7 @@ impl<T> Scheduler<T> {
         self.bars.quotas.nodes = nodes;
     }
 
-    /// What is known of the store's time, seen from a moment that is not after `now`.
+    /// Takes the store's time, seen from a moment that is not after `now`.
     pub fn learn_store_time(&mut self, now: Timestamp, time: StoreTime) {
         let now = self.advance(now);
         let (before, after) = (self.bars.quotas.time.at(now), time.at(now));
@@ -317,7 +317,7 @@ impl<T> Scheduler<T> {
         keys.take(most).map(|key| self.budget(now, key)).collect()
     }
 
-    /// What happened to a quota's keys; `None` if there is no such quota.
+    /// Counts of events at a quota's keys; `None` if there is no such quota.
     #[must_use]
     pub fn quota_counts(&self, quota: &str) -> Option<QuotaCounts> {
         Some(self.bars.quotas.find(quota)?.counts)

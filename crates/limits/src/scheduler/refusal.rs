@@ -23,20 +23,20 @@ pub struct Refusal {
 pub enum Reason {
     /// There was no place in the queue, nor at the door.
     QueueFull,
-    /// It waited until its deadline.
+    /// The call waited until its deadline.
     DeadlinePassed,
-    /// Its own limits open only after its deadline, even with no call ahead of it.
+    /// The call's own limits open only after its deadline, even with no call ahead of it.
     DeadlineUnreachable,
-    /// It would start after its deadline, as far as can be predicted.
+    /// The call would start after its deadline, as far as can be predicted.
     PredictedLate,
-    /// It costs more than a limit will ever allow.
+    /// The call costs more than a limit will ever allow.
     NeverPossible,
-    /// Its bucket or one of its quotas has no tokens left for it, and lets no call wait.
+    /// The call's bucket or one of its quotas has no tokens left for it, and lets no call wait.
     RateLimited,
-    /// One of its quotas can't be drawn from: the store of quotas does not answer, or does not serve
-    /// this key.
+    /// A quota of the call can't be drawn from: the store of quotas does not answer, or does not serve this
+    /// key.
     StoreAway,
-    /// Nothing new is taken in.
+    /// The scheduler drains, and takes in no call.
     Draining,
 }
 

@@ -22,7 +22,7 @@ use crate::time::Timestamp;
 struct Before {
     /// The limit that has its state now; `None` if it was removed or is of another kind.
     now: Option<LimitId>,
-    /// The same calls meet it, so waiting calls keep their turns.
+    /// Whether the same calls meet the limit, so that waiting calls keep their turns.
     keeps_order: bool,
 }
 
@@ -194,7 +194,7 @@ impl<T> Scheduler<T> {
     }
 }
 
-/// What a bar of the policy before is now.
+/// The present budget for one of the policy before.
 fn heir(before: &[Before], bar: Bar) -> Option<Bar> {
     match bar {
         Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
@@ -202,7 +202,7 @@ fn heir(before: &[Before], bar: Bar) -> Option<Bar> {
     }
 }
 
-/// What a bar of the policy before is now, if this call can be parked there.
+/// The present budget for one of the policy before, if this call can be parked there.
 fn parks_at<T>(
     before: &[Before],
     bars: &Bars,

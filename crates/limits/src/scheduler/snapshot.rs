@@ -1,4 +1,4 @@
-//! What an operator or a coordinator may see.
+//! The state that an operator or a coordinator may see.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -13,12 +13,12 @@ use crate::queue::{Bar, Place};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// One limit, as it is now.
+/// A limit, as it is now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitNow {
-    /// Its name.
+    /// The name of the limit.
     pub name: Arc<str>,
-    /// Which calls meet it.
+    /// The calls that meet it.
     pub scope: Scope,
     /// The maximum by its rule: calls for an outstanding limit, cost for a window.
     pub configured: u32,
@@ -37,7 +37,7 @@ pub struct LimitNow {
     pub claimed: u64,
     /// For how long claims have kept room that their calls could not use yet, over all of them.
     pub idle: Duration,
-    /// Its pools and its pace, if it is a paced one.
+    /// The pools and the pace, if the limit is a paced one.
     pub paced: Option<PacerNow>,
 }
 
@@ -188,9 +188,8 @@ impl<T> Scheduler<T> {
         calls.map(|(_, waiting)| waiting.call.arrived).min()
     }
 
-    /// What is drawn from a limit and not back, as of the latest moment handed in: calls in
-    /// flight, or cost reserved and departed within the window. `None` if no limit has this
-    /// name.
+    /// The amount drawn from a limit and not back, as of the latest moment handed in: calls in flight, or cost
+    /// reserved and departed within the window. `None` if no limit has this name.
     #[must_use]
     pub fn in_use(&self, limit: &str) -> Option<u32> {
         let id = self.find_limit(limit)?;

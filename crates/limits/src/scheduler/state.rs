@@ -14,7 +14,7 @@ use crate::slab::{Key, Slab};
 use crate::supply::{Share, Supplier};
 use crate::time::Timestamp;
 
-/// What runs out when a supply does.
+/// A capacity that runs out when its supply does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Supplied {
     Limit(LimitId, Supplier),
@@ -55,8 +55,8 @@ impl<T> Scheduler<T> {
         Self::with_seed(policy, 0)
     }
 
-    /// The same, with a seed for the hash by which surplus callers share turns. A caller that does
-    /// not know the seed cannot choose with which others it shares.
+    /// A scheduler with a seed for the hash by which surplus callers share turns. A caller that does not know the
+    /// seed cannot choose with which others it shares.
     #[must_use]
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let classes = policy.classes().len();
@@ -128,8 +128,8 @@ impl<T> Scheduler<T> {
         self.holds.len()
     }
 
-    /// Nothing waits, nothing is in flight, and nothing is drawn that only the end of a call
-    /// could bring back. Departures may still count in their windows.
+    /// Whether no call waits or is in flight, and no draw is open that only the end of a call could bring back.
+    /// Departures may still count in their windows.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.queue.calls.is_empty()
@@ -175,7 +175,7 @@ impl<T> Scheduler<T> {
         self.parking.set_head(line, head, self.now);
     }
 
-    /// What holds a waiting call, or held it last.
+    /// The budget that holds a waiting call, or held it last.
     pub(super) fn held_by(&self, waiting: &Waiting<T>) -> Option<Bar> {
         match waiting.place {
             Place::Line(line) => waiting.held_by.or(self.parking.parked_at(line)),

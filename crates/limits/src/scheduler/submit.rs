@@ -202,7 +202,7 @@ impl<T> Scheduler<T> {
     }
 }
 
-/// What refuses a call that comes in.
+/// The budget that refuses a call at its arrival.
 #[derive(Clone, Copy)]
 enum By {
     Bar(Bar),

@@ -1,4 +1,4 @@
-//! What calls waited for, by name.
+//! The causes of the waits of calls, by name.
 
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -11,7 +11,7 @@ use crate::queue::account::Behind;
 use crate::queue::{Place, Ticket, Waiting};
 use crate::time::Timestamp;
 
-/// What a call waited for.
+/// The causes of a call's wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
     /// The limit, bucket or quota that held it last; `None` if none did.
@@ -78,7 +78,7 @@ impl Bars {
 }
 
 impl<T> Scheduler<T> {
-    /// What a waiting call has waited for up to `now`; `None` if it no longer waits.
+    /// The causes of the wait of a waiting call up to `now`; `None` if it no longer waits.
     #[must_use]
     pub fn waited(&self, now: Timestamp, ticket: Ticket) -> Option<Waited> {
         let waiting = self.queue.calls.get(ticket.0)?;
@@ -86,8 +86,8 @@ impl<T> Scheduler<T> {
         Some(self.waited_by(self.now.max(now), waiting, before))
     }
 
-    /// What a call has waited for: `delays` where it was before, and the rest where it is or,
-    /// if nothing has changed since it was taken out, was.
+    /// The causes of a call's wait: `delays` where it was before, and the rest where it is or, if nothing has
+    /// changed since it was taken out, was.
     #[inline]
     pub(super) fn waited_by(
         &self,

@@ -25,7 +25,7 @@ pub enum WindowShape {
     /// At multiples of the window's length. Up to twice `max` can depart around a boundary. The window
     /// of a moment is `floor((now + phase) / length)`.
     Fixed {
-        /// What to add to a [`Timestamp`] to get the clock to which windows are aligned.
+        /// The offset from a [`Timestamp`] to the clock to which windows are aligned.
         phase: Duration,
     },
 }
@@ -140,8 +140,8 @@ impl Window {
         Verdict::from(self.freeing(freed + lacking))
     }
 
-    /// The same for a call of a class without the reserve, where `amount` of the maximum is
-    /// reserved and `kept` counts the use of the class with the reserve.
+    /// Peeks for a call of a class without the reserve, where `amount` of the maximum is reserved and `kept` counts
+    /// the use of the class with the reserve.
     pub(crate) fn peek_beside(
         &self,
         now: Timestamp,

@@ -59,11 +59,11 @@ pub(crate) fn model(seed: u64, model: Model) -> Result<(), Violation> {
     oracle.check_peaks()
 }
 
-/// What a small limiter does to its bucket when the rule changes.
+/// A small limiter's treatment of its bucket when the rule changes.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Reload {
     InPlace,
-    /// It makes a new one, which is full.
+    /// The limiter makes a new bucket, which is full.
     Refund,
 }
 

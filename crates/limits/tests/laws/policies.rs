@@ -14,7 +14,7 @@ use tidegate_limits::{Burst, Class, Fill, Limit, Policy};
 use crate::nanos;
 use crate::random::Random;
 
-/// What a run is made of.
+/// The settings of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) classes: u64,

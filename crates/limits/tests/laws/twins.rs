@@ -19,7 +19,7 @@ struct Twin {
     at_once: u64,
 }
 
-/// What a scheduler answered, with the numbers of the calls.
+/// The answers of a scheduler, with the numbers of the calls.
 #[derive(Debug, Default, PartialEq)]
 struct Answered {
     ran: Vec<usize>,
@@ -77,7 +77,7 @@ impl Twin {
     }
 }
 
-/// What happens to both.
+/// An event that happens to both schedulers.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Arrives,

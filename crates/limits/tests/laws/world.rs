@@ -40,7 +40,7 @@ pub(crate) struct World {
     waits: Waits,
     /// How much calls claimed at each limit before this step, and claims made until then.
     claimed: BTreeMap<Arc<str>, u64>,
-    /// The same for buckets, in tokens.
+    /// The claimed tokens of buckets.
     claimed_tokens: BTreeMap<BucketId, f64>,
     claims: u64,
 }
@@ -404,7 +404,7 @@ impl World {
         id.filter(|&id| buckets.any(|(one, _)| one == id))
     }
 
-    /// What those that wait would take from a bucket.
+    /// The number of waiting calls, and the tokens that they would take from a bucket.
     fn waiting_for(&self, id: BucketId) -> (u64, f64) {
         let waiting = self.by_arrival.values();
         let calls = waiting.map(|&call| &self.calls[call].call);

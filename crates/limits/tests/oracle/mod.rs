@@ -16,10 +16,10 @@ use tidegate_limits::{Call, Fill, Limit, Timestamp, Tokens};
 /// rounding.
 pub(crate) const CLOSE: f64 = 1e-6;
 
-/// What is wrong, as a sentence.
+/// A violation of a law, as a sentence.
 pub(crate) type Violation = String;
 
-/// One run of one call, from being let through to its end.
+/// A run of a call, from its admission to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) call: Call,
@@ -27,7 +27,7 @@ pub(crate) struct Run {
     pub(crate) sent: Option<u64>,
     pub(crate) replied: Option<u64>,
     pub(crate) end: Option<End>,
-    /// Its draw in the history of its bucket, and the bucket's life.
+    /// The run's draw in the history of its bucket, and the bucket's life.
     drawn: Option<(u64, usize)>,
     /// Limits that need not remember it: a reload made them forget.
     forgotten_by: BTreeSet<Arc<str>>,
@@ -137,8 +137,8 @@ impl Oracle {
         self.taken(rule, call, now) + draw(&rule.limit, call) <= self.max(rule, now)
     }
 
-    /// What of a limit is not there for this call: what is used, and what is kept for another
-    /// class and not used by it.
+    /// The part of a limit that is not there for this call: what is used, and what is kept for another class and
+    /// not used by it.
     pub(crate) fn taken(&self, rule: &LimitRule, call: &Call, now: u64) -> u64 {
         let used = self.used(rule, now);
         match rule.reserve {
@@ -156,7 +156,7 @@ impl Oracle {
         }
     }
 
-    /// What of a limit a call of this class could have if no call used anything.
+    /// The part of a limit that a call of this class could have if no call used anything.
     pub(crate) fn reach(&self, rule: &LimitRule, call: &Call, now: u64) -> u64 {
         let kept = rule.reserve.filter(|reserve| reserve.class != call.class);
         let kept = kept.map_or(0, |reserve| u64::from(reserve.amount));
@@ -210,7 +210,7 @@ impl Oracle {
         self.buckets.remove(&id);
     }
 
-    /// What the run was charged comes back, or changes by what it turned out to cost.
+    /// Settles a run: its charge comes back, or changes by what it turned out to cost.
     fn settle(&mut self, run: usize, now: u64, measured: Option<Tokens>) {
         let run = &self.runs[run];
         let (Some((life, draw)), Some(id)) = (run.drawn, run.call.bucket) else {
@@ -514,7 +514,7 @@ pub(crate) struct BucketHistory {
 #[derive(Clone, Debug)]
 enum Happened {
     Set(BucketRule),
-    /// It was told at what rate to fill.
+    /// The bucket's rate was set by a supply.
     Supplied(Supply<Fill>),
     Drawn(f64),
     /// The draw of this event never was.

@@ -1,4 +1,4 @@
-//! What the scheduler is held to when nothing more happens at a moment.
+//! Checks of the scheduler when nothing more happens at a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub(crate) struct Pair {
     start: f64,
     least: f64,
     most: f64,
-    /// What one of the two was owed, or a claim gave it before its turn.
+    /// The service that one of the two was owed, or that a claim gave it before its turn.
     pub(crate) slack: f64,
     /// Limits opened at the same moment.
     opened_together: bool,
@@ -45,7 +45,7 @@ impl World {
         })
     }
 
-    /// Nothing more happens at this moment.
+    /// Checks a moment at which nothing more happens.
     pub(crate) fn check(&mut self, opened_together: bool) -> Result<(), Violation> {
         for met in &mut self.limits {
             met.tidy(self.now);
@@ -248,8 +248,8 @@ impl World {
         Ok(())
     }
 
-    /// What a caller or a class was served by weight at a limit, the most that one call is, and by how
-    /// much it may be served before its turn.
+    /// The service of a caller or a class by weight at a limit, the most that one call is, and by how much it may
+    /// be served before its turn.
     fn served(&self, place: usize, who: (usize, Option<u64>)) -> (f64, f64, f64) {
         let met = &self.limits[place];
         let (class, caller) = who;

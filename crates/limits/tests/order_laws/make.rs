@@ -45,7 +45,7 @@ impl Stream {
     }
 }
 
-/// What a run is made of.
+/// The random settings of a run.
 pub(crate) struct Made {
     pub(crate) streams: Vec<Stream>,
     /// Of the classes.
@@ -53,7 +53,7 @@ pub(crate) struct Made {
     pub(crate) limits: Vec<Met>,
     pub(crate) bucket: Option<BucketRule>,
     pub(crate) quota: Option<QuotaRule>,
-    /// One question to the store in this many is not answered.
+    /// The number of questions to the store of which one is not answered.
     pub(crate) silent: Option<u64>,
     /// The longest that a call runs.
     pub(crate) longest: u64,

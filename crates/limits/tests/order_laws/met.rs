@@ -1,10 +1,10 @@
-//! What a limit lets through, as the oracle has it.
+//! A limit of the oracle, and the calls that it admits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tidegate_limits::Limit;
 
-/// What a limit lets through.
+/// The rule by which a limit admits calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lets {
     Window {
@@ -60,7 +60,7 @@ impl Lets {
     }
 }
 
-/// Which calls meet it.
+/// The calls that meet a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Function(usize),
@@ -70,7 +70,7 @@ pub(crate) enum Who {
     Quota,
 }
 
-/// What of a call decides which limits it meets.
+/// The properties of a call that decide which limits it meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Kind {
     pub(crate) class: usize,
@@ -103,7 +103,7 @@ pub(crate) struct Met {
     pub(crate) in_flight: BTreeMap<usize, usize>,
     /// Tokens that each caller of each class was served here.
     pub(crate) served: BTreeMap<(usize, u64), f64>,
-    /// What a class was served of what is kept for it: that is no loss to others.
+    /// The service of a class from what is kept for it: that is no loss to others.
     pub(crate) served_kept: BTreeMap<usize, f64>,
     /// Tokens that each caller of each class was given back here and has not had since.
     pub(crate) owed: BTreeMap<(usize, u64), f64>,
@@ -113,9 +113,9 @@ pub(crate) struct Met {
     pub(crate) claimants: BTreeSet<(usize, u64)>,
     /// Classes for which it had room when nothing more happened at the moment before.
     pub(crate) had_room: BTreeSet<usize>,
-    /// It is in force.
+    /// Whether the limit is in force.
     pub(crate) is_there: bool,
-    /// What a reload made inexact is exact from then on.
+    /// The moment from which on the figures that a reload made inexact are exact.
     pub(crate) exact_from: u64,
 }
 
@@ -208,7 +208,7 @@ impl Met {
         is_kept
     }
 
-    /// It is not in flight any more.
+    /// Notes that a call is not in flight any more.
     pub(crate) fn ends(&mut self, class: usize) {
         let of_class = self.in_flight.get_mut(&class);
         *of_class.expect("it was in flight") -= 1;

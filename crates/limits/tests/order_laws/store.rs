@@ -25,7 +25,7 @@ pub(crate) struct Answer {
 pub(crate) struct Store {
     record: Option<(Version, Record)>,
     written: u64,
-    /// One question in this many is not answered.
+    /// The number of questions of which one is not answered.
     pub(crate) silent: Option<u64>,
     in_a_row: u32,
     /// By moment, then by number.

@@ -21,15 +21,15 @@ pub(crate) const BUCKET: BucketId = BucketId(1);
 const QUOTA: &str = "quota";
 const DOOR: u32 = 1_000_000;
 
-/// What is wrong, as a sentence.
+/// A violation of a law, as a sentence.
 pub(crate) type Violation = String;
 
-/// What the scheduler is held to.
+/// A check of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     /// How long a call waits.
     Wait,
-    /// What callers and classes are served at a limit.
+    /// The service of callers and classes at a limit is fair.
     Fairness,
     /// Calls that could run do.
     Work,
@@ -37,12 +37,12 @@ pub(crate) enum Check {
     Rest,
 }
 
-/// What the world does to the scheduler from outside, so that a check has to notice.
+/// A fault that the world makes in the scheduler from outside, so that a check has to notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// One limit lets nothing through for long, which the oracle does not know.
+    /// A limit admits no call for long, which the oracle does not know.
     Closes,
-    /// What others are served counts for one caller.
+    /// The service of others counts for one caller.
     Favours,
     /// A call that runs is taken for one that waits.
     Forgets,
@@ -58,7 +58,7 @@ pub(crate) struct Submitted {
     pub(crate) bound: f64,
     pub(crate) tokens: f64,
     ticket: Option<Ticket>,
-    /// It is never set aside.
+    /// The call is never set aside.
     pub(crate) keeps_place: bool,
     /// Limits of which it took what is kept for its class.
     kept_of: Vec<usize>,
@@ -72,7 +72,7 @@ pub(crate) struct World {
     /// The least weight that each ever had: what it was served before a reload counts by the weight
     /// of then.
     pub(crate) lightest: Vec<u32>,
-    /// Those that there are.
+    /// The classes that exist.
     classes: Vec<usize>,
     pub(crate) limits: Vec<Met>,
     pub(crate) in_turn: bool,
@@ -83,7 +83,7 @@ pub(crate) struct World {
     pub(crate) scheduler: Scheduler<usize>,
     store: Store,
     pub(crate) calls: Vec<Submitted>,
-    /// Which call a payload stands for.
+    /// The call that each payload stands for.
     stands_for: Vec<usize>,
     pub(crate) waiting: BTreeSet<usize>,
     running: BTreeMap<(u64, usize), Hold>,
@@ -323,7 +323,7 @@ impl World {
             .answer_quota(now, answer.to, answer.question, answer.outcome, entropy);
     }
 
-    /// Those that draw from a limit in force, by their calls and their classes of now.
+    /// The limits in force that a call draws from, by their calls and their classes of now.
     pub(crate) fn met_by(&self, kind: Kind) -> impl Iterator<Item = (usize, &Met)> {
         let limits = self.limits.iter().enumerate();
         limits.filter(move |(_, met)| met.is_there && met.meets(kind))
@@ -385,8 +385,8 @@ impl World {
         bound + patience
     }
 
-    /// One more maximal call goes before others at what this one meets: it was served, and was not
-    /// after all.
+    /// Delays others by one more maximal call at each limit that this call meets: it was served, and was not after
+    /// all.
     fn delay_others(&mut self, id: usize) {
         let costliest = self.costliest();
         let mut longer = Vec::new();
@@ -436,7 +436,7 @@ impl World {
         }
     }
 
-    /// What a call was served, it was not after all.
+    /// Takes the service of a call back.
     fn undo(&mut self, id: usize) {
         let call = &self.calls[id];
         let (kind, tokens) = (call.kind, call.tokens);
@@ -605,7 +605,7 @@ impl World {
         ))
     }
 
-    /// What waits beyond its bound is wrong, whether it runs some day or not.
+    /// Checks that no call waits beyond its bound, whether it runs some day or not.
     fn check_overdue(&mut self) -> Result<(), Violation> {
         let Some(&first) = self.waiting.first() else {
             return Ok(());

@@ -3,7 +3,7 @@
 use super::random::Random;
 use super::*;
 
-/// What happens next, and when.
+/// The next event, and its time.
 #[derive(Debug)]
 enum Event {
     Arrives(usize),
@@ -37,7 +37,7 @@ pub(super) struct World {
     drawn: BTreeMap<u64, (u64, Vec<QuotaSpent>)>,
     wakes: Vec<u64>,
     totals: BTreeMap<String, u64>,
-    /// One reply in this many is lost.
+    /// The number of replies of which one is lost.
     loss: u64,
     pub(super) went: u64,
     pub(super) refused: u64,
@@ -47,7 +47,7 @@ pub(super) struct World {
 
 /// Calls that come to a world.
 const CALLS: u64 = 400;
-/// They come within this.   nanoseconds
+/// The time within which all events come.   nanoseconds
 const SPAN: u64 = 4_000_000_000;
 
 impl World {

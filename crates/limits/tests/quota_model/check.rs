@@ -5,21 +5,21 @@
 
 use std::collections::BTreeMap;
 
-/// What nodes and the store promise together.
+/// Promises that nodes and the store keep together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
     /// In a window no more is admitted than was granted and not given back, and that is no more
     /// than the total.
     I1,
-    /// What the store says is left is what was not granted, in each version.
+    /// The rest in the store is what was not granted, in each version.
     I2,
     /// A window is never older than the one before it, and is opened once.
     I3,
     /// At no time has a node spent more of a window than was granted to it and not given back.
     I4,
-    /// What was drawn from a window is spent in it.
+    /// Tokens that were drawn from a window are spent in it.
     I5,
-    /// What is asked for and there is admitted, except what strands, dies with a node, is granted to
+    /// Tokens that are asked for and there are admitted, except those that strand, die with a node, are granted to
     /// an unknown node, or can't be asked for as no answer comes.
     I6,
     /// A call that is covered by what a node holds does not wait.
@@ -39,14 +39,14 @@ pub(crate) enum Invariant {
 /// Time in nanoseconds: real, or by the store's clock.
 pub(crate) type Nanos = u64;
 
-/// What happened, in order.
+/// An event, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     /// A call was let through.
     Admit {
         node: usize,
         key: usize,
-        /// Whose tokens were spent.
+        /// The window whose tokens were spent.
         window: u64,
         /// Of these, drawn from the store and tagged with the window.
         drawn: u64,
@@ -96,7 +96,7 @@ pub(crate) enum Entry {
         key: usize,
         window: u64,
         left: u64,
-        /// What the window was opened with.
+        /// The tokens that the window was opened with.
         pool: u64,
         total: u64,
         granted: u64,
@@ -127,7 +127,7 @@ pub(crate) enum Entry {
         window: u64,
         amount: u64,
     },
-    /// What was asked for in a window in which every node asked for more all the time.
+    /// The demand of a window in which every node asked for more all the time.
     Demanded {
         key: usize,
         window: u64,
@@ -138,7 +138,7 @@ pub(crate) enum Entry {
         node: usize,
         at: Nanos,
     },
-    /// It has got tokens, or knows for certain that there are none.
+    /// The node has got tokens, or knows for certain that there are none.
     Supplied {
         node: usize,
         at: Nanos,
@@ -149,17 +149,17 @@ pub(crate) enum Entry {
     },
 }
 
-/// What a run left behind, and what it was run with.
+/// The log of a run, and the settings that it was run with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     pub(crate) entries: Vec<Entry>,
     /// A window's length, for each key.
     pub(crate) lengths: Vec<Nanos>,
-    /// What may be admitted in a window, for each key.
+    /// The tokens that may be admitted in a window, for each key.
     pub(crate) totals: Vec<u64>,
     /// How much may pass on account in a window of a key, by all nodes together.
     pub(crate) on_account: Vec<u64>,
-    /// What may strand in a window of a key, at all nodes together.
+    /// The tokens that may strand in a window of a key, at all nodes together.
     pub(crate) stranded: Vec<u64>,
     /// By how much the store's clock was set forward or back, in sum.
     pub(crate) steps: Nanos,

@@ -36,7 +36,7 @@ struct Node {
     /// A call that waits.
     waits: bool,
     calls: u8,
-    /// It knows the store's time to the nanosecond, or only roughly.
+    /// Whether the node knows the store's time only roughly, and not to the nanosecond.
     blurred: bool,
 }
 
@@ -226,8 +226,8 @@ impl World {
         self.ask(node);
     }
 
-    /// What tells states apart. Not what only ever grows: counts, and the numbers of questions; nor the
-    /// pace, since with three tokens every grant is of one.
+    /// The part of the state that tells states apart. Not what only ever grows: counts, and the numbers of
+    /// questions; nor the pace, since with three tokens every grant is of one.
     fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for node in &self.nodes {

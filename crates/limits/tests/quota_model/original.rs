@@ -12,17 +12,17 @@ const KEY: usize = 0;
 /// Length of a window.
 pub(crate) const WINDOW: Nanos = 60_000 * MS;
 
-/// What stands in the store, as every node can read it.
+/// The contents of the store, as every node can read it.
 struct Store {
     usable: i64,
     /// When the znode was changed that says when the window began.
     refreshed_at: Nanos,
-    /// Which window it is in truth.
+    /// The true number of the window.
     window: u64,
 }
 
 struct Node {
-    /// What the watches brought last.
+    /// The balance that the watches brought last.
     usable: i64,
     refreshed_at: Nanos,
     left: i64,
@@ -35,7 +35,7 @@ pub(crate) struct Pending {
     node: usize,
     usable: i64,
     granted: i64,
-    /// What the node's own balance will be, or what is added to it.
+    /// The node's own balance to come, or the amount to add to it.
     left: Balance,
     admits: i64,
 }
@@ -96,7 +96,7 @@ impl Original {
         original
     }
 
-    /// The same, with all the tokens that nodes begin with granted by the store, to see other faults.
+    /// A run in which all the tokens that nodes begin with are granted by the store, to see other faults.
     pub(crate) fn without_free_base(nodes: usize, total: i64, base: i64) -> Self {
         let mut original = Self::new(nodes, total, base);
         for node in &mut original.nodes {
@@ -174,7 +174,7 @@ impl Original {
         });
     }
 
-    /// One request, all the way, with every watch delivered at once.
+    /// Makes a request, all the way, with every watch delivered at once.
     pub(crate) fn request(&mut self, node: usize, size: i64) -> bool {
         let Some(pending) = self.ask(node, size) else {
             return self.last_was_admitted();
@@ -191,7 +191,7 @@ impl Original {
         matches!(self.log.entries.last(), Some(Entry::Admit { .. }))
     }
 
-    /// One request up to the point at which a draw would write.
+    /// Makes a request up to the point at which a draw would write.
     pub(crate) fn ask(&mut self, node: usize, size: i64) -> Option<Pending> {
         let before = self.nodes[node].left;
         if self.nodes[node].usable <= 0 {
@@ -319,7 +319,7 @@ impl Original {
         self.log.entries.push(entry);
     }
 
-    /// What all asked for in the present window.
+    /// Notes the demand of all nodes in the present window.
     pub(crate) fn demanded(&mut self, amount: i64) {
         self.log.entries.push(Entry::Demanded {
             key: KEY,

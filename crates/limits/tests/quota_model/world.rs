@@ -24,7 +24,7 @@ const EPOCH: Nanos = 1_800_000_000_000 * MS;
 /// Calls that wait at one node.
 const QUEUE: usize = 64;
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) seed: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Setup {
     pub(crate) duration: Nanos,
     /// Time between two calls at a node, at random up to twice this; for each node.
     pub(crate) gaps: Vec<Nanos>,
-    /// What a call costs, at random from one to the other.
+    /// The range of the random costs of calls.
     pub(crate) costs: (u64, u64),
     /// Time one way between node and store, at random from one to the other.
     pub(crate) way: (Nanos, Nanos),
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
     pub(crate) shift_at: Option<Nanos>,
 }
 
-/// What goes wrong. Chances are in thousands.
+/// The faults of a run. Chances are in thousands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lost_before: u64,
@@ -63,13 +63,13 @@ pub(crate) struct Faults {
     pub(crate) late_calls: u64,
     /// Calls that are given back after all.
     pub(crate) given_back: u64,
-    /// What nodes believe of how many there are is wrong.
+    /// Whether nodes believe in a wrong number of nodes.
     pub(crate) miscounted: bool,
     /// After this moment nothing goes wrong any more.
     pub(crate) until: Nanos,
 }
 
-/// What came of it.
+/// The results of a run.
 pub(crate) struct Run {
     pub(crate) log: Log,
     pub(crate) counts: Counts,
@@ -114,9 +114,9 @@ struct Trip {
     asked: Asked,
     sent: Timestamp,
     sent_at: Nanos,
-    /// It was given up.
+    /// The moment at which the trip was given up.
     given_up_at: Option<Nanos>,
-    /// What came of it, and the store's clock then.
+    /// The outcome of the trip, and the store's clock then.
     outcome: Option<(StoreReply, Nanos)>,
     applied: bool,
     answered: bool,
@@ -129,13 +129,13 @@ enum Asked {
     Write {
         replaces: Option<Version>,
         record: Record,
-        /// What the writer knows to be there.
+        /// The record that the writer knows to be there.
         base: Option<Record>,
     },
 }
 
 impl Asked {
-    /// What the writer means to take and to give back, and whether it opens the window.
+    /// The tokens that the writer means to take and to give back, and whether it opens the window.
     fn meant(&self, pool: u64) -> (u64, u64, bool) {
         let Self::Write { record, base, .. } = self else {
             return (0, 0, false);
@@ -495,7 +495,7 @@ impl World {
         self.drive(node);
     }
 
-    /// What is held of the keys that a call meets.
+    /// The tokens held of the keys that a call meets.
     fn balance(&self, node: usize, call: Call, time: &StoreTime) -> u64 {
         let of = |key: usize| {
             let now = self.nodes[node].ledgers[key].now(time);
@@ -755,7 +755,7 @@ impl World {
         }
     }
 
-    /// What a read finds.
+    /// The contents that a read finds.
     fn stands(&mut self, key: usize, stale: bool) -> Standing {
         let kept = &self.store[key].history;
         let mut at = kept.len();
@@ -915,7 +915,7 @@ impl World {
         self.push(at, Event::Restart { node });
     }
 
-    /// What a node that dies takes along.
+    /// Loses the tokens of a node that dies.
     fn lose_all(&mut self, node: usize) {
         let time = self.time(node);
         for key in 0..self.setup.rules.len() {
@@ -979,8 +979,8 @@ impl World {
         self.log(Entry::Restarted { node, at });
     }
 
-    /// What was left of a window at whose end every node waited for an answer that never came, or to
-    /// ask again after such.
+    /// The rest of a window at whose end every node waited for an answer that never came, or to ask again after
+    /// such.
     fn left_in_silence(&self, key: usize, window: u64) -> u64 {
         let ends = (window + 1) * self.run.log.lengths[key] - self.clock;
         let waits = |node: usize| {

@@ -8,7 +8,7 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// What is drawn from this seed.
+    /// Random numbers from this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -51,7 +51,7 @@ impl Random {
         span.start + core::time::Duration::from_nanos(self.below(nanos.max(1)))
     }
 
-    /// One of these, each as likely as any other.
+    /// Picks an item, each as likely as any other.
     pub(crate) fn pick<T: Copy>(&mut self, among: &[T]) -> T {
         among[self.below(among.len() as u64) as usize]
     }

@@ -2,10 +2,10 @@
 //! xen-api e2ee48d6883e, `ocaml/libs/rate-limit/test/test_token_bucket.ml`, and what the queue and
 //! quicktests beside it refuse as a bucket. Times are in seconds on a virtual clock.
 
-/// What is done to a bucket at a moment, and what comes of it.
+/// A step with a bucket at a moment, and its result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Do {
-    /// It holds this, within the tolerance.
+    /// The bucket holds this, within the tolerance.
     Peek { is: f64, within: f64 },
     /// Whether a call of this cost is let through, and what the bucket holds then, if said.
     Take {

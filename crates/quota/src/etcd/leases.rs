@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 /// The longest time of a record. etcd refuses leases of three hundred years.   seconds
 const KEPT_MAX: u64 = 1 << 31;
 
-/// One lease for each order of magnitude of time.
+/// Leases for records: one for each order of magnitude of time.
 #[derive(Debug, Default)]
 pub(super) struct RecordLeases(Mutex<BTreeMap<u32, RecordLease>>);
 

@@ -22,7 +22,7 @@ use super::{Kind, OF_SENTINEL, OF_SERVER, Settings, not_connected, told};
 pub struct Server {
     /// A name or an IP address.
     pub host: Box<str>,
-    /// Its port.
+    /// The port of the server.
     pub port: u16,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// What to ask sentinels.
+/// The primary's name and the login for sentinels.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sentinel {
     /// The name under which they watch the primary.

@@ -12,11 +12,11 @@ use super::server::MemoryPolicy;
 pub(super) const UNKNOWN_POLICY: &str = "the user may not ask for maxmemory-policy: give it +info, and make sure that the \
                               policy is noeviction";
 
-/// What a node knows of the evictions of its server.
+/// The evictions of a node's server, as far as the node has seen them.
 #[derive(Default)]
 pub(super) struct Evictions {
     known: Mutex<Option<EvictionCount>>,
-    /// What was logged, with its number.
+    /// The causes that were logged, with their number.
     logged: Causes,
 }
 
@@ -24,15 +24,15 @@ pub(super) struct Evictions {
 struct EvictionCount {
     /// The number of the connection that was asked.
     number: u64,
-    /// What the server had counted by then.
+    /// The server's count by then.
     counted: u64,
-    /// What it has evicted since this node asked first.
+    /// The number of evictions since this node asked first.
     since: u64,
 }
 
 impl EvictionCount {
-    /// What is known after another count over a connection of this number. Another server, or one that was
-    /// restarted, counts anew.
+    /// The state after another count over a connection of this number. Another server, or one that was restarted,
+    /// counts anew.
     fn after(before: Option<Self>, number: u64, counted: u64) -> Self {
         let since = match before {
             None => 0,

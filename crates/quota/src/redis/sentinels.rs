@@ -53,7 +53,7 @@ const CHANGES: [&str; 8] = [
     "-failover-abort-not-elected",
 ];
 
-/// What one sentinel says.
+/// The state that a sentinel reports.
 #[derive(Clone, Debug, Default)]
 struct SentinelState {
     said: Option<PrimaryClaim>,
@@ -67,7 +67,7 @@ struct SentinelState {
 struct PrimaryClaim {
     primary: Server,
     epoch: u64,
-    /// It chooses another primary.
+    /// Whether the sentinel is choosing another primary.
     fails_over: bool,
     /// When it was asked.
     at: Instant,
@@ -79,7 +79,7 @@ struct Silence {
     cause: Arc<str>,
 }
 
-/// What all of them say together.
+/// The judgement on the reports of all sentinels.
 #[derive(Debug)]
 enum Judgement {
     Primary(Server),
@@ -139,7 +139,7 @@ impl Sentinels {
     }
 }
 
-/// Which primary counts.
+/// Judges which primary counts.
 fn judge(views: &[SentinelState], now: Instant) -> Judgement {
     let needed = views.len().div_ceil(2).max(1);
     let is_fresh = |said: &&PrimaryClaim| now.saturating_duration_since(said.at) < FRESH;
@@ -171,7 +171,7 @@ fn judge(views: &[SentinelState], now: Instant) -> Judgement {
     }
 }
 
-/// What asks one sentinel.
+/// A task that asks a sentinel.
 struct Follower {
     settings: Settings,
     sentinel: Sentinel,

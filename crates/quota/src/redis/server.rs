@@ -1,4 +1,4 @@
-//! What a server of Redis says of itself: whether it can hold quotas at all, and what it evicts.
+//! Facts that a server of Redis reports of itself: whether it can hold quotas at all, and what it evicts.
 //!
 //! `HELLO` names the mode and the role to every client that may log in. A node of a cluster has only a part
 //! of the keys, and a replica does not write; both would half work.
@@ -12,7 +12,7 @@ use super::super::{Cause, Error};
 use super::connect::Server;
 use super::{Kind, OF_SERVER, told};
 
-/// What a Redis may remove when its memory is full.
+/// The keys that a Redis may remove when its memory is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryPolicy {
     /// `maxmemory-policy`.
@@ -72,7 +72,7 @@ pub(super) fn part_of_a_cluster(server: &str) -> Error {
     )))
 }
 
-/// What the server evicts; an error if the user may not ask.
+/// Asks for the policy of a full memory; an error if the user may not ask.
 pub(super) async fn memory(redis: &mut MultiplexedConnection) -> Result<MemoryPolicy, Error> {
     let mut text = String::new();
     for section in ["memory", "stats"] {

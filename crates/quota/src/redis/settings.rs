@@ -14,11 +14,11 @@ use super::connect::{Credentials, Sentinel, Server};
 pub struct Settings {
     /// The server; or the sentinels, in the order of attempts.
     pub servers: Vec<Server>,
-    /// What to ask the servers if they are sentinels.
+    /// The questions to the servers if they are sentinels.
     pub sentinel: Option<Sentinel>,
     /// Whether every connection uses TLS, also to sentinels.
     pub asks_tls: bool,
-    /// What to trust and to show then.
+    /// The certificates to trust and to show over TLS.
     pub tls: Option<TlsClient>,
     /// The database, the user and the password. A renewed one is used by the next call.
     pub login: Renewable<Credentials>,
@@ -28,7 +28,7 @@ pub struct Settings {
     pub deadline: Duration,
     /// How long a silent node counts as a member.
     pub member_ttl: Duration,
-    /// Its name among the members; `None` for a random one.
+    /// The node's name among the members; `None` for a random one.
     pub member: Option<Arc<str>>,
 }
 
@@ -79,7 +79,7 @@ impl Settings {
         servers.join(", ")
     }
 
-    /// The same, with a user; without one, as the default user.
+    /// The settings with a user; without one, as the default user.
     #[must_use]
     pub fn with_credentials(mut self, user: Option<&str>, password: &str) -> Self {
         let login = self.login.get().0.clone();
@@ -101,7 +101,7 @@ impl Settings {
         }
     }
 
-    /// The same, whose servers are sentinels that watch a primary by this name.
+    /// The settings for sentinels that watch a primary by this name.
     #[must_use]
     pub fn with_sentinel(mut self, primary: &str, login: Option<(Option<&str>, &str)>) -> Self {
         let mut settings = with_news(RedisConnectionInfo::default());

@@ -21,7 +21,7 @@ use crate::support::PATIENCE;
 /// So long that no store removes anything, by whatever time it has.
 const KEPT: Duration = Duration::from_secs(1 << 32);
 
-/// One node, and the clock that it tells the time by.
+/// A node, and the clock that it tells the time by.
 #[derive(Clone)]
 struct Node {
     store: Arc<dyn QuotaStore>,
@@ -110,7 +110,7 @@ fn entry(version: Version, text: &str) -> Option<Entry> {
     Some(Entry { version, text })
 }
 
-/// What every store keeps to.
+/// Checks the promises of every store.
 async fn conforms(name: &str, start: impl Fn() -> Node) {
     let node = start();
     node.in_time().await;
@@ -296,7 +296,7 @@ async fn all_nodes_agree_on_the_time(name: &str, start: &impl Fn() -> Node) {
     }
 }
 
-/// What a store whose servers tell the time of this machine says is right.
+/// Checks that a store whose servers tell the time of this machine returns the right time.
 fn contains_the_time_of_day(node: &Node) {
     use std::time::{SystemTime, UNIX_EPOCH};
     let wall = || {

@@ -18,6 +18,6 @@ mod stores;
 mod support {
     use std::time::Duration;
 
-    /// Nothing in a test takes longer than this, unless it hangs.
+    /// The longest time that anything in a test takes, unless it hangs.
     pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 }

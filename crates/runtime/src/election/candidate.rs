@@ -1,5 +1,5 @@
-//! What one candidate does with the register, without I/O: from the time and the store's answers
-//! it decides the next step and whether it is the master.
+//! The decisions of a candidate about the register, without I/O: from the time and the store's answers it decides
+//! the next step and whether it is the master.
 //!
 //! Two rules make it safe, with any message lost or late and any process paused:
 //!
@@ -34,7 +34,7 @@ pub(super) enum Step {
     Wait(Timestamp),
 }
 
-/// One candidate.
+/// A candidate of the election.
 #[derive(Debug)]
 pub(super) struct Candidate {
     id: String,
@@ -60,11 +60,11 @@ pub(super) struct Candidate {
 /// The register's content, as far as this candidate knows.
 #[derive(Debug)]
 enum Known {
-    /// It must be read, but not before this moment.
+    /// The register must be read, but not before this moment.
     Unread { not_before: Timestamp },
     /// No record.
     Absent { look_at: Timestamp },
-    /// This candidate's record, to be renewed at this moment.
+    /// The register has this candidate's record, to be renewed at this moment.
     Mine {
         version: Version,
         renew_at: Timestamp,

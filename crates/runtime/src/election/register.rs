@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a candidate writes about itself.
+/// The record that a candidate writes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The master's address.
@@ -56,9 +56,9 @@ pub(super) struct Entry {
 /// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Swapped {
-    /// It took effect, as this version.
+    /// The write took effect, as this version.
     Done(Version),
-    /// It did not, and never will: the version is not the expected one.
+    /// The write did not happen, and never will: the version is not the expected one.
     Refused(Option<Entry>),
 }
 
@@ -79,7 +79,7 @@ pub(super) enum Trouble {
     ZooKeeper(#[from] crate::zookeeper::Error),
 }
 
-/// One record of a store. Every future can be dropped at any time.
+/// A single record of a store. Every future can be dropped at any time.
 pub(super) trait Register: Send {
     /// The record, as of a moment after this call or earlier; never a record that did not exist.
     fn read(&mut self) -> impl Future<Output = Result<Option<Entry>, Trouble>> + Send;

@@ -28,7 +28,7 @@ use super::failure::Failure;
 use crate::tls::{Said, TlsClient};
 use crate::{Stream, lock};
 
-/// One member of a cluster, and its connection, which all calls share.
+/// A member of a cluster, and its connection, which all calls share.
 pub(super) struct Member {
     endpoint: Endpoint,
     tls: Option<TlsClient>,
@@ -220,7 +220,7 @@ impl Service<Request<Body>> for Caller {
     }
 }
 
-/// What the server said, or else an error with its innermost cause, which says most.
+/// The server's own words, or else an error with its innermost cause, which says most.
 fn cause(error: &hyper::Error, said: &Said) -> String {
     if let Some(said) = said.get() {
         return said.to_owned();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// One member: `http://host:port` or `https://host:port`.
+/// The address of a member: `http://host:port` or `https://host:port`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// `host:port`, for the connect.

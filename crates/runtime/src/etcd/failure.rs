@@ -10,13 +10,13 @@ pub(super) enum Failure {
     /// No byte of the request has left.
     #[error("{0}")]
     Unsent(Box<str>),
-    /// It may have been done.
+    /// The call may have been done.
     #[error("{0}")]
     Trouble(Box<str>),
     /// The server's answer is not etcd's.
     #[error("{0}")]
     Garbage(Box<str>),
-    /// It was not done, and another member would answer the same.
+    /// The call was not done, and another member would answer the same.
     #[error("{0}")]
     Final(Error),
 }
@@ -36,9 +36,9 @@ const OF_GARBAGE: [&str; 5] = [
     "protocol error",
 ];
 
-/// What etcd says when its database is full. It then reads, and writes nothing.
+/// The message of etcd when its database is full. It then reads, and writes nothing.
 const NO_SPACE: &str = "database space exceeded";
-/// What to do then.
+/// The cure for a full database.
 const MAKE_SPACE: &str = "compact and defragment etcd, and then run `etcdctl alarm disarm`";
 
 impl Failure {

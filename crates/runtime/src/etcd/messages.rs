@@ -9,7 +9,7 @@ use super::{Error, proto};
 pub struct KeyValue {
     /// The key.
     pub key: Vec<u8>,
-    /// Its value.
+    /// The value of the key.
     pub value: Vec<u8>,
     /// The revision of the write that made it.
     pub create_revision: u64,
@@ -17,7 +17,7 @@ pub struct KeyValue {
     pub mod_revision: u64,
     /// Writes since it was made, that one included.
     pub version: u64,
-    /// Its lease, if any.
+    /// The lease of the key, if any.
     pub lease: Option<i64>,
 }
 
@@ -29,7 +29,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// One key.
+    /// The range of a single key.
     #[must_use]
     pub fn key(key: &[u8]) -> Self {
         Self {
@@ -81,9 +81,9 @@ pub struct Ranged {
 /// The result of [`Client::swap`](super::Client::swap).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swapped {
-    /// It was written, as this revision.
+    /// The key was written, as this revision.
     Done(u64),
-    /// It was not: the key is as it stands here, or does not exist.
+    /// The key was not written: it has this value, or does not exist.
     Refused(Option<KeyValue>),
 }
 

@@ -23,9 +23,9 @@ const RETRY: BackOff = BackOff::doubling(Duration::from_millis(50), Duration::fr
 /// The change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was written.
+    /// The key was written.
     Put(KeyValue),
-    /// It was deleted, or its lease expired.
+    /// The key was deleted, or its lease expired.
     Deleted {
         /// The key.
         key: Vec<u8>,

@@ -22,7 +22,7 @@ const VERSION: Tag = Tag::ContextSpecific {
 /// The fields of a certificate (RFC 5280, 4.1) that tell who signed it, as they stand there: a signature is of these
 /// bytes.
 pub(super) struct Fields<'a> {
-    /// What is signed.
+    /// The signed part.
     signed: &'a [u8],
     /// The algorithm of the signature, without its outer tag.
     algorithm: &'a [u8],
@@ -107,11 +107,11 @@ fn sequence(value: AnyRef<'_>) -> Option<&[u8]> {
 /// A certificate in a file that is not where the chain needs it, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainDoubt {
-    /// The same certificate twice.
+    /// A certificate occurs twice.
     Twice(usize),
-    /// It signed one that comes later.
+    /// A certificate signed one that comes later.
     TooEarly(usize),
-    /// It signed none of the others.
+    /// A certificate signed none of the others.
     Foreign(usize),
 }
 
@@ -133,7 +133,7 @@ impl fmt::Display for ChainDoubt {
 }
 
 impl ChainDoubt {
-    /// What to do about it.
+    /// The cure for the doubt.
     #[must_use]
     pub fn cure(self) -> &'static str {
         match self {

@@ -1,11 +1,11 @@
-//! What an error of TLS means for the person who must act on it.
+//! Errors of TLS, explained for the person who must act on them.
 
 use std::io;
 
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage, OtherError};
 
-/// The same error, with the cause and the cure as its text, if it is of TLS. `has_identity`:
-/// whether we have a certificate to show.
+/// Adds the cause and the cure to the text of an error of TLS. `has_identity`: whether we have a certificate to
+/// show.
 #[must_use]
 pub fn explained(error: io::Error, has_identity: bool) -> io::Error {
     let kind = error.kind();
@@ -27,7 +27,7 @@ pub fn explained(error: io::Error, has_identity: bool) -> io::Error {
     io::Error::new(kind, text)
 }
 
-/// The same for a server, whose client is meant.
+/// Adds the cause and the cure to the text of a server's error, whose client is meant.
 #[must_use]
 pub fn explained_to_server(error: io::Error) -> io::Error {
     let kind = error.kind();

@@ -1,4 +1,4 @@
-//! Which kind a key is of, so that a kind that cannot be used is named as such.
+//! The kind of a key, so that a kind that cannot be used is named as such.
 
 use std::fmt;
 

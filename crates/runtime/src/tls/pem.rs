@@ -22,13 +22,13 @@ pub enum PemError {
     /// There is PEM, or anything else, without a certificate.
     #[error("holds no certificate")]
     NoCertificate,
-    /// Its marks or its content are not PEM, so something in it would be lost.
+    /// The marks or the content of a section are not PEM, so something in it would be lost.
     #[error("{0}")]
     Flawed(Flaw),
     /// Certificates in another wrapping.
     #[error("holds a section in line {line} with the mark {label}, which is not taken")]
     OtherWrapping {
-        /// What the mark says.
+        /// The label of the mark.
         label: &'static str,
         /// The line of the mark.
         line: usize,
@@ -42,10 +42,10 @@ pub enum PemError {
     /// The first certificate is good for others and not for TLS here.
     #[error("holds a certificate of X.509 version 1 first, which is not taken")]
     Version1,
-    /// The same, for a reason that the library gives.
+    /// The section cannot be used for TLS, for a reason that the library gives.
     #[error("holds a first certificate that TLS cannot use: {0}")]
     NotForTls(rustls::Error),
-    /// What is wrong is not quoted: it is a secret.
+    /// The section is no key.
     #[error("holds no key that can be read")]
     NoKey,
     /// The key has a passphrase.
@@ -63,7 +63,7 @@ pub enum PemError {
     /// A certificate that no authority has.
     #[error("holds a certificate that signs no others: {0}")]
     NotAuthority(rustls::Error),
-    /// What these authorities sign cannot be checked.
+    /// The signatures of these authorities cannot be checked.
     #[error("holds only authorities with keys of a kind that is not supported: {0}")]
     UnsupportedAuthority(KeyKind),
     /// Both are good, and do not belong together.
@@ -82,7 +82,7 @@ pub enum PemError {
 }
 
 impl PemError {
-    /// What to do about it.
+    /// The cure for the error.
     #[must_use]
     pub fn cure(&self) -> &'static str {
         match self {
@@ -168,7 +168,7 @@ pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemErr
     }
 }
 
-/// What a section holds.
+/// The content of a section.
 fn content(section: &PemSection<'_>) -> Result<Vec<u8>, PemError> {
     let read: Result<(SectionKind, Vec<u8>), _> = PemObject::from_pem_slice(section.bytes);
     // The error of the library may quote the file.
@@ -282,7 +282,7 @@ impl Identity<'_> {
         Ok(CertifiedKey::new(chain, signing))
     }
 
-    /// What is odd about the chain of certificates: some peers may not be able to follow it.
+    /// Doubts about the chain of certificates: some peers may not be able to follow it.
     #[must_use]
     pub fn doubts(&self) -> Vec<ChainDoubt> {
         certificates(self.cert).map_or(Vec::new(), |chain| doubts(&chain))

@@ -10,9 +10,9 @@ use std::fmt;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 const DASHES: &[u8] = b"-----";
 
-/// One section: a certificate, a key, or anything else.
+/// A section of a PEM file: a certificate, a key, or anything else.
 pub(super) struct PemSection<'a> {
-    /// What its marks say, such as `CERTIFICATE`.
+    /// The label of the marks, such as `CERTIFICATE`.
     pub(super) label: &'a [u8],
     /// The line of its first mark, counted from 1.
     pub(super) line: usize,
@@ -78,7 +78,7 @@ impl fmt::Display for Flaw {
 }
 
 impl Flaw {
-    /// What to do about it.
+    /// The cure for the flaw.
     pub(super) fn cure(self) -> &'static str {
         match self {
             Self::Utf16 => "convert it with `iconv -f UTF-16 -t UTF-8`",
@@ -139,7 +139,7 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Vec<PemSection<'_>>, Flaw> {
     }
 }
 
-/// What a line marks.
+/// The mark that a line is.
 enum Mark<'a> {
     Begin(&'a [u8]),
     End(&'a [u8]),

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Servers {
     pub(super) all: Vec<Server>,
-    /// What stands before every path; empty without a chroot.
+    /// The prefix of every path; empty without a chroot.
     pub(super) chroot: String,
 }
 

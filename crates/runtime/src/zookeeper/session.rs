@@ -1,4 +1,4 @@
-//! One session after the other, each over one connection after the other.
+//! Sessions one after the other, each over one connection after the other.
 //!
 //! A task owns all of it. It sends the calls in order, and ZooKeeper answers in that order; so the
 //! oldest call that waits for its answer shows by its deadline whether the server still answers.
@@ -42,7 +42,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// after twice that without a word it is left.
 const PING_SHARE: u32 = 3;
 
-/// One request.
+/// A request, and where its reply goes.
 pub(super) struct Call {
     pub(super) op: Op,
     pub(super) fields: Fields,
@@ -67,15 +67,15 @@ pub(super) struct Reply {
 pub(super) enum Failure {
     /// ZooKeeper says so.
     Said(Code),
-    /// It was not sent.
+    /// The request was not sent.
     Unsent(Trouble),
-    /// It was sent, and may have been done.
+    /// The request was sent, and may have been done.
     Unanswered(Trouble),
     /// The answer is none of ZooKeeper's.
     Garbage(Trouble),
 }
 
-/// What went wrong, and at which server.
+/// A failure at a server, with its cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Trouble(Arc<str>);
@@ -86,7 +86,7 @@ impl Trouble {
     }
 }
 
-/// What the servers know of a session.
+/// A session as the servers have it.
 #[derive(Default)]
 struct Session {
     /// 0: none yet.
@@ -101,11 +101,11 @@ struct Connection {
     server: Server,
     answers: FramedRead<ReadHalf<Box<dyn Stream>>, LengthDelimitedCodec>,
     requests: Outgoing,
-    /// Which credentials it shows.
+    /// The number of the credentials that the connection shows.
     auth: u64,
 }
 
-/// What is on its way to a server.
+/// Bytes on their way to a server.
 struct Outgoing {
     to: WriteHalf<Box<dyn Stream>>,
     bytes: Vec<u8>,
@@ -321,7 +321,7 @@ impl Task {
     }
 }
 
-/// What has been sent over a connection, and not answered.
+/// Requests that were sent over a connection, and not answered.
 struct Open {
     number: i32,
     sent: VecDeque<Sent>,
@@ -459,9 +459,9 @@ impl Open {
 enum Lost {
     /// The server is gone, or does not answer.
     No(Arc<str>),
-    /// It speaks something else.
+    /// The server speaks another protocol.
     Garbage(Arc<str>),
-    /// It says why.
+    /// The server gave a reason.
     Said(Code),
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Op {
@@ -99,7 +99,7 @@ impl Code {
         })
     }
 
-    /// What it means for a call.
+    /// The meaning of the code for a call.
     pub(super) const fn meaning(self) -> Meaning {
         match self.0 {
             -102 => Meaning::Denied,
@@ -125,11 +125,11 @@ impl std::error::Error for Code {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Nothing was done.
+    /// The server did not do the operation.
     Refused,
-    /// Nothing was done, for want of a right.
+    /// The server did not do the operation, for want of a right.
     Denied,
-    /// Nothing was done, for want of credentials.
+    /// The server did not do the operation, for want of credentials.
     Unauthenticated,
     /// The servers have trouble, and may still do it.
     Open,
@@ -213,7 +213,7 @@ impl Fields {
         Self::default().bytes(&self.0).0
     }
 
-    /// The same behind the header of a request.
+    /// The fields behind the header of a request.
     pub(super) fn request(self, number: i32, op: Op) -> Vec<u8> {
         let Self(mut fields) = Self::default().int(number).int(op as i32);
         fields.extend_from_slice(&self.0);
@@ -243,8 +243,8 @@ impl<'a> Reader<'a> {
         Some(*flag != 0)
     }
 
-    /// What became of several steps: the states of the nodes that were written, or the first code that
-    /// stopped them.
+    /// The results of several steps: the states of the nodes that were written, or the first code that stopped
+    /// them.
     pub(super) fn steps(&mut self) -> Option<Result<Vec<Stat>, Code>> {
         const SET: i32 = Op::SetData as i32;
         /// Another step was the reason.
@@ -264,7 +264,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// None at all has the length -1.
+    /// Reads a byte string; one of length -1 is absent.
     pub(super) fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.int()?.max(0)).ok()?;
         let (bytes, rest) = self.0.split_at_checked(length)?;

@@ -178,8 +178,8 @@ async fn on_zookeeper_one_leads_and_hands_over_at_once_when_it_resigns() {
     one_leads_and_hands_over_at_once_when_it_resigns(|| place("zookeeper", &servers)).await;
 }
 
-/// One way that a master can lose its store: its fence ends in time, another leads, and no
-/// moment belongs to both.
+/// Cuts a master off from its store in one way: its fence ends in time, another leads, and no moment belongs to
+/// both.
 async fn cut_off(mode: Mode, relay: &Relay, near: Place, far: Place) {
     let mut near = Running::start(near, "near:1");
     near.leads().await;
@@ -434,7 +434,7 @@ async fn on_zookeeper_a_dead_or_stalled_master_is_replaced_in_time() {
     });
 }
 
-/// What becomes of the leader among a store's servers.
+/// The fate of the leader among a store's servers.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Killed,

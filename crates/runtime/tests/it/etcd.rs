@@ -385,7 +385,7 @@ async fn answers_http2(status: u16, kind: &'static str, body: Vec<u8>) -> String
     url(addr)
 }
 
-/// One message as gRPC frames it.
+/// A message as gRPC frames it.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("small");
     [&[0], &length.to_be_bytes()[..], message].concat()

@@ -1,4 +1,4 @@
-//! What is accepted as a call, the refusal of everything else, and what is read of a call.
+//! Arrays that are accepted as a call, the refusal of everything else, and what is read of a call.
 
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
@@ -7,7 +7,7 @@ use tidegate_zvm::array::{Malformed, parse};
 
 use crate::framer::array_text;
 
-/// What the backend reads at once.
+/// The number of bytes that the backend reads at once.
 const READS: usize = 4096;
 
 #[test]

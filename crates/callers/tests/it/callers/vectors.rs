@@ -1,7 +1,7 @@
-//! What is known of XAPI's callers, as tables. Patterns are written in our syntax: an ip
-//! prefix of whole numbers is the same there and here, and what is empty is any.
+//! Facts about XAPI's callers, as tables. Patterns are written in our syntax: an ip prefix of whole numbers is the
+//! same there and here, and what is empty is any.
 
-/// One step of a history.
+/// A step of a history.
 pub(crate) enum Op {
     /// Adds a caller with this pattern, if it is accepted.
     Insert {
@@ -9,7 +9,7 @@ pub(crate) enum Op {
         agent: &'static str,
         /// The address's pattern.
         ip: &'static str,
-        /// What the caller is known by.
+        /// The value by which the caller is known.
         value: u64,
         /// Whether it is accepted.
         accepted: bool,
@@ -232,7 +232,7 @@ pub(crate) const CALLER_TABLE: &[(&str, &[Op])] = &[
 /// Calls by agent and address, with who is registered in the end, by the least recently
 /// called first.
 pub(crate) struct AutoRegistration {
-    /// What it shows.
+    /// The name that the row shows.
     pub(crate) name: &'static str,
     /// `auto_register`.
     pub(crate) limit: i64,

@@ -230,7 +230,7 @@ impl Life {
         }
     }
 
-    /// What users do.
+    /// Makes a random change that a user could make.
     fn change(&mut self) {
         let id: Arc<str> = format!("r/{}", self.random.below(4)).into();
         match self.random.below(6) {

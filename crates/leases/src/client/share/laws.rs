@@ -456,7 +456,7 @@ impl World {
         }
     }
 
-    /// What the app does: supply in, need and use out.
+    /// Does as the app does: supply in, need and use out.
     fn carry(&mut self, slot: usize, life: u64) {
         let now = self.now;
         let Some(sidecar) = self.sidecar(slot, life) else {

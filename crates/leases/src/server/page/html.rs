@@ -35,7 +35,7 @@ pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String
     })
 }
 
-/// One resource, with its leases.
+/// The page of a resource, with its leases.
 pub(super) fn resource(status: &Status) -> String {
     whole(&html! {
         p { a href="/" { "all resources" } }

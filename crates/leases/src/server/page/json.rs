@@ -105,7 +105,7 @@ fn rule(of: &Template) -> Value {
     })
 }
 
-/// Its name on the wire.
+/// The name of a split on the wire.
 pub(super) fn name_of(split: Split) -> &'static str {
     Kind::from(split).as_str_name()
 }

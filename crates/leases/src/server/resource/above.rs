@@ -21,7 +21,7 @@ pub(super) struct Asked {
 }
 
 impl Resource {
-    /// What this server reports to the one above as held: all its grants, if that is more than its
+    /// The capacity that this server reports to the one above as held: all its grants, if that is more than its
     /// lease.
     fn has(&self) -> f64 {
         self.capacity().get().max(self.book.held().get())

@@ -1,4 +1,4 @@
-//! What a holder claims to have, and what the book gives for it.
+//! Capacity that a holder claims to have, and the book's grant for it.
 
 use tidegate_limits::Timestamp;
 
@@ -8,19 +8,19 @@ use super::super::status::Counts;
 use super::seen::Seen;
 use super::{Ask, Resource, Rules, Source};
 
-/// What is known of a holder that asks.
+/// A holder that asks, as far as it is known.
 #[derive(Clone, Copy)]
 pub(super) struct Claimed {
     pub(super) holder: Holder,
     pub(super) seen: Option<Seen>,
-    /// What it has, as far as it is believed.
+    /// The capacity that the holder has, as far as it is believed.
     pub(super) has: f64,
-    /// Its share of the reserve.
+    /// The holder's share of the reserve.
     pub(super) share: f64,
 }
 
 impl Resource {
-    /// What the holder claims to have, as far as it is believed.
+    /// The capacity that the holder claims to have, as far as it is believed.
     pub(super) fn claimed(
         &mut self,
         now: Timestamp,
@@ -51,7 +51,7 @@ impl Resource {
         has
     }
 
-    /// What the book gives beyond the holder's share of the reserve.
+    /// The grant of the book beyond the holder's share of the reserve.
     pub(super) fn lease_beyond(
         &mut self,
         now: Timestamp,

@@ -1,4 +1,4 @@
-//! What is kept of each holder beside the book.
+//! Facts that are kept of each holder beside the book.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What Doorman's algorithms grant, request by request: youtube/doorman e2b69e1. From its unit tests
-//! (`go/server/doorman/algorithm_test.go`, `server_test.go`), its documentation (`doc/algorithms.md`),
-//! its tutorial (`doc/simplecluster/README.md`), its simulation (`simulation/algo_proportional.py`), and
-//! measured on the real server.
+//! Grants of Doorman's algorithms, request by request: youtube/doorman e2b69e1. From its unit tests
+//! (`go/server/doorman/algorithm_test.go`, `server_test.go`), its documentation (`doc/algorithms.md`), its tutorial
+//! (`doc/simplecluster/README.md`), its simulation (`simulation/algo_proportional.py`), and measured on the real
+//! server.
 //!
 //! A server that asks in several bands is one that asks in one: Doorman sums them up.
 

@@ -23,18 +23,18 @@ use tonic::{Request, Response, Status};
 /// How a server behaves, and what it saw.
 #[derive(Debug)]
 pub(crate) struct Behaviour {
-    /// What each resource gets, if it wants as much.
+    /// The capacity that each resource gets, if it wants as much.
     pub(crate) capacity: f64,
     pub(crate) lease_seconds: i64,
     pub(crate) refresh_seconds: i64,
     pub(crate) safe_capacity: Option<f64>,
     /// Some: it is not the master, and says who is.
     pub(crate) names_master: Option<Option<String>>,
-    /// Nothing that is asked is ever answered.
+    /// Whether requests are never answered.
     pub(crate) hangs: bool,
     /// Connections are refused, and requests on those that there are.
     pub(crate) is_down: bool,
-    /// What its clock is ahead of ours; none: it does not say what its clock shows.
+    /// The seconds by which the server's clock is ahead of ours; `None` if its replies do not show its clock.
     pub(crate) ahead_seconds: Option<i64>,
     pub(crate) asked: Vec<(Instant, GetCapacityRequest)>,
     pub(crate) released: Vec<Vec<String>>,
@@ -96,7 +96,7 @@ impl Mock {
         self.behaviour.lock().expect("no test panics inside")
     }
 
-    /// What was wanted of a resource each time that it was asked for.
+    /// The demand for a resource in each request.
     pub(crate) fn wants(&self, id: &str) -> Vec<f64> {
         let behaviour = self.lock();
         let resources = behaviour

@@ -1,5 +1,5 @@
-//! What threads share: a pool that is claimed from without a lock or a clock, and behind a lock
-//! all that is needed once that pool is empty.
+//! The state that threads share: a pool that is claimed from without a lock or a clock, and behind a lock all that
+//! is needed once that pool is empty.
 //!
 //! A thread that finds the pool empty becomes the filler: it takes the lock, computes the inflow
 //! since the last fill, and puts it into the pool. No other thread does this, so an idle limiter
@@ -37,11 +37,11 @@ const FILL_APART: Duration = Duration::from_micros(1);
 const FAST: f64 = 1e6;
 /// The most that a slice takes at once, as time.
 const BATCH: Duration = Duration::from_micros(50);
-/// One slice takes at most this part of the pool, divided among all slices.
+/// A slice takes at most this part of the pool, divided among all slices.
 const SLICES_PART: i64 = 4;
 /// A claim beyond this is not counted in the pool, but behind the lock: nine hours and more.
 const PUBLISHED_MAX: i128 = 1 << 61;
-/// What every operation costs where none can be claimed from the pool.
+/// The published cost of an operation while none can be claimed from the pool.
 const BEHIND_THE_LOCK: i64 = i64::MAX;
 
 /// Has cache lines of its own, so that threads that write it do not slow threads that read other
@@ -57,7 +57,7 @@ pub(super) struct Shared {
     behind: Alone<Mutex<Behind>>,
 }
 
-/// What is written all the time.
+/// The part that is written all the time.
 #[derive(Debug, Default)]
 struct Pool {
     /// The time that any thread may claim, in ticks; never below zero.
@@ -66,7 +66,7 @@ struct Pool {
     filled_at: AtomicU64,
 }
 
-/// What is read all the time and written when the pace changes.
+/// The part that is read all the time and written when the pace changes.
 #[derive(Debug, Default)]
 struct Terms {
     /// Of one operation, in ticks.
@@ -81,10 +81,10 @@ struct Terms {
     slices: AtomicU32,
 }
 
-/// What is behind the lock.
+/// The part that is behind the lock.
 #[derive(Debug)]
 struct Behind {
-    /// Its active pool is what has not been published.
+    /// The pools, of which the active one holds only tokens that are not published.
     paced: Pacer,
     /// Whether the pool can hold what there is.
     publishes: bool,
@@ -122,15 +122,15 @@ pub(super) enum Turn {
     Behind,
 }
 
-/// What a limiter has done and has.
+/// The counts and the level of a limiter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PacedLimiterNow {
     /// The limit: the configured rate and ratio.
     pub pace: Pace,
     /// Whether time accrues.
     pub running: bool,
-    /// What is in the pools; [`PoolsNow::wait_time`] is how far behind schedule the demand is,
-    /// and [`PoolsNow::burst`] the burst in use.
+    /// The level of the pools; [`PoolsNow::wait_time`] is how far behind schedule the demand is, and
+    /// [`PoolsNow::burst`] the burst in use.
     pub pools: PoolsNow,
     /// Operations granted since the limiter was made. What slices took and hold counts.
     pub granted: f64,
@@ -181,7 +181,7 @@ impl Shared {
         result
     }
 
-    /// The same, after the inflow up to now has been given to waiting calls.
+    /// Runs `work` behind the lock, after the inflow up to now has been given to waiting calls.
     fn served<R>(&self, now: Timestamp, work: impl FnOnce(&mut Behind) -> R) -> R {
         self.locked(|behind| {
             self.fill(behind, now);
@@ -408,7 +408,7 @@ impl Shared {
         })
     }
 
-    /// What is in the pools, with what is published. While calls wait, nothing is.
+    /// The level of the pools, with the published part. While calls wait, nothing is.
     fn level(&self, behind: &Behind) -> Level {
         let mut level = behind.paced.pools().level();
         level.active += i128::from(self.pool.0.active.load(Relaxed));
@@ -542,7 +542,7 @@ impl Shared {
 }
 
 impl Behind {
-    /// What `n` operations cost, in ticks.
+    /// The cost of `n` operations, in ticks.
     fn cost(&self, n: u32) -> i128 {
         i128::from(n) * self.paced.pace().price()
     }

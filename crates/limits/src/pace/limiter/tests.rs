@@ -128,7 +128,7 @@ impl Wake for Woken {
     }
 }
 
-/// One wait, polled when it has been woken.
+/// A wait, polled when it has been woken.
 struct Task<'a> {
     acquire: Option<Pin<Box<HandAcquire<'a>>>>,
     woken: Arc<Woken>,
@@ -149,7 +149,7 @@ impl<'a> Task<'a> {
         self.end().map(|it| it.expect("it can be had")).is_some()
     }
 
-    /// What came of it, if it is done; polled only if it has been woken.
+    /// Polls the wait if it has been woken. Returns its result, if it is done.
     fn end(&mut self) -> Option<Result<(), AcquireError>> {
         let acquire = self.acquire.as_mut()?;
         if !self.woken.0.swap(false, SeqCst) {

@@ -28,7 +28,7 @@ pub(super) struct Turn {
 /// The flows within a class, which take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flow {
-    /// One caller.
+    /// A single caller.
     Own(Caller),
     /// Callers that were too many.
     Shared(u8),

@@ -39,7 +39,7 @@ pub(super) struct ClassTags {
 }
 
 impl ClassTags {
-    /// Those of all classes, at the start.
+    /// The tags of all classes, at the start.
     fn all(common: Common, by_arrival: bool) -> Vec<Self> {
         let new = |_| Self {
             callers: Callers::new(by_arrival, common.seed),

@@ -1,4 +1,4 @@
-//! What is served, and the lines that are.
+//! The service of a call, and the flows that are served.
 
 use core::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The same, where it is no loss to other classes.
+    /// The service where it is no loss to other classes.
     #[must_use]
     pub(crate) const fn within_its_class(self) -> Self {
         Self { class: 0, ..self }
@@ -54,7 +54,8 @@ pub(crate) struct Entry {
     pub(crate) line: LineId,
 }
 
-/// Which lines of an order: a limit that keeps something for a class answers others otherwise.
+/// The classes of an order to look at: a limit with a reserve answers the class with the reserve and all others
+/// separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     All,
@@ -72,7 +73,7 @@ impl Part {
     }
 }
 
-/// What all orders of a scheduler have in common.
+/// The settings that all orders of a scheduler share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Common {
     /// How many classes there are.

@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 
 const CLASS: Class = Class(0);
 
-/// What a call of one token moves at weight one.
+/// The service of a call of one token at weight one.
 fn one() -> Service {
     Service::new(Tokens::ONE, Weight::ONE, 1)
 }

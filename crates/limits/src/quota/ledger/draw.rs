@@ -14,11 +14,11 @@ use crate::time::{Timestamp, nanos};
 pub struct Waiting {
     /// The cost of the first waiting call; 0 if there is none.
     pub next: u64,
-    /// What all of them cost together, it included.
+    /// The sum of the costs, the first one included.
     pub sum: u64,
 }
 
-/// Which question an answer belongs to.
+/// The question that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Question(u64);
 
@@ -29,18 +29,18 @@ impl Question {
         Self(number)
     }
 
-    /// Its number: the key's questions are counted.
+    /// The number of the question: the key's questions are counted.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
     }
 }
 
-/// What to do next.
+/// The next action of a ledger's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing before this moment, unless something happens: a call that is not covered, tokens
-    /// spent, a reply, or [`Ledger::told`].
+    /// Wait until this moment, unless something happens: a call that is not covered, tokens spent, a reply, or
+    /// [`Ledger::told`].
     Sleep(Timestamp),
     /// Learn the store's time.
     Time(Question),
@@ -53,14 +53,14 @@ pub enum Action {
 /// A compare-and-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// What the store must contain; `None` for nothing.
+    /// The version that the store must contain; `None` for no record.
     pub replaces: Option<Version>,
     /// The new contents.
     pub record: Record,
 }
 
 impl Ledger {
-    /// What to do next, where this waits.
+    /// Chooses the next action, where these calls wait.
     pub fn next(&mut self, waiting: Waiting, time: &StoreTime) -> Action {
         let now = time.now();
         self.expire(time);

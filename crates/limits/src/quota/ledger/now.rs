@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 /// A ledger as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerNow {
-    /// What was last seen in the store, if anything.
+    /// The record last seen in the store, if any.
     pub record: Option<Record>,
     /// Tokens that were drawn and may be spent.
     pub held: u64,
@@ -20,9 +20,9 @@ pub struct LedgerNow {
     pub safe: u64,
     /// Tokens that the next draw must pay.
     pub owed: u64,
-    /// What is wrong.
+    /// The present trouble of the key.
     pub trouble: Option<Trouble>,
-    /// What happened.
+    /// The events so far.
     pub counts: Counts,
 }
 
@@ -43,7 +43,7 @@ pub enum Trouble {
     /// The node that opened the window reserved less than the safe shares need, so this node has
     /// none in it.
     OtherReserve {
-        /// What is kept.
+        /// The amount that the record keeps.
         reserved: u64,
     },
 }
@@ -127,7 +127,7 @@ impl Ledger {
         (reserved < self.rule.reserved()).then_some(Trouble::OtherReserve { reserved })
     }
 
-    /// What happened since this was asked last.
+    /// Takes the counts since they were last taken.
     pub fn take_counts(&mut self) -> Counts {
         core::mem::take(&mut self.counts)
     }

@@ -1,4 +1,4 @@
-//! What comes of a question, and what is known by it.
+//! Takes the outcome of a question, and what it shows.
 
 use core::time::Duration;
 
@@ -20,25 +20,25 @@ const AHEAD_MAX: Duration = Duration::from_secs(3_600);
 /// A record that can't be read is looked at again after this.
 const UNREADABLE_WAIT: Duration = Duration::from_secs(1);
 
-/// What came of a question.
+/// The outcome of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreReply {
     /// The store's time is known.
     Time,
-    /// Nothing was written, and the store contains this.
+    /// The write did not happen, and the store contains this.
     Stands(Standing),
-    /// It was written, and has this version.
+    /// The record was written, and has this version.
     Written(Version),
     /// Unknown: the connection was lost, or the time was up, after the question was sent.
     Unknown,
-    /// Nothing was done: the store can't be reached.
+    /// The store can't be reached, and did nothing.
     Unavailable,
     /// No reply arrived in time, but the store may be available, and the write may have happened.
     /// The ledger asks again.
     Late,
-    /// The same, and nothing was done.
+    /// No reply arrived in time, and the store did nothing.
     NotYet,
-    /// It was not asked: no call waits for it any more, or others went first.
+    /// The question was not sent: no call waits for it any more, or others went first.
     Dropped,
 }
 
@@ -153,7 +153,7 @@ impl Ledger {
         self.learn(standing, time);
     }
 
-    /// What was asked may have been done, or was not. It is asked again.
+    /// Handles a question that may have been carried out, or not: the ledger asks again.
     fn unanswered(&mut self, kind: Kind, outcome: StoreReply, now: Timestamp, entropy: u64) {
         if matches!(outcome, StoreReply::Late | StoreReply::NotYet) {
             self.late = true;
@@ -187,7 +187,7 @@ impl Ledger {
         self.retry_at = now + half + part(half, entropy);
     }
 
-    /// What was not asked is asked again when a call needs it.
+    /// Handles a question that was not sent: the ledger asks again when a call needs it.
     fn dropped(&mut self, kind: Kind, now: Timestamp) {
         self.keep(kind, now + self.rule.relinquish_every());
         if matches!(kind, Kind::Read) && !matches!(self.stands, Stands::NotKnown) {
@@ -200,7 +200,7 @@ impl Ledger {
         }
     }
 
-    /// What was to be given back is still here if its window is, as nothing was done.
+    /// Keeps tokens that were to be given back, if their window lasts, because the store did nothing.
     fn keep(&mut self, kind: Kind, again_at: Timestamp) {
         if let Kind::Write(Change::Relinquish { back }, record) = kind
             && let Some(purse) = &mut self.purse

@@ -18,9 +18,9 @@ pub(super) enum Page {
     Running(Record),
     /// In this window, which no node is known to have opened.
     Open(Record),
-    /// It may be in one or in the next, until this local moment.
+    /// The window may be this one or the next, until this local moment.
     Between(Timestamp),
-    /// It is not known well enough.
+    /// The window is not known well enough.
     NotKnown,
 }
 

@@ -1,4 +1,4 @@
-//! What a call may spend, and what it spends.
+//! The answer of a ledger to a call, and how the call is paid.
 
 use super::page::{Page, surely_before};
 use super::{Account, Ledger, Stands, Window};
@@ -11,7 +11,7 @@ use crate::verdict::Verdict;
 /// The answer of a ledger to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is covered.
+    /// The call is covered.
     Covered,
     /// Not yet: a draw is due or under way, and may cover it.
     Draw,
@@ -20,8 +20,7 @@ pub enum Answer {
         /// When the next one can be drawn from, by the local clock.
         until: Timestamp,
     },
-    /// One window may be over and the next one may not have begun: the store's time is not known
-    /// better.
+    /// The present window may be over and the next one may not have begun: the store's time is not known better.
     Between {
         /// When that is past, by the local clock.
         until: Timestamp,
@@ -31,7 +30,7 @@ pub enum Answer {
         /// When the store is asked again, by the local clock.
         until: Timestamp,
     },
-    /// It costs more than a whole window has.
+    /// The call costs more than a whole window has.
     Never,
 }
 
@@ -46,7 +45,7 @@ impl From<Answer> for Verdict {
     }
 }
 
-/// What a call was paid with.
+/// The tokens that a call was paid with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a call that is not sent gives it back"]
 pub struct Spent {
@@ -114,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// The same as a verdict, for calls that wait for one.
+    /// The answer as a verdict, for calls that wait for one.
     #[must_use]
     pub fn verdict(&self, cost: u64, time: &StoreTime) -> Verdict {
         match self.peek(cost, time).into() {

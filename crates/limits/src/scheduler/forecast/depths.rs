@@ -42,7 +42,7 @@ impl Depths {
         self.steps.is_empty()
     }
 
-    /// What all draw together.
+    /// The sum of all draws.
     pub(super) const fn draw(&self, unit: Unit) -> u64 {
         self.draw.in_unit(unit)
     }
@@ -89,13 +89,13 @@ impl Depths {
         }
     }
 
-    /// What is expected to come in this span.
+    /// The draws expected in this span.
     pub(super) fn comes(&self, (now, until): (Timestamp, Timestamp), unit: Unit) -> f64 {
         let mean = self.draw(unit) as f64 / self.draw(Unit::Calls).max(1) as f64;
         self.lately.expected(now, until) * mean
     }
 
-    /// What other flows draw before a call that is this far behind in its own.
+    /// The draws of other flows before a call that is this far behind in its own.
     pub(super) fn ahead(
         &self,
         own: &Own,

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::time::Timestamp;
 
-/// What came longer ago than one to two of these says nothing of what comes.
+/// The span of arrivals that predict the next ones; arrivals older than one to two spans are ignored.
 const SPAN: Duration = Duration::from_millis(2_500);
 
 /// Calls that began to wait lately.

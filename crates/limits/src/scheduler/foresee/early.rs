@@ -12,11 +12,11 @@ use crate::time::Timestamp;
 /// fewer than 1 of 100 calls that are refused would have made it: `tests/forecast.rs`.
 const MARGIN: f64 = 0.25;
 
-/// The same where only calls of its own caller and class wait: they start in the order of their arrival, so less is
-/// unknown. Calls that are admitted within the margin wait, and most of them are refused when they are late.
+/// The margin where only calls of the same caller and class wait: they start in the order of their arrival, so less
+/// is unknown. Calls that are admitted within the margin wait, and most of them are refused when they are late.
 const MARGIN_IN_ORDER: f64 = 0.1;
 
-/// The same, however short the wait is.
+/// The least margin, however short the wait is.
 const LEAST: Duration = Duration::from_millis(50);
 
 impl<T> Scheduler<T> {

@@ -11,7 +11,7 @@ use crate::queue::fair::Service;
 use crate::queue::{Bar, Meets};
 use crate::time::Timestamp;
 
-/// What is known of a start.
+/// The estimate of a start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estimate {
     pub(super) starts: Option<Timestamp>,
@@ -19,7 +19,7 @@ pub(super) struct Estimate {
     pub(super) ahead: u64,
 }
 
-/// Which calls come later, and go before a call that waits.
+/// The calls that come later, and go before a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Later {
     /// About half as many as came lately.

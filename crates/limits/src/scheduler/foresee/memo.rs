@@ -1,4 +1,4 @@
-//! What one prediction looks up more than once.
+//! Lookups that one prediction needs more than once.
 
 use core::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 
 const KEPT: usize = 4;
 
-/// What was found in this prediction, by place.
+/// The results of this prediction so far, by place.
 #[derive(Default)]
 pub(super) struct Memo {
     flows: [Cell<Option<(LimitId, Flow)>>; KEPT],

@@ -1,4 +1,4 @@
-//! What must hold between two questions.
+//! Facts that must hold between two questions.
 
 use super::line::Spot;
 use super::lines::Parking;
@@ -6,8 +6,8 @@ use crate::policy::LimitId;
 use crate::queue::Bar;
 
 impl Parking {
-    /// What must hold between calls to [`Scheduler::next`](crate::Scheduler::next) for nothing
-    /// to be overlooked; panics with the fact that does not.
+    /// Checks the facts that must hold between calls to [`Scheduler::next`](crate::Scheduler::next) for nothing to
+    /// be overlooked; panics with the fact that does not.
     pub(crate) fn audit(&self) {
         assert!(self.woken.is_empty(), "every change has been looked at");
         assert!(self.changed.is_empty(), "every change has been looked at");

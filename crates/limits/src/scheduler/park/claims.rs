@@ -140,7 +140,7 @@ impl Parking {
         before.map(|(_, claim)| claim.draw).sum()
     }
 
-    /// What is claimed here now, and for how long claims have kept room.
+    /// The claims on this budget now, and for how long claims have kept room.
     pub(crate) fn claimed(&self, bar: Bar, now: Timestamp) -> (u64, Duration) {
         let Some(at) = self.at(bar) else {
             return (0, Duration::ZERO);

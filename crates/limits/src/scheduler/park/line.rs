@@ -14,7 +14,7 @@ use crate::queue::{Bar, LineId, Meets};
 use crate::slab::Key;
 use crate::time::Timestamp;
 
-/// What the calls of a line have in common.
+/// The properties that all calls of a flow share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LineKey {
     pub(crate) caller: Caller,
@@ -39,10 +39,10 @@ pub(super) struct Line {
     pub(super) head: Option<(u64, Key)>,
     /// Where it is parked; a line with a head and no spot is ready.
     pub(super) parked_at: Option<Spot>,
-    /// What the head was passed over at, if it was.
+    /// The budget at which the head was passed over, if it was.
     pub(super) passed: Option<Box<Passed>>,
     pub(super) is_resting: bool,
-    /// What its calls have waited for.
+    /// The causes of the wait of its calls.
     pub(super) account: Account,
     /// The present account, for calls that join before it changes.
     pub(super) noted: Option<Arc<Account>>,
@@ -83,8 +83,7 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// The same under another policy: `heir` maps each bar to its present one, if the call still
-    /// meets it.
+    /// The flow under another policy: `heir` maps each budget to its present one, if the call still meets it.
     pub(crate) fn map(mut self, heir: impl Fn(Bar) -> Option<Bar>) -> Option<Self> {
         self.at = heir(self.at)?;
         let turns = self.passed.turns.into_iter();
@@ -120,13 +119,13 @@ impl Spot {
     }
 }
 
-/// What waits at a limit, bucket or quota.
+/// The flows that wait at a limit, bucket or quota.
 #[derive(Debug, Default)]
 pub(super) struct At {
     pub(super) order: Order,
     /// By arrival.
     pub(super) claims: BTreeMap<(u64, LineId), RoomClaim>,
-    /// What they are for, together.
+    /// The sum of the claims.
     pub(super) claimed: u64,
     /// For how long room was kept, over all claims that are over.
     pub(super) idle: Duration,

@@ -30,7 +30,7 @@ pub(crate) struct Parking {
     pub(super) limits: Vec<At>,
     /// By place.
     pub(super) buckets: Vec<At>,
-    /// Those at which lines are parked or claim.
+    /// The quotas at which flows are parked or claim.
     pub(super) quotas: BTreeMap<Key, At>,
     /// Lines that are to be asked.
     pub(super) ready: Order,
@@ -132,7 +132,7 @@ impl Parking {
         ))
     }
 
-    /// What the calls of a line have waited for.
+    /// The causes of the wait of a flow's calls.
     pub(crate) fn account(&self, line: LineId) -> &Account {
         &self.lines[line as usize].account
     }
@@ -170,7 +170,7 @@ impl Parking {
         }
     }
 
-    /// None at a quota where nothing waits.
+    /// The flows at a budget; `None` at a quota where no call waits.
     #[inline]
     pub(super) fn at(&self, bar: Bar) -> Option<&At> {
         match bar {

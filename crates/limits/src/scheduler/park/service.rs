@@ -1,4 +1,4 @@
-//! What a service changes in the orders.
+//! Changes the orders by a service.
 
 use super::lines::Parking;
 use crate::call::Call;

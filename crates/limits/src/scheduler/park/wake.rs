@@ -12,12 +12,12 @@ use crate::slab::Key;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-/// What a line is asked by.
+/// The flow and the call whose turn may have come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) line: LineId,
     pub(crate) key: Key,
-    /// Its turn has come there.
+    /// The wait list where the turn has come.
     pub(crate) turn: Option<Spot>,
 }
 
@@ -175,7 +175,7 @@ impl Parking {
         Some(spot)
     }
 
-    /// Nothing has changed since it was last looked at.
+    /// Whether no flow has changed since it was last looked at.
     pub(crate) fn is_settled(&self) -> bool {
         self.changed.is_empty() && self.woken.is_empty()
     }

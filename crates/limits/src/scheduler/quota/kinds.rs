@@ -1,4 +1,4 @@
-//! What a scheduler takes and returns for quotas.
+//! Types that a scheduler takes and returns for quotas.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -13,11 +13,11 @@ use crate::time::Timestamp;
 /// A quota as a scheduler keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaRule {
-    /// What each key without a rule of its own may spend, and how it is drawn.
+    /// The rule for each key without a rule of its own: how much it may spend, and how it is drawn.
     pub rule: Rule,
     /// The rules of the keys that have one. They hold from a key's first call.
     pub own: Arc<BTreeMap<Arc<str>, Rule>>,
-    /// What happens to a call that what is left of the window does not cover.
+    /// The fate of a call that the rest of the window does not cover.
     pub on_excess: OnExcess,
 }
 
@@ -33,14 +33,14 @@ impl QuotaRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaRef(pub(in crate::scheduler) Key);
 
-/// What the ledger of a key asks the store.
+/// A question that the ledger of a key has for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaQuestion {
     /// The key.
     pub at: QuotaRef,
-    /// The same in words.
+    /// The quota and the key in words.
     pub of: QuotaKey,
-    /// What it asks.
+    /// The question.
     pub ask: QuotaAsk,
 }
 
@@ -62,36 +62,36 @@ pub enum QuotaAsk {
     Settings,
 }
 
-/// What a call was paid with from one of its quotas.
+/// The payment of a call from one of its quotas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaSpent {
-    /// Which budget.
+    /// The budget that paid.
     pub of: QuotaKey,
     /// The window in which it counts, if known.
     pub window: Option<u64>,
-    /// What all nodes together may spend in that window.   tokens
+    /// The total that all nodes together may spend in that window.   tokens
     pub total: u64,
-    /// What the call costs.   tokens
+    /// The cost of the call.   tokens
     pub cost: u64,
-    /// What it was paid with.
+    /// The tokens that paid.
     pub spent: Spent,
 }
 
 /// A key's budget as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaNow {
-    /// Its number.
+    /// The number of the quota's key.
     pub at: QuotaRef,
-    /// Which it is.
+    /// The quota and the key.
     pub of: QuotaKey,
-    /// Its rule, for windows to be opened.
+    /// The rule for windows to be opened.
     pub rule: Rule,
-    /// What is known and held. Its counts are those since it was last looked after: the whole is in
-    /// [`Scheduler::quota_counts`](crate::Scheduler::quota_counts).
+    /// The ledger: the record and the tokens held. Its counts are those since it was last looked after: the whole
+    /// is in [`Scheduler::quota_counts`](crate::Scheduler::quota_counts).
     pub ledger: LedgerNow,
     /// Calls in the queue that meet it, whatever holds them.
     pub waiting: u64,
-    /// What they cost.   tokens
+    /// The cost of the waiting calls.   tokens
     pub waiting_tokens: u64,
     /// Tokens, available now or next, that are claimed.
     pub claimed: u64,
@@ -101,7 +101,7 @@ pub struct QuotaNow {
     pub used: Timestamp,
 }
 
-/// What happened to all keys of a quota since it was made, those forgotten included.
+/// Counts of events at all keys of a quota since it was made, those forgotten included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaCounts {
     /// Calls that it admitted without delay.
@@ -128,8 +128,8 @@ pub struct QuotaCounts {
 /// The start or end of a trouble of a key, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaTrouble {
-    /// Which key.
+    /// The quota and the key.
     pub of: QuotaKey,
-    /// What is wrong from now on; none if nothing is.
+    /// The trouble from now on; `None` if there is none.
     pub trouble: Option<Trouble>,
 }

@@ -61,8 +61,8 @@ impl Quotas {
         Ok(self.pin_new(now, keys, pinned))
     }
 
-    /// The same for a call that was taken in before: it draws from what it names, whatever there is
-    /// room for. There are never more keys of those than calls.
+    /// Pins the keys for a call that was taken in before: it draws from what it names, whatever there is room for.
+    /// There are never more keys of those than calls.
     pub(crate) fn pin_again(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Pinned {
         let pinned = self.pin_known(now, keys);
         self.pin_new(now, keys, pinned)

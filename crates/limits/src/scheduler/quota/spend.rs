@@ -1,4 +1,4 @@
-//! What calls ask of a key, and what they take.
+//! The answers of keys to calls, and the draws of calls.
 
 use super::kinds::QuotaSpent;
 use super::table::{Found, Quotas, Rests};
@@ -57,7 +57,7 @@ impl Quotas {
         ledger.peek(tokens.whole(), &self.time.at(now))
     }
 
-    /// The same as a verdict, for a call behind claims of `ahead`.
+    /// The answer as a verdict, for a call behind claims of `ahead`.
     pub(crate) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
         let ledger = &self.all[key].ledger;
         let cost = tokens.whole().saturating_add(ahead);

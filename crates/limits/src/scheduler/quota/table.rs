@@ -15,15 +15,15 @@ use crate::scheduler::bucket::OnExcess;
 use crate::slab::{Key, Slab};
 use crate::time::Timestamp;
 
-/// One key's limiter.
+/// The limiter of a key.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Limiter {
     pub(in crate::scheduler) of: QuotaKey,
-    /// Its rule.
+    /// The quota with its rule.
     pub(in crate::scheduler) named: Key,
     pub(in crate::scheduler) ledger: Ledger,
     pub(in crate::scheduler) on_excess: OnExcess,
-    /// Its rule is neither the quota's nor one that the quota has for it.
+    /// Whether the rule is neither the quota's nor one that the quota has for the key.
     pub(in crate::scheduler) is_overruled: bool,
     /// Calls that wait for it. While there are any it is not forgotten.
     pub(in crate::scheduler) pins: u64,
@@ -37,8 +37,8 @@ pub(in crate::scheduler) struct Limiter {
     pub(in crate::scheduler) wake: Option<Timestamp>,
     /// The store was asked to report changes.
     pub(in crate::scheduler) watched: bool,
-    /// Which kind of trouble it had when it was looked after last. That the store is unavailable is
-    /// the store's trouble.
+    /// The kind of trouble when the key was looked after last. That the store is unavailable is the store's
+    /// trouble.
     pub(in crate::scheduler) trouble: Option<Discriminant<Trouble>>,
     pub(in crate::scheduler) rests: Rests,
     pub(in crate::scheduler) links: Links,
@@ -54,7 +54,7 @@ pub(in crate::scheduler) enum Rests {
     Empty,
     /// No call waits for it, and it holds tokens.
     Holding,
-    /// It gives its tokens back, and is forgotten then.
+    /// The key gives its tokens back, and is forgotten then.
     Leaving,
 }
 
@@ -74,7 +74,7 @@ pub(in crate::scheduler) struct Named {
     /// `None` while it is removed.
     pub(in crate::scheduler) rule: Option<QuotaRule>,
     pub(in crate::scheduler) counts: QuotaCounts,
-    /// Its keys that no call waits for, and that hold nothing.
+    /// The keys that no call waits for, and that hold nothing.
     pub(in crate::scheduler) empty: Recency,
     /// Keys without waiting calls that hold tokens.
     pub(in crate::scheduler) holding: Recency,
@@ -89,13 +89,13 @@ impl Named {
 /// A quota of a call that comes in, before anything is made for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Its ledger exists.
+    /// The ledger exists.
     Known(Key),
-    /// Its ledger is to be made.
+    /// The ledger is to be made.
     New {
         /// By this quota.
         named: Key,
-        /// Which of the call's keys it is.
+        /// The key's index among those of the call.
         at: usize,
     },
 }
@@ -139,7 +139,7 @@ impl Quotas {
         Some(&self.named[*self.by_name.get(name)?])
     }
 
-    /// What a call names, if there is a rule for it. Makes nothing.
+    /// Finds the keys that a call names, if there is a rule for them. Makes nothing.
     pub(crate) fn find_all(&self, call: &Call) -> Vec<Found> {
         let Some(keys) = &call.quotas else {
             return Vec::new();

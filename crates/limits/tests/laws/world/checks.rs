@@ -1,4 +1,4 @@
-//! What the scheduler is held to at each step.
+//! Checks of the scheduler at each step.
 
 use std::time::Duration;
 
@@ -337,7 +337,7 @@ impl World {
         Ok(())
     }
 
-    /// What of a window is drawn and not departed: it counts however late one looks.
+    /// The part of a window that is drawn and not departed: it counts however late one looks.
     pub(super) fn reserved(&self, rule: &LimitRule) -> u64 {
         match rule.limit {
             Limit::Paced { .. } => unreachable!("no paced limit is in these policies"),

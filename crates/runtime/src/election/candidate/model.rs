@@ -108,13 +108,13 @@ struct Player {
     candidate: Candidate,
     life: u64,
     dead: bool,
-    /// Its own nanoseconds in a real second, and its clock at real zero.
+    /// The player's nanoseconds in a real second, and its clock at real zero.
     rate: f64,
     offset: u64,
     /// The request in progress.
     waits: Option<u64>,
     paused_until: u64,
-    /// Its fence, in real time.
+    /// The player's fence, in real time.
     fence: u64,
     term: Option<u64>,
 }
@@ -147,7 +147,7 @@ struct World {
     revision: u64,
     /// Two fences at one real moment: when, and of which candidates.
     overlaps: Vec<(u64, usize, usize)>,
-    /// Which candidate became the master, and when.
+    /// The candidates that became master, and when.
     reigns: Vec<(u64, usize, u64)>,
 }
 

@@ -38,8 +38,8 @@ fn etcd(own: &Issued, ca: &Authority) -> Etcd {
     Etcd::with(1, "https", |port, _| secured_etcd(port, own, &ca.ca()))
 }
 
-/// What a server of TLS 1.3 says of our certificate comes behind the handshake, and may come behind a write
-/// that fails because the connection is closed.
+/// Checks the alert of a server of TLS 1.3 about our certificate: it comes behind the handshake, and may come
+/// behind a write that fails because the connection is closed.
 async fn check_alert(etcd: &Etcd, tls: TlsClient, words: &str) {
     for _ in 0..40 {
         check(etcd, tls.clone(), &[words]).await;

@@ -15,7 +15,7 @@ async fn within<T>(what: &str, done: impl Future<Output = T>) -> T {
     done.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Its connection stays and answers reads, so only a refused write shows it.
+/// A demoted server's connection stays and answers reads, so only a refused write shows it.
 #[tokio::test]
 async fn a_redis_that_was_demoted_behind_its_address_is_left_for_the_new_one() {
     let (old, new) = (Redis::start(&[]), Redis::start(&[]));
