@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tidegate::call::{Reason, Rejection};
+
 use crate::authority::Authority;
 
 fn root() -> &'static Path {
@@ -307,6 +309,20 @@ fn every_picture_is_what_its_source_says() {
         String::from_utf8_lossy(&made.stdout),
         String::from_utf8_lossy(&made.stderr)
     );
+}
+
+#[test]
+fn every_reason_of_a_refusal_or_a_closed_connection_is_on_its_pages() {
+    let refusals = Reason::ALL.iter().map(|reason| reason.label());
+    let refusals = refusals.filter(|label| *label != Reason::ClientLeft.label());
+    let rejections = Rejection::ALL.iter().map(|rejection| rejection.label());
+    let pages = ["docs/reference/metrics.md", "docs/reference/errors.md"];
+    let expected = refusals
+        .flat_map(|label| pages.map(|page| (label, page)))
+        .chain(rejections.map(|label| (label, "docs/how-to/callers.md")));
+    for (label, page) in expected {
+        assert!(code(&read(page)).contains(&label), "{page} lacks `{label}`");
+    }
 }
 
 #[test]
