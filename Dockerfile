@@ -35,6 +35,7 @@ COPY crates/lab/Cargo.toml crates/lab/Cargo.toml
 COPY crates/leases/Cargo.toml crates/leases/Cargo.toml
 COPY crates/limits/Cargo.toml crates/limits/Cargo.toml
 COPY crates/quota/Cargo.toml crates/quota/Cargo.toml
+COPY crates/replay/Cargo.toml crates/replay/Cargo.toml
 COPY crates/runtime/Cargo.toml crates/runtime/Cargo.toml
 COPY crates/zvm/Cargo.toml crates/zvm/Cargo.toml
 RUN sh -eu -c '\

@@ -260,6 +260,7 @@ fn crates_depend_only_on_those_below_them() {
     check("crates/runtime", &["tidegate-limits"]);
     check("crates/leases", &["tidegate-limits", "tidegate-runtime"]);
     check("crates/quota", &["tidegate-limits", "tidegate-runtime"]);
+    check("crates/replay", &["tidegate-limits"]);
 }
 
 /// The place of a module: the names from its crate's root down to it.
