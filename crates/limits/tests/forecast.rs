@@ -9,8 +9,7 @@
 
 mod random;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use random::Random;
@@ -19,8 +18,9 @@ use tidegate_limits::policy::{
 };
 use tidegate_limits::scheduler::{Outcome, Supplier, Supply};
 use tidegate_limits::{
-    Call, Caller, Class, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp, Verdict, Weight,
+    Call, Caller, Class, Limit, Policy, Scheduler, Step, Timestamp, Verdict, Weight,
 };
+use tidegate_replay::{Decision, Ranked, Replay};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -83,6 +83,31 @@ struct Ran {
     read_after: Vec<f64>,
     /// Calls that waited without a prediction.
     unknown: usize,
+}
+
+/// What happens to a scheduler, to the calls of these numbers.
+enum Event {
+    Ends(usize),
+    Arrives(usize),
+}
+
+impl Ranked for Event {
+    type Rank = bool;
+
+    fn rank(&self) -> bool {
+        matches!(self, Self::Arrives(_))
+    }
+}
+
+/// The next call that is admitted now, and sent.
+fn admitted(replay: &mut Replay<usize, Event>) -> Option<usize> {
+    match replay.decide(&mut || 0)? {
+        Decision::Admitted { call, .. } => {
+            replay.sent(call);
+            Some(call)
+        }
+        Decision::Refused { .. } => unreachable!("no call has a deadline"),
+    }
 }
 
 struct World {
@@ -189,87 +214,65 @@ impl World {
         }
     }
 
+    /// A scheduler to which the calls will come.
+    fn replay(&self) -> Replay<usize, Event> {
+        let (limits, classes) = (self.limits.clone(), self.classes.clone());
+        let policy = Policy::new(limits, 100_000, WhenFull::Refuse, Postpone::InTurn, classes);
+        let scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
+        let mut replay = Replay::new(scheduler);
+        for (number, call) in self.calls.iter().enumerate() {
+            replay.plan(call.arrived, Event::Arrives(number));
+        }
+        replay
+    }
+
     /// Runs all calls. Returns those that waited with a prediction.
     fn run(self, random: &mut Random) -> Ran {
-        let policy = Policy::new(
-            self.limits,
-            100_000,
-            WhenFull::Refuse,
-            Postpone::InTurn,
-            self.classes,
-        );
-        let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
-        let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-        let mut holds: Vec<Option<Hold>> = Vec::new();
-        let last = self
-            .calls
-            .last()
-            .map_or(Timestamp::ZERO, |call| call.arrived);
-        let mut arrivals = self.calls.into_iter().enumerate().peekable();
+        let mut replay = self.replay();
+        let last = self.calls.last();
+        let last = last.map_or(Timestamp::ZERO, |call| call.arrived);
         let mut foreseen: HashMap<usize, (Timestamp, Option<Timestamp>, [Timestamp; 2])> =
             HashMap::new();
-        let mut wake: Option<Timestamp> = None;
         let mut ran = Ran::default();
         let mut reads: HashMap<usize, Vec<(Timestamp, Timestamp)>> = HashMap::new();
         let mut next_read = Timestamp::from_nanos(SECOND + SECOND / 10);
-        loop {
-            let arrives = arrivals.peek().map(|(_, call)| call.arrived.as_nanos());
-            let ended = ends.peek().map(|Reverse((at, _))| *at);
-            let due = wake.map(Timestamp::as_nanos);
-            let Some(at) = [arrives, ended, due].into_iter().flatten().min() else {
-                break;
-            };
-            let now = Timestamp::from_nanos(at);
-            let mut asks: Option<(usize, Ticket)> = None;
-            if ended == Some(at) {
-                let Some(Reverse((_, hold))) = ends.pop() else {
-                    break;
-                };
-                let hold = holds[hold].take().expect("it ends once");
-                scheduler.finish(now, hold, Outcome::Served, None);
-            } else if arrives == Some(at) {
-                let Some((number, call)) = arrivals.next() else {
-                    break;
-                };
-                let submitted = scheduler.submit(now, call, number);
-                asks = Some((number, submitted.expect("there is room")));
+        while let Some(now) = replay.next_moment() {
+            replay.advance(now);
+            let mut asks = None;
+            match replay.pop_due() {
+                Some(Event::Ends(number)) => {
+                    assert!(replay.finish(number, Outcome::Served, None));
+                }
+                Some(Event::Arrives(number)) => {
+                    let submitted = replay.submit(number, self.calls[number].clone());
+                    submitted.expect("there is room");
+                    asks = Some(number);
+                }
+                None => {}
             }
-            loop {
-                match scheduler.next(now, &mut || 0) {
-                    Step::Run { payload, hold, .. } => {
-                        scheduler.sent(now, &hold);
-                        let of = foreseen.remove(&payload);
-                        for (read, starts) in reads.remove(&payload).into_iter().flatten() {
-                            let error = off(starts.since(read), now.since(read));
-                            match read > last {
-                                true => ran.read_after.push(error),
-                                false => ran.read.push(error),
-                            }
-                        }
-                        ran.unknown += usize::from(matches!(of, Some((_, None, _))));
-                        if let Some((asked, Some(starts), [ignorant, least])) = of {
-                            ran.seen.push(Waited {
-                                number: payload,
-                                foreseen: starts.since(asked),
-                                ignorant: ignorant.since(asked),
-                                least: least.since(asked),
-                                real: now.since(asked),
-                            });
-                        }
-                        ends.push(Reverse((at + self.takes.draw(random), holds.len())));
-                        holds.push(Some(hold));
-                    }
-                    Step::Expired { .. } => unreachable!("no call has a deadline"),
-                    Step::SleepUntil(until) => {
-                        wake = Some(until);
-                        break;
-                    }
-                    Step::Idle => {
-                        wake = None;
-                        break;
+            while let Some(number) = admitted(&mut replay) {
+                let of = foreseen.remove(&number);
+                for (read, starts) in reads.remove(&number).into_iter().flatten() {
+                    let error = off(starts.since(read), now.since(read));
+                    match read > last {
+                        true => ran.read_after.push(error),
+                        false => ran.read.push(error),
                     }
                 }
+                ran.unknown += usize::from(matches!(of, Some((_, None, _))));
+                if let Some((asked, Some(starts), [ignorant, least])) = of {
+                    ran.seen.push(Waited {
+                        number,
+                        foreseen: starts.since(asked),
+                        ignorant: ignorant.since(asked),
+                        least: least.since(asked),
+                        real: now.since(asked),
+                    });
+                }
+                let takes = Duration::from_nanos(self.takes.draw(random));
+                replay.plan(now + takes, Event::Ends(number));
             }
+            let scheduler = replay.scheduler();
             if now >= next_read {
                 next_read = now + Duration::from_nanos(self.read_every);
                 let tickets: Vec<_> = scheduler.tickets().collect();
@@ -283,8 +286,8 @@ impl World {
                     of.extend(starts.map(|starts| (now, starts)));
                 }
             }
-            if let Some((number, ticket)) = asks
-                && scheduler.payload_mut(ticket).is_some()
+            if let Some(number) = asks
+                && let Some(ticket) = replay.ticket(number)
             {
                 let opens = scheduler.limits_now(now);
                 let opens = opens.iter().filter_map(|limit| match limit.opens {
@@ -293,7 +296,7 @@ impl World {
                 });
                 let ignorant = opens.max().unwrap_or(now);
                 let least = scheduler.foresee_at_least(now, ticket, None);
-                let starts = scheduler.foresee(now, ticket, None);
+                let starts = replay.scheduler_mut().foresee(now, ticket, None);
                 let least = least.or(starts).unwrap_or(now);
                 foreseen.insert(number, (now, starts, [ignorant, least]));
             }
@@ -352,91 +355,79 @@ enum Knows {
 /// the oracle knows of the time after.
 fn oracle(seed: u64, asked: usize, knows: Knows) -> Option<Duration> {
     let random = &mut Random::new(seed);
-    let world = World::new(random);
-    let policy = Policy::new(
-        world.limits,
-        100_000,
-        WhenFull::Refuse,
-        Postpone::InTurn,
-        world.classes,
-    );
+    let mut world = World::new(random);
     let mean = match world.takes {
         Takes::Always(takes) | Takes::About(takes) => takes,
         Takes::Varies(takes) => takes * 13 / 10,
     };
-    let mut scheduler = Scheduler::with_seed(policy.expect("it is sound"), 7);
-    let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-    let mut holds: Vec<Option<(Hold, u64)>> = Vec::new();
-    let mut calls: std::collections::VecDeque<(usize, Call)> =
-        world.calls.into_iter().enumerate().collect();
-    let mut past: Vec<Call> = Vec::new();
-    let mut wake: Option<Timestamp> = None;
+    let mut replay = world.replay();
+    let mut began: HashMap<usize, u64> = HashMap::new();
     let mut since: Option<Timestamp> = None;
     loop {
-        let arrives = calls.front().map(|(_, call)| call.arrived.as_nanos());
-        let ended = ends.peek().map(|Reverse((at, _))| *at);
-        let due = wake.map(Timestamp::as_nanos);
-        let at = [arrives, ended, due].into_iter().flatten().min()?;
-        let now = Timestamp::from_nanos(at);
-        if ended == Some(at) {
-            let Reverse((_, hold)) = ends.pop()?;
-            let (hold, _) = holds[hold].take().expect("it ends once");
-            scheduler.finish(now, hold, Outcome::Served, None);
-        } else if arrives == Some(at) {
-            let (number, call) = calls.pop_front()?;
-            past.push(call.clone());
-            scheduler.submit(now, call, number).expect("there is room");
+        let now = replay.next_moment()?;
+        let at = now.as_nanos();
+        replay.advance(now);
+        let mut is_asked = false;
+        match replay.pop_due() {
+            Some(Event::Ends(number)) => {
+                assert!(replay.finish(number, Outcome::Served, None));
+            }
+            Some(Event::Arrives(number)) => {
+                let submitted = replay.submit(number, world.calls[number].clone());
+                submitted.expect("there is room");
+                is_asked = number == asked;
+            }
+            None => {}
+        }
+        if is_asked {
+            since = Some(now);
+        }
+        while let Some(number) = admitted(&mut replay) {
             if number == asked {
-                since = Some(now);
+                return Some(now.since(since?)).filter(|wait| !wait.is_zero());
             }
+            let takes = match since {
+                Some(_) if knows != Knows::Services => mean,
+                _ => world.takes.draw(random),
+            };
+            began.insert(number, at);
+            replay.plan(Timestamp::from_nanos(at + takes), Event::Ends(number));
         }
-        loop {
-            match scheduler.next(now, &mut || 0) {
-                Step::Run { payload, hold, .. } => {
-                    if payload == asked {
-                        return Some(now.since(since?)).filter(|wait| !wait.is_zero());
-                    }
-                    scheduler.sent(now, &hold);
-                    let takes = match since {
-                        Some(_) if knows != Knows::Services => mean,
-                        _ => world.takes.draw(random),
-                    };
-                    ends.push(Reverse((at + takes, holds.len())));
-                    holds.push(Some((hold, at)));
-                }
-                Step::Expired { .. } => unreachable!("no call has a deadline"),
-                Step::SleepUntil(until) => {
-                    wake = Some(until);
-                    break;
-                }
-                Step::Idle => {
-                    wake = None;
-                    break;
-                }
-            }
+        if is_asked {
+            foretell(&mut replay, &mut world.calls, asked, knows, |number| {
+                Timestamp::from_nanos((began[&number] + mean).max(at + 1))
+            });
         }
-        if since == Some(now) && past.len() == asked + 1 {
-            if knows != Knows::Services {
-                let in_flight = std::mem::take(&mut ends);
-                ends.extend(in_flight.into_iter().map(|Reverse((_, hold))| {
-                    let begun = holds[hold].as_ref().map_or(at, |(_, at)| *at);
-                    Reverse(((begun + mean).max(at + 1), hold))
-                }));
-            }
-            match knows {
-                Knows::Arrivals => {}
-                Knows::Present | Knows::Services => calls.clear(),
-                Knows::Rates(lately) => {
-                    calls.clear();
-                    let from = at.saturating_sub(lately).max(SECOND - 1);
-                    let again = past.iter().filter(|call| call.arrived.as_nanos() >= from);
-                    calls.extend(again.cloned().enumerate().map(|(number, mut call)| {
-                        let arrived = call.arrived.as_nanos() + (at - from).max(1);
-                        call.arrived = Timestamp::from_nanos(arrived);
-                        (1_000_000 + number, call)
-                    }));
-                }
-            }
+    }
+}
+
+/// Changes what will happen to what an oracle knows of it. `ends` is when a call that runs ends in the mean.
+fn foretell(
+    replay: &mut Replay<usize, Event>,
+    calls: &mut Vec<Call>,
+    asked: usize,
+    knows: Knows,
+    ends: impl Fn(usize) -> Timestamp,
+) {
+    let at = replay.now().as_nanos();
+    let planned: Vec<_> = replay.agenda_mut().drain().collect();
+    for (moment, event) in planned {
+        let moment = match event {
+            Event::Ends(number) if knows != Knows::Services => ends(number),
+            Event::Arrives(_) if knows != Knows::Arrivals => continue,
+            _ => moment,
+        };
+        replay.plan(moment, event);
+    }
+    if let Knows::Rates(lately) = knows {
+        let from = at.saturating_sub(lately).max(SECOND - 1);
+        let past = calls[..=asked].iter();
+        let again = past.filter(|call| call.arrived.as_nanos() >= from);
+        let again: Vec<_> = again.cloned().collect();
+        for mut call in again {
+            call.arrived = Timestamp::from_nanos(call.arrived.as_nanos() + (at - from).max(1));
+            replay.plan(call.arrived, Event::Arrives(calls.len()));
+            calls.push(call);
         }
     }
 }

@@ -11,22 +11,21 @@ mod random;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
-use tidegate_limits::quota::{
-    Away, Mode, Question, Record, Rule, RuleSettings, Standing, StoreReply, StoreTime, Version,
-};
+use tidegate_limits::quota::{Away, Mode, Question, Rule, RuleSettings, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
     QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Settlement,
 };
 use tidegate_limits::{
-    Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
-    Tokens,
+    Burst, Call, Caller, Class, Fill, Limit, Policy, Scheduler, Ticket, Timestamp, Tokens,
 };
+use tidegate_replay::{Agenda, Decision, Ranked, RecordStore, Replay};
 
 use world::World;
 
@@ -72,42 +71,8 @@ fn of_user(user: &str) -> QuotaKey {
     key(USER, user)
 }
 
-/// A store that one question at a time reaches at once.
-#[derive(Debug, Default)]
-struct Store {
-    records: BTreeMap<QuotaKey, (Version, Record)>,
-    written: u64,
-}
-
-impl Store {
-    fn answer(&mut self, of: &QuotaKey, ask: QuotaAsk) -> Option<(Question, StoreReply)> {
-        let standing = |store: &Self| match store.records.get(of) {
-            None => Standing::Absent,
-            Some(&(version, record)) => Standing::Record { version, record },
-        };
-        match ask {
-            QuotaAsk::Time(question) => Some((question, StoreReply::Time)),
-            QuotaAsk::Read(question) => Some((question, StoreReply::Stands(standing(self)))),
-            QuotaAsk::Write(question, write) => {
-                let stands = self.records.get(of).map(|&(version, _)| version);
-                if stands != write.replaces {
-                    return Some((question, StoreReply::Stands(standing(self))));
-                }
-                self.written += 1;
-                let version = Version(self.written);
-                self.records.insert(of.clone(), (version, write.record));
-                Some((question, StoreReply::Written(version)))
-            }
-            QuotaAsk::Watch(_) | QuotaAsk::Settings => None,
-        }
-    }
-}
-
-/// A node: a scheduler, and the calls that it let go.
-struct Node {
-    scheduler: Scheduler<u64>,
-    running: BTreeMap<u64, Hold>,
-}
+/// A node, whose events are planned elsewhere.
+type Node = Replay<u64, Infallible>;
 
 fn policy(limits: Vec<LimitRule>, capacity: u32) -> Policy {
     let class = |name: &str| ClassShare::new(name, 1);
@@ -122,23 +87,18 @@ fn policy(limits: Vec<LimitRule>, capacity: u32) -> Policy {
     .expect("sound")
 }
 
-impl Node {
-    fn new(rules: &[(&str, QuotaRule)]) -> Self {
-        let mut node = Self {
-            scheduler: Scheduler::new(policy(Vec::new(), 1_000)),
-            running: BTreeMap::new(),
-        };
-        node.set(rules, 1_000);
-        node
-    }
+fn node(rules: &[(&str, QuotaRule)]) -> Node {
+    let mut node = Replay::new(Scheduler::new(policy(Vec::new(), 1_000)));
+    set(&mut node, rules, 1_000);
+    node
+}
 
-    fn set(&mut self, rules: &[(&str, QuotaRule)], keys_max: usize) {
-        let rules = rules
-            .iter()
-            .map(|(name, rule)| ((*name).into(), rule.clone()));
-        self.scheduler
-            .set_quotas(Timestamp::ZERO, rules.collect(), keys_max);
-    }
+fn set(node: &mut Node, rules: &[(&str, QuotaRule)], keys_max: usize) {
+    let rules = rules
+        .iter()
+        .map(|(name, rule)| ((*name).into(), rule.clone()));
+    let scheduler = node.scheduler_mut();
+    scheduler.set_quotas(Timestamp::ZERO, rules.collect(), keys_max);
 }
 
 fn at(now: Duration) -> Timestamp {
@@ -156,7 +116,7 @@ fn costing(tokens: f64, call: Call) -> Call {
 /// A node and its store, whose every reply comes at once.
 struct Alone {
     node: Node,
-    store: Store,
+    store: RecordStore,
     now: Duration,
     calls: u64,
     spent: BTreeMap<u64, Vec<QuotaSpent>>,
@@ -170,8 +130,8 @@ struct Alone {
 impl Alone {
     fn new(rules: &[(&str, QuotaRule)]) -> Self {
         let mut alone = Self {
-            node: Node::new(rules),
-            store: Store::default(),
+            node: node(rules),
+            store: RecordStore::default(),
             now: Duration::ZERO,
             calls: 0,
             spent: BTreeMap::new(),
@@ -188,15 +148,15 @@ impl Alone {
     fn go_to(&mut self, now: Duration) {
         self.now = now;
         let time = StoreTime::between(at(now), EPOCH + now, EPOCH + now);
-        self.node.scheduler.learn_store_time(at(now), time);
+        self.node.scheduler_mut().learn_store_time(at(now), time);
         self.run();
     }
 
     fn submit(&mut self, call: Call) -> Result<(u64, Ticket), Refusal> {
         let id = self.calls;
         self.calls += 1;
-        let submitted = self.node.scheduler.submit(at(self.now), call, id);
-        let submitted = submitted.map_err(|(refusal, _)| refusal);
+        self.node.advance(at(self.now));
+        let submitted = self.node.submit(id, call);
         self.run();
         submitted.map(|ticket| (id, ticket))
     }
@@ -211,26 +171,18 @@ impl Alone {
     }
 
     fn run(&mut self) {
-        let now = at(self.now);
+        self.node.advance(at(self.now));
         loop {
-            match self.node.scheduler.next(now, &mut || 0) {
-                Step::Run {
-                    payload,
-                    hold,
-                    spent,
-                    ..
-                } => {
-                    self.node.running.insert(payload, hold);
-                    self.spent.insert(payload, spent);
+            match self.node.decide(&mut || 0) {
+                Some(Decision::Admitted { call, spent, .. }) => {
+                    self.spent.insert(call, spent);
                 }
-                Step::Expired {
-                    payload, refusal, ..
-                } => {
-                    self.refused.insert(payload, refusal);
+                Some(Decision::Refused { call, refusal, .. }) => {
+                    self.refused.insert(call, refusal);
                 }
-                Step::SleepUntil(_) | Step::Idle => {
-                    self.node.scheduler.audit();
-                    let mut questions = self.node.scheduler.quota_questions();
+                None => {
+                    self.node.scheduler_mut().audit();
+                    let mut questions = self.node.scheduler_mut().quota_questions();
                     // This store configures nothing.
                     questions.retain(|question| question.ask != QuotaAsk::Settings);
                     if questions.is_empty() {
@@ -256,7 +208,7 @@ impl Alone {
         };
         let now = at(self.now);
         self.node
-            .scheduler
+            .scheduler_mut()
             .answer_quota(now, question.at, of, came, 0);
     }
 
@@ -269,13 +221,13 @@ impl Alone {
     }
 
     fn held(&self, of: &QuotaKey) -> u64 {
-        let quota = self.node.scheduler.quota_now(at(self.now), of);
+        let quota = self.node.scheduler().quota_now(at(self.now), of);
         quota.expect("it was named").ledger.held
     }
 
     fn give_back(&mut self, id: u64) {
-        let hold = self.node.running.remove(&id).expect("it runs");
-        self.node.scheduler.give_back(at(self.now), hold);
+        self.node.advance(at(self.now));
+        assert!(self.node.give_back(id), "it runs");
         self.run();
     }
 }
@@ -301,7 +253,7 @@ fn each_user_spends_its_own_tokens_and_waits_for_the_next_window() {
     assert_eq!((first[0].total, first[0].cost), (3, 1));
     let window = |id: u64| gate.spent[&id][0].window.expect("it was drawn");
     assert_eq!(window(alice[4]), window(alice[0]) + 1);
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     let how = (counts.local, counts.drew, counts.waited);
     assert_eq!(
         how,
@@ -384,7 +336,7 @@ fn a_call_that_may_not_wait_is_refused_with_the_windows_end() {
     gate.go_to(ms(1_000));
     let id = gate.call(&[of_user("alice")]);
     assert!(gate.went(id));
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert_eq!((counts.local, counts.refused), (4, 1));
 }
 
@@ -401,7 +353,7 @@ fn a_waiting_call_that_may_not_wait_is_refused_once_no_tokens_are_left() {
     gate.answer_now();
     let went = ids.iter().filter(|&&id| gate.went(id)).count();
     assert_eq!((went, gate.refused.len()), (2, 2));
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert_eq!(
         (counts.drew, counts.refused),
         (2, 2),
@@ -446,9 +398,8 @@ fn a_call_put_back_keeps_its_turn_and_draws_anew() {
     let mut gate = one_by_user(1);
     let first = gate.call(&[of_user("alice")]);
     let second = gate.call(&[of_user("alice")]);
-    let hold = gate.node.running.remove(&first).expect("it runs");
     gate.spent.remove(&first);
-    gate.node.scheduler.requeue(at(gate.now), hold, first);
+    gate.node.requeue(first).expect("it runs");
     gate.run();
     assert!(gate.went(first) && !gate.went(second));
 }
@@ -461,18 +412,19 @@ fn calls_that_wait_for_a_quota_that_is_taken_away_wait_for_the_rest() {
     let ids: Vec<_> = (0..3).map(|_| gate.call(&named)).collect();
     let went = |gate: &Alone| ids.iter().filter(|&&id| gate.went(id)).count();
     assert_eq!(went(&gate), 1);
-    gate.node.set(&[(TOTAL, quota(settings(2)))], 1_000);
+    set(&mut gate.node, &[(TOTAL, quota(settings(2)))], 1_000);
     gate.run();
     assert_eq!(went(&gate), 2, "the total still holds the third");
     assert!(
         gate.node
-            .scheduler
+            .scheduler()
             .quota_now(at(gate.now), &named[0])
             .is_none()
     );
-    assert!(gate.node.scheduler.quota_counts(USER).is_none());
-    assert_eq!(gate.node.scheduler.forgotten_quotas().len(), 1);
-    gate.node.set(
+    assert!(gate.node.scheduler().quota_counts(USER).is_none());
+    assert_eq!(gate.node.scheduler_mut().forgotten_quotas().len(), 1);
+    set(
+        &mut gate.node,
         &[(USER, quota(settings(1))), (TOTAL, quota(settings(2)))],
         1_000,
     );
@@ -490,7 +442,7 @@ fn a_changed_total_holds_from_the_next_window_on() {
     let mut gate = one_by_user(2);
     let ids: Vec<_> = (0..12).map(|_| gate.call(&[of_user("alice")])).collect();
     let went = |gate: &Alone| ids.iter().filter(|&&id| gate.went(id)).count();
-    gate.node.set(&[(USER, quota(settings(5)))], 1_000);
+    set(&mut gate.node, &[(USER, quota(settings(5)))], 1_000);
     gate.run();
     assert_eq!(went(&gate), 2);
     gate.go_to(ms(1_000));
@@ -506,7 +458,7 @@ fn one_key_may_have_a_rule_of_its_own() {
     let own = quota(settings(3)).rule;
     assert!(
         gate.node
-            .scheduler
+            .scheduler_mut()
             .set_quota_rule(at(gate.now), alice, Some(own))
     );
     gate.answer_now();
@@ -523,7 +475,7 @@ fn one_key_may_have_a_rule_of_its_own() {
     );
     assert!(
         gate.node
-            .scheduler
+            .scheduler_mut()
             .set_quota_rule(at(gate.now), alice, None)
     );
     gate.run();
@@ -562,21 +514,21 @@ fn a_rule_that_a_quota_has_for_a_key_holds_from_its_first_call() {
     };
     assert_eq!((went(&mut gate, "alice"), went(&mut gate, "bob")), (2, 50));
     // What overrules it goes, and what the quota has is back, also after a reload.
-    let alice = gate.node.scheduler.quota_ref(&of_user("alice"));
+    let alice = gate.node.scheduler().quota_ref(&of_user("alice"));
     let alice = alice.expect("it is known");
     let total = |gate: &Alone| {
         let now = gate
             .node
-            .scheduler
+            .scheduler()
             .quota_now(at(gate.now), &of_user("alice"));
         now.expect("it is known").rule.settings().total
     };
     for (overrules, expected) in [(Some(quota(shared(7)).rule), 7), (None, 4)] {
         gate.node
-            .scheduler
+            .scheduler_mut()
             .set_quota_rule(at(gate.now), alice, overrules);
         assert_eq!(total(&gate), expected);
-        gate.node.set(&[(USER, rule.clone())], 1_000);
+        set(&mut gate.node, &[(USER, rule.clone())], 1_000);
         assert_eq!(total(&gate), expected);
     }
 }
@@ -592,13 +544,13 @@ fn a_node_whose_past_is_known_spends_its_own_share_of_the_window_that_runs() {
         gate.answers = false;
         let known = gate.call(&[of_user("alice")]);
         assert!(!gate.went(known), "it may have run before");
-        gate.node.scheduler.set_quota_past(at(gate.now), from);
+        gate.node.scheduler_mut().set_quota_past(at(gate.now), from);
         gate.run();
         assert_eq!(gate.went(known), expected > 0);
         let ids: Vec<_> = (0..60).map(|_| gate.call(&[of_user("bob")])).collect();
         let went = ids.iter().filter(|&&id| gate.went(id)).count();
         assert_eq!(went, expected, "from {from:?}");
-        let until = gate.node.scheduler.quota_shares_until();
+        let until = gate.node.scheduler().quota_shares_until();
         let spent = if expected > 0 {
             EPOCH + ms(1_000)
         } else {
@@ -607,7 +559,7 @@ fn a_node_whose_past_is_known_spends_its_own_share_of_the_window_that_runs() {
         assert_eq!(until, spent);
         // Not twice in this window.
         gate.go_to(ms(500));
-        gate.node.scheduler.set_quota_past(at(gate.now), from);
+        gate.node.scheduler_mut().set_quota_past(at(gate.now), from);
         gate.run();
         assert!(!gate.went(gate.calls - 1));
     };
@@ -619,13 +571,16 @@ fn a_node_whose_past_is_known_spends_its_own_share_of_the_window_that_runs() {
 #[test]
 fn the_least_recently_used_key_is_evicted_for_a_new_one() {
     let mut gate = one_by_user(10);
-    gate.node.set(&[(USER, quota(settings(10)))], 3);
+    set(&mut gate.node, &[(USER, quota(settings(10)))], 3);
     for (after, user) in ["a", "b", "c", "a", "d"].into_iter().enumerate() {
         gate.go_to(ms(after as u64));
         gate.call(&[of_user(user)]);
     }
     let is_known = |user: &str| {
-        let known = gate.node.scheduler.quota_now(at(gate.now), &of_user(user));
+        let known = gate
+            .node
+            .scheduler()
+            .quota_now(at(gate.now), &of_user(user));
         known.is_some()
     };
     let known: Vec<_> = ["a", "b", "c", "d"]
@@ -633,10 +588,10 @@ fn the_least_recently_used_key_is_evicted_for_a_new_one() {
         .filter(|user| is_known(user))
         .collect();
     assert_eq!(known, ["a", "c", "d"]);
-    assert_eq!(gate.node.scheduler.forgotten_quotas().len(), 1);
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    assert_eq!(gate.node.scheduler_mut().forgotten_quotas().len(), 1);
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert_eq!((counts.keys, counts.forgotten, counts.local), (3, 1, 5));
-    let newest_first = gate.node.scheduler.quotas_now(at(gate.now), USER, 2);
+    let newest_first = gate.node.scheduler().quotas_now(at(gate.now), USER, 2);
     let newest_first: Vec<_> = newest_first.iter().map(|it| &*it.of.key).collect();
     assert_eq!(newest_first, ["d", "a"]);
 }
@@ -666,7 +621,7 @@ fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
             (USER, quota(settings(100))),
             (TOTAL, rejecting(settings(1))),
         ];
-        gate.node.set(&rules, 4);
+        set(&mut gate.node, &rules, 4);
         let all = key(TOTAL, "all");
         gate.call(std::slice::from_ref(&all));
         let refusal = gate.submit(call(gate.now, std::slice::from_ref(&all)));
@@ -682,7 +637,7 @@ fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
             assert_eq!(refusal.reason, reason);
         });
         assert_eq!(went, 40, "{reason:?}");
-        let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+        let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
         assert_eq!((counts.keys, counts.forgotten), (1, 0), "{reason:?}");
     };
     refused(Reason::DeadlinePassed, &|call| {
@@ -702,49 +657,49 @@ fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
 fn calls_that_find_no_place_take_nothing_from_the_keys_of_others() {
     let rules = [(USER, quota(settings(100))), (TOTAL, quota(settings(1)))];
     let mut gate = Alone::new(&rules);
-    gate.node.set(&rules, 4);
+    set(&mut gate.node, &rules, 4);
     // One call waits.
     let all = key(TOTAL, "all");
     gate.call(std::slice::from_ref(&all));
     gate.call(std::slice::from_ref(&all));
     let went = calls_of_alice(&mut gate, 40, |gate, stranger| {
         gate.node
-            .scheduler
+            .scheduler_mut()
             .apply(at(gate.now), policy(Vec::new(), 1));
         let refusal = gate.submit(call(gate.now, &[of_user(&format!("stranger {stranger}"))]));
         assert_eq!(refusal.expect_err("no place").reason, Reason::QueueFull);
         gate.node
-            .scheduler
+            .scheduler_mut()
             .apply(at(gate.now), policy(Vec::new(), 1_000));
     });
     assert_eq!(went, 40);
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert_eq!((counts.keys, counts.forgotten), (1, 0));
 }
 
 #[test]
 fn a_key_that_is_forgotten_gives_back_what_was_drawn_for_it() {
     let mut gate = one_by_user(100);
-    gate.node.set(&[(USER, quota(settings(100)))], 4);
+    set(&mut gate.node, &[(USER, quota(settings(100)))], 4);
     let went = calls_of_alice(&mut gate, 40, |gate, stranger| {
         gate.call(&[of_user(&format!("stranger {stranger}"))]);
     });
     assert_eq!(went, 40, "what was drawn for her is still hers");
-    let (_, record) = gate.store.records[&of_user("alice")];
+    let (_, record) = gate.store.get(&of_user("alice")).expect("a record");
     let known = gate
         .node
-        .scheduler
+        .scheduler()
         .quota_now(at(gate.now), &of_user("alice"));
     let held = known.map_or(0, |now| now.ledger.held);
     assert_eq!(record.left() + held, 60, "and nothing of it is lost");
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert!(counts.keys <= 4 && counts.forgotten >= 39, "{counts:?}");
 }
 
 #[test]
 fn a_key_that_holds_nothing_is_forgotten_before_one_that_holds_tokens() {
     let mut gate = one_by_user(100);
-    gate.node.set(&[(USER, quota(settings(100)))], 2);
+    set(&mut gate.node, &[(USER, quota(settings(100)))], 2);
     gate.call(&[of_user("alice")]);
     assert!(gate.held(&of_user("alice")) > 0);
     gate.go_to(ms(1));
@@ -755,7 +710,12 @@ fn a_key_that_holds_nothing_is_forgotten_before_one_that_holds_tokens() {
     gate.go_to(ms(2));
     gate.call(&[of_user("carol")]);
     let now = at(gate.now);
-    let known = |user: &str| gate.node.scheduler.quota_now(now, &of_user(user)).is_some();
+    let known = |user: &str| {
+        gate.node
+            .scheduler()
+            .quota_now(now, &of_user(user))
+            .is_some()
+    };
     assert_eq!(
         [known("alice"), known("bob"), known("carol")],
         [true, false, true]
@@ -765,7 +725,7 @@ fn a_key_that_holds_nothing_is_forgotten_before_one_that_holds_tokens() {
 #[test]
 fn a_key_that_is_named_while_it_gives_back_goes_on_with_what_it_has() {
     let mut gate = one_by_user(100);
-    gate.node.set(&[(USER, quota(settings(100)))], 2);
+    set(&mut gate.node, &[(USER, quota(settings(100)))], 2);
     gate.call(&[of_user("alice")]);
     gate.go_to(ms(1));
     gate.call(&[of_user("carol")]);
@@ -775,19 +735,19 @@ fn a_key_that_is_named_while_it_gives_back_goes_on_with_what_it_has() {
     let again = gate.call(&[of_user("alice")]);
     gate.answer_now();
     assert!(gate.went(again));
-    let (_, record) = gate.store.records[&of_user("alice")];
+    let (_, record) = gate.store.get(&of_user("alice")).expect("a record");
     assert_eq!(record.left() + gate.held(&of_user("alice")), 98);
 }
 
 #[test]
 fn keys_that_a_silent_store_takes_nothing_back_for_stay_few_and_let_new_ones_in() {
     let mut gate = one_by_user(100);
-    gate.node.set(&[(USER, quota(settings(100)))], 5_000);
+    set(&mut gate.node, &[(USER, quota(settings(100)))], 5_000);
     for user in 0..5_000 {
         gate.call(&[of_user(&format!("user {user}"))]);
     }
     gate.answers = false;
-    gate.node.set(&[(USER, quota(settings(100)))], 1);
+    set(&mut gate.node, &[(USER, quota(settings(100)))], 1);
     gate.run();
     let asked = gate.unanswered.len();
     assert_eq!(asked, 16, "few give back at once");
@@ -799,14 +759,14 @@ fn keys_that_a_silent_store_takes_nothing_back_for_stay_few_and_let_new_ones_in(
         gate.unanswered.clear();
     }
     gate.call(&[of_user("alice")]);
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert_eq!(counts.keys, 1);
 }
 
 #[test]
 fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refused() {
     let mut gate = one_by_user(1);
-    gate.node.set(&[(USER, quota(settings(1)))], 2);
+    set(&mut gate.node, &[(USER, quota(settings(1)))], 2);
     for user in ["a", "b"] {
         gate.call(&[of_user(user)]);
         gate.call(&[of_user(user)]);
@@ -826,7 +786,7 @@ fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refuse
 fn however_many_keys_come_the_number_known_is_bounded_and_other_keys_are_not_affected() {
     let mut gate = Alone::new(&[(USER, quota(settings(1))), (TOTAL, quota(settings(5)))]);
     let rules = [(USER, quota(settings(1))), (TOTAL, quota(settings(5)))];
-    gate.node.set(&rules, 1_000);
+    set(&mut gate.node, &rules, 1_000);
     let all = key(TOTAL, "all");
     let first = gate.call(std::slice::from_ref(&all));
     assert!(gate.went(first));
@@ -837,10 +797,10 @@ fn however_many_keys_come_the_number_known_is_bounded_and_other_keys_are_not_aff
         let id = gate.call(&[of_user(&format!("user {user}"))]);
         assert!(gate.spent.remove(&id).is_some(), "{user}");
         gate.give_back(id);
-        gate.store.records.clear();
-        gate.node.scheduler.forgotten_quotas();
+        gate.store = RecordStore::default();
+        gate.node.scheduler_mut().forgotten_quotas();
     }
-    let counts = gate.node.scheduler.quota_counts(USER).expect("a quota");
+    let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
     assert!(
         counts.keys <= 1_000 && counts.forgotten >= 99_000,
         "{counts:?}"
@@ -856,7 +816,7 @@ fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
         ..settings(4)
     };
     let mut gate = Alone::new(&[(USER, quota(safe))]);
-    gate.node.set(&[(USER, quota(safe))], 1);
+    set(&mut gate.node, &[(USER, quota(safe))], 1);
     gate.go_to(ms(2_100));
     let went = |gate: &mut Alone, user: &str| {
         let ids: Vec<_> = (0..6).map(|_| gate.call(&[of_user(user)])).collect();
@@ -960,7 +920,7 @@ fn calls_wait_for_other_limits_and_draw_nothing_meanwhile() {
     let mut gate = one_by_user(10);
     let one = LimitRule::new("outstanding", Limit::Outstanding { max: 1 });
     gate.node
-        .scheduler
+        .scheduler_mut()
         .apply(at(gate.now), policy(vec![one], 100));
     let first = gate.call(&[of_user("alice")]);
     let second = gate.call(&[of_user("alice")]);
@@ -972,10 +932,7 @@ fn calls_wait_for_other_limits_and_draw_nothing_meanwhile() {
         0,
         "{held} died with their window"
     );
-    let hold = gate.node.running.remove(&first).expect("it runs");
-    gate.node
-        .scheduler
-        .finish(at(gate.now), hold, Outcome::Served, None);
+    assert!(gate.node.finish(first, Outcome::Served, None));
     gate.run();
     assert!(gate.went(second));
     let window = |id: u64| gate.spent[&id][0].window.expect("it was drawn");
@@ -1002,7 +959,7 @@ fn a_bucket_and_a_quota_are_drawn_together() {
     };
     let id = BucketId(7);
     gate.node
-        .scheduler
+        .scheduler_mut()
         .set_bucket(at(gate.now), id, bucket)
         .expect("one");
     let mut went = 0;
@@ -1017,7 +974,7 @@ fn a_bucket_and_a_quota_are_drawn_together() {
     gate.go_to(ms(1_000));
     assert_eq!(gate.spent.len(), 3);
     gate.node
-        .scheduler
+        .scheduler_mut()
         .remove_bucket(at(gate.now), id, |_| None);
     gate.run();
     assert_eq!(gate.spent.len(), 4);
@@ -1037,7 +994,7 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
         for question in std::mem::take(&mut gate.unanswered) {
             if let QuotaAsk::Read(of) = question.ask {
                 let now = at(gate.now);
-                let scheduler = &mut gate.node.scheduler;
+                let scheduler = gate.node.scheduler_mut();
                 scheduler.answer_quota(now, question.at, of, StoreReply::Unavailable, 0);
             }
         }
@@ -1066,27 +1023,21 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
 #[test]
 fn waiting_calls_get_tokens_that_another_node_returns() {
     let mut gate = one_by_user(4);
-    let full = gate.store.records.clone();
-    assert!(full.is_empty());
+    assert_eq!(gate.store.get(&of_user("alice")), None);
     gate.call(&[of_user("alice")]);
     // Another node has drawn the rest.
-    let (_, record) = gate.store.records[&of_user("alice")];
+    let (_, record) = gate.store.get(&of_user("alice")).expect("a record");
     let nothing = record.less(record.left()).expect("all of it");
-    gate.store
-        .records
-        .insert(of_user("alice"), (Version(1_000), nothing));
+    gate.store.put(&of_user("alice"), nothing);
     let mut ids: Vec<_> = (0..5).map(|_| gate.call(&[of_user("alice")])).collect();
     ids.retain(|&id| !gate.went(id));
     let waited = ids.len();
     assert!(waited > 0);
     assert_eq!(gate.watches.len(), 1, "it wants to be told");
     let back = nothing.more(1).expect("no more than was taken");
-    gate.store
-        .records
-        .insert(of_user("alice"), (Version(1_001), back));
-    gate.store.written = 2_000;
+    gate.store.put(&of_user("alice"), back);
     let watch = *gate.watches.first().expect("one");
-    gate.node.scheduler.tell_quota(at(gate.now), watch);
+    gate.node.scheduler_mut().tell_quota(at(gate.now), watch);
     gate.run();
     ids.retain(|&id| !gate.went(id));
     assert!(ids.len() < waited, "one more went");
@@ -1162,7 +1113,7 @@ fn a_call_that_never_left_gives_its_caller_the_turn_at_the_quota_back() {
     for ((caller, tokens), id) in calls.into_iter().zip(0..) {
         let call =
             costing(tokens, call(gate.now, std::slice::from_ref(&all))).caller(Caller(caller));
-        let submitted = gate.node.scheduler.submit(at(gate.now), call, id);
+        let submitted = gate.node.submit(id, call);
         submitted.expect("it is taken in");
     }
     gate.run();

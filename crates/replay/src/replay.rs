@@ -20,30 +20,30 @@ pub enum CallStage {
     Running(Hold),
 }
 
-/// What the scheduler decided about a call.
+/// A decision of the scheduler about a call.
 #[derive(Debug)]
 pub enum Decision<C> {
     /// The call runs from now on.
     Admitted {
         /// The call.
         call: C,
-        /// What it waited for.
+        /// The causes of its wait.
         waited: Waited,
-        /// What it drew from quotas.
+        /// Tokens that it drew from quotas.
         spent: Vec<QuotaSpent>,
     },
     /// The call waits no more, and does not run.
     Refused {
         /// The call.
         call: C,
-        /// Why, and when to come back.
+        /// The reason, and when to come back.
         refusal: Refusal,
-        /// What it waited for.
+        /// The causes of its wait.
         waited: Waited,
     },
 }
 
-/// What is predicted of calls that begin to wait.
+/// Which predictions are made of calls that begin to wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Predictions {
     /// Starts are not predicted.
@@ -232,7 +232,7 @@ impl<C: Copy + Eq + Hash, E: Ranked> Replay<C, E> {
 
     /// A running call has ended. False if the call does not run.
     pub fn finish(&mut self, id: C, outcome: Outcome, measured: Option<Tokens>) -> bool {
-        let Some(hold) = self.take_hold(id) else {
+        let Some(hold) = self.remove_hold(id) else {
             return false;
         };
         self.scheduler.finish(self.now, hold, outcome, measured);
@@ -241,7 +241,7 @@ impl<C: Copy + Eq + Hash, E: Ranked> Replay<C, E> {
 
     /// A running call was never sent, and ends. False if the call does not run.
     pub fn give_back(&mut self, id: C) -> bool {
-        let Some(hold) = self.take_hold(id) else {
+        let Some(hold) = self.remove_hold(id) else {
             return false;
         };
         self.scheduler.give_back(self.now, hold);
@@ -250,13 +250,13 @@ impl<C: Copy + Eq + Hash, E: Ranked> Replay<C, E> {
 
     /// A running call was never sent, and waits again. `None` if the call does not run.
     pub fn requeue(&mut self, id: C) -> Option<Ticket> {
-        let hold = self.take_hold(id)?;
+        let hold = self.remove_hold(id)?;
         let ticket = self.scheduler.requeue(self.now, hold, id);
         self.calls.insert(id, CallStage::Waiting(ticket));
         Some(ticket)
     }
 
-    fn take_hold(&mut self, id: C) -> Option<Hold> {
+    fn remove_hold(&mut self, id: C) -> Option<Hold> {
         if !self.is_running(id) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What a replay adds to a scheduler: order, stages of calls, a timer, predictions, and a store of quotas.
+//! The parts that a replay adds to a scheduler: order, stages of calls, a timer, predictions, and a store of quotas.
 
 use std::time::Duration;
 

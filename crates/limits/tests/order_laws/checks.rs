@@ -47,8 +47,9 @@ impl World {
 
     /// Checks a moment at which nothing more happens.
     pub(crate) fn check(&mut self, opened_together: bool) -> Result<(), Violation> {
+        let now = self.now();
         for met in &mut self.limits {
-            met.tidy(self.now);
+            met.tidy(now);
         }
         let heads = self.heads();
         self.note_rooms(&heads);
@@ -71,7 +72,7 @@ impl World {
             let closed: Vec<_> = closed.map(|(place, _)| *place).collect();
             match closed[..] {
                 [] if self.checks(Check::Work) => {
-                    let (kind, caller, now) = (head.kind, head.caller, self.now);
+                    let (kind, caller, now) = (head.kind, head.caller, self.now());
                     return Err(format!("{kind:?} of caller {caller} could run at {now}"));
                 }
                 [only] if self.limits[only].claimed == 0.0 => {
@@ -106,7 +107,7 @@ impl World {
 
     /// Notes what is claimed at each limit. With a call that has just gone went its claims.
     pub(crate) fn note_claims(&mut self, gone: Option<usize>) {
-        let made = self.scheduler.queue_now(at(self.now)).claims;
+        let made = self.replay.scheduler().queue_now(at(self.now())).claims;
         let is_new = made > std::mem::replace(&mut self.claims, made);
         let gone = gone.map(|id| &self.calls[id]);
         let gone = gone.map(|call| (call.kind, self.streams[call.stream].caller));
@@ -147,18 +148,18 @@ impl World {
 
     /// How much is claimed of a limit, by calls or in tokens.
     fn claimed(&self, met: &Met) -> f64 {
-        let now = at(self.now);
+        let now = at(self.now());
         match met.who {
             Who::Bucket => {
-                let bucket = self.scheduler.bucket_now(now, BUCKET);
+                let bucket = self.replay.scheduler().bucket_now(now, BUCKET);
                 bucket.expect("it is there").claimed
             }
             Who::Quota => {
-                let quotas = self.scheduler.quotas_now(now, "quota", 1);
+                let quotas = self.replay.scheduler().quotas_now(now, "quota", 1);
                 quotas.first().map_or(0.0, |quota| quota.claimed as f64)
             }
             _ => {
-                let limit = self.scheduler.limit_now(now, &met.name);
+                let limit = self.replay.scheduler().limit_now(now, &met.name);
                 limit.map_or(0.0, |limit| limit.claimed as f64)
             }
         }
@@ -167,7 +168,7 @@ impl World {
     /// Whether a limit has room for the costliest call that waits at it, beside what is claimed: those
     /// that cost less may have a later turn.
     fn room(&self, met: &Met, class: usize, claimed: f64, heads: &[Head]) -> Room {
-        if self.now < met.exact_from {
+        if self.now() < met.exact_from {
             return Room::Unknown;
         }
         let open = |is_open| if is_open { Room::Open } else { Room::Closed };
@@ -175,23 +176,26 @@ impl World {
         let costliest = here.map(|head| head.costliest).fold(0.0, f64::max);
         match met.who {
             Who::Bucket => {
-                let bucket = self.scheduler.bucket_now(at(self.now), BUCKET);
+                let bucket = self.replay.scheduler().bucket_now(at(self.now()), BUCKET);
                 let tokens = bucket.expect("it is there").tokens;
                 open(tokens >= costliest + claimed + 1e-6)
             }
             // As the store's time is known, a window may not have begun yet.
-            Who::Quota if self.now % (500 * MS) < 10 * MS => Room::Unknown,
+            Who::Quota if self.now() % (500 * MS) < 10 * MS => Room::Unknown,
             Who::Quota => {
-                let quotas = self.scheduler.quotas_now(at(self.now), "quota", 1);
+                let quotas = self
+                    .replay
+                    .scheduler()
+                    .quotas_now(at(self.now()), "quota", 1);
                 let ledger = quotas.first().map(|quota| quota.ledger);
                 let there = ledger.map_or(0, |ledger| ledger.held + ledger.safe);
                 open(there as f64 >= costliest + claimed)
             }
-            _ => match met.room(self.now, class) {
+            _ => match met.room(self.now(), class) {
                 Some(room) => open(room as f64 > claimed),
                 None if claimed > 0.0 => Room::Closed,
                 None => {
-                    let limit = self.scheduler.limit_now(at(self.now), &met.name);
+                    let limit = self.replay.scheduler().limit_now(at(self.now()), &met.name);
                     open(limit.expect("it is there").opens == Verdict::Ready)
                 }
             },
@@ -240,8 +244,12 @@ impl World {
             if span > bound {
                 let met = &self.limits[place];
                 return Err(format!(
-                    "at {} of {} ({:?}) {one:?} and {other:?} were {} to {} apart, of {bound}",
-                    self.now, met.name, met.lets, state.least, state.most
+                    "at {:?} of {} ({:?}) {one:?} and {other:?} were {} to {} apart, of {bound}",
+                    self.replay.now(),
+                    met.name,
+                    met.lets,
+                    state.least,
+                    state.most
                 ));
             }
         }

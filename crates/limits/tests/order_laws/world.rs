@@ -6,14 +6,13 @@ use std::time::Duration;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
 use tidegate_limits::scheduler::{Outcome, Supplier, Supply};
-use tidegate_limits::{
-    Call, Caller, Class, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens, Weight,
-};
+use tidegate_limits::{Call, Caller, Class, Policy, Scheduler, Timestamp, Tokens, Weight};
+use tidegate_replay::{Decision, Ranked, Replay};
 
 use super::checks::{Compared, Pair};
 use super::make::{FUNCTIONS, Made, Stream};
 use super::met::{Kind, Met, Who};
-use super::store::Store;
+use super::store::{Answer, Store};
 use super::{MS, Worst};
 use crate::random::Random;
 
@@ -57,11 +56,35 @@ pub(crate) struct Submitted {
     /// How long it waits at most.
     pub(crate) bound: f64,
     pub(crate) tokens: f64,
-    ticket: Option<Ticket>,
     /// The call is never set aside.
     pub(crate) keeps_place: bool,
     /// Limits of which it took what is kept for its class.
     kept_of: Vec<usize>,
+}
+
+/// What happens to a scheduler.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Closes,
+    Ends(usize),
+    Answers(Answer),
+    Leaves(usize),
+    /// A call of a stream.
+    Arrives(usize),
+}
+
+impl Ranked for Event {
+    type Rank = u8;
+
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Closes => 0,
+            Self::Ends(_) => 1,
+            Self::Answers(_) => 2,
+            Self::Leaves(_) => 3,
+            Self::Arrives(_) => 4,
+        }
+    }
 }
 
 pub(crate) struct World {
@@ -80,16 +103,17 @@ pub(crate) struct World {
     refunds: bool,
     pub(crate) reloads: bool,
     leaves: bool,
-    pub(crate) scheduler: Scheduler<usize>,
+    pub(crate) replay: Replay<usize, Event>,
     store: Store,
     pub(crate) calls: Vec<Submitted>,
     /// The call that each payload stands for.
     stands_for: Vec<usize>,
     pub(crate) waiting: BTreeSet<usize>,
-    running: BTreeMap<(u64, usize), Hold>,
-    leavings: BTreeSet<(u64, usize)>,
+    /// The payload that each call runs as.
+    running: BTreeMap<usize, usize>,
+    /// Calls that will come.
+    coming: usize,
     pub(crate) pairs: BTreeMap<Compared, Pair>,
-    pub(crate) now: u64,
     /// The longest that a call runs.
     pub(crate) longest: u64,
     pub(crate) worst: Worst,
@@ -113,7 +137,7 @@ impl World {
             refunds: random.one_in(4),
             reloads: random.one_in(3),
             leaves: random.one_in(4),
-            scheduler: Scheduler::with_seed(
+            replay: Replay::new(Scheduler::with_seed(
                 policy(
                     &made.limits,
                     &classes,
@@ -122,7 +146,7 @@ impl World {
                     made.in_turn,
                 ),
                 seed,
-            ),
+            )),
             store: Store::new(made.silent),
             random,
             streams: made.streams,
@@ -136,9 +160,8 @@ impl World {
             stands_for: Vec::new(),
             waiting: BTreeSet::new(),
             running: BTreeMap::new(),
-            leavings: BTreeSet::new(),
+            coming: 0,
             pairs: BTreeMap::new(),
-            now: 0,
             longest: made.longest,
             worst: Worst::default(),
             claims: 0,
@@ -146,15 +169,16 @@ impl World {
             broken: None,
         };
         if let Some(rule) = made.bucket {
-            let set = world.scheduler.set_bucket(at(0), BUCKET, rule);
+            let set = world.replay.scheduler_mut().set_bucket(at(0), BUCKET, rule);
             set.expect("there is room");
         }
         if let Some(rule) = &made.quota {
-            world.scheduler.set_quota_nodes(1);
             let rules = BTreeMap::from([(QUOTA.into(), rule.clone())]);
-            world.scheduler.set_quotas(at(0), rules, 16);
             let time = Store::time(0, &mut world.random);
-            world.scheduler.learn_store_time(at(0), time);
+            let scheduler = world.replay.scheduler_mut();
+            scheduler.set_quota_nodes(1);
+            scheduler.set_quotas(at(0), rules, 16);
+            scheduler.learn_store_time(at(0), time);
         }
         world
     }
@@ -169,6 +193,10 @@ impl World {
         }
     }
 
+    pub(crate) fn now(&self) -> u64 {
+        self.replay.now().as_nanos()
+    }
+
     pub(crate) fn checks(&self, check: Check) -> bool {
         self.only.is_none_or(|only| only == check)
     }
@@ -176,68 +204,57 @@ impl World {
     /// Lives until no call comes any more and all have run.
     pub(crate) fn live(mut self) -> Result<Worst, Violation> {
         let span = self.random.between(5, 30) * 1000 * MS;
-        let mut arrivals = self.arrivals(span);
-        let mut closes_at = (self.broken == Some(Broken::Closes)).then_some(span / 2);
-        let mut wake = None;
-        loop {
-            let arrival = arrivals.first().map(|&(moment, ..)| moment);
-            let end = self.running.keys().next().map(|&(moment, _)| moment);
-            let leaves = self.leavings.first().map(|&(moment, _)| moment);
-            if arrival.is_none() && end.is_none() && self.waiting.is_empty() {
-                break;
-            }
-            let answer = self.store.next();
-            let moments = [arrival, end, leaves, answer, closes_at, wake];
-            let Some(next) = moments.into_iter().flatten().min() else {
+        self.plan_arrivals(span);
+        if self.broken == Some(Broken::Closes) {
+            self.replay.plan(at(span / 2), Event::Closes);
+        }
+        while self.coming > 0 || !self.running.is_empty() || !self.waiting.is_empty() {
+            let Some(next) = self.replay.next_moment() else {
                 break;
             };
-            self.now = next.max(self.now);
-            if closes_at == Some(next) {
-                closes_at = None;
-                self.close();
-            } else if end == Some(next) {
-                self.end();
-            } else if answer == Some(next) {
-                self.answer();
-            } else if leaves == Some(next) {
-                self.leave();
-            } else if arrival == Some(next) {
-                let (_, _, stream) = arrivals.pop_first().expect("it was just seen");
-                self.arrive(stream);
+            self.replay.advance(next);
+            match self.replay.pop_due() {
+                Some(Event::Closes) => self.close(),
+                Some(Event::Ends(id)) => self.end(id),
+                Some(Event::Answers(answer)) => self.answer(&answer),
+                Some(Event::Leaves(id)) => self.leave(id),
+                Some(Event::Arrives(stream)) => self.arrive(stream),
+                None => {}
             }
             if self.reloads && self.random.one_in(60) {
                 self.reload();
             }
-            wake = self.settle()?;
+            self.settle()?;
             self.check_overdue()?;
         }
         if self.checks(Check::Rest) {
             if !self.waiting.is_empty() {
                 let never = self.waiting.len();
-                return Err(format!("{never} calls never run, at {}", self.now));
+                return Err(format!("{never} calls never run, at {}", self.now()));
             }
-            if !self.scheduler.is_at_rest() {
+            if !self.replay.scheduler().is_at_rest() {
                 return Err("it is not at rest".into());
             }
         }
         Ok(self.worst)
     }
 
-    /// When calls come: the moment, a number, and the stream.
-    fn arrivals(&mut self, span: u64) -> BTreeSet<(u64, usize, usize)> {
-        let mut arrivals = BTreeSet::new();
-        for (id, stream) in self.streams.iter().enumerate() {
-            let mut moment = self.random.below(stream.every.max(1));
+    fn plan_arrivals(&mut self, span: u64) {
+        for id in 0..self.streams.len() {
+            let every = self.streams[id].every;
+            let mut moment = self.random.below(every.max(1));
             // A backlog at once, for some.
-            for _ in 0..self.random.below(2) * self.random.below(20) {
-                arrivals.insert((moment, arrivals.len(), id));
-            }
+            let backlog = self.random.below(2) * self.random.below(20);
+            let mut moments = vec![moment; backlog as usize];
             while moment < span {
-                arrivals.insert((moment, arrivals.len(), id));
-                moment += stream.every / 2 + self.random.below(stream.every.max(1)) + 1;
+                moments.push(moment);
+                moment += every / 2 + self.random.below(every.max(1)) + 1;
+            }
+            self.coming += moments.len();
+            for moment in moments {
+                self.replay.plan(at(moment), Event::Arrives(id));
             }
         }
-        arrivals
     }
 
     /// The class of calls of a stream that come now.
@@ -255,7 +272,7 @@ impl World {
     fn call(&self, id: usize) -> Call {
         let submitted = &self.calls[id];
         let stream = &self.streams[submitted.stream];
-        Call::new(FUNCTIONS[stream.function], at(self.now))
+        Call::new(FUNCTIONS[stream.function], at(self.now()))
             .class(self.index_of(submitted.kind.class))
             .caller(Caller(stream.caller))
             .weight(Weight::new(stream.weight).expect("above zero"))
@@ -268,6 +285,7 @@ impl World {
     }
 
     fn arrive(&mut self, stream: usize) {
+        self.coming -= 1;
         let one = &self.streams[stream];
         let kind = one.kind(self.class_of(one));
         let tokens = self.random.between(1, one.tokens) as f64;
@@ -275,10 +293,9 @@ impl World {
         self.calls.push(Submitted {
             stream,
             kind,
-            arrived: self.now,
+            arrived: self.now(),
             bound: self.bound(stream, kind),
             tokens,
-            ticket: None,
             keeps_place: self.in_turn || self.keeps_place(kind),
             kept_of: Vec::new(),
         });
@@ -286,16 +303,15 @@ impl World {
         self.submit(id);
         self.waiting.insert(id);
         if self.leaves && self.random.one_in(20) {
-            let moment = self.now + self.random.below(5000 * MS);
-            self.leavings.insert((moment, id));
+            let moment = self.now() + self.random.below(5000 * MS);
+            self.replay.plan(at(moment), Event::Leaves(id));
         }
     }
 
     fn submit(&mut self, id: usize) {
         let call = self.call(id);
-        let taken = self.scheduler.submit(at(self.now), call, id);
-        let ticket = taken.expect("there is room, and nothing has a deadline");
-        self.calls[id].ticket = Some(ticket);
+        let taken = self.replay.submit(id, call);
+        taken.expect("there is room, and nothing has a deadline");
     }
 
     /// Whether calls of this kind are never set aside.
@@ -304,23 +320,19 @@ impl World {
         kept.any(|met| met.kept.is_some_and(|(class, _)| class == kind.class))
     }
 
-    fn leave(&mut self) {
-        let (_, id) = self.leavings.pop_first().expect("it was just seen");
+    fn leave(&mut self, id: usize) {
         if self.waiting.remove(&id) {
-            let ticket = self.calls[id].ticket.expect("it waits");
-            let left = self.scheduler.cancel(at(self.now), ticket);
-            left.expect("it waits");
+            assert!(self.replay.cancel(id), "it waits");
         }
     }
 
-    fn answer(&mut self) {
-        let answer = self.store.pop().expect("it was just seen");
-        let time = Store::time(self.now, &mut self.random);
+    fn answer(&mut self, answer: &Answer) {
+        let time = Store::time(self.now(), &mut self.random);
         let entropy = self.random.next();
-        let now = at(self.now);
-        self.scheduler.learn_store_time(now, time);
-        self.scheduler
-            .answer_quota(now, answer.to, answer.question, answer.outcome, entropy);
+        let now = self.replay.now();
+        let scheduler = self.replay.scheduler_mut();
+        scheduler.learn_store_time(now, time);
+        scheduler.answer_quota(now, answer.to, answer.question, answer.outcome, entropy);
     }
 
     /// The limits in force that a call draws from, by their calls and their classes of now.
@@ -364,12 +376,15 @@ impl World {
         let mut bound = 0.0;
         let mut patience: f64 = 1e9;
         for (_, met) in self.met_by(kind) {
-            let running = self.running.keys().map(|&(_, id)| id);
-            let ahead = self.waiting.iter().copied().chain(running).filter(|&id| {
-                let other = &self.calls[id];
-                let caller = self.streams[other.stream].caller;
-                (caller, other.kind.class) == (own.caller, kind.class) && met.meets(other.kind)
-            });
+            let ahead = self
+                .waiting
+                .iter()
+                .chain(self.running.keys())
+                .filter(|&&id| {
+                    let other = &self.calls[id];
+                    let caller = self.streams[other.stream].caller;
+                    (caller, other.kind.class) == (own.caller, kind.class) && met.meets(other.kind)
+                });
             let callers = self.callers(met);
             let classes: BTreeSet<usize> = callers.keys().map(|&(class, _)| class).collect();
             let share = self.share(&callers, own.weight, kind.class);
@@ -410,29 +425,28 @@ impl World {
         }
     }
 
-    fn end(&mut self) {
-        let ((_, id), hold) = self.running.pop_first().expect("it was just seen");
+    fn end(&mut self, id: usize) {
+        let payload = self.running.remove(&id).expect("a call ends once");
         let (stream, kind) = (self.calls[id].stream, self.calls[id].kind);
-        let now = at(self.now);
         for met in self.limits.iter_mut().filter(|met| met.meets(kind)) {
             met.ends(kind.class);
         }
         match self.random.below(12) {
             0 if self.refunds => {
                 self.undo(id);
-                self.scheduler.give_back(now, hold);
+                self.replay.give_back(payload);
             }
             1 if self.refunds => {
                 self.undo(id);
-                let ticket = self.scheduler.requeue(now, hold, id);
-                self.stands_for[id] = id;
+                self.replay.requeue(payload).expect("it runs");
+                self.stands_for[payload] = id;
                 let bound = self.bound(stream, kind);
                 let call = &mut self.calls[id];
-                (call.ticket, call.arrived) = (Some(ticket), self.now);
+                call.arrived = self.replay.now().as_nanos();
                 call.bound = bound;
                 self.waiting.insert(id);
             }
-            _ => self.scheduler.finish(now, hold, Outcome::Served, None),
+            _ => drop(self.replay.finish(payload, Outcome::Served, None)),
         }
     }
 
@@ -477,6 +491,7 @@ impl World {
         }
         let gone = self.random.below(2 * self.limits.len() as u64 + 1) as usize;
         let have_changed = classes_before != self.classes;
+        let now = self.now();
         for (place, met) in self.limits.iter_mut().enumerate() {
             let is_of_policy = met.limit.is_some();
             let has_class = match met.who {
@@ -491,7 +506,7 @@ impl World {
             let by_class = matches!(met.who, Who::Class(_)) || met.kept.is_some();
             if !was_there || (have_changed && by_class) {
                 let counts_for = met.lets.window().unwrap_or(0).max(self.longest);
-                met.exact_from = self.now + counts_for;
+                met.exact_from = now + counts_for;
             }
         }
         let last = *self.classes.last().expect("there is a class");
@@ -507,9 +522,10 @@ impl World {
             self.capacity,
             self.in_turn,
         );
-        self.scheduler.apply(at(self.now), policy);
+        let now = self.replay.now();
+        self.replay.scheduler_mut().apply(now, policy);
         for place in 0..self.limits.len() {
-            let running = self.running.keys().map(|&(_, id)| self.calls[id].kind);
+            let running = self.running.keys().map(|&id| self.calls[id].kind);
             let met = &self.limits[place];
             let mut in_flight = BTreeMap::new();
             for kind in running.filter(|&kind| met.meets(kind)) {
@@ -520,7 +536,7 @@ impl World {
         // What waits, waits as if it came now, with what is ahead of it.
         for id in self.waiting.clone() {
             let (stream, kind) = (self.calls[id].stream, self.calls[id].kind);
-            let waited = (self.now - self.calls[id].arrived) as f64;
+            let waited = (self.now() - self.calls[id].arrived) as f64;
             let bound = waited + self.bound(stream, kind);
             let call = &mut self.calls[id];
             call.bound = call.bound.max(bound);
@@ -531,37 +547,34 @@ impl World {
         self.pairs.clear();
     }
 
-    fn settle(&mut self) -> Result<Option<u64>, Violation> {
+    fn settle(&mut self) -> Result<(), Violation> {
         let opened_together = self.opened().count() > 1;
         loop {
             let random = &mut self.random;
-            let next = self.scheduler.next(at(self.now), &mut || random.next());
-            let wake = match next {
-                Step::Run { payload, hold, .. } => {
-                    self.run(payload, hold)?;
-                    continue;
+            match self.replay.decide(&mut || random.next()) {
+                Some(Decision::Admitted { call, .. }) => self.run(call)?,
+                Some(Decision::Refused { call, .. }) => {
+                    return Err(format!("call {call} has no deadline"));
                 }
-                Step::Expired { payload, .. } => {
-                    return Err(format!("call {payload} has no deadline"));
-                }
-                Step::SleepUntil(moment) => Some(moment.as_nanos()),
-                Step::Idle => None,
-            };
-            for question in self.scheduler.quota_questions() {
-                self.store.ask(self.now, &question, &mut self.random);
+                None => break,
             }
-            self.scheduler.audit();
-            self.note_claims(None);
-            self.check(opened_together)?;
-            return Ok(wake);
         }
+        for question in self.replay.quota_questions() {
+            if let Some((after, answer)) = self.store.ask(&question, &mut self.random) {
+                let arrives = self.replay.now() + after;
+                self.replay.plan(arrives, Event::Answers(answer));
+            }
+        }
+        self.replay.scheduler_mut().audit();
+        self.note_claims(None);
+        self.check(opened_together)
     }
 
-    fn run(&mut self, payload: usize, hold: Hold) -> Result<(), Violation> {
-        let now = self.now;
+    fn run(&mut self, payload: usize) -> Result<(), Violation> {
+        let now = self.now();
         if self.broken == Some(Broken::Forgets) && payload == self.stands_for.len() / 2 {
             // It waits for ever, as far as anybody can see.
-            self.scheduler.finish(at(now), hold, Outcome::Served, None);
+            self.replay.finish(payload, Outcome::Served, None);
             return Ok(());
         }
         let id = match self.broken {
@@ -572,7 +585,7 @@ impl World {
             return Err(format!("call {id} runs twice"));
         }
         self.check_wait(id)?;
-        self.scheduler.sent(at(now), &hold);
+        self.replay.sent(payload);
         let call = &mut self.calls[id];
         let (kind, tokens) = (call.kind, call.tokens);
         call.kept_of.clear();
@@ -584,7 +597,8 @@ impl World {
         }
         self.note_claims(Some(id));
         let ends = now + 1 + self.random.below(self.longest);
-        self.running.insert((ends, id), hold);
+        self.replay.plan(at(ends), Event::Ends(id));
+        self.running.insert(id, payload);
         Ok(())
     }
 
@@ -593,7 +607,7 @@ impl World {
         if !call.keeps_place || !self.checks(Check::Wait) {
             return Ok(());
         }
-        let (wait, bound) = ((self.now - call.arrived) as f64, call.bound);
+        let (wait, bound) = ((self.now() - call.arrived) as f64, call.bound);
         self.worst.wait(wait / bound);
         if wait <= bound {
             return Ok(());
@@ -601,7 +615,7 @@ impl World {
         let (wait, bound, stream) = (wait / 1e9, bound / 1e9, call.stream);
         Err(format!(
             "at {} call {id} of stream {stream} waited {wait:.3} s of {bound:.3} s",
-            self.now
+            self.now()
         ))
     }
 
@@ -624,11 +638,10 @@ impl World {
     fn close(&mut self) {
         let mut limits = self.limits.iter();
         if let Some(met) = limits.find(|met| met.limit.is_some() && met.is_there) {
-            let until = at(self.now + 1_000_000 * MS);
-            let supply = Supply::until(0, until, u32::MAX);
-            let now = at(self.now);
-            self.scheduler
-                .supply(now, &met.name, Supplier::Health, supply);
+            let now = self.replay.now();
+            let supply = Supply::until(0, now + Duration::from_millis(1_000_000), u32::MAX);
+            let scheduler = self.replay.scheduler_mut();
+            scheduler.supply(now, &met.name, Supplier::Health, supply);
         }
     }
 

@@ -12,12 +12,16 @@ enum Event {
     Ends(usize, u64),
     Leaves(usize, u64),
     Reloads(usize),
-    Wakes(usize),
+}
+
+impl Ranked for Event {
+    type Rank = ();
+
+    fn rank(&self) {}
 }
 
 #[derive(Debug)]
 struct Waits {
-    ticket: Ticket,
     quotas: Vec<QuotaKey>,
     cost: u64,
 }
@@ -28,14 +32,12 @@ pub(super) struct World {
     nodes: Vec<Node>,
     waiting: Vec<BTreeMap<u64, Waits>>,
     named: BTreeMap<u64, (Vec<QuotaKey>, u64)>,
-    stores: Vec<Store>,
-    now: u64,
-    events: BTreeMap<(u64, u64), Event>,
-    made: u64,
+    stores: Vec<RecordStore>,
+    now: Timestamp,
+    agenda: Agenda<Event>,
     calls: u64,
     spent: BTreeMap<(QuotaKey, u64), u64>,
     drawn: BTreeMap<u64, (u64, Vec<QuotaSpent>)>,
-    wakes: Vec<u64>,
     totals: BTreeMap<String, u64>,
     /// The number of replies of which one is lost.
     loss: u64,
@@ -62,15 +64,13 @@ impl World {
             waiting: (0..count).map(|_| BTreeMap::new()).collect(),
             named: BTreeMap::new(),
             stores: (0..if shares { 1 } else { count })
-                .map(|_| Store::default())
+                .map(|_| RecordStore::default())
                 .collect(),
-            now: 0,
-            events: BTreeMap::new(),
-            made: 0,
+            now: Timestamp::ZERO,
+            agenda: Agenda::default(),
             calls: 0,
             spent: BTreeMap::new(),
             drawn: BTreeMap::new(),
-            wakes: vec![0; count],
             totals,
             loss: if random.one_in(2) {
                 1_000_000
@@ -84,27 +84,26 @@ impl World {
             random,
         };
         for node in 0..count {
-            world.nodes.push(Node::new(&[]));
+            world.nodes.push(super::node(&[]));
             world.reload(node);
-            world.nodes[node].scheduler.set_quota_nodes(count as u32);
-            let reload = world.random.below(SPAN);
-            world.at(reload, Event::Reloads(node));
+            let scheduler = world.nodes[node].scheduler_mut();
+            scheduler.set_quota_nodes(count as u32);
+            world.after(SPAN, Event::Reloads(node));
         }
         for _ in 0..CALLS {
-            let (when, node) = (world.random.below(SPAN), world.random.below(count as u64));
-            world.at(when, Event::Arrives(node as usize));
+            let node = world.random.below(count as u64);
+            world.after(SPAN, Event::Arrives(node as usize));
         }
         world
     }
 
-    fn at(&mut self, when: u64, event: Event) {
-        self.made += 1;
-        self.events.insert((when.max(self.now), self.made), event);
+    fn after(&mut self, most: u64, event: Event) {
+        let after = Duration::from_nanos(self.random.below(most));
+        self.agenda.plan(self.now + after, event);
     }
 
-    fn after(&mut self, most: u64, event: Event) {
-        let when = self.now + self.random.below(most);
-        self.at(when, event);
+    fn passed(&self) -> Duration {
+        self.now.since(Timestamp::ZERO)
     }
 
     fn reload(&mut self, node: usize) {
@@ -133,15 +132,15 @@ impl World {
             ),
         ];
         let keys_max = self.random.between(4, 8) as usize;
-        self.nodes[node].set(&rules, keys_max);
+        set(&mut self.nodes[node], &rules, keys_max);
     }
 
     /// The store's time, known to within a few milliseconds.
     fn store_time(&mut self) -> StoreTime {
-        let true_time = EPOCH + Duration::from_nanos(self.now);
+        let true_time = EPOCH + self.passed();
         let (before, after) = (self.random.below(3_000_000), self.random.below(3_000_000));
         StoreTime::between(
-            Timestamp::from_nanos(self.now),
+            self.now,
             true_time - Duration::from_nanos(before),
             true_time + Duration::from_nanos(after),
         )
@@ -157,7 +156,7 @@ impl World {
             quotas.push(key(TOTAL, "all"));
         }
         let cost = self.random.between(1, 3);
-        let now = Duration::from_nanos(self.now);
+        let now = self.passed();
         let mut call = costing(cost as f64, call(now, &quotas));
         call.class = Class(self.random.below(2) as u32);
         call.caller = Caller(self.random.below(3));
@@ -167,20 +166,15 @@ impl World {
         let id = self.calls;
         self.calls += 1;
         self.named.insert(id, (quotas.clone(), cost));
-        let submitted = self.nodes[node].scheduler.submit(at(now), call, id);
-        match submitted {
-            Ok(ticket) => {
-                let waits = Waits {
-                    ticket,
-                    quotas,
-                    cost,
-                };
+        match self.nodes[node].submit(id, call) {
+            Ok(_) => {
+                let waits = Waits { quotas, cost };
                 self.waiting[node].insert(id, waits);
                 if self.random.one_in(10) {
                     self.after(SPAN / 4, Event::Leaves(node, id));
                 }
             }
-            Err((refusal, _)) => self.check_refusal(&refusal)?,
+            Err(refusal) => self.check_refusal(&refusal)?,
         }
         Ok(())
     }
@@ -197,40 +191,22 @@ impl World {
     }
 
     fn run(&mut self, node: usize) -> Result<(), String> {
-        let now = Timestamp::from_nanos(self.now);
-        loop {
-            let scheduler = &mut self.nodes[node].scheduler;
-            match scheduler.next(now, &mut || 0) {
-                Step::Run {
-                    payload,
-                    hold,
-                    spent,
-                    ..
-                } => {
-                    self.waiting[node].remove(&payload);
-                    self.let_go(node, payload, hold, spent)?;
+        while let Some(decision) = self.nodes[node].decide(&mut || 0) {
+            match decision {
+                Decision::Admitted { call, spent, .. } => {
+                    self.waiting[node].remove(&call);
+                    self.let_go(node, call, spent)?;
                 }
-                Step::Expired {
-                    payload, refusal, ..
-                } => {
-                    self.waiting[node].remove(&payload);
+                Decision::Refused { call, refusal, .. } => {
+                    self.waiting[node].remove(&call);
                     self.check_refusal(&refusal)?;
                 }
-                Step::SleepUntil(until) => {
-                    let until = until.since(Timestamp::ZERO).as_nanos() as u64;
-                    if until <= self.now {
-                        return Err("it sleeps until a moment that is past".into());
-                    }
-                    if self.wakes[node] != until {
-                        self.wakes[node] = until;
-                        self.at(until, Event::Wakes(node));
-                    }
-                    break;
-                }
-                Step::Idle => break,
             }
         }
-        let scheduler = &mut self.nodes[node].scheduler;
+        if self.nodes[node].wake().is_some_and(|wake| wake <= self.now) {
+            return Err("it sleeps until a moment that is past".into());
+        }
+        let scheduler = self.nodes[node].scheduler_mut();
         scheduler.audit();
         self.forgotten += scheduler.forgotten_quotas().len() as u64;
         let questions = scheduler.quota_questions();
@@ -242,21 +218,15 @@ impl World {
         self.check_no_covered_call_waits(node)
     }
 
-    fn let_go(
-        &mut self,
-        node: usize,
-        id: u64,
-        hold: Hold,
-        spent: Vec<QuotaSpent>,
-    ) -> Result<(), String> {
+    fn let_go(&mut self, node: usize, id: u64, spent: Vec<QuotaSpent>) -> Result<(), String> {
         self.went += 1;
-        self.history.push((self.now, id));
+        self.history.push((self.now.as_nanos(), id));
         let (quotas, cost) = &self.named[&id];
         let of: Vec<_> = spent.iter().map(|one| one.of.clone()).collect();
         if of != *quotas {
             return Err(format!("call {id} names {quotas:?} and drew from {of:?}"));
         }
-        let time = EPOCH + Duration::from_nanos(self.now);
+        let time = EPOCH + self.passed();
         for one in &spent {
             let paid = one.spent.drawn + one.spent.safe;
             if one.cost != *cost || paid != *cost {
@@ -275,7 +245,6 @@ impl World {
             *self.spent.entry((one.of.clone(), window)).or_default() += cost;
         }
         self.drawn.insert(id, (time.as_secs(), spent));
-        self.nodes[node].running.insert(id, hold);
         self.after(200_000_000, Event::Ends(node, id));
         Ok(())
     }
@@ -284,11 +253,10 @@ impl World {
     fn check_no_covered_call_waits(&self, node: usize) -> Result<(), String> {
         // When a window begins it is known to within the uncertainty of the store's time, and who
         // waits for that moment is not asked again each time that it is known better.
-        if self.now % 1_000_000_000 < 10_000_000 {
+        if self.now.as_nanos() % 1_000_000_000 < 10_000_000 {
             return Ok(());
         }
-        let now = Timestamp::from_nanos(self.now);
-        let scheduler = &self.nodes[node].scheduler;
+        let scheduler = self.nodes[node].scheduler();
         let mut waiting_for: BTreeMap<&QuotaKey, u32> = BTreeMap::new();
         for waits in self.waiting[node].values() {
             for of in &waits.quotas {
@@ -297,7 +265,9 @@ impl World {
         }
         for (id, waits) in &self.waiting[node] {
             let is_covered = waits.quotas.iter().all(|of| {
-                let quota = scheduler.quota_now(now, of).expect("a call waits for it");
+                let quota = scheduler
+                    .quota_now(self.now, of)
+                    .expect("a call waits for it");
                 waiting_for[of] == 1 && quota.ledger.held + quota.ledger.safe >= waits.cost
             });
             if is_covered {
@@ -308,12 +278,9 @@ impl World {
     }
 
     fn end(&mut self, node: usize, id: u64) -> Result<(), String> {
-        let now = Timestamp::from_nanos(self.now);
-        let hold = self.nodes[node].running.remove(&id).ok_or("it runs")?;
         if !self.random.one_in(6) {
-            let scheduler = &mut self.nodes[node].scheduler;
-            scheduler.finish(now, hold, Outcome::Served, None);
-            return Ok(());
+            let ended = self.nodes[node].finish(id, Outcome::Served, None);
+            return ended.then_some(()).ok_or("it runs".into());
         }
         // It never left, so what it drew counts no more.
         let (window, drawn) = self.drawn.remove(&id).ok_or("it drew")?;
@@ -324,24 +291,18 @@ impl World {
                 .ok_or("it was spent")?;
             *spent -= one.cost;
         }
-        let scheduler = &mut self.nodes[node].scheduler;
         if self.random.one_in(2) {
-            scheduler.give_back(now, hold);
-        } else {
-            let ticket = scheduler.requeue(now, hold, id);
-            let (quotas, cost) = self.named[&id].clone();
-            let waits = Waits {
-                ticket,
-                quotas,
-                cost,
-            };
-            self.waiting[node].insert(id, waits);
+            let ended = self.nodes[node].give_back(id);
+            return ended.then_some(()).ok_or("it runs".into());
         }
+        self.nodes[node].requeue(id).ok_or("it runs")?;
+        let (quotas, cost) = self.named[&id].clone();
+        self.waiting[node].insert(id, Waits { quotas, cost });
         Ok(())
     }
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
-        let now = Timestamp::from_nanos(self.now);
+        let now = self.now;
         let node = match event {
             Event::Arrives(node) => {
                 self.arrive(node)?;
@@ -354,7 +315,7 @@ impl World {
             Event::Answered(node, whose, question, came) => {
                 let time = self.store_time();
                 let entropy = self.random.next();
-                let scheduler = &mut self.nodes[node].scheduler;
+                let scheduler = self.nodes[node].scheduler_mut();
                 scheduler.learn_store_time(now, time);
                 scheduler.answer_quota(now, whose, question, came, entropy);
                 node
@@ -364,9 +325,8 @@ impl World {
                 node
             }
             Event::Leaves(node, id) => {
-                if let Some(waits) = self.waiting[node].remove(&id) {
-                    let scheduler = &mut self.nodes[node].scheduler;
-                    scheduler.cancel(now, waits.ticket);
+                if self.waiting[node].remove(&id).is_some() {
+                    self.nodes[node].cancel(id);
                 }
                 node
             }
@@ -374,8 +334,6 @@ impl World {
                 self.reload(node);
                 node
             }
-            Event::Wakes(node) if self.wakes[node] == self.now => node,
-            Event::Wakes(_) => return Ok(()),
         };
         self.run(node)
     }
@@ -404,19 +362,32 @@ impl World {
     pub(super) fn live(mut self) -> Result<Self, String> {
         for node in 0..self.nodes.len() {
             let time = self.store_time();
-            let scheduler = &mut self.nodes[node].scheduler;
+            let scheduler = self.nodes[node].scheduler_mut();
             scheduler.learn_store_time(Timestamp::ZERO, time);
         }
-        while let Some(((when, _), event)) = self.events.pop_first() {
-            self.now = when;
-            let told = format!("{event:?}");
-            self.happen(event)
-                .map_err(|error| format!("at {when}: {error}, after {told}"))?;
-            if when > 60_000_000_000 {
+        loop {
+            let wakes = self.nodes.iter().map(Replay::wake);
+            let moments = wakes.chain([self.agenda.next_moment()]);
+            let Some(now) = moments.flatten().min() else {
+                break;
+            };
+            if now > at(ms(60_000)) {
                 let waiting = &self.waiting;
                 return Err(format!("they wait a minute later: {waiting:?}"));
             }
-            if self.calls == CALLS && self.events.values().all(|it| matches!(it, Event::Wakes(_))) {
+            self.now = now;
+            self.nodes.iter_mut().for_each(|node| node.advance(now));
+            if let Some(event) = self.agenda.pop_due(now) {
+                let told = format!("{event:?}");
+                let happened = self.happen(event);
+                happened.map_err(|error| format!("at {now:?}: {error}, after {told}"))?;
+            }
+            for node in 0..self.nodes.len() {
+                if self.nodes[node].wake() == Some(now) {
+                    self.run(node)?;
+                }
+            }
+            if self.calls == CALLS && self.agenda.next_moment().is_none() {
                 // What waits, waits for a moment: that of the others was enough.
                 self.loss = 1_000_000;
             }
