@@ -55,11 +55,12 @@ options! {
         /// a token still passes. "refuse" answers at once, for clients that retry elsewhere.
         when_full: WhenFull = choice().or(WhenFull::Wait);
 
-        /// How a call that meets a closed limit is postponed. "jitter" sets it aside for a random time,
-        /// as sdkserver's design does. "in_turn" keeps its place and runs it the moment the limit opens,
-        /// which waits least and is fair. With "jitter", calls that meet two busy limits can starve: of
+        /// How a call that meets a closed limit is postponed. "in_turn" keeps its place and runs it the
+        /// moment the limit opens, which waits least and is fair. "jitter" sets it aside for a random
+        /// time, as sdkserver's design does. With "jitter", calls that meet two busy limits can starve: of
         /// 40, 16 to 22 were served in time, and 40 with "in_turn" (docs/explanation/jitter-or-in-turn.md).
-        postpone: PostponeBy = choice().or(PostponeBy::Jitter);
+        /// The default is "jitter" with kind = "zvm" in [backend], else "in_turn".
+        postpone: Option<PostponeBy> = choice().optional().example("\"in_turn\"");
 
         /// The shortest and the longest of these random times; only for "jitter". Shorter ones use the
         /// limits better, longer ones wake less often.
@@ -181,7 +182,8 @@ impl QueueSection {
     /// How a call that meets a closed limit is postponed.
     pub(crate) fn how_postponed(&self) -> Postpone {
         let (min, max) = self.postpone_jitter.value;
-        match self.postpone.value {
+        let postpone = self.postpone.value;
+        match postpone.expect("the kind of backend has filled in the default") {
             PostponeBy::Jitter => Postpone::Jitter { min, max },
             PostponeBy::InTurn => Postpone::InTurn,
         }

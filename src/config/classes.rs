@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::admit::options::PostponeBy;
 use crate::admit::{ClassRule, Deadline, Pool};
 use crate::call::BackendKind;
 use crate::call::sdk::{Effort, Kind as Writes};
@@ -28,6 +29,16 @@ impl Sections {
             true => BackendKind::Http,
             false => BackendKind::Zvm,
         })
+    }
+
+    /// How calls are postponed, if it could be read. The design of sdkserver is the default for its own
+    /// backend.
+    pub(super) fn postpone(&self) -> Option<PostponeBy> {
+        let default = match self.kind.kind.meant()?.unwrap_or(self.backend_kind()) {
+            BackendKind::Zvm => PostponeBy::Jitter,
+            BackendKind::Http => PostponeBy::InTurn,
+        };
+        Some(self.queue.postpone.meant()?.unwrap_or(default))
     }
 
     /// The functions that meet no limit, each once.

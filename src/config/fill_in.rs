@@ -16,8 +16,9 @@ impl Sections {
         let kind = self.backend_kind();
         self.kind.kind.value = Some(kind);
         self.backend.for_kind(kind);
-        let jitter = self.queue.postpone.value == PostponeBy::Jitter;
-        self.queue.postpone_jitter.mark.muted = !jitter;
+        let postpone = self.postpone();
+        self.queue.postpone.value = postpone;
+        self.queue.postpone_jitter.mark.muted = postpone != Some(PostponeBy::Jitter);
         let limits = &mut self.limits;
         let windows_are_off = limits.window.value.is_zero();
         for mark in [

@@ -540,6 +540,18 @@ fn limits(
         let value = (names.time)(threshold.value);
         draft.set(LIMITS, names.max_wait, value, threshold.why);
     }
+    let (postpone, why) = match place.is_zvm {
+        true => (
+            "jitter",
+            "As the design for sdkserver has it: a call that meets a closed limit is set aside for a random 1 to \
+             3 s. \"in_turn\" keeps calls in order and waits less: docs/explanation/jitter-or-in-turn.md.",
+        ),
+        false => (
+            "in_turn",
+            "A call that meets a closed limit keeps its place and runs the moment the limit opens.",
+        ),
+    };
+    draft.set(QUEUE, "postpone", Value::Text(postpone.to_owned()), why);
     let queue = sdk.request_queue_size.filter(|it| *it > 0).map(u64::from);
     let deeper = learned
         .capacity

@@ -197,6 +197,37 @@ fn the_least_config_gets_the_documented_defaults() {
 }
 
 #[test]
+fn calls_go_in_turn_unless_the_backend_is_of_zvm() {
+    let postpone = |backend: &str, line: &str| {
+        let text = format!(
+            "[[listen]]\nname = \"a\"\nbind = \"127.0.0.1:8081\"\nprotocol = \"{}\"\n[backend]\n{backend}\n\
+             [limits]\nper_window = \"total:30\"\n[queue]\n{line}\n",
+            if backend.contains("tcp") {
+                "tcp"
+            } else {
+                "http"
+            },
+        );
+        good(&text).admit.postpone
+    };
+    let jitter = Postpone::Jitter {
+        min: Duration::from_secs(1),
+        max: Duration::from_secs(3),
+    };
+    let http = |kind: &str| format!("kind = \"{kind}\"\nhttp = \"http://127.0.0.1:8080\"");
+    assert_eq!(postpone(&http("http"), ""), Postpone::InTurn);
+    assert_eq!(postpone(&http("zvm"), ""), jitter);
+    assert_eq!(postpone("tcp = \"127.0.0.1:5432\"", ""), Postpone::InTurn);
+    let line = "postpone = \"jitter\"";
+    assert_eq!(postpone(&http("http"), line), jitter);
+    let line = "postpone = \"in_turn\"";
+    assert_eq!(postpone(&http("zvm"), line), Postpone::InTurn);
+    let early = "early_refusal = true";
+    assert_eq!(postpone(&http("http"), early), Postpone::InTurn);
+    assert!(read(&with(&format!("[queue]\n{early}"))).is_err());
+}
+
+#[test]
 fn the_example_says_every_default_and_no_line_of_it_changes_one() {
     assert_eq!(good(EXAMPLE), good(&shipped(LEAST)));
     let warnings = read(EXAMPLE).expect("the example is good").warnings;

@@ -107,6 +107,7 @@ fn the_values_of_zvmsdk_conf_are_carried_over() {
             "smapi_rate_limit_per_window = \"total:30, guest_list:10\"",
             "smapi_max_outstanding_requests = 8",
             "smapi_request_postpone_threshold_seconds = 45",
+            "postpone = \"jitter\"",
             "capacity = 256",
             "workers = 48",
         ],
@@ -215,6 +216,7 @@ fn another_backend_needs_a_few_answers() {
             "kind = \"http\"",
             "http = \"http://10.0.0.5:9000\"",
             "per_window = \"total:20\"",
+            "postpone = \"in_turn\"",
         ],
     );
     assert!(shown.contains("is not a number above 0"), "{shown}");

@@ -50,7 +50,7 @@ fn observed(all: &Sections, notes: &Notes) {
 fn queue(all: &Sections, notes: &Notes) {
     let jitter = &all.queue.postpone_jitter;
     let early = &all.queue.early_refusal;
-    if early.meant() == Some(&true) && all.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
+    if early.meant() == Some(&true) && all.postpone() == Some(PostponeBy::Jitter) {
         let cause = "with postpone = \"jitter\" the order is random, so no start can be predicted";
         notes.error(
             early,
@@ -58,10 +58,10 @@ fn queue(all: &Sections, notes: &Notes) {
             "write postpone = \"in_turn\", or leave it out",
         );
     }
-    let (Some(postpone), Some((shortest, _))) = (all.queue.postpone.meant(), jitter.meant()) else {
+    let (Some(postpone), Some((shortest, _))) = (all.postpone(), jitter.meant()) else {
         return;
     };
-    if *postpone == PostponeBy::InTurn {
+    if postpone == PostponeBy::InTurn {
         if jitter.given {
             let cause = "it has no effect while postpone is \"in_turn\"";
             notes.warn(

@@ -43,7 +43,7 @@ pub(super) fn check(all: &Sections, functions: &Functions<'_>, notes: &Notes) {
 /// Calls that a pace of all calls delays are postponed like any other call.
 fn goes_evenly(limit: &RateLimitSection, all: &Sections, notes: &Notes) {
     let of_all = limit.applies_to.sound && !limit.is_of_callers() && !limit.is_quota();
-    if of_all && all.queue.postpone.meant() == Some(&PostponeBy::Jitter) {
+    if of_all && all.postpone() == Some(PostponeBy::Jitter) {
         let cause = "its calls do not go evenly while queue.postpone is \"jitter\": a delayed call \
                     waits aside for a random time";
         let cure = "write postpone = \"in_turn\" in [queue]";
