@@ -305,7 +305,7 @@ impl Gate {
         let unlimited = policy::unlimited(settings);
         let at = self.queue.change(|state, now| {
             state.phase = phase;
-            state.threshold = settings.threshold;
+            state.max_wait = settings.max_wait;
             state.classes.clone_from(&settings.classes);
             state.promotions.apply(settings.promote_for);
             state.when_full = settings.when_full;

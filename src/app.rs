@@ -554,7 +554,7 @@ impl Shared {
         let limits = with_costs(&config.admit, &callers);
         let gate = Gate::new(&limits, clock);
         let longest = Longest {
-            wait: config.admit.threshold,
+            wait: config.admit.max_wait,
             reply: config.forward.bounds.response_timeout,
         };
         let version = env!("CARGO_PKG_VERSION");

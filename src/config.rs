@@ -59,6 +59,7 @@ const FORM: Form = Form {
         "zookeeper",
     ],
     cure: "that is of a lease server: check its file with `tidegate lease-server --check --config FILE`",
+    renamed: &[("class.deadline", "this is max_wait here, as in [limits]")],
 };
 
 /// Largest config that is read.   bytes

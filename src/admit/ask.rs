@@ -11,7 +11,7 @@ use crate::call::{Claim, Destination, Role};
 /// Who waits for a call. That decides how long it may wait without other settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Its client: for the threshold.
+    /// Its client: for its deadline.
     Client,
     /// No client, because it was handed over: until it is served.
     NoClient,

@@ -25,7 +25,7 @@ tidegate_runtime::metrics! {
         queue_oldest_seconds: Gauge in "s",
         /// How long a call may wait (`max_wait`). Classes and rate limits
         /// can have deadlines of their own.
-        queue_threshold_seconds: Gauge in "s",
+        queue_max_wait_seconds: Gauge in "s",
         /// Claims of room by calls that several limits had passed over. See
         /// [classes.md](../how-to/classes.md).
         claims_total: Counter in "claims",

@@ -151,8 +151,9 @@ options! {
         /// 1 for any other class.
         weight: Option<u32> = integer(1..=1000).of("turns").optional().example("2");
 
-        /// How long its calls may wait, from their arrival, instead of max_wait. "none" serves every call in the end.
-        deadline: Option<Deadline> = deadline().optional().example("\"none\"");
+        /// How long its calls may wait, from their arrival, instead of max_wait in [limits]. "none"
+        /// serves every call in the end.
+        max_wait: Option<Deadline> = max_wait().optional().example("\"none\"");
 
         /// How many of its calls may be at the backend at once, of outstanding in [limits]. So ten deploys
         /// do not stop everything else.
@@ -280,7 +281,7 @@ fn jitter() -> Kind<(Duration, Duration)> {
     Kind::of_parts("two durations, 1ms to 1h", read, show)
 }
 
-fn deadline() -> Kind<Deadline> {
+fn max_wait() -> Kind<Deadline> {
     let length = duration(Duration::ZERO..=DAY);
     let (read, show) = (length.read, length.show);
     Kind {
@@ -290,7 +291,7 @@ fn deadline() -> Kind<Deadline> {
             _ => read(node).map(Deadline::After),
         }),
         show: Box::new(move |deadline| match deadline {
-            Deadline::Threshold => None,
+            Deadline::Ordinary => None,
             Deadline::After(length) => show(length),
             Deadline::Never => Some(string("none")),
         }),

@@ -59,7 +59,7 @@ pub(super) struct State {
     /// What operators do to the backend.
     pub(super) acts: Acts,
     pub(super) entropy: StdRng,
-    pub(super) threshold: Duration,
+    pub(super) max_wait: Duration,
     /// The classes; [`Class`] is the index in here.
     pub(super) classes: Vec<ClassRule>,
     pub(super) promotions: Promotions,
@@ -160,7 +160,7 @@ impl Queue {
             backends: Backends::default(),
             acts: Acts::new(settings.ramp),
             entropy,
-            threshold: settings.threshold,
+            max_wait: settings.max_wait,
             classes: settings.classes.clone(),
             promotions: Promotions::new(settings.promote_for),
             when_full: settings.when_full,
@@ -444,8 +444,8 @@ impl State {
     pub(super) fn deadline(&self, class: Class, ask: &Ask, now: Timestamp) -> Option<Timestamp> {
         let own = self.classes[class.0 as usize].deadline;
         let deadline = match (ask.claimed.deadline, own, ask.waits) {
-            (claim::Deadline::None, _, _) | (_, Deadline::Threshold, Waits::NoClient) => None,
-            (claim::Deadline::Ordinary, own, _) => own.of(self.threshold, ask.arrived, now),
+            (claim::Deadline::None, _, _) | (_, Deadline::Ordinary, Waits::NoClient) => None,
+            (claim::Deadline::Ordinary, own, _) => own.of(self.max_wait, ask.arrived, now),
         };
         deadline.map(|deadline| self.acts.extended(deadline, now))
     }

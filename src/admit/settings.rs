@@ -35,7 +35,7 @@ pub struct Settings {
     /// Whether that limit holds calls. If it only observes, workers hold none either.
     pub outstanding_mode: LimitMode,
     /// How long a call may wait, from arrival.
-    pub threshold: Duration,
+    pub max_wait: Duration,
     /// The most calls above the capacity, at the door of a full queue: one for each connection, and
     /// the tasks.
     pub door_max: u32,
@@ -139,7 +139,7 @@ impl ClassRule {
         Self {
             name: name.into(),
             weight,
-            deadline: Deadline::Threshold,
+            deadline: Deadline::Ordinary,
             pool: None,
             per_window: None,
             reserve_outstanding: 0,
@@ -188,7 +188,7 @@ const UNBOUNDED: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
     /// As long as any call may, from arrival.
-    Threshold,
+    Ordinary,
     /// This long, from arrival. Zero refuses at the first closed limit.
     After(Duration),
     /// Until they are served, or their clients leave.
@@ -198,9 +198,9 @@ pub enum Deadline {
 impl Deadline {
     /// The last moment at which a call may leave the queue; `None` if it waits until it is served.
     #[must_use]
-    pub fn of(self, threshold: Duration, arrived: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    pub fn of(self, max_wait: Duration, arrived: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let patience = match self {
-            Self::Threshold => threshold,
+            Self::Ordinary => max_wait,
             Self::After(patience) => patience,
             Self::Never => return None,
         };
@@ -285,12 +285,12 @@ mod tests {
     #[test]
     fn a_deadline_counts_from_the_arrival_and_none_is_never() {
         let at = |seconds| Timestamp::ZERO + Duration::from_secs(seconds);
-        let check = |deadline: Deadline, threshold, expected| {
-            let threshold = Duration::from_secs(threshold);
-            assert_eq!(deadline.of(threshold, at(5), at(7)), expected);
+        let check = |deadline: Deadline, max_wait, expected| {
+            let max_wait = Duration::from_secs(max_wait);
+            assert_eq!(deadline.of(max_wait, at(5), at(7)), expected);
         };
-        check(Deadline::Threshold, 60, Some(at(65)));
-        check(Deadline::Threshold, 0, Some(at(7)));
+        check(Deadline::Ordinary, 60, Some(at(65)));
+        check(Deadline::Ordinary, 0, Some(at(7)));
         check(Deadline::After(Duration::from_secs(10)), 60, Some(at(15)));
         check(Deadline::After(Duration::ZERO), 60, Some(at(7)));
         check(Deadline::Never, 0, None);

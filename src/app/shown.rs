@@ -204,8 +204,8 @@ impl Shared {
         metrics.state.mirror(self.ready().is_ok(), &shown);
         let outstanding_max = settings.admit.outstanding_sum();
         metrics.admit.mirror(&self.gate.now(), outstanding_max);
-        let threshold = metrics.admit.queue_threshold_seconds();
-        threshold.show(settings.admit.threshold);
+        let max_wait = metrics.admit.queue_max_wait_seconds();
+        max_wait.show(settings.admit.max_wait);
         let observed = self.gate.observed_now();
         metrics.would_have.mirror(observed.as_ref());
         metrics.coalesce.mirror(&self.pipeline.coalescer.snapshot());

@@ -122,7 +122,7 @@ impl Sections {
             let weight = class.weight.value.expect("a class has a weight");
             let mode = class.mode.value;
             ClassRule {
-                deadline: class.deadline.value.unwrap_or(Deadline::Threshold),
+                deadline: class.max_wait.value.unwrap_or(Deadline::Ordinary),
                 pool: class.outstanding_max.value.map(pool),
                 per_window: class.per_window.value,
                 reserve_outstanding: class.reserve_outstanding.value,

@@ -42,6 +42,7 @@ pub(super) const FORM: Form = Form {
     example: "config.lease-server.toml.example",
     elsewhere: &["listen", "backend", "limits", "queue", "admin", "quota"],
     cure: "that is of a sidecar: check its file with `tidegate check --config FILE`",
+    renamed: &[],
 };
 /// Descriptors that are not for clients.
 const DESCRIPTORS_KEPT: u64 = 128;

@@ -182,7 +182,7 @@ fn admit(all: &Sections) -> admit::Settings {
         paced: paced(all),
         outstanding_max: unless_off(limits.outstanding.value),
         outstanding_mode: limits.at_once_mode(),
-        threshold: limits.max_wait.value,
+        max_wait: limits.max_wait.value,
         door_max: all.server.max_connections.value.saturating_add(handed_over),
         classes: all.class_rules(),
         promote_for: (!promote_for.is_zero()).then_some(promote_for),

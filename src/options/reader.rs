@@ -171,6 +171,8 @@ pub(crate) struct Form {
     pub(crate) elsewhere: &'static [&'static str],
     /// What to do with a file that has it.
     pub(crate) cure: &'static str,
+    /// The paths of options that have another name now, and what to write instead.
+    pub(crate) renamed: &'static [(&'static str, &'static str)],
 }
 
 /// A config of which no other kind is known.
@@ -180,6 +182,7 @@ impl From<&'static str> for Form {
             example,
             elsewhere: &[],
             cure: "",
+            renamed: &[],
         }
     }
 }
@@ -289,6 +292,10 @@ impl Reading {
         let message = format!("there is no option {} here", quoted(name));
         if let Some(ours) = sdkserver_name(name) {
             return (message, format!("this is {ours} here"));
+        }
+        let path = join(section, name);
+        if let Some((_, cure)) = self.form.renamed.iter().find(|(old, _)| *old == path) {
+            return (message, (*cure).to_owned());
         }
         if section.is_empty() && self.form.elsewhere.contains(&name) {
             return (message, self.form.cure.to_owned());

@@ -281,7 +281,7 @@ fn question(arguments: &Arguments, today: Option<&Today>) -> Question {
     if let Some(today) = today {
         let settings = &today.config.admit;
         question.window = settings.window.as_ref().map(|window| nanos(window.length));
-        question.threshold = Some(nanos(settings.threshold));
+        question.max_wait = Some(nanos(settings.max_wait));
         let costs = &today.config.callers.costs;
         question.cost = costs.default.tokens();
         question.costs = costs

@@ -245,11 +245,11 @@ fn paces(config: &Config, row: &mut impl FnMut(&str, String)) {
 /// How long calls wait, and for what.
 fn waiting(config: &Config, row: &mut impl FnMut(&str, String)) {
     let gate = &config.admit;
-    let threshold = match gate.threshold {
+    let max_wait = match gate.max_wait {
         Duration::ZERO => "not at all: refused at the first closed limit".to_owned(),
-        threshold => format!("{} from arrival at most", seconds(threshold)),
+        max_wait => format!("{} from arrival at most", seconds(max_wait)),
     };
-    row("a call waits", threshold);
+    row("a call waits", max_wait);
     if config.classify.kind.has_table() && config.forward.http.is_some() {
         let cause = "an X-Auth-Token that expires while its call waits is answered 401 by sdkwsgi: \
                     keep its token_validation_period well above the wait";
@@ -470,7 +470,7 @@ fn class_in_words(class: &ClassRule) -> String {
         }
     }
     match class.deadline {
-        Deadline::Threshold => {}
+        Deadline::Ordinary => {}
         Deadline::After(length) => words.push(format!("waits {} at most", seconds(length))),
         Deadline::Never => words.push("waits until it is served".to_owned()),
     }

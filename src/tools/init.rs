@@ -184,7 +184,7 @@ pub fn init(arguments: &Arguments, answers: &mut Answers<'_>) -> Result<Done, St
                 format: arguments.log_format.clone(),
                 seed: 1,
             };
-            let given = sdk.as_ref().and_then(|sdk| sdk.threshold_seconds);
+            let given = sdk.as_ref().and_then(|sdk| sdk.max_wait_seconds);
             learn(&arguments.log, &reading, given.unwrap_or(BEHIND_APACHE))?
         }
     };
@@ -531,14 +531,14 @@ fn limits(
     let at_once = outstanding.value;
     let number = Value::Number;
     draft.set(LIMITS, names.outstanding, number(at_once), outstanding.why);
-    let threshold = from_file(sdk.threshold_seconds).or(learned.threshold_seconds.clone());
+    let max_wait = from_file(sdk.max_wait_seconds).or(learned.max_wait_seconds.clone());
     let behind_apache = Learned {
         value: BEHIND_APACHE.into(),
         why: "Below the 60 s after which the Apache of sdkwsgi gives up.".into(),
     };
-    if let Some(threshold) = threshold.or(place.is_zvm.then_some(behind_apache)) {
-        let value = (names.time)(threshold.value);
-        draft.set(LIMITS, names.max_wait, value, threshold.why);
+    if let Some(max_wait) = max_wait.or(place.is_zvm.then_some(behind_apache)) {
+        let value = (names.time)(max_wait.value);
+        draft.set(LIMITS, names.max_wait, value, max_wait.why);
     }
     let (postpone, why) = match place.is_zvm {
         true => (

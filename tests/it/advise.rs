@@ -99,7 +99,7 @@ async fn a_sufficient_log_gives_values_with_intervals_evidence_a_diff_and_a_plan
 
     // So are the refusals and waits by the curve; a plan has more of both.
     let curve = &report["by_curve"]["advised"];
-    let patience = curve["threshold_seconds"].as_f64().expect("a time");
+    let patience = curve["max_wait_seconds"].as_f64().expect("a time");
     let limit = u32::try_from(value).expect("a limit");
     let done = calls_that_leave(&world, limit, Some((patience * 1e9) as u64));
     let refused = done.iter().filter(|it| it.started.is_none()).count() as f64 / done.len() as f64;

@@ -680,7 +680,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
 async fn it_waits_for_ever_unless_its_class_says_how_long() {
-    let short = "[[class]]\nname = \"user\"\ndeadline = \"5m\"";
+    let short = "[[class]]\nname = \"user\"\nmax_wait = \"5m\"";
     for (limits, class, minutes) in [
         (ONE, "", None),
         (&*format!("{ONE}\nmax_wait = \"0s\""), "", None),
@@ -714,7 +714,7 @@ async fn it_waits_for_ever_unless_its_class_says_how_long() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_kept_for_its_time_from_its_end() {
-    let class = "[[class]]\nname = \"user\"\ndeadline = \"5m\"";
+    let class = "[[class]]\nname = \"user\"\nmax_wait = \"5m\"";
     let paused = Paused::new("keep_for = \"2m\"", ONE, class);
     let _slot = paused.takes_the_slot();
     let at = paused.hand_over("respond-async").await;

@@ -514,11 +514,11 @@ async fn a_class_without_a_deadline_is_served_in_the_end_and_another_waits_as_lo
         [[class]]
         name = \"patient\"
         functions = [\"guest_get_info\"]
-        deadline = \"none\"
+        max_wait = \"none\"
         [[class]]
         name = \"hasty\"
         functions = [\"host_get_info\"]
-        deadline = \"2s\"";
+        max_wait = \"2s\"";
     for queue in ["postpone = \"in_turn\"", "postpone = \"jitter\""] {
         let stages = Stages::start(&text(queue, &limits, classes));
         let mut calls = JoinSet::new();
@@ -554,7 +554,7 @@ async fn a_class_without_a_deadline_is_served_in_the_end_and_another_waits_as_lo
 #[tokio::test(start_paused = true)]
 async fn ten_deploys_hold_four_slots_and_everything_else_goes_on() {
     let long = "[[class]]\nname = \"long\"\neffort = \"minutes\"\noutstanding_max = 4\n\
-                deadline = \"none\"";
+                max_wait = \"none\"";
     let stages = Stages::start(&text(IN_TURN, "", long));
     let mut calls = JoinSet::new();
     for number in 0..10 {
@@ -788,13 +788,13 @@ fn a_mistake_about_classes_is_reported_with_its_cure() {
     error("", &class("weight = 0"), &["class[0].weight", "1 to 1000"]);
     error(
         "",
-        &class("deadline = \"never\""),
-        &["class[0].deadline", "\"never\""],
+        &class("max_wait = \"never\""),
+        &["class[0].max_wait", "\"never\""],
     );
     error(
         "",
-        &class("deadline = 30"),
-        &["class[0].deadline", "30 has no unit", "30s"],
+        &class("max_wait = 30"),
+        &["class[0].max_wait", "30 has no unit", "30s"],
     );
     error(
         "",
@@ -805,6 +805,11 @@ fn a_mistake_about_classes_is_reported_with_its_cure() {
         "",
         &class("functions = [\"a b\"]"),
         &["functions", "\"a b\" is not the name"],
+    );
+    error(
+        "",
+        &class("deadline = \"5m\""),
+        &["class[0].deadline", "no option", "this is max_wait here"],
     );
     error("", &class("effort = \"hours\""), &["effort", "\"minutes\""]);
     error(
@@ -955,7 +960,7 @@ fn check_prints_the_classes_and_the_sum_of_what_may_be_outstanding() {
         effort = \"minutes\"
         outstanding_max = 4
         beside_total = true
-        deadline = \"none\"";
+        max_wait = \"none\"";
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("config.toml");
     std::fs::write(&path, text(IN_TURN, "", classes)).expect("written");

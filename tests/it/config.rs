@@ -149,7 +149,7 @@ fn the_least_config_gets_the_documented_defaults() {
     let (min, max) = (Duration::from_secs(1), Duration::from_secs(3));
     assert_eq!(config.admit.postpone, Postpone::Jitter { min, max });
     assert_eq!(config.admit.outstanding_max, Some(10));
-    assert_eq!(config.admit.threshold, Duration::from_secs(60));
+    assert_eq!(config.admit.max_wait, Duration::from_secs(60));
     assert_eq!(config.admit.door_max, 16384);
     let classes = [
         ClassRule::weighing("user", 4),
@@ -319,7 +319,7 @@ fn the_examples_commented_options_can_be_taken_as_they_stand() {
                 "[[class]]",
                 "name = ",
                 "weight = ",
-                "deadline = ",
+                "max_wait = ",
                 "functions = ",
                 "effort = ",
                 "outstanding_max = ",

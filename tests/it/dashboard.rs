@@ -48,8 +48,8 @@ fn first_row() -> Vec<Glance> {
             vec![
                 (level("tidegate_queue_oldest_seconds"), "{{instance}}"),
                 (
-                    level("tidegate_queue_threshold_seconds"),
-                    "{{instance}} threshold",
+                    level("tidegate_queue_max_wait_seconds"),
+                    "{{instance}} max_wait",
                 ),
             ],
         ),
@@ -346,7 +346,7 @@ impl Prometheus {
     }
 }
 
-/// More calls than the limits admit within the threshold, so that some are refused.
+/// More calls than the limits admit within max_wait, so that some are refused.
 fn config(backend: &Running) -> String {
     format!(
         r#"
@@ -390,7 +390,7 @@ async fn client(addr: SocketAddr, number: usize) {
 const SHOWN_BY_A_STORM: [&str; 9] = [
     "tidegate_queue_depth{",
     "tidegate_queue_oldest_seconds{",
-    "tidegate_queue_threshold_seconds{",
+    "tidegate_queue_max_wait_seconds{",
     "tidegate_limit_held_seconds_total{",
     "tidegate_calls_total{",
     "tidegate_refusals_total{",

@@ -61,8 +61,8 @@ fn exercised() -> Metrics {
         limits: vec![window("total"), window("guest_list")],
     };
     metrics.admit.mirror(&gate, Some(10));
-    let threshold = metrics.admit.queue_threshold_seconds();
-    threshold.show(Duration::from_secs(60));
+    let max_wait = metrics.admit.queue_max_wait_seconds();
+    max_wait.show(Duration::from_secs(60));
     metrics.coalesce.mirror(&CoalesceNow {
         calls: 2,
         waiting: 0,
@@ -264,7 +264,7 @@ fn a_scrape_shows_what_was_counted() {
         "tidegate_queue_depth 3",
         "tidegate_queue_capacity 4096",
         "tidegate_queue_oldest_seconds 1.5",
-        "tidegate_queue_threshold_seconds 60",
+        "tidegate_queue_max_wait_seconds 60",
         "tidegate_claims_total 2",
         "tidegate_claims_idle_seconds_total 0.25",
         "tidegate_ready 1",

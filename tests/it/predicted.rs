@@ -44,7 +44,7 @@ fn config(backend: &Running, queue: &str) -> String {
         max_wait = "2s"
         [[class]]
         name = "patient"
-        deadline = "2m"
+        max_wait = "2m"
         functions = ["guest_get_info"]
         [log]
         access = true

@@ -792,7 +792,7 @@ fn gate_for_one() -> (Gate, Clock) {
     let text = config(([127, 0, 0, 1], 1).into(), "");
     let text = text.replace("[limits]\n", "[limits]\noutstanding = 1\n");
     let mut settings = crate::support::config(&text).admit;
-    settings.threshold = Duration::from_millis(50);
+    settings.max_wait = Duration::from_millis(50);
     let clock = Clock::start();
     (Gate::new(&settings, clock), clock)
 }

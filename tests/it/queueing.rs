@@ -168,7 +168,7 @@ async fn in_turn_is_in_the_order_of_arrival() {
 }
 
 #[tokio::test]
-async fn threshold_zero_refuses_at_the_first_closed_limit() {
+async fn max_wait_zero_refuses_at_the_first_closed_limit() {
     for postpone in ["in_turn", "jitter"] {
         let backend = backend(Duration::from_millis(300)).await;
         let limits = "per_window = \"total:30\"\noutstanding = 2\nmax_wait = \"0s\"";

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use self::named::{callers, functions};
-use self::values::{capacity, jobs, outlook, outstanding, threshold, windows};
+use self::values::{capacity, jobs, max_wait, outlook, outstanding, windows};
 use crate::breaking::{Break, breaking, met};
 use crate::curve::Curve;
 use crate::draw::Draw;
@@ -41,7 +41,7 @@ pub struct Question {
     /// Today's length of a window, to be kept.   ns
     pub window: Option<u64>,
     /// How long calls may wait today.   ns
-    pub threshold: Option<u64>,
+    pub max_wait: Option<u64>,
     /// The cost of a call in tokens.
     pub cost: f64,
     /// Costs of functions that have their own.
@@ -56,7 +56,7 @@ impl Default for Question {
         Self {
             slo: None,
             window: None,
-            threshold: None,
+            max_wait: None,
             cost: 1.0,
             costs: BTreeMap::new(),
             seed: 0,
@@ -140,7 +140,7 @@ pub struct Advice {
     /// Calls that may wait.
     pub capacity: Answer<u32>,
     /// How long a call may wait.   ns
-    pub threshold: Answer<u64>,
+    pub max_wait: Answer<u64>,
     /// The change that the advice brings, by the curve; `None` if calls at once change nothing that is known.
     pub outlook: Option<Outlook>,
     /// The callers, those with the most calls first.
@@ -150,7 +150,7 @@ pub struct Advice {
 /// The prediction for the calls of the log, by the fitted curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outlook {
-    /// With the most at once that was seen, and today's threshold.
+    /// With the most at once that was seen, and today's max_wait.
     pub seen: Expected,
     /// With the advice.
     pub advised: Expected,
@@ -162,7 +162,7 @@ pub struct Expected {
     /// Calls at once.
     pub outstanding: u32,
     /// How long a call waits at most, if there is a bound.   ns
-    pub threshold: Option<u64>,
+    pub max_wait: Option<u64>,
     /// The share of calls that would wait longer.
     pub given_up: f64,
     /// The median of the waits of the others.   ns
@@ -188,7 +188,7 @@ pub fn advise(samples: &[Sample], question: &Question) -> Advice {
         window: Answer::NotEnough(lacks.clone()),
         per_window: Answer::NotEnough(lacks.clone()),
         capacity: Answer::NotEnough(lacks.clone()),
-        threshold: Answer::NotEnough(lacks.clone()),
+        max_wait: Answer::NotEnough(lacks.clone()),
         outlook: None,
         callers: Vec::new(),
     };
@@ -207,7 +207,7 @@ pub fn advise(samples: &[Sample], question: &Question) -> Advice {
     let limit = advice.outstanding.setting().map(|set| set.value);
     (advice.window, advice.per_window) =
         windows(&runs, limit.is_some(), question.window, &mut draw);
-    advice.threshold = threshold(samples, &jobs, &curve, limit.unwrap_or(seen), question);
+    advice.max_wait = max_wait(samples, &jobs, &curve, limit.unwrap_or(seen), question);
     advice.capacity = capacity(&advice, &jobs, &curve, &mut draw);
     advice.outlook = outlook(&advice, &jobs, question);
     advice.callers = callers(samples, &runs, question, &mut draw);

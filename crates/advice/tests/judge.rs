@@ -18,7 +18,7 @@ fn advice(world: &World) -> Advice {
             share: 0.95,
             within: world.within,
         }),
-        threshold: Some(world.within),
+        max_wait: Some(world.within),
         ..Question::default()
     };
     advise(&world.log(), &question)
@@ -140,7 +140,7 @@ fn poor(seed: u64) -> (&'static str, Vec<Sample>) {
 
 fn values(advice: &Advice) -> usize {
     let whole = [&advice.outstanding, &advice.per_window, &advice.capacity];
-    let times = [&advice.window, &advice.threshold];
+    let times = [&advice.window, &advice.max_wait];
     let own = advice
         .functions
         .iter()
@@ -174,7 +174,7 @@ fn check_sufficient(seeds: Range<u64>) {
         let every = [&advice.outstanding, &advice.per_window, &advice.capacity];
         let is_set = every.iter().all(|it| it.setting().is_some());
         assert!(
-            is_set && advice.threshold.setting().is_some(),
+            is_set && advice.max_wait.setting().is_some(),
             "seed {seed}: {advice:?}"
         );
         assert!(advice.callers.iter().all(|it| it.bucket.is_ok()));

@@ -37,7 +37,7 @@ pub(super) enum Place {
 pub(super) const OUTSTANDING: &str = "outstanding";
 pub(super) const WINDOW: &str = "window";
 pub(super) const PER_WINDOW: &str = "per_window";
-pub(super) const THRESHOLD: &str = "max_wait";
+pub(super) const MAX_WAIT: &str = "max_wait";
 pub(super) const CAPACITY: &str = "capacity";
 pub(super) const WORKERS: &str = "workers";
 const NANOS: u64 = 1_000_000_000;
@@ -82,16 +82,16 @@ pub(in crate::tools) fn changes(
         set(part, "limits", PER_WINDOW, format!("\"{text}\""));
     }
     // Rounded down: a client that waits longer than this has left.
-    let threshold = advice.threshold.setting().map(|it| match it.value / NANOS {
+    let max_wait = advice.max_wait.setting().map(|it| match it.value / NANOS {
         0 => Duration::from_millis(it.value / NANOS_PER_MS),
         seconds => Duration::from_secs(seconds),
     });
-    if let Some(threshold) = threshold.filter(|it| !it.is_zero()) {
+    if let Some(max_wait) = max_wait.filter(|it| !it.is_zero()) {
         set(
-            "threshold",
+            "max_wait",
             "limits",
-            THRESHOLD,
-            string(&show_duration(threshold)),
+            MAX_WAIT,
+            string(&show_duration(max_wait)),
         );
     }
     if let Some(capacity) = advice.capacity.setting() {
@@ -254,7 +254,7 @@ mod tests {
     fn what_no_option_says_is_a_comment() {
         let mut advice = advice(10);
         assert_eq!(beside(&advice, None), "");
-        advice.threshold = Answer::Set(set(400_000_000));
+        advice.max_wait = Answer::Set(set(400_000_000));
         let changes = changes(&advice, None);
         assert_eq!(changes[1].value, "\"400ms\"");
         advice.functions.push(Function {
@@ -289,7 +289,7 @@ mod tests {
         let changes = [
             change(Place::Section("limits"), OUTSTANDING, "4"),
             change(Place::Section("queue"), WORKERS, "4"),
-            change(Place::Section("limits"), THRESHOLD, "\"9s\""),
+            change(Place::Section("limits"), MAX_WAIT, "\"9s\""),
             change(Place::RateLimit("polls".into()), "burst", "3"),
             change(Place::NewRateLimit("users".into()), "burst", "2"),
             change(

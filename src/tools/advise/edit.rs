@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::config::{CAPACITY, Change, OUTSTANDING, PER_WINDOW, Place, THRESHOLD, WINDOW, WORKERS};
+use super::config::{CAPACITY, Change, MAX_WAIT, OUTSTANDING, PER_WINDOW, Place, WINDOW, WORKERS};
 use crate::config::{Checked, Config, read};
 use crate::options::kind::parse_duration;
 use crate::options::{Problems, Severity};
@@ -276,7 +276,7 @@ fn alias(key: &str, value: &str) -> Option<Alias> {
         OUTSTANDING => ("smapi_max_outstanding_requests", same),
         PER_WINDOW => ("smapi_rate_limit_per_window", same),
         WINDOW => ("smapi_rate_limit_window_size_seconds", seconds()),
-        THRESHOLD => ("smapi_request_postpone_threshold_seconds", seconds()),
+        MAX_WAIT => ("smapi_request_postpone_threshold_seconds", seconds()),
         _ => return None,
     };
     Some(Alias { key, value })
@@ -318,7 +318,7 @@ fn is_said(config: &Config, change: &Change) -> bool {
                 .and_then(|it| it.strip_prefix("total:"));
             said.and_then(|it| it.parse().ok()) == total
         }
-        (Place::Section(_), THRESHOLD) => Some(settings.threshold) == length(&change.value),
+        (Place::Section(_), MAX_WAIT) => Some(settings.max_wait) == length(&change.value),
         (Place::Section(_), CAPACITY) => Some(u64::from(settings.capacity)) == number,
         (Place::Section(_), WORKERS) => Some(u64::from(settings.workers)) == number,
         (Place::Section(_), _) => false,
@@ -380,7 +380,7 @@ smapi_max_outstanding_requests=4
         let changes = [
             limits(OUTSTANDING, "4"),
             limits(PER_WINDOW, "\"total:20\""),
-            limits(THRESHOLD, "\"9s\""),
+            limits(MAX_WAIT, "\"9s\""),
             change(Place::Section("queue"), CAPACITY, "70"),
         ];
         let edited = edited(&changes);
@@ -402,7 +402,7 @@ smapi_max_outstanding_requests=4
         let today = format!("{TODAY}smapi_request_postpone_threshold_seconds = 50 # Apache\n")
             .replace("[backend]", "[queue]\npostpone = \"in_turn\"\n[backend]");
         let check = |value: &str, line: &str| {
-            let edited = Edited::of(&today, &[limits(THRESHOLD, value)]).expect("a config");
+            let edited = Edited::of(&today, &[limits(MAX_WAIT, value)]).expect("a config");
             assert_eq!(edited.left_out, []);
             assert!(
                 edited.text().ends_with(&format!("=4\n{line} # Apache\n")),
@@ -416,7 +416,7 @@ smapi_max_outstanding_requests=4
 
     #[test]
     fn what_is_said_already_changes_nothing() {
-        let edited = edited(&[limits(OUTSTANDING, "4"), limits(THRESHOLD, "\"60s\"")]);
+        let edited = edited(&[limits(OUTSTANDING, "4"), limits(MAX_WAIT, "\"60s\"")]);
         assert!(edited.is_changed(), "the default is written down");
         let same = Edited::of(TODAY, &[limits(OUTSTANDING, "4")]).expect("a config");
         assert!(!same.is_changed());
@@ -428,7 +428,7 @@ smapi_max_outstanding_requests=4
     fn a_part_that_is_no_config_is_taken_back_alone() {
         let changes = [
             limits(OUTSTANDING, "4000000000"),
-            limits(THRESHOLD, "\"9s\""),
+            limits(MAX_WAIT, "\"9s\""),
             change(Place::Caller("no such".to_owned()), "rate_limit", "\"x\""),
         ];
         let edited = edited(&changes);

@@ -140,7 +140,7 @@ fn evidence(advice: &Advice) -> String {
     lines.push(cells("calls at once", &advice.outstanding, number));
     lines.push(cells("window", &advice.window, |it| time(*it)));
     lines.push(cells("calls per window", &advice.per_window, number));
-    lines.push(cells("threshold", &advice.threshold, |it| time(*it)));
+    lines.push(cells("max_wait", &advice.max_wait, |it| time(*it)));
     lines.push(cells("queue capacity", &advice.capacity, number));
     text += &aligned(&lines, |_| false);
     text += "\n";
@@ -167,13 +167,13 @@ fn evidence(advice: &Advice) -> String {
 
 /// What a limit does to the calls of the log.
 fn by_curve(expected: &Expected) -> String {
-    let threshold = expected
-        .threshold
+    let max_wait = expected
+        .max_wait
         .map_or("without a bound".to_owned(), |it| {
             format!("up to {}", time(it))
         });
     format!(
-        "by the curve, with {} at once and waits {threshold}: {:.1} % are refused; the others wait p50 {}, p95 {}, and take p50 {}\n",
+        "by the curve, with {} at once and waits {max_wait}: {:.1} % are refused; the others wait p50 {}, p95 {}, and take p50 {}\n",
         expected.outstanding,
         expected.given_up * 100.0,
         time(expected.wait_p50),
@@ -336,7 +336,7 @@ fn function_json(it: &Function) -> Value {
 fn expected_json(it: &Expected) -> Value {
     json!({
         "outstanding": it.outstanding,
-        "threshold_seconds": it.threshold.map(seconds),
+        "max_wait_seconds": it.max_wait.map(seconds),
         "refused": it.given_up,
         "wait_seconds": { "p50": seconds(it.wait_p50), "p95": seconds(it.wait_p95) },
         "backend_seconds": { "p50": seconds(it.took_p50) },
@@ -394,7 +394,7 @@ impl Report {
             "outstanding": answer(&advice.outstanding, number),
             "window_seconds": answer(&advice.window, time),
             "per_window": answer(&advice.per_window, number),
-            "threshold_seconds": answer(&advice.threshold, time),
+            "max_wait_seconds": answer(&advice.max_wait, time),
             "capacity": answer(&advice.capacity, number),
             "functions": advice.functions.iter().map(function_json).collect::<Vec<_>>(),
             "callers": advice.callers.iter().map(caller_json).collect::<Vec<_>>(),

@@ -21,7 +21,7 @@ pub(super) struct FromLogs {
     pub(super) outstanding: Option<Learned>,
     pub(super) window_seconds: Option<Learned>,
     pub(super) per_window: Option<Learned>,
-    pub(super) threshold_seconds: Option<Learned>,
+    pub(super) max_wait_seconds: Option<Learned>,
     pub(super) capacity: Option<Learned>,
     /// What they do not support, and how the logs were read.
     pub(super) notes: Vec<String>,
@@ -29,7 +29,7 @@ pub(super) struct FromLogs {
     pub(super) is_zvm: bool,
 }
 
-/// Reads logs and draws the advice. `threshold` is how long a call may wait, in seconds.
+/// Reads logs and draws the advice. `max_wait` is how long a call may wait, in seconds.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub(super) struct FromLogs {
 pub(super) fn learn(
     logs: &[std::path::PathBuf],
     reading: &Reading,
-    threshold: u32,
+    max_wait: u32,
 ) -> Result<FromLogs, String> {
     let full = |error: &dyn std::error::Error| match error.source() {
         Some(cause) => format!("{error}: {cause}"),
@@ -47,7 +47,7 @@ pub(super) fn learn(
     let opened = opened.map_err(|error| full(&error))?;
     let logs = Logs::read(opened, reading, |_| {}).map_err(|error| full(&error))?;
     let question = Question {
-        threshold: Some(u64::from(threshold) * SECOND),
+        max_wait: Some(u64::from(max_wait) * SECOND),
         seed: reading.seed,
         ..Question::default()
     };
@@ -79,7 +79,7 @@ pub(super) fn learn(
     learned.outstanding = value(&advice.outstanding, calls, number);
     learned.window_seconds = value(&advice.window, calls, seconds);
     learned.per_window = value(&advice.per_window, calls, number);
-    learned.threshold_seconds = value(&advice.threshold, calls, seconds);
+    learned.max_wait_seconds = value(&advice.max_wait, calls, seconds);
     learned.capacity = value(&advice.capacity, calls, number);
     Ok(learned)
 }

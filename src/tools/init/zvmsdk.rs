@@ -26,7 +26,7 @@ pub(super) struct SdkServer {
     pub(super) window_seconds: Option<u32>,
     pub(super) per_window: Option<String>,
     pub(super) outstanding: Option<u32>,
-    pub(super) threshold_seconds: Option<u32>,
+    pub(super) max_wait_seconds: Option<u32>,
 }
 
 impl SdkServer {
@@ -61,7 +61,7 @@ impl SdkServer {
             window_seconds: number("smapi_rate_limit_window_size_seconds", 86_400)?,
             per_window: text("smapi_rate_limit_per_window").filter(|it| !it.trim().is_empty()),
             outstanding: number("smapi_max_outstanding_requests", 1_000_000)?,
-            threshold_seconds: number("smapi_request_postpone_threshold_seconds", 86_400)?,
+            max_wait_seconds: number("smapi_request_postpone_threshold_seconds", 86_400)?,
         })
     }
 }

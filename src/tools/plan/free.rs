@@ -513,8 +513,8 @@ impl World<'_> {
         let settings = &self.setup.settings;
         let own = settings.classes[call.class.0 as usize].deadline;
         match (logged, own, bound) {
-            (_, _, claim::Deadline::None) | (None, Deadline::Threshold, _) => None,
-            _ => own.of(settings.threshold, call.arrived, now),
+            (_, _, claim::Deadline::None) | (None, Deadline::Ordinary, _) => None,
+            _ => own.of(settings.max_wait, call.arrived, now),
         }
     }
 

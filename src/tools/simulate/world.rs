@@ -242,7 +242,7 @@ impl World<'_> {
             .backend(Backend(BACKEND as u8))
             .class(class)
             .caller(group.caller)
-            .deadline(deadline.of(settings.threshold, self.now, self.now));
+            .deadline(deadline.of(settings.max_wait, self.now, self.now));
         let now = self.now;
         self.tallies(nth, |tally| tally.arrives(now));
         match self.scheduler.submit(now, call, nth) {

@@ -137,7 +137,7 @@ pub(super) fn slower(line: &str, times: u64) -> String {
         later(&mut step[1]);
     }
     if let Some(config) = line.get("config").and_then(Value::as_str) {
-        let (now, then) = ("threshold_seconds = 60", "threshold_seconds = 54000");
+        let (now, then) = ("max_wait_seconds = 60", "max_wait_seconds = 54000");
         line["config"] = config.replace(now, then).into();
     }
     line.to_string()

@@ -260,8 +260,8 @@ fn zero_switches_a_limit_off() {
     assert_eq!(config.admit.outstanding_max, None);
     let off = LEAST.replace("per_window = \"total:30\"", "window = \"0s\"");
     assert_eq!(good(&off).admit.window, None);
-    let threshold = format!("{LEAST}max_wait = \"0s\"\n");
-    assert_eq!(good(&threshold).admit.threshold, Duration::ZERO);
+    let max_wait = format!("{LEAST}max_wait = \"0s\"\n");
+    assert_eq!(good(&max_wait).admit.max_wait, Duration::ZERO);
 }
 
 #[test]

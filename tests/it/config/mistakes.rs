@@ -53,7 +53,7 @@ fn an_unknown_option_is_an_error_that_names_the_nearest() {
 fn a_probable_slip_is_a_warning() {
     let none = read(&with("")).expect("it is good").warnings;
     assert!(none.is_empty(), "{none}");
-    // The threshold of the sdkserver design, 60 s, is no reason for a warning.
+    // The max_wait of the sdkserver design, 60 s, is no reason for a warning.
     assert!(read(LEAST).expect("it is good").warnings.is_empty());
     let socket_only = LEAST.replace("[backend]", "protocol = \"socket\"\n[backend]");
     assert!(read(&socket_only).expect("it is good").warnings.is_empty());

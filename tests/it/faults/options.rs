@@ -156,7 +156,7 @@ promote_for = "10s"
 [[class]]
 name = "long"
 weight = 2
-deadline = "2h"
+max_wait = "2h"
 functions = ["guest_get_info"]
 effort = "minutes"
 outstanding_max = 4
@@ -453,7 +453,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
         "header = \"x-class\"",
     ),
     ("class.name", "name = \"long\"", "name = \"slow\""),
-    ("class.deadline", "deadline = \"2h\"", "deadline = \"none\""),
+    ("class.max_wait", "max_wait = \"2h\"", "max_wait = \"none\""),
     (
         "class.functions",
         "functions = [\"guest_get_info\"]",

@@ -99,8 +99,8 @@ async fn storm_over_a_pause(held: Duration, ramp: Duration, window_max: u32) {
     let epoch = Instant::now();
     let backend = backend(Duration::from_millis(50)).await;
     let outstanding_max = window_max / 10;
-    let threshold = held.as_secs() - 1;
-    let limits = format!("max_wait = \"{threshold}s\"");
+    let max_wait = held.as_secs() - 1;
+    let limits = format!("max_wait = \"{max_wait}s\"");
     let text = config(backend.socket_addr(), &limits, "")
         .replace(&format!("total:{WINDOW}"), &format!("total:{window_max}"))
         .replace(

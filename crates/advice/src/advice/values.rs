@@ -1,4 +1,4 @@
-//! The values for all calls: calls at once, windows, the threshold and the queue.
+//! The values for all calls: calls at once, windows, the max_wait and the queue.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ fn at_knee(fit: &Fit, jobs: &[Job], question: &Question) -> Setting<u32> {
     let Some(slo) = question.slo else {
         return knee;
     };
-    let patience = question.threshold.unwrap_or(u64::MAX);
+    let patience = question.max_wait.unwrap_or(u64::MAX);
     let in_time = |limit: u32| run(jobs, &fit.curve, limit, slo.within, patience, PARTS).in_time;
     let step = (fit.most / 24).max(1);
     let tried = (1..=fit.most).step_by(step as usize);
@@ -256,7 +256,7 @@ pub(super) fn windows(
 }
 
 /// How long a call may wait.
-pub(super) fn threshold(
+pub(super) fn max_wait(
     samples: &[Sample],
     jobs: &[Job],
     curve: &Curve,
@@ -304,9 +304,9 @@ pub(super) fn threshold(
 pub(super) fn outlook(advice: &Advice, jobs: &[Job], question: &Question) -> Option<Outlook> {
     let fit = advice.fit.as_ref().filter(|fit| fit.is_strained())?;
     let advised = advice.outstanding.setting()?.value;
-    let threshold = advice.threshold.setting().map(|set| set.value);
-    let expected = |outstanding: u32, threshold: Option<u64>| {
-        let patience = threshold.unwrap_or(u64::MAX);
+    let max_wait = advice.max_wait.setting().map(|set| set.value);
+    let expected = |outstanding: u32, max_wait: Option<u64>| {
+        let patience = max_wait.unwrap_or(u64::MAX);
         let mut ran = run(jobs, &fit.curve, outstanding, u64::MAX, patience, PARTS);
         ran.waits.sort_unstable();
         ran.took.sort_unstable();
@@ -316,7 +316,7 @@ pub(super) fn outlook(advice: &Advice, jobs: &[Job], question: &Question) -> Opt
         };
         Expected {
             outstanding,
-            threshold,
+            max_wait,
             given_up: ran.given_up as f64 / jobs.len().max(1) as f64,
             wait_p50: at(&ran.waits, 0.5),
             wait_p95: at(&ran.waits, 0.95),
@@ -324,8 +324,8 @@ pub(super) fn outlook(advice: &Advice, jobs: &[Job], question: &Question) -> Opt
         }
     };
     Some(Outlook {
-        seen: expected(fit.most, question.threshold),
-        advised: expected(advised, threshold.or(question.threshold)),
+        seen: expected(fit.most, question.max_wait),
+        advised: expected(advised, max_wait.or(question.max_wait)),
     })
 }
 
@@ -339,7 +339,7 @@ pub(super) fn capacity(
     let Some(outstanding) = advice.outstanding.setting() else {
         return Answer::NotEnough(vec![Need::Outstanding]);
     };
-    let patience = advice.threshold.setting().map(|set| set.value);
+    let patience = advice.max_wait.setting().map(|set| set.value);
     let depths = |limit: u32| {
         let patience = patience.unwrap_or(u64::MAX);
         let Ran { depths, .. } = run(jobs, curve, limit.max(1), u64::MAX, patience, PARTS);

@@ -79,9 +79,9 @@ fn longest_wait(config: &Config) -> Duration {
         .iter()
         .filter_map(|class| match class.deadline {
             Deadline::After(length) => Some(length),
-            Deadline::Threshold | Deadline::Never => None,
+            Deadline::Ordinary | Deadline::Never => None,
         });
-    classes.fold(admit.threshold, Duration::max)
+    classes.fold(admit.max_wait, Duration::max)
 }
 
 fn compare(found: &Found, any: bool, ports: &[u16], wait: Duration, is_old_name: bool) -> Finding {

@@ -29,7 +29,7 @@ log_dir = /var/log/100%%
         window_seconds: None,
         per_window: Some("total:30,\nguest_list:10".into()),
         outstanding: Some(8),
-        threshold_seconds: None,
+        max_wait_seconds: None,
     };
     assert_eq!(read, expected);
     assert_eq!(SdkServer::read(""), Ok(SdkServer::default()));
