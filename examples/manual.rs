@@ -26,14 +26,12 @@ pub(crate) fn programs() -> [Command; 2] {
     let lab = tidegate_lab::cli::definition();
     let mut tidegate = tidegate::cli::definition();
     // `tidegate` passes the arguments of these on unread. Their options are those of tidegate-lab.
-    for name in ["demo", "backend", "bench"] {
-        let options = lab
-            .find_subcommand(name)
-            .expect("a command of both")
-            .clone();
-        tidegate = tidegate.mut_subcommand(name, |named| {
-            options.display_order(named.get_display_order())
-        });
+    for options in lab.get_subcommands() {
+        if tidegate.find_subcommand(options.get_name()).is_some() {
+            tidegate = tidegate.mut_subcommand(options.get_name(), |named| {
+                options.clone().display_order(named.get_display_order())
+            });
+        }
     }
     [tidegate, lab]
 }

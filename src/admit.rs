@@ -10,7 +10,7 @@
 mod act;
 mod acting;
 mod ask;
-pub(crate) mod backends;
+pub mod backends;
 mod buckets;
 mod early;
 mod journal;

@@ -10,6 +10,7 @@ use tidegate_runtime::command::{note, printed, wants_colours};
 use crate::config::DEFAULT_PATH;
 use crate::options::shown::without_credentials;
 use crate::tools;
+use crate::tools::programs::{LAB, run};
 
 /// A sidecar proxy that holds a flood back: calls wait their turn, and the backend never
 /// sees more than it can bear.
@@ -20,7 +21,8 @@ struct Cli {
     command: Command,
 }
 
-const VERSION: &str = concat!(
+/// The version of all programs, with the commit they were built from.
+pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     " (",
     env!("TIDEGATE_REVISION"),
@@ -47,7 +49,7 @@ enum Command {
     /// List every limit, rate limit and quota, and how much of it is used
     Limits(tools::client::Admin),
     /// Follow a running sidecar on a screen: what waits, why, and until when
-    Top(tools::top::Arguments),
+    Top(tools::programs::Arguments),
     /// Show what a call waits for and when it starts, or which limits held it up
     Explain(tools::explain::Arguments),
 
@@ -59,23 +61,23 @@ enum Command {
     Limit(tools::pause::LimitArguments),
 
     /// Find out from access logs whether a limit was ever exceeded. Exit 0 no, 1 yes, 2 unknown
-    Audit(tools::audit::Arguments),
+    Audit(tools::programs::Arguments),
     /// Replay access logs, also under another config. Exit 0 good, 1 not, 2 unknown
-    Plan(tools::plan::Arguments),
+    Plan(tools::programs::Arguments),
     /// Say from access logs which limits to set. Exit 0 advice, 1 not enough data, 2 unknown
-    Advise(tools::advise::Arguments),
+    Advise(tools::programs::Arguments),
 
     /// See it work: a fragile backend, a storm of calls, with and without Tidegate
-    Demo(tools::lab::Arguments),
+    Demo(tools::programs::Arguments),
     /// Run a stand-in z/VM SDK server that falls over when too much arrives
-    Backend(tools::lab::Arguments),
+    Backend(tools::programs::Arguments),
     /// Put load on a proxy or a backend, and measure
-    Bench(tools::lab::Arguments),
+    Bench(tools::programs::Arguments),
     #[cfg(feature = "leases")]
     /// Share leased capacity with programs on this machine, over HTTP and JSON
     LeaseAgent(tools::lease_agent::Options),
     /// Run scenario files through the scheduler in virtual time. Exit 1 if an expectation fails
-    Simulate(tools::simulate::Command),
+    Simulate(tools::programs::Arguments),
 }
 
 #[derive(Debug, clap::Args)]
@@ -86,7 +88,7 @@ struct ConfigFile {
 }
 
 /// The definition of the command line, for what is made from it: manual pages, completions, reference.
-/// The options of `demo`, `backend` and `bench` are those of `tidegate-lab`.
+/// The options of the commands of other programs are in the definitions of those.
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
@@ -121,20 +123,20 @@ pub fn main() -> ExitCode {
         Command::LeaseServer(arguments) => tools::lease_server::run(&arguments, graphical),
         Command::Callers(admin) => tools::callers::run(&admin),
         Command::Limits(admin) => tools::limits::run(&admin),
-        Command::Top(arguments) => tools::top::run(&arguments),
+        Command::Top(arguments) => run(LAB, "top", &arguments),
         Command::Explain(arguments) => tools::explain::run(&arguments),
         Command::Pause(arguments) => tools::pause::pause(&arguments),
         Command::Resume(arguments) => tools::pause::resume(&arguments),
         Command::Limit(arguments) => tools::pause::limit(&arguments),
-        Command::Audit(arguments) => tools::audit::run(&arguments, graphical),
-        Command::Plan(arguments) => tools::plan::run(&arguments),
-        Command::Advise(arguments) => tools::advise::run(&arguments),
-        Command::Demo(arguments) => tools::lab::run("demo", &arguments),
-        Command::Backend(arguments) => tools::lab::run("backend", &arguments),
+        Command::Audit(arguments) => run(LAB, "audit", &arguments),
+        Command::Plan(arguments) => run(LAB, "plan", &arguments),
+        Command::Advise(arguments) => run(LAB, "advise", &arguments),
+        Command::Demo(arguments) => run(LAB, "demo", &arguments),
+        Command::Backend(arguments) => run(LAB, "backend", &arguments),
         #[cfg(feature = "leases")]
         Command::LeaseAgent(options) => tools::lease_agent::run(options),
-        Command::Simulate(command) => tools::simulate::main(&command),
-        Command::Bench(arguments) => tools::lab::run("bench", &arguments),
+        Command::Simulate(arguments) => run(LAB, "simulate", &arguments),
+        Command::Bench(arguments) => run(LAB, "bench", &arguments),
     }
 }
 

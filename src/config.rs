@@ -334,7 +334,7 @@ pub fn read_knowing(
 /// # Errors
 ///
 /// Every mistake.
-pub(crate) fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
+pub fn read_tree(tree: Table) -> Result<Config, Vec<Problem>> {
     let (config, problems) = checked(Reading::of_tree(tree, FORM), &[]);
     config.ok_or(problems)
 }

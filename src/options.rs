@@ -11,16 +11,16 @@
 pub(crate) mod catalogue;
 mod environment;
 pub(crate) mod json;
-pub(crate) mod kind;
+pub mod kind;
 mod nearest;
 mod notes;
 mod place;
 mod problem;
 mod reader;
-pub(crate) mod shown;
-pub(crate) mod syntax;
-pub(crate) mod toml;
-pub(crate) mod tree;
+pub mod shown;
+pub mod syntax;
+pub mod toml;
+pub mod tree;
 
 pub use catalogue::Catalogue;
 pub use kind::{Mistake, Words};
@@ -29,13 +29,13 @@ pub use problem::{Problem, Problems, Severity};
 pub use reader::{Mark, Options, Section, Setting};
 pub use toml::{Restarts, Toml};
 
-pub(crate) use kind::{Kind, words};
+pub use kind::{Kind, words};
 pub(crate) use nearest::nearest;
-pub(crate) use notes::Notes;
+pub use notes::Notes;
 #[cfg(feature = "leases")]
 pub(crate) use place::Lines;
-pub(crate) use reader::{Form, Reading};
-pub(crate) use shown::did_you_mean;
+pub use reader::{Form, Reading};
+pub use shown::did_you_mean;
 
 /// Defines the options of a section.
 ///
@@ -54,6 +54,7 @@ pub(crate) use shown::did_you_mean;
 /// stage; without `=> Settings` there is none. What follows `+` are further fields of the
 /// settings, which other sections decide. What follows `required` are options without which
 /// the config has an error: `Section` may lack their values, `Settings` never does.
+#[macro_export]
 macro_rules! options {
     (
         $(#[doc = $about:literal])*
@@ -126,6 +127,7 @@ macro_rules! options {
 }
 
 /// The settings of a section: the values of its options, and what other sections decide.
+#[macro_export]
 macro_rules! settings {
     (
         $(#[doc = $about:literal])*
@@ -160,4 +162,4 @@ macro_rules! settings {
     };
 }
 
-pub(crate) use {options, settings};
+pub use {options, settings};

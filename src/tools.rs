@@ -1,9 +1,5 @@
 //! The commands: the sidecar, what is asked of a running one, and what is put around it.
 
-#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
-pub mod advise;
-#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
-pub mod audit;
 pub(crate) mod callers;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod check;
@@ -13,21 +9,13 @@ pub(crate) mod explain;
 pub mod healthcheck;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod init;
-pub(crate) mod lab;
 #[cfg(feature = "leases")]
 pub mod lease_agent;
 #[cfg(feature = "leases")]
 pub(crate) mod lease_server;
 pub(crate) mod limits;
-#[expect(
-    clippy::disallowed_methods,
-    reason = "for commands that serve no calls"
-)]
-mod logs;
 pub(crate) mod pause;
-#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
-pub mod plan;
-mod random;
+pub(crate) mod programs;
 #[expect(
     clippy::disallowed_methods,
     reason = "called on threads that wait, or by a command that serves no calls"
@@ -39,16 +27,13 @@ mod service_manager;
     clippy::disallowed_methods,
     reason = "for commands that serve no calls"
 )]
-mod service_user;
-#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
-pub mod simulate;
-mod table;
-pub mod top;
+pub mod service_user;
+pub mod table;
 
 use crate::telemetry::journal::{Priority, with_priority};
 
 /// Reports on stderr why a command failed.
-fn failed(why: impl std::fmt::Display) -> std::process::ExitCode {
+pub fn failed(why: impl std::fmt::Display) -> std::process::ExitCode {
     let text = with_priority(&format!("tidegate: {why}\n"), Priority::ERROR);
     tidegate_runtime::command::note(text);
     std::process::ExitCode::FAILURE

@@ -14,8 +14,9 @@ use crate::call::{Destination, Generation};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// Which backends are up, and the next probe of each that is down.
 #[derive(Debug, Default)]
-pub(crate) struct Backends([Known; Destination::BACKENDS.len()]);
+pub struct Backends([Known; Destination::BACKENDS.len()]);
 
 /// The health of a destination's backend, as calls have shown it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,7 +65,7 @@ impl Backends {
     }
 
     /// A connect failed. `spread` in 0.5..1 keeps several proxies from probing in step.
-    pub(crate) fn failed(
+    pub fn failed(
         &mut self,
         backend: Destination,
         generation: Generation,
@@ -85,7 +86,7 @@ impl Backends {
     }
 
     /// A call was sent. Returns whether the gate must open for its backend.
-    pub(crate) fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
+    pub fn succeeded(&mut self, backend: Destination, generation: Generation) -> bool {
         let Some(known) = self.0.get_mut(backend as usize) else {
             return false;
         };
@@ -103,7 +104,7 @@ impl Backends {
     }
 
     /// Backends whose next probe is due; each is named once.
-    pub(crate) fn due(&mut self, now: Timestamp) -> Vec<Destination> {
+    pub fn due(&mut self, now: Timestamp) -> Vec<Destination> {
         let mut due = Vec::new();
         for (known, backend) in self.0.iter_mut().zip(Destination::BACKENDS) {
             if let Health::Down { next, back_off } = known.health
@@ -117,7 +118,7 @@ impl Backends {
     }
 
     /// When the next probe is due.
-    pub(crate) fn wake(&self) -> Option<Timestamp> {
+    pub fn wake(&self) -> Option<Timestamp> {
         let next = self.0.iter().filter_map(|known| match known.health {
             Health::Down { next, .. } => Some(next),
             Health::Up | Health::Probing { .. } => None,

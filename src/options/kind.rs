@@ -13,11 +13,16 @@ use super::shown::{did_you_mean, is_content_of_pem, quoted, shortened};
 use super::toml::string;
 use super::tree::{Node, Value};
 
-pub(crate) const MS: Duration = Duration::from_millis(1);
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-pub(crate) const HOUR: Duration = Duration::from_secs(3600);
-pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
+/// A millisecond.
+pub const MS: Duration = Duration::from_millis(1);
+/// A second.
+pub const SECOND: Duration = Duration::from_secs(1);
+/// A minute.
+pub const MINUTE: Duration = Duration::from_secs(60);
+/// An hour.
+pub const HOUR: Duration = Duration::from_secs(3600);
+/// A day.
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
@@ -25,14 +30,17 @@ pub(crate) const GIB: u64 = 1 << 30;
 /// What was wrong with a value, and what would be right.
 #[derive(Debug)]
 pub struct Mistake {
-    pub(crate) message: String,
-    pub(crate) cure: String,
+    /// The mistake itself: what is wrong with the value.
+    pub message: String,
+    /// How to put it right.
+    pub cure: String,
     /// The part of the value that is wrong: its key and its place.
-    pub(crate) part: Option<At>,
+    pub part: Option<At>,
 }
 
 impl Mistake {
-    pub(crate) fn new(message: impl Into<String>, cure: impl Into<String>) -> Self {
+    /// A mistake and its cure.
+    pub fn new(message: impl Into<String>, cure: impl Into<String>) -> Self {
         Self {
             message: message.into(),
             cure: cure.into(),
@@ -46,7 +54,7 @@ impl Mistake {
     }
 
     /// The same, about one part of the value. An empty key is the key of the whole value.
-    pub(crate) fn in_part(self, key: &str, place: &Place) -> Self {
+    pub fn in_part(self, key: &str, place: &Place) -> Self {
         let part = Some(At::new(shortened(key), place));
         Self { part, ..self }
     }
@@ -62,17 +70,18 @@ type Read<T> = Box<dyn Fn(&Node) -> Result<T, Vec<Mistake>>>;
 type Show<T> = Box<dyn Fn(&T) -> Option<String>>;
 
 /// How a value of one kind is read and written, and what it may be.
-pub(crate) struct Kind<T> {
+pub struct Kind<T> {
     /// In words, with the unit first: `threads, 1 to 64`.
-    pub(crate) allowed: String,
-    pub(crate) read: Read<T>,
+    pub allowed: String,
+    /// Reads a value, or returns what is wrong with it.
+    pub read: Read<T>,
     /// As TOML; none for a value that no config can contain.
-    pub(crate) show: Show<T>,
+    pub show: Show<T>,
 }
 
 impl<T: 'static> Kind<T> {
     /// A kind whose values have at most one mistake.
-    pub(crate) fn new(
+    pub fn new(
         allowed: impl Into<String>,
         read: impl Fn(&Node) -> Result<T, Mistake> + 'static,
         show: impl Fn(&T) -> String + 'static,
@@ -81,7 +90,7 @@ impl<T: 'static> Kind<T> {
     }
 
     /// A kind whose values have parts, each with mistakes of its own.
-    pub(crate) fn of_parts(
+    pub fn of_parts(
         allowed: impl Into<String>,
         read: impl Fn(&Node) -> Result<T, Vec<Mistake>> + 'static,
         show: impl Fn(&T) -> String + 'static,
@@ -94,19 +103,19 @@ impl<T: 'static> Kind<T> {
     }
 
     /// The same values, which count this: `threads`, `tokens per second`.
-    pub(crate) fn of(self, unit: &str) -> Self {
+    pub fn of(self, unit: &str) -> Self {
         let allowed = format!("{unit}, {}", self.allowed);
         Self { allowed, ..self }
     }
 
     /// The same values, described by other words.
-    pub(crate) fn described(self, allowed: impl Into<String>) -> Self {
+    pub fn described(self, allowed: impl Into<String>) -> Self {
         let allowed = allowed.into();
         Self { allowed, ..self }
     }
 
     /// The same values as another type.
-    pub(crate) fn map<U: 'static>(
+    pub fn map<U: 'static>(
         self,
         to: impl Fn(T) -> U + 'static,
         from: impl Fn(&U) -> T + 'static,
@@ -129,7 +138,7 @@ impl<T: 'static> Kind<T> {
     }
 
     /// An option of this kind that has a default.
-    pub(crate) fn or(self, default: T) -> Opt<T> {
+    pub fn or(self, default: T) -> Opt<T> {
         Opt {
             kind: self,
             default,
@@ -142,12 +151,12 @@ impl<T: 'static> Kind<T> {
     }
 
     /// An option of this kind that may be absent.
-    pub(crate) fn optional(self) -> Opt<Option<T>> {
+    pub fn optional(self) -> Opt<Option<T>> {
         self.or_none().or(None)
     }
 
     /// An option of this kind that is required: the message if it is missing, and the cure.
-    pub(crate) fn required(self, cause: &'static str, cure: &'static str) -> Opt<Option<T>> {
+    pub fn required(self, cause: &'static str, cure: &'static str) -> Opt<Option<T>> {
         Opt {
             missing: Some((cause, cure)),
             ..self.optional()
@@ -157,7 +166,7 @@ impl<T: 'static> Kind<T> {
 
 /// What the example of a config shows of an option.
 #[derive(Clone, Copy)]
-pub(crate) enum Example {
+pub enum Example {
     /// Its default.
     Default,
     /// A value, in a comment.
@@ -167,52 +176,52 @@ pub(crate) enum Example {
 }
 
 /// A second name of an option, and what its value is under that name.
-pub(crate) struct Alias<T> {
+pub struct Alias<T> {
     pub(crate) key: &'static str,
     pub(crate) kind: Kind<T>,
 }
 
 /// One option: its kind, and everything about it but its name, its type and its text.
-pub(crate) struct Opt<T> {
+pub struct Opt<T> {
     pub(crate) kind: Kind<T>,
     pub(crate) default: T,
     /// Its name in the config, where that is not the name of its field.
-    pub(crate) key: Option<&'static str>,
+    pub key: Option<&'static str>,
     pub(crate) alias: Option<Alias<T>>,
     pub(crate) example: Example,
     /// Whether a change takes effect only after a restart.
-    pub(crate) restart: bool,
+    pub restart: bool,
     /// The message if it is missing, and the cure.
-    pub(crate) missing: Option<(&'static str, &'static str)>,
+    pub missing: Option<(&'static str, &'static str)>,
 }
 
 impl<T> Opt<T> {
     /// Its name in the config, where that is not the name of its field.
-    pub(crate) fn key(self, key: &'static str) -> Self {
+    pub fn key(self, key: &'static str) -> Self {
         let key = Some(key);
         Self { key, ..self }
     }
 
     /// A second name, under which the value is of this kind.
-    pub(crate) fn alias(self, key: &'static str, kind: Kind<T>) -> Self {
+    pub fn alias(self, key: &'static str, kind: Kind<T>) -> Self {
         let alias = Some(Alias { key, kind });
         Self { alias, ..self }
     }
 
     /// A value for the example of a config, in TOML.
-    pub(crate) fn example(self, value: &'static str) -> Self {
+    pub fn example(self, value: &'static str) -> Self {
         let example = Example::Aside(value);
         Self { example, ..self }
     }
 
     /// A value that the example of a config has to give, in TOML.
-    pub(crate) fn line(self, value: &'static str) -> Self {
+    pub fn line(self, value: &'static str) -> Self {
         let example = Example::Line(value);
         Self { example, ..self }
     }
 
     /// A change takes effect only after a restart.
-    pub(crate) fn restart(self) -> Self {
+    pub fn restart(self) -> Self {
         let restart = true;
         Self { restart, ..self }
     }
@@ -232,7 +241,7 @@ pub trait Words: Copy + PartialEq + 'static {
 }
 
 /// One word of a few.
-pub(crate) fn choice<T: Words>() -> Kind<T> {
+pub fn choice<T: Words>() -> Kind<T> {
     let list: Vec<_> = T::WORDS.iter().map(|(word, _)| quoted(word)).collect();
     let allowed = list.join(" | ");
     let words = allowed.clone();
@@ -253,7 +262,7 @@ pub(crate) fn choice<T: Words>() -> Kind<T> {
 }
 
 /// A whole number.
-pub(crate) fn integer<T>(range: RangeInclusive<T>) -> Kind<T>
+pub fn integer<T>(range: RangeInclusive<T>) -> Kind<T>
 where
     T: Copy + Display + TryFrom<i128> + PartialOrd + 'static,
 {
@@ -271,7 +280,7 @@ where
 }
 
 /// A number that may have a fraction; `take` returns none for a number that is not `allowed`.
-pub(crate) fn number<T: 'static>(
+pub fn number<T: 'static>(
     allowed: &'static str,
     take: impl Fn(f64) -> Option<T> + 'static,
     give: impl Fn(&T) -> f64 + 'static,
@@ -293,7 +302,7 @@ pub(crate) fn number<T: 'static>(
 }
 
 /// `true` or `false`.
-pub(crate) fn flag() -> Kind<bool> {
+pub fn flag() -> Kind<bool> {
     let read = |node: &Node| match node.value {
         Value::Boolean(flag) => Ok(flag),
         _ => {
@@ -305,7 +314,7 @@ pub(crate) fn flag() -> Kind<bool> {
 }
 
 /// A text that `parse` understands; `example` is one.
-pub(crate) fn text<T: Display + 'static>(
+pub fn text<T: Display + 'static>(
     allowed: impl Into<String>,
     example: &'static str,
     parse: impl Fn(&str) -> Result<T, Mistake> + 'static,
@@ -321,7 +330,7 @@ pub(crate) fn text<T: Display + 'static>(
 }
 
 /// A text that `take` understands; any other one "is not the path of a file", say.
-pub(crate) fn parsed<T: Display + 'static>(
+pub fn parsed<T: Display + 'static>(
     allowed: &'static str,
     example: &'static str,
     take: impl Fn(&str) -> Option<T> + 'static,
@@ -334,7 +343,7 @@ pub(crate) fn parsed<T: Display + 'static>(
 }
 
 /// A text from 1 to `max` bytes, without control characters.
-pub(crate) fn line(max: usize, example: &'static str) -> Kind<String> {
+pub fn line(max: usize, example: &'static str) -> Kind<String> {
     let allowed = format!("1 to {max} bytes");
     text(allowed.clone(), example, move |given| {
         if given.is_empty() || given.len() > max || given.contains(char::is_control) {
@@ -348,7 +357,7 @@ pub(crate) fn line(max: usize, example: &'static str) -> Kind<String> {
 
 /// A secret. No message quotes it. A line end behind it belongs to the file that it came from, such as that of a
 /// Kubernetes Secret, and not to the secret.
-pub(crate) fn secret(name: &'static str, max: usize) -> Kind<String> {
+pub fn secret(name: &'static str, max: usize) -> Kind<String> {
     let allowed = format!("1 to {max} bytes");
     let cure = format!("give {allowed} in quotes");
     let read = move |node: &Node| match node.text().map(without_line_end) {
@@ -367,16 +376,16 @@ fn without_line_end(text: &str) -> &str {
 }
 
 /// Longest name: one is a label of metrics, and part of replies.   bytes
-pub(crate) const NAME_MAX: usize = 64;
+pub const NAME_MAX: usize = 64;
 
 /// Whether a text is made of letters, digits and these other characters.
-pub(crate) fn is_plain(text: &str, others: &str) -> bool {
+pub fn is_plain(text: &str, others: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
     text.chars().all(plain)
 }
 
 /// A name: a label of metrics.
-pub(crate) fn name<T: Display + for<'a> From<&'a str> + 'static>(example: &'static str) -> Kind<T> {
+pub fn name<T: Display + for<'a> From<&'a str> + 'static>(example: &'static str) -> Kind<T> {
     let allowed = "1 to 64 letters, digits, _, - or .";
     text(allowed, example, |given| {
         check_name(given).map(|()| given.into())
@@ -388,7 +397,7 @@ fn is_name(given: &str) -> bool {
 }
 
 /// Whether a text can be a name.
-pub(crate) fn check_name(given: &str) -> Result<(), Mistake> {
+pub fn check_name(given: &str) -> Result<(), Mistake> {
     if is_name(given) {
         return Ok(());
     }
@@ -398,7 +407,7 @@ pub(crate) fn check_name(given: &str) -> Result<(), Mistake> {
 }
 
 /// The name of a function: a label of metrics, and part of replies.
-pub(crate) fn function_name(name: &str) -> Result<(), Mistake> {
+pub fn function_name(name: &str) -> Result<(), Mistake> {
     if name.is_empty() {
         let cure = "write the name of a function before its number, such as \"guest_list:10\"";
         return Err(Mistake::new("a function's name is empty", cure));
@@ -412,14 +421,14 @@ pub(crate) fn function_name(name: &str) -> Result<(), Mistake> {
 }
 
 /// The same, as a kind.
-pub(crate) fn function<T: Display + for<'a> From<&'a str> + 'static>() -> Kind<T> {
+pub fn function<T: Display + for<'a> From<&'a str> + 'static>() -> Kind<T> {
     text("the name of a function", "guest_list", |given| {
         function_name(given).map(|()| given.into())
     })
 }
 
 /// The path of a file; `is_whole` if it must begin with a slash.
-pub(crate) fn path(allowed: &'static str, example: &'static str, is_whole: bool) -> Kind<PathBuf> {
+pub fn path(allowed: &'static str, example: &'static str, is_whole: bool) -> Kind<PathBuf> {
     let kind = text(allowed, example, move |given| {
         let is_part = is_whole && (!given.starts_with('/') || given.ends_with('/'));
         if given.is_empty() || given.contains('\0') || is_part {
@@ -434,7 +443,7 @@ pub(crate) fn path(allowed: &'static str, example: &'static str, is_whole: bool)
 }
 
 /// The path of a PEM file to read.
-pub(crate) fn pem(example: &'static str) -> Kind<PathBuf> {
+pub fn pem(example: &'static str) -> Kind<PathBuf> {
     let kind = path("the path of a PEM file", example, false);
     let Kind {
         allowed,
@@ -458,7 +467,7 @@ pub(crate) fn pem(example: &'static str) -> Kind<PathBuf> {
 }
 
 /// Up to `max` values of one kind; `example` shows a list of them.
-pub(crate) fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) -> Kind<Vec<T>> {
+pub fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) -> Kind<Vec<T>> {
     let (read, show) = (one.read, one.show);
     let read = move |node: &Node| {
         let Value::List(list) = &node.value else {
@@ -477,7 +486,7 @@ pub(crate) fn list<T: 'static>(max: usize, example: &'static str, one: Kind<T>) 
 }
 
 /// The same, without a value twice.
-pub(crate) fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T>> {
+pub fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T>> {
     let read = kind.read;
     Kind {
         read: Box::new(move |node| {
@@ -495,7 +504,7 @@ pub(crate) fn distinct<T: PartialEq + 'static>(kind: Kind<Vec<T>>) -> Kind<Vec<T
 }
 
 /// A table from names to values of one kind; `check` looks at each name.
-pub(crate) fn table<T: 'static>(
+pub fn table<T: 'static>(
     allowed: &'static str,
     max: usize,
     cure: &'static str,
@@ -539,7 +548,7 @@ fn parts<'a, T>(
 }
 
 /// Every value, or every mistake.
-pub(crate) fn all<T>(
+pub fn all<T>(
     results: impl Iterator<Item = Result<T, Vec<Mistake>>>,
 ) -> Result<Vec<T>, Vec<Mistake>> {
     let (mut values, mut mistakes) = (Vec::new(), Vec::new());
@@ -557,14 +566,14 @@ pub(crate) fn all<T>(
 }
 
 /// A duration with its unit, in whole milliseconds.
-pub(crate) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
+pub fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     let range = micros(range.start())..=micros(range.end());
     let kind = measured(&DURATION, MICROS_OF_MS, range);
     kind.map(Duration::from_micros, micros)
 }
 
 /// A size with its unit.
-pub(crate) fn size<T>(range: RangeInclusive<u64>) -> Kind<T>
+pub fn size<T>(range: RangeInclusive<u64>) -> Kind<T>
 where
     T: Copy + TryFrom<u64> + TryInto<u64> + 'static,
 {
@@ -581,17 +590,17 @@ fn micros(length: &Duration) -> u64 {
 }
 
 /// A duration as the config writes it, such as `90s`.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     DURATION.read(text).ok().map(Duration::from_micros)
 }
 
 /// A duration as the config writes it.
-pub(crate) fn show_duration(length: Duration) -> String {
+pub fn show_duration(length: Duration) -> String {
     DURATION.show(micros(&length))
 }
 
 /// A size as the config writes it.
-pub(crate) fn show_size(bytes: u64) -> String {
+pub fn show_size(bytes: u64) -> String {
     SIZE.show(bytes)
 }
 
@@ -657,6 +666,7 @@ fn measured(measure: &'static Measure, step: u64, range: RangeInclusive<u64>) ->
 /// Defines types with one word for each of their values:
 /// `words! { pub enum Format { Auto = "auto", Text = "text" } }`. A type that is defined elsewhere
 /// gets its words by `words!(Format { "auto" => Auto, "text" => Text })`.
+#[macro_export]
 macro_rules! words {
     ($(
         $(#[$meta:meta])*
@@ -675,4 +685,4 @@ macro_rules! words {
     };
 }
 
-pub(crate) use words;
+pub use words;

@@ -9,7 +9,7 @@ use super::problem::{Problem, Severity};
 
 /// Mistakes under way.
 #[derive(Default)]
-pub(crate) struct Notes {
+pub struct Notes {
     problems: RefCell<Vec<Problem>>,
     /// The places of values that no option takes.
     refused: RefCell<Vec<Place>>,
@@ -17,11 +17,12 @@ pub(crate) struct Notes {
     /// been reported already.
     broken: BTreeSet<usize>,
     /// Whether whole sections may be lost, so that what is missing may not be missing.
-    pub(crate) lost: bool,
+    pub lost: bool,
 }
 
 impl Notes {
-    pub(crate) fn new(broken: BTreeSet<usize>, lost: bool) -> Self {
+    /// No notes yet, of a file whose lines in `broken` could not be parsed. `lost`: sections may be missing too.
+    pub fn new(broken: BTreeSet<usize>, lost: bool) -> Self {
         Self {
             broken,
             lost,
@@ -31,32 +32,32 @@ impl Notes {
     }
 
     /// An error in something that is given.
-    pub(crate) fn error(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+    pub fn error(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
         self.note(Severity::Error, at, cause.into(), cure.into());
     }
 
     /// A warning. Where something may be lost, it could be about a default.
-    pub(crate) fn warn(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+    pub fn warn(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
             self.note(Severity::Warning, at, cause.into(), cure.into());
         }
     }
 
     /// An error about something that is missing.
-    pub(crate) fn missing(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
+    pub fn missing(&self, at: &At, cause: impl Into<String>, cure: impl Into<String>) {
         if !self.lost {
             self.error(at, cause, cure);
         }
     }
 
     /// An error in a value, or in a part of it.
-    pub(crate) fn mistake(&self, at: &At, mistake: Mistake) {
+    pub fn mistake(&self, at: &At, mistake: Mistake) {
         let part = mistake.part.as_ref().map(|part| at.part(part));
         self.error(part.as_ref().unwrap_or(at), mistake.message, mistake.cure);
     }
 
     /// An error in a value that its option does not take.
-    pub(crate) fn refuse(&self, at: &At, mistake: Mistake) {
+    pub fn refuse(&self, at: &At, mistake: Mistake) {
         let part = mistake.part.as_ref().map(|part| at.part(part));
         let place = part.as_ref().unwrap_or(at).place.clone();
         self.refused.borrow_mut().push(place);
@@ -64,7 +65,7 @@ impl Notes {
     }
 
     /// Whether an option refused a value at this place.
-    pub(crate) fn is_refused(&self, place: &Place) -> bool {
+    pub fn is_refused(&self, place: &Place) -> bool {
         let Place::File { start, end, .. } = place else {
             return false;
         };
@@ -81,7 +82,7 @@ impl Notes {
 
     /// A value, or none with a note of what is wrong.
     #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
-    pub(crate) fn taken<T>(&self, at: &At, result: Result<T, Mistake>) -> Option<T> {
+    pub fn taken<T>(&self, at: &At, result: Result<T, Mistake>) -> Option<T> {
         result.map_err(|mistake| self.mistake(at, mistake)).ok()
     }
 
@@ -96,11 +97,12 @@ impl Notes {
     }
 
     /// Whether the TOML itself is broken at this place.
-    pub(crate) fn is_broken(&self, place: &Place) -> bool {
+    pub fn is_broken(&self, place: &Place) -> bool {
         matches!(place, Place::File { line, .. } if self.broken.contains(line))
     }
 
-    pub(crate) fn take(&self) -> Vec<Problem> {
+    /// All problems, which are no longer here.
+    pub fn take(&self) -> Vec<Problem> {
         self.problems.take()
     }
 }

@@ -39,23 +39,25 @@ impl Place {
 #[derive(Clone, Debug, Default)]
 pub struct At {
     /// Its path: `listen[0].bind`.
-    pub(crate) key: String,
-    pub(crate) place: Place,
+    pub key: String,
+    /// The place in the file or in the environment.
+    pub place: Place,
 }
 
 impl At {
-    pub(crate) fn new(key: impl Into<String>, place: &Place) -> Self {
+    /// A key and its place.
+    pub fn new(key: impl Into<String>, place: &Place) -> Self {
         let (key, place) = (key.into(), place.clone());
         Self { key, place }
     }
 
     /// The place of something inside it.
-    pub(crate) fn inside(&self, key: &str) -> Self {
+    pub fn inside(&self, key: &str) -> Self {
         Self::new(join(&self.key, key), &self.place)
     }
 
     /// The place of a part of its value. An empty key is the key of the whole value.
-    pub(crate) fn part(&self, part: &Self) -> Self {
+    pub fn part(&self, part: &Self) -> Self {
         Self::new(join(&self.key, &part.key), &part.place)
     }
 }

@@ -50,7 +50,8 @@ pub struct Problems {
 }
 
 impl Problems {
-    pub(crate) fn new(origin: &str, source: &str, list: Vec<Problem>) -> Self {
+    /// The problems of a source, in the order of their lines.
+    pub fn new(origin: &str, source: &str, list: Vec<Problem>) -> Self {
         let mut problems = Self {
             origin: origin.into(),
             source: source.into(),

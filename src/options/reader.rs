@@ -20,11 +20,11 @@ use super::tree::{Node, Table, Value};
 pub struct Mark {
     at: At,
     /// Whether the config gives it.
-    pub(crate) given: bool,
+    pub given: bool,
     /// Whether it could be read; if not, the value is the default.
-    pub(crate) sound: bool,
+    pub sound: bool,
     /// Whether the config in effect leaves it out, because it has no effect.
-    pub(crate) muted: bool,
+    pub muted: bool,
     /// Of a list, the places of its items.
     items: Vec<Place>,
 }
@@ -46,22 +46,22 @@ impl Mark {
     }
 
     /// Its name in the config, without the section: the one that the operator gave, if it has two.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         self.at.key.rsplit('.').next().unwrap_or_default()
     }
 
     /// Its place.
-    pub(crate) fn at(&self) -> At {
+    pub fn at(&self) -> At {
         self.at.clone()
     }
 
     /// The place of one entry of a table.
-    pub(crate) fn entry(&self, key: &str, index: usize) -> At {
+    pub fn entry(&self, key: &str, index: usize) -> At {
         self.item(index).inside(&shortened(key))
     }
 
     /// The place of one item of a list.
-    pub(crate) fn item(&self, index: usize) -> At {
+    pub fn item(&self, index: usize) -> At {
         At::new(
             &*self.at.key,
             self.items.get(index).unwrap_or(&self.at.place),
@@ -80,8 +80,10 @@ impl Deref for Mark {
 /// An option that has been read. It derefs to its [`Mark`].
 #[derive(Clone, Debug)]
 pub struct Setting<T> {
-    pub(crate) value: T,
-    pub(crate) mark: Mark,
+    /// The value that was given, or else the default.
+    pub value: T,
+    /// The place of the option, and whether it was given.
+    pub mark: Mark,
 }
 
 impl<T> Deref for Setting<T> {
@@ -94,12 +96,12 @@ impl<T> Deref for Setting<T> {
 
 impl<T> Setting<T> {
     /// The value, if it is what the operator meant.
-    pub(crate) fn meant(&self) -> Option<&T> {
+    pub fn meant(&self) -> Option<&T> {
         self.sound.then_some(&self.value)
     }
 
     /// Writes it, unless it has no value or is muted.
-    pub(crate) fn write(&self, field: &'static str, option: &Opt<T>, out: &mut Toml) {
+    pub fn write(&self, field: &'static str, option: &Opt<T>, out: &mut Toml) {
         let own = option.key.unwrap_or(field);
         if option.restart {
             out.needs_restart(own, (option.kind.show)(&self.value).as_deref());
@@ -119,17 +121,17 @@ impl<T> Setting<T> {
 
 impl<T> Setting<Option<T>> {
     /// Whether it was left out, which is not the same as given wrong.
-    pub(crate) fn is_missing(&self) -> bool {
+    pub fn is_missing(&self) -> bool {
         self.sound && self.value.is_none()
     }
 
     /// The value, if there is one and it is what the operator meant.
-    pub(crate) fn said(&self) -> Option<&T> {
+    pub fn said(&self) -> Option<&T> {
         self.meant()?.as_ref()
     }
 
     /// The value of a required option, of a config without an error.
-    pub(crate) fn required(&self) -> T
+    pub fn required(&self) -> T
     where
         T: Clone,
     {
@@ -150,7 +152,7 @@ pub trait Options {
 }
 
 /// A config while it is read.
-pub(crate) struct Reading {
+pub struct Reading {
     pub(crate) notes: Notes,
     tree: Table,
     /// Mistakes that were found before the tree was made.
@@ -164,15 +166,15 @@ pub(crate) struct Reading {
 
 /// A kind of config, as messages need it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Form {
+pub struct Form {
     /// The file that lists every option.
-    pub(crate) example: &'static str,
+    pub example: &'static str,
     /// What another kind of config has at its top.
-    pub(crate) elsewhere: &'static [&'static str],
+    pub elsewhere: &'static [&'static str],
     /// What to do with a file that has it.
-    pub(crate) cure: &'static str,
+    pub cure: &'static str,
     /// The paths of options that have another name now, and what to write instead.
-    pub(crate) renamed: &'static [(&'static str, &'static str)],
+    pub renamed: &'static [(&'static str, &'static str)],
 }
 
 /// A config of which no other kind is known.
@@ -189,7 +191,7 @@ impl From<&'static str> for Form {
 
 impl Reading {
     /// Begins with the text of a config.
-    pub(crate) fn of(text: &str, form: impl Into<Form>) -> Self {
+    pub fn of(text: &str, form: impl Into<Form>) -> Self {
         let parsed = syntax::parse(text);
         Self {
             notes: Notes::new(parsed.broken, parsed.lost),
@@ -202,20 +204,20 @@ impl Reading {
     }
 
     /// Begins with a tree.
-    pub(crate) fn of_tree(tree: Table, form: impl Into<Form>) -> Self {
+    pub fn of_tree(tree: Table, form: impl Into<Form>) -> Self {
         let empty = Self::of("", form);
         Self { tree, ..empty }
     }
 
     /// Lays variables of the environment over the file.
-    pub(crate) fn lay_over(&mut self, variables: impl Iterator<Item = (String, String)>) {
+    pub fn lay_over(&mut self, variables: impl Iterator<Item = (String, String)>) {
         let not_laid = super::environment::lay_over(&mut self.tree, variables);
         self.problems.extend(not_laid.misplaced);
         self.pathless.extend(not_laid.pathless);
     }
 
     /// The whole config.
-    pub(crate) fn root(&self) -> Section<'_> {
+    pub fn root(&self) -> Section<'_> {
         Section {
             reading: self,
             name: String::new(),
@@ -225,7 +227,7 @@ impl Reading {
     }
 
     /// Every problem, unknown options among them. Asked when every option has been read.
-    pub(crate) fn problems(&mut self) -> Vec<Problem> {
+    pub fn problems(&mut self) -> Vec<Problem> {
         for variable in std::mem::take(&mut self.pathless) {
             self.pathless(variable);
         }
@@ -284,7 +286,7 @@ impl Reading {
     }
 
     /// Every option that was asked for.
-    pub(crate) fn catalogue(self) -> Catalogue {
+    pub fn catalogue(self) -> Catalogue {
         self.catalogue.into_inner()
     }
 
@@ -331,40 +333,36 @@ pub struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// Its place, to report something that is missing in it.
-    pub(crate) fn mark(&self) -> Mark {
+    pub fn mark(&self) -> Mark {
         let mark = Mark::of(self.at.clone(), None, true);
         let given = self.table.is_some();
         Mark { given, ..mark }
     }
 
-    pub(crate) fn notes(&self) -> &'a Notes {
+    /// The notes of the file.
+    pub fn notes(&self) -> &'a Notes {
         &self.reading.notes
     }
 
     /// Describes it. Only the first description counts.
-    pub(crate) fn about(&self, text: &'static str) {
+    pub fn about(&self, text: &'static str) {
         let is_array = self.at.key.ends_with(']');
         self.catalogue().describe(&self.name, text, is_array);
     }
 
     /// The same, which the example of a config shows in comments.
-    pub(crate) fn aside(self) -> Self {
+    pub fn aside(self) -> Self {
         self.catalogue().section(&self.name).is_aside = true;
         self
     }
 
     /// The options of one struct; others may be in the same section.
-    pub(crate) fn read<T: Options>(&self) -> T {
+    pub fn read<T: Options>(&self) -> T {
         T::read(self)
     }
 
     /// An option, or its default. What can't be read is an error and counts as its default.
-    pub(crate) fn option<T>(
-        &self,
-        field: &'static str,
-        text: &'static str,
-        option: Opt<T>,
-    ) -> Setting<T> {
+    pub fn option<T>(&self, field: &'static str, text: &'static str, option: Opt<T>) -> Setting<T> {
         let key = option.key.unwrap_or(field);
         self.define(key, text, &option);
         let (node, at, kind) = self.given(key, &option);
@@ -431,7 +429,7 @@ impl<'a> Section<'a> {
     }
 
     /// A table inside it.
-    pub(crate) fn section(&self, key: &str) -> Section<'a> {
+    pub fn section(&self, key: &str) -> Section<'a> {
         let (node, at) = self.find(key);
         let table = node.and_then(Node::table);
         if let Some(node) = node.filter(|_| table.is_none()) {
@@ -455,7 +453,7 @@ impl<'a> Section<'a> {
     }
 
     /// Its table, for another reader: it reports the names that are no option.
-    pub(crate) fn table(&self) -> Option<&'a Table> {
+    pub fn table(&self) -> Option<&'a Table> {
         self.catalogue().section(&self.name).takes_any_name = true;
         self.table
     }
@@ -471,7 +469,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables inside it that were not asked for by name.
-    pub(crate) fn other_sections(&self) -> Vec<(&'a str, Section<'a>)> {
+    pub fn other_sections(&self) -> Vec<(&'a str, Section<'a>)> {
         let others = self.others_than_asked_for();
         let tables = others.filter(|(_, node)| node.table().is_some());
         tables.map(|(name, _)| (name, self.section(name))).collect()
@@ -479,7 +477,7 @@ impl<'a> Section<'a> {
 
     /// The tables of an array inside it. `None` where the array can't be read; empty where
     /// there is none.
-    pub(crate) fn sections(&self, key: &'static str, max: usize) -> Option<Vec<Section<'a>>> {
+    pub fn sections(&self, key: &'static str, max: usize) -> Option<Vec<Section<'a>>> {
         let (node, at) = self.find(key);
         let Some(node) = node else {
             return Some(Vec::new());
@@ -514,14 +512,14 @@ impl<'a> Section<'a> {
     }
 
     /// Every table of an array, read. Empty where the array can't be read.
-    pub(crate) fn each<T: Options>(&self, key: &'static str, max: usize) -> Vec<T> {
+    pub fn each<T: Options>(&self, key: &'static str, max: usize) -> Vec<T> {
         let sections = self.sections(key, max).unwrap_or_default();
         sections.into_iter().map(|it| it.aside().read()).collect()
     }
 
     /// Everything that was not asked for by name, read as one kind: for a section where any
     /// name may be an option.
-    pub(crate) fn others<T>(&self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
+    pub fn others<T>(&self, kind: &Kind<T>) -> Vec<(&'a str, Setting<Option<T>>)> {
         let notes = self.notes();
         self.catalogue().section(&self.name).takes_any_name = true;
         let others = self.others_than_asked_for();

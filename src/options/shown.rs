@@ -11,13 +11,13 @@ use std::ops::Range;
 use super::nearest::nearest;
 
 /// What the config in effect has in place of a secret.
-pub(crate) const HIDDEN: &str = "(hidden)";
+pub const HIDDEN: &str = "(hidden)";
 
 /// The options that hold one, in any config and any section.
 const KEYS: [&str; 4] = ["token", "password", "sentinel_password", "auth"];
 
 /// Whether an option holds a secret, by its name or its path.
-pub(crate) fn is_secret(key: &str) -> bool {
+pub fn is_secret(key: &str) -> bool {
     key.split('.').any(|name| {
         let name = name.trim_matches(is_around);
         // Most words of a file need no look at their letters.
@@ -26,7 +26,7 @@ pub(crate) fn is_secret(key: &str) -> bool {
 }
 
 /// The value of an option as a message may show it.
-pub(crate) fn secret_or_quoted(key: &str, value: &str) -> String {
+pub fn secret_or_quoted(key: &str, value: &str) -> String {
     if is_secret(key) {
         "\"…\"".to_owned()
     } else {
@@ -36,7 +36,7 @@ pub(crate) fn secret_or_quoted(key: &str, value: &str) -> String {
 
 /// A text as it would be written in TOML, shortened, without the password of an address or the content of a PEM
 /// file.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let shown = match is_content_of_pem(text) {
         true => Cow::Borrowed("…"),
         false => without_credentials(text),
@@ -48,7 +48,7 @@ pub(crate) fn quoted(text: &str) -> String {
 const BASE64_RUN: usize = 40;
 
 /// Whether a text holds what a PEM file holds, such as a key.
-pub(crate) fn is_content_of_pem(text: &str) -> bool {
+pub fn is_content_of_pem(text: &str) -> bool {
     text.contains("-----BEGIN ") || base64_runs(text).next().is_some()
 }
 
@@ -72,7 +72,7 @@ fn base64_runs(text: &str) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// The cure for a misspelt word: the one that was probably meant.
-pub(crate) fn did_you_mean<'a>(
+pub fn did_you_mean<'a>(
     given: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<String> {
@@ -81,10 +81,10 @@ pub(crate) fn did_you_mean<'a>(
 }
 
 /// Longest part of a message that is quoted.
-pub(crate) const CHARACTERS_MAX: usize = 60;
+pub const CHARACTERS_MAX: usize = 60;
 
 /// A text that is not longer than a message should be.
-pub(crate) fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     match text.char_indices().nth(CHARACTERS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -92,7 +92,7 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 /// A text without the user and the password of any address in it.
-pub(crate) fn without_credentials(text: &str) -> Cow<'_, str> {
+pub fn without_credentials(text: &str) -> Cow<'_, str> {
     let mut shown = String::new();
     let mut done = 0;
     for hidden in credentials(text) {
@@ -109,7 +109,7 @@ pub(crate) fn without_credentials(text: &str) -> Cow<'_, str> {
 
 /// A file with every secret covered, so that a drawing of it gives nothing away. Lengths stay as
 /// they are.
-pub(crate) fn mask(source: &str) -> String {
+pub fn mask(source: &str) -> String {
     let mut masked = String::with_capacity(source.len());
     let mut open = Open::Nothing;
     let mut is_in_pem = false;

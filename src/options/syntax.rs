@@ -15,13 +15,15 @@ use super::shown;
 use super::tree::{self, Table};
 
 /// What came out of the file.
-pub(crate) struct Parsed {
-    pub(crate) tree: Table,
-    pub(crate) problems: Vec<Problem>,
+pub struct Parsed {
+    /// The values, as far as they can be parsed.
+    pub tree: Table,
+    /// The lines that cannot be parsed.
+    pub problems: Vec<Problem>,
     /// Lines whose TOML is broken.
-    pub(crate) broken: BTreeSet<usize>,
+    pub broken: BTreeSet<usize>,
     /// Whether whole sections may be lost, because a header is broken.
-    pub(crate) lost: bool,
+    pub lost: bool,
     /// The file with every secret covered, once it is needed.
     masked: OnceCell<String>,
 }
@@ -31,7 +33,7 @@ pub(crate) struct Parsed {
 const LOOKS_MAX: usize = 4;
 
 /// Parses a file.
-pub(crate) fn parse(text: &str) -> Parsed {
+pub fn parse(text: &str) -> Parsed {
     let mut parsed = Parsed {
         tree: Table::new(),
         problems: Vec::new(),

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::shown;
 
 /// A text as a TOML string.
-pub(crate) fn string(text: &str) -> String {
+pub fn string(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
@@ -30,7 +30,7 @@ pub struct Restarts(BTreeMap<(String, String, &'static str), u64>);
 impl Restarts {
     /// The paths of the options with another value than before. What is in a section that was not
     /// there before needs no restart.
-    pub(crate) fn changed(&self, before: &Self) -> Vec<String> {
+    pub fn changed(&self, before: &Self) -> Vec<String> {
         let is_changed = |option, value| before.0.get(option).is_some_and(|it| it != value);
         let changed = self
             .0
@@ -44,7 +44,7 @@ impl Restarts {
 impl Toml {
     /// Begins a section: `[queue]`, or `[[listen]]` for one of several. Further parts of the
     /// section that was begun last belong to it.
-    pub(crate) fn header(&mut self, header: String) {
+    pub fn header(&mut self, header: String) {
         if header == self.header && !header.starts_with("[[") {
             return;
         }
@@ -57,12 +57,12 @@ impl Toml {
     }
 
     /// Says what distinguishes this entry of an array from the others, for a reload.
-    pub(crate) fn entry(&mut self, entry: Option<impl Display>) {
+    pub fn entry(&mut self, entry: Option<impl Display>) {
         self.entry = entry.map(|entry| entry.to_string()).unwrap_or_default();
     }
 
     /// Writes a key and a value that is TOML already. A secret is hidden.
-    pub(crate) fn line(&mut self, key: &str, value: &str) {
+    pub fn line(&mut self, key: &str, value: &str) {
         let hidden = string(shown::HIDDEN);
         let value = match value {
             _ if !shown::is_secret(key) => value,
@@ -83,7 +83,7 @@ impl Toml {
     }
 
     /// The text, and the options that need a restart.
-    pub(crate) fn finish(self) -> (String, Restarts) {
+    pub fn finish(self) -> (String, Restarts) {
         (self.text, self.restarts)
     }
 }

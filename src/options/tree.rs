@@ -11,34 +11,40 @@ use super::shown::{quoted, shortened};
 
 /// A value and its place.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) place: Place,
+pub struct Node {
+    /// The place in the file or in the environment.
+    pub place: Place,
     /// The place of its name, if it has one.
-    pub(crate) name: Place,
-    pub(crate) value: Value,
+    pub name: Place,
+    /// The value at this place.
+    pub value: Value,
     /// The text of a variable: where a string is required, `12` is one too.
-    pub(crate) letters: Option<String>,
+    pub letters: Option<String>,
 }
 
 /// A table by its keys.
-pub(crate) type Table = BTreeMap<String, Node>;
+pub type Table = BTreeMap<String, Node>;
 
 /// A value in a config.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
+    /// A string.
     Text(String),
     /// Too large for TOML is the largest here, so that it is out of every range.
     Integer(i128),
+    /// `true` or `false`.
     Boolean(bool),
     /// A float or a date, which no option is, as it was written.
     Other(String),
+    /// Values in brackets.
     List(Vec<Node>),
+    /// A section, or a table in one line.
     Table(Table),
 }
 
 impl Node {
     /// Without a name.
-    pub(crate) fn new(place: Place, value: Value) -> Self {
+    pub fn new(place: Place, value: Value) -> Self {
         Self {
             name: place.clone(),
             place,
@@ -48,7 +54,7 @@ impl Node {
     }
 
     /// The string it is, if it is one.
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             Value::Integer(_) | Value::Boolean(_) | Value::Other(_) => self.letters.as_deref(),
@@ -57,7 +63,7 @@ impl Node {
     }
 
     /// The table it is, if it is one.
-    pub(crate) fn table(&self) -> Option<&Table> {
+    pub fn table(&self) -> Option<&Table> {
         match &self.value {
             Value::Table(table) => Some(table),
             _ => None,
@@ -65,7 +71,7 @@ impl Node {
     }
 
     /// How to call it in a message: its value if that is short, else its kind.
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         match &self.value {
             Value::Text(text) => quoted(text),
             Value::Integer(number) => number.to_string(),
@@ -78,7 +84,7 @@ impl Node {
 }
 
 /// The tree of a parsed table; `place` turns bytes of the text into places.
-pub(crate) fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
+pub fn of_table(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Place) -> Table {
     let entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
         let name = place(key.span());
         let whole = match value.get_ref() {

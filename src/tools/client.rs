@@ -16,7 +16,7 @@ use tidegate_runtime::command::printed;
 
 pub use self::address::Address;
 pub use self::connection::NoAnswer;
-pub(super) use self::connection::{Asked, answer};
+pub use self::connection::{Asked, answer};
 use self::stream::Ended;
 use super::failed;
 use crate::config;
@@ -78,8 +78,9 @@ pub enum ClientError {
 
 /// Where to ask, and with what token.
 #[derive(Clone)]
-pub(super) struct Target {
-    pub(super) address: Address,
+pub struct Target {
+    /// The address of the sidecar.
+    pub address: Address,
     token: Option<Box<str>>,
 }
 
@@ -111,7 +112,7 @@ impl Admin {
     }
 
     /// Where to ask. The token of a config is sent to the address of that config alone.
-    pub(super) fn target(&self) -> Result<Target, ClientError> {
+    pub fn target(&self) -> Result<Target, ClientError> {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         match (&self.admin, &self.config) {
             (Some(address), _) => Ok(Target {
@@ -162,12 +163,12 @@ fn of_config(path: &Path, token: Option<Box<str>>) -> Result<Target, ClientError
 
 impl Target {
     /// The token for its address.
-    pub(super) fn token(&self) -> Option<&str> {
+    pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
 
     /// The JSON answer of a path.
-    pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
+    pub fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.ask(path, Asked::Read)
     }
 
@@ -175,7 +176,7 @@ impl Target {
     ///
     /// # Errors
     /// If there is no answer, if it was refused, or if its lines stop coming.
-    pub(super) fn follow(
+    pub fn follow(
         &self,
         path: &str,
         take: impl FnMut(Value) -> ControlFlow<()>,
@@ -265,12 +266,12 @@ fn word_or_nothing(value: &Value) -> String {
 }
 
 /// The list of this name.
-pub(super) fn list<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+pub fn list<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
     answer[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A figure with its significant digits; `-` for none.
-pub(super) fn figure(value: &Value) -> String {
+pub fn figure(value: &Value) -> String {
     match value.as_f64() {
         None => "-".to_owned(),
         Some(number) if number.fract() == 0.0 => format!("{number:.0}"),
@@ -279,7 +280,7 @@ pub(super) fn figure(value: &Value) -> String {
 }
 
 /// A text without control characters of a terminal; `-` for none.
-pub(super) fn word(value: &Value) -> String {
+pub fn word(value: &Value) -> String {
     match value.as_str() {
         None | Some("") => "-".to_owned(),
         Some(text) => text
@@ -290,7 +291,7 @@ pub(super) fn word(value: &Value) -> String {
 }
 
 /// Prints the result of `show`, or the whole answer as JSON.
-pub(super) fn print(
+pub fn print(
     admin: &Admin,
     answer: Result<Value, ClientError>,
     show: impl FnOnce(&Value) -> String,

@@ -22,7 +22,6 @@ use self::learned::{FromLogs, Learned, learn};
 use self::zvmsdk::SdkServer;
 use tidegate_runtime::command::{note, printed};
 
-use super::advise::read::{Format, Reading};
 use super::failed;
 use super::service_user::{self, Content, Readers};
 use crate::config::{self, DEFAULT_PATH};
@@ -67,7 +66,7 @@ pub struct Arguments {
     pub log: Vec<PathBuf>,
     /// The LogFormat of Apache or the log_format of nginx, if it is not a usual one
     #[arg(long, value_name = "FORMAT")]
-    pub log_format: Option<Format>,
+    pub log_format: Option<String>,
     /// The file to write; `-` is standard output
     #[arg(long, short, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub out: PathBuf,
@@ -129,7 +128,7 @@ impl std::str::FromStr for PerWindow {
 pub struct Done {
     /// The config.
     pub text: String,
-    /// How logs were read, warnings, and what to do next.
+    /// What the logs do not support, warnings, and what to do next.
     pub notes: Vec<String>,
 }
 
@@ -180,12 +179,9 @@ pub fn init(arguments: &Arguments, answers: &mut Answers<'_>) -> Result<Done, St
     let learned = match arguments.log.is_empty() {
         true => FromLogs::default(),
         false => {
-            let reading = Reading {
-                format: arguments.log_format.clone(),
-                seed: 1,
-            };
             let given = sdk.as_ref().and_then(|sdk| sdk.max_wait_seconds);
-            learn(&arguments.log, &reading, given.unwrap_or(BEHIND_APACHE))?
+            let format = arguments.log_format.as_deref();
+            learn(&arguments.log, format, given.unwrap_or(BEHIND_APACHE))?
         }
     };
     let place = place(arguments, answers, sdk.as_ref(), learned.is_zvm)?;

@@ -14,13 +14,13 @@ use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// The user that the packages make (packaging/sysusers.conf), and that the units name.
-pub(super) const NAME: &str = "tidegate";
+pub const NAME: &str = "tidegate";
 
 /// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct User {
+pub struct User {
     /// The name.
-    pub(super) name: String,
+    pub name: String,
     uid: u32,
     gid: u32,
     /// The groups besides the first one.
@@ -29,7 +29,7 @@ pub(super) struct User {
 
 impl User {
     /// The user of this name in the files below `root`, which is `/` for this machine.
-    pub(super) fn find(root: &Path, name: &str) -> Option<Self> {
+    pub fn find(root: &Path, name: &str) -> Option<Self> {
         let read = |file: &str| fs::read_to_string(root.join("etc").join(file)).unwrap_or_default();
         let (users, groups) = (read("passwd"), read("group"));
         let rows = users.lines().map(|row| row.split(':').collect::<Vec<_>>());
@@ -56,7 +56,7 @@ impl User {
     /// # Errors
     ///
     /// If the system does not allow it. Then no work was done.
-    pub(super) fn act<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    pub fn act<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let acting = || {
             // These calls change the thread alone, and threads that it starts inherit the change.
             let gid = Gid::from_raw(self.gid);
@@ -74,13 +74,13 @@ impl User {
 }
 
 /// Whether root runs this command.
-pub(super) fn is_root() -> bool {
+pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
 /// Who can read a config that a command wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Readers {
+pub enum Readers {
     /// The user that ran the command, and perhaps its group.
     Owner,
     /// The group of the service too.
@@ -91,7 +91,7 @@ pub(super) enum Readers {
 
 /// What a config may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub enum Content {
     /// No secret.
     Open,
     /// A secret, perhaps.
@@ -105,7 +105,7 @@ pub(super) enum Content {
 /// # Errors
 ///
 /// If it cannot be written, or is there and not to be replaced. Then nothing is left of it.
-pub(super) fn write_config(
+pub fn write_config(
     path: &Path,
     text: &str,
     content: Content,
@@ -177,7 +177,7 @@ fn fill(
 /// # Errors
 ///
 /// The error of the system for that user.
-pub(super) fn can_read(user: &User, path: &Path) -> io::Result<()> {
+pub fn can_read(user: &User, path: &Path) -> io::Result<()> {
     user.act(|| File::open(path).map(drop))?
 }
 

@@ -1,10 +1,10 @@
 //! Tables on a terminal.
 
 /// A column: its head, and its cell of a row.
-pub(super) type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
+pub type Column<'a, R> = (&'a str, &'a dyn Fn(&R) -> String);
 
 /// Rows in columns of the needed width; numbers right-aligned.
-pub(super) fn table<R>(columns: &[Column<'_, R>], rows: &[R]) -> String {
+pub fn table<R>(columns: &[Column<'_, R>], rows: &[R]) -> String {
     let heads = columns.iter().map(|(head, _)| (*head).to_owned()).collect();
     let cells = |row: &R| columns.iter().map(|(_, cell)| cell(row)).collect();
     let mut lines: Vec<Vec<String>> = vec![heads];
@@ -18,7 +18,7 @@ pub(super) fn table<R>(columns: &[Column<'_, R>], rows: &[R]) -> String {
 }
 
 /// Lines of cells, in columns of the needed width.
-pub(super) fn aligned(lines: &[Vec<String>], is_right: impl Fn(usize) -> bool) -> String {
+pub fn aligned(lines: &[Vec<String>], is_right: impl Fn(usize) -> bool) -> String {
     let width = |column: usize| {
         let widths = lines.iter().map(|line| line[column].chars().count());
         widths.max().unwrap_or(0)

@@ -6,12 +6,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tempfile::TempDir;
-use tidegate::tools::audit::{self, Assumptions, Limit, Log, Meets, Report, Scope, Span, Verdict};
+use tidegate_lab::audit::{self, Assumptions, Limit, Log, Meets, Report, Scope, Span, Verdict};
 use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-use crate::sidecar::{Said, Sidecar, TIDEGATE, run};
+use crate::sidecar::{Said, Sidecar, run, with_lab};
 use crate::support::{array, ask};
 
 const SEEDS: u64 = 3_000;
@@ -501,7 +501,7 @@ impl Files {
     }
 
     async fn audit(&self, arguments: &[&str]) -> Said {
-        let mut command = Command::new(TIDEGATE);
+        let mut command = Command::new(with_lab());
         run(command.current_dir(&self.0).arg("audit").args(arguments)).await
     }
 }

@@ -1,4 +1,4 @@
-//! `tidegate demo`, `tidegate backend` and `tidegate bench` run the program `tidegate-lab`.
+//! Commands of the programs beside `tidegate`: `tidegate plan` runs `tidegate-lab plan`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,6 +36,8 @@ fn the_lab_gets_every_argument_and_its_exit_code_is_returned() {
         (&["bench", "--help"], "bench --help\n"),
         (&["backend", "-x", "--", "y"], "backend -x -- y\n"),
         (&["bench"], "bench\n"),
+        (&["plan", "a", "-c", "b"], "plan a -c b\n"),
+        (&["top", "--version"], "top --version\n"),
     ] {
         let ended = run(&program, arguments);
         assert_eq!(String::from_utf8_lossy(&ended.stdout), passed);
@@ -47,12 +49,13 @@ fn the_lab_gets_every_argument_and_its_exit_code_is_returned() {
 fn without_the_lab_it_says_how_to_get_it() {
     let (_folder, program) = installed();
     let ended = run(&program, &["demo"]);
-    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(ended.status.code(), Some(2));
     let said = String::from_utf8_lossy(&ended.stderr);
     for words in [
-        "`demo` is a command of tidegate-lab",
+        "`tidegate demo` needs the program tidegate-lab",
+        "install the package tidegate-lab",
         "beside tidegate or in PATH",
-        "cargo build --release -p tidegate-lab",
+        "cargo build --release --bin tidegate-lab",
     ] {
         assert!(said.contains(words), "{said}");
     }

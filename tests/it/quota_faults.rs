@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate::tools::audit::{self, Log, Report, Verdict};
+use tidegate_lab::audit::{self, Log, Report, Verdict};
 use tokio::time::sleep;
 
 use self::account::{Account, Evidence, UNDER_WAY};

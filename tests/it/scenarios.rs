@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tidegate::config::Place;
-use tidegate::tools::simulate::{Arguments, Report, Style, Verdict, simulate, write_reports};
+use tidegate_lab::simulate::{Arguments, Report, Style, Verdict, simulate, write_reports};
 
 /// Fewer files than this means that they were looked for in the wrong place.
 const FILES_MIN: usize = 16;

@@ -1,9 +1,11 @@
 //! The real binary as a child process: its config, its log, its addresses, signals.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
+use std::time::SystemTime;
 
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -15,6 +17,51 @@ use crate::support::{Answer, PATIENCE, ask};
 
 /// The binary under test.
 pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// The program, with `tidegate-lab` beside it for the commands that it runs there. Cargo builds only programs of
+/// the package that is tested, so one that is missing or older than its sources is built here.
+pub(crate) fn with_lab() -> &'static str {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let lab = Path::new(TIDEGATE).with_file_name("tidegate-lab");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let changed = ["src", "crates/lab/src"].map(|folder| changed(&root.join(folder)));
+        let built = fs::metadata(&lab).and_then(|it| it.modified()).ok();
+        if built < changed.into_iter().max() {
+            let mut build = std::process::Command::new(env!("CARGO"));
+            build.args([
+                "build",
+                "--quiet",
+                "-p",
+                "tidegate-lab",
+                "--bin",
+                "tidegate-lab",
+            ]);
+            let status = build.current_dir(root).status().expect("cargo runs");
+            assert!(
+                status.success() && lab.exists(),
+                "{} is not built",
+                lab.display()
+            );
+        }
+    });
+    TIDEGATE
+}
+
+/// The time of the latest change below a folder.
+fn changed(folder: &Path) -> SystemTime {
+    let entries = fs::read_dir(folder).expect("a folder of sources");
+    let times = entries.map(|entry| {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => changed(&path),
+            false => fs::metadata(&path)
+                .and_then(|it| it.modified())
+                .expect("a time"),
+        }
+    });
+    times.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
 
 /// `tidegate serve` with its own config. A drop kills the process.
 pub(crate) struct Sidecar {

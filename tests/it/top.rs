@@ -16,10 +16,10 @@ use std::thread;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
 use serde_json::{Value, json};
-use tidegate::tools::top::{Key, Look, Model, Screen, draw, plain};
+use tidegate_lab::top::{Key, Look, Model, Screen, draw, plain};
 
 use self::terminal::{Terminal, ended};
-use crate::sidecar::TIDEGATE;
+use crate::sidecar::with_lab;
 
 const NOW: &str = include_str!("top/now.json");
 const UNICODE: Look = Look {
@@ -225,7 +225,7 @@ impl Served {
 }
 
 fn top(address: SocketAddr, arguments: &[&str]) -> Command {
-    let mut command = Command::new(TIDEGATE);
+    let mut command = Command::new(with_lab());
     command.args(["top", "--admin", &address.to_string()]);
     command.args(arguments).env_remove("TIDEGATE_TOKEN_FILE");
     command

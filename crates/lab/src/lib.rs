@@ -6,6 +6,10 @@
 //! that a mistake of the product shows. Only one of the bare proxies leaves it to hyper.
 #![forbid(unsafe_code)]
 
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
+pub mod advise;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
+pub mod audit;
 pub mod backend;
 #[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
 pub mod bench;
@@ -13,7 +17,18 @@ pub mod cli;
 mod conn;
 pub mod demo;
 mod framing;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "for commands that serve no calls"
+)]
+mod logs;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
+pub mod plan;
+mod random;
 pub mod relay;
+#[expect(clippy::disallowed_methods, reason = "a command that serves no calls")]
+pub mod simulate;
+pub mod top;
 
 use std::time::Duration;
 

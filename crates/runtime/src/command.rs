@@ -72,6 +72,20 @@ pub fn allows_unicode() -> bool {
     is_utf8 && term != "dumb" && !term.starts_with("vt")
 }
 
+/// Text from outside for a terminal: without what could speak to it or change the order of letters.
+#[must_use]
+pub fn cleaned(text: &str, ascii: bool) -> String {
+    let is_hidden = |c: char| {
+        matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+    };
+    let shown = |c: char| match c.is_control() || is_hidden(c) || (ascii && !c.is_ascii()) {
+        true => '?',
+        false => c,
+    };
+    text.chars().map(shown).collect()
+}
+
 /// Writes the answer of a command to stdout, whole. A reader that closes the pipe has read enough: that is no error.
 ///
 /// # Errors

@@ -42,7 +42,7 @@ impl Address {
     }
 
     /// What `Host` has.
-    pub(super) fn host(&self) -> String {
+    pub fn host(&self) -> String {
         match &self.0 {
             Place::File(_) => "localhost".to_owned(),
             Place::Ip(_) | Place::Name(..) => self.to_string(),
@@ -53,7 +53,7 @@ impl Address {
     ///
     /// # Errors
     /// If the system cannot resolve the host name.
-    pub(super) async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+    pub async fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         match &self.0 {
             Place::Ip(address) => Ok(vec![*address]),
             Place::Name(name, port) => {

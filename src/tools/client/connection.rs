@@ -32,7 +32,7 @@ impl NoAnswer {
 
 /// What is asked of a path.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::tools) enum Asked<'a> {
+pub enum Asked<'a> {
     /// Its state.
     Read,
     /// A change, as JSON.
@@ -42,7 +42,7 @@ pub(in crate::tools) enum Asked<'a> {
 }
 
 /// Asks a path, and returns the status and the body, if they come within `bound`.
-pub(in crate::tools) fn answer(
+pub fn answer(
     address: &Address,
     path: &str,
     asked: Asked<'_>,

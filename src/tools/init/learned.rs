@@ -1,12 +1,13 @@
-//! What logs say about the values of a first config.
+//! What logs say about the values of a first config: `tidegate-lab advise` reads them.
 
-use tidegate_advice::advice::{Question, advise};
-use tidegate_advice::setting::{Answer, Setting};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use crate::tools::advise::read::{Logs, Reading};
-use crate::tools::logs::Log;
+use serde_json::Value;
+use tidegate_runtime::command::companion;
 
-const SECOND: u64 = 1_000_000_000;
+use crate::tools::programs::{LAB, missing};
 
 /// A value, and the evidence for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,96 +24,92 @@ pub(super) struct FromLogs {
     pub(super) per_window: Option<Learned>,
     pub(super) max_wait_seconds: Option<Learned>,
     pub(super) capacity: Option<Learned>,
-    /// What they do not support, and how the logs were read.
+    /// What they do not support.
     pub(super) notes: Vec<String>,
     /// Whether their paths are those of the z/VM SDK server.
     pub(super) is_zvm: bool,
 }
 
-/// Reads logs and draws the advice. `max_wait` is how long a call may wait, in seconds.
+/// Reads logs and returns the advice. `max_wait` is how long a call may wait, in seconds.
 ///
 /// # Errors
 ///
-/// If a log cannot be read, or does not have the times of its calls.
+/// If a log cannot be read, does not have the times of its calls, or the program for logs is not there.
 pub(super) fn learn(
-    logs: &[std::path::PathBuf],
-    reading: &Reading,
+    logs: &[PathBuf],
+    format: Option<&str>,
     max_wait: u32,
 ) -> Result<FromLogs, String> {
-    let full = |error: &dyn std::error::Error| match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    };
-    let opened: Result<Vec<_>, _> = logs.iter().map(|path| Log::open(path)).collect();
-    let opened = opened.map_err(|error| full(&error))?;
-    let logs = Logs::read(opened, reading, |_| {}).map_err(|error| full(&error))?;
-    let question = Question {
-        max_wait: Some(u64::from(max_wait) * SECOND),
-        seed: reading.seed,
-        ..Question::default()
-    };
-    let advice = advise(&logs.samples, &question);
-    let mut learned = FromLogs {
-        notes: logs.notes,
-        is_zvm: logs.is_zvm,
-        ..FromLogs::default()
-    };
-    let calls = advice.evidence.runs;
-    let mut note = |name: &str, answer: Option<String>| {
-        if let Some(answer) = answer {
-            learned.notes.push(format!("{name}: {answer}"));
-        }
-    };
-    note("calls at once", missing(&advice.outstanding));
-    note("calls per window", missing(&advice.per_window));
-    let number = |set: &Setting<u32>| {
-        (
-            u64::from(set.value),
-            u64::from(set.low),
-            u64::from(set.high),
-        )
-    };
-    let seconds = |set: &Setting<u64>| {
-        let whole = |ns: u64| (ns / SECOND).max(1);
-        (whole(set.value), whole(set.low), whole(set.high))
-    };
-    learned.outstanding = value(&advice.outstanding, calls, number);
-    learned.window_seconds = value(&advice.window, calls, seconds);
-    learned.per_window = value(&advice.per_window, calls, number);
-    learned.max_wait_seconds = value(&advice.max_wait, calls, seconds);
-    learned.capacity = value(&advice.capacity, calls, number);
-    Ok(learned)
+    let mut command = Command::new(companion(LAB));
+    command
+        .arg0("tidegate")
+        .args(["advise", "--json", "--max-wait", &format!("{max_wait}s")]);
+    if let Some(format) = format {
+        command.args(["--log-format", format]);
+    }
+    // Its notes go to the user as they are.
+    command.arg("--").args(logs).stderr(Stdio::inherit());
+    let output = command
+        .output()
+        .map_err(|cause| missing(LAB, "init --log", &cause))?;
+    let advice: Value =
+        serde_json::from_slice(&output.stdout).map_err(|_| "the logs gave no advice".to_owned())?;
+    Ok(FromLogs::of(&advice))
 }
 
-/// The value of an answer with its interval and its reason.
-fn value<T>(
-    answer: &Answer<T>,
-    calls: usize,
-    shown: impl Fn(&Setting<T>) -> (u64, u64, u64),
-) -> Option<Learned> {
-    let set = answer.setting()?;
-    let (value, low, high) = shown(set);
+impl FromLogs {
+    fn of(advice: &Value) -> Self {
+        let evidence = &advice["evidence"];
+        let calls = evidence["at_backend"].as_u64().unwrap_or_default();
+        let value = |name: &str| value(&advice[name], calls);
+        let note = |about: &str, name: &str| {
+            missing_value(&advice[name]).map(|why| format!("{about}: {why}"))
+        };
+        Self {
+            outstanding: value("outstanding"),
+            window_seconds: value("window_seconds"),
+            per_window: value("per_window"),
+            max_wait_seconds: value("max_wait_seconds"),
+            capacity: value("capacity"),
+            notes: [
+                note("calls at once", "outstanding"),
+                note("calls per window", "per_window"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            is_zvm: evidence["is_zvm"] == true,
+        }
+    }
+}
+
+/// The value of an answer with its interval and its reason. Seconds are whole, and 1 at least.
+fn value(answer: &Value, calls: u64) -> Option<Learned> {
+    let number = |name: &str| Some((answer[name].as_f64()? as u64).max(1));
+    let (value, low, high) = (number("value")?, number("low")?, number("high")?);
     let interval = match low == high {
         true => String::new(),
         false => format!(", {low} to {high}"),
     };
-    let why = format!("from {calls} calls of the log{interval}: {}", set.why);
+    let why = answer["why"].as_str()?;
+    let why = format!("from {calls} calls of the log{interval}: {why}");
     Some(Learned { value, why })
 }
 
 /// Why an answer has no value.
-fn missing<T>(answer: &Answer<T>) -> Option<String> {
-    match answer {
-        Answer::Set(_) => None,
-        Answer::NoEvidenceBeyond(most) => Some(format!(
+fn missing_value(answer: &Value) -> Option<String> {
+    if let Some(most) = answer["no_evidence_beyond"].as_u64() {
+        return Some(format!(
             "the log shows up to {most} without strain, so it does not say what the backend can take"
-        )),
-        Answer::NotEnough(needs) => {
-            let needs: Vec<_> = needs.iter().map(ToString::to_string).collect();
-            Some(format!(
-                "not enough in the log, it needs {}",
-                needs.join("; ")
-            ))
-        }
+        ));
     }
+    let needs: Vec<_> = answer["needs"]
+        .as_array()?
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    Some(format!(
+        "not enough in the log, it needs {}",
+        needs.join("; ")
+    ))
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tidegate_runtime::command::{allows_unicode, cleaned};
 
 use super::kinds::{CHECKS, Finding, Status};
-use crate::tools::top;
 
 /// The width of the checklist.   columns
 const WIDTH: usize = 100;
@@ -15,21 +15,22 @@ const ABOUT_MAX: usize = 22;
 /// What the terminal can show.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
-    letters: top::Look,
+    /// Only ASCII.
+    ascii: bool,
     colours: bool,
 }
 
 impl Look {
     pub(super) fn of_the_terminal(colours: bool) -> Self {
         Self {
-            letters: top::Look::of_the_terminal(false),
+            ascii: !allows_unicode(),
             colours,
         }
     }
 
     /// The mark and the colour of a status.
     fn mark(self, status: Status) -> (&'static str, &'static str) {
-        let ascii = self.letters.ascii;
+        let ascii = self.ascii;
         match status {
             Status::Ok => (if ascii { "+" } else { "√" }, "32"),
             Status::Skipped => ("-", "2"),
@@ -86,7 +87,7 @@ struct Columns {
 
 impl Columns {
     fn write(&self, finding: &Finding, look: Look, lines: &mut Vec<String>) {
-        let clean = |text: &str| look.letters.clean(text);
+        let clean = |text: &str| cleaned(text, look.ascii);
         let (mark, colour) = look.mark(finding.status);
         let mut about = clean(&finding.about);
         let indent = 4 + self.about + 2;
@@ -201,12 +202,8 @@ mod tests {
 
     #[test]
     fn a_line_has_its_width_however_long_its_texts_are() {
-        let letters = top::Look {
-            ascii: true,
-            colours: false,
-        };
         let look = Look {
-            letters,
+            ascii: true,
             colours: false,
         };
         let long = |count: usize| "x".repeat(count);
