@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::call::{Facts, Identity, Observe, Origin, Peer, Record, Rejection, Verdict};
+use tidegate::call::{Identity, NoObserver, Origin, Peer, Record, Verdict};
 use tidegate::callers::rate_limit::{Allowance, Rule};
 use tidegate::callers::settings::{Settings, StaticCaller, StaticRateLimit};
 use tidegate::callers::{Callers, Meets};
@@ -14,15 +14,6 @@ use tidegate_limits::{Burst, Fill, Timestamp};
 
 const CALLS: u32 = 5_000;
 const ROUNDS: u32 = 40;
-
-/// An observer that ignores every call.
-struct Unheard;
-
-impl Observe for Unheard {
-    fn ended(&self, _: &Facts) {}
-
-    fn rejected(&self, _: &Identity, _: Rejection) {}
-}
 
 fn main() {
     println!("one call: a claim, and its result; ns, the best of {ROUNDS} rounds");
@@ -112,7 +103,7 @@ fn measure(name: &str, callers: &Callers, agents: usize, prefix: &str) {
         "guest_get_info".into(),
         "polling".into(),
         None,
-        Arc::new(Unheard),
+        Arc::new(NoObserver),
     );
     let mut facts = record.note(|facts| facts.clone());
     facts.verdict = Verdict::Delayed;

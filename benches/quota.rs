@@ -22,9 +22,7 @@ use std::time::{Duration, Instant};
 use tidegate::admit::{Ask, Asked, Claimed, Gate, Waits};
 use tidegate::app::App;
 use tidegate::call::claim::Deadline;
-use tidegate::call::{
-    Destination, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Role, Slot as _,
-};
+use tidegate::call::{Destination, Identity, NoObserver, Origin, Peer, Record, Role, Slot as _};
 use tidegate::config;
 use tidegate_limits::call::QuotaKey;
 use tidegate_limits::quota::{Away, Rule, RuleSettings};
@@ -146,15 +144,6 @@ struct Decision {
     at_once: bool,
 }
 
-/// An observer that ignores every call.
-struct Unheard;
-
-impl Observe for Unheard {
-    fn ended(&self, _: &Facts) {}
-
-    fn rejected(&self, _: &Identity, _: Rejection) {}
-}
-
 /// Calls at a steady rate, of each user in turn.
 struct Load<'a> {
     gate: &'a Gate,
@@ -207,7 +196,7 @@ impl<'a> Load<'a> {
                 Arc::clone(&function),
                 "polling".into(),
                 None,
-                Arc::new(Unheard),
+                Arc::new(NoObserver),
             );
             let arrived = Timestamp::ZERO + self.began.elapsed();
             let ask = Ask {

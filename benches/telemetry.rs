@@ -9,9 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tidegate::app::access::{AccessLine, Started};
 use tidegate::app::metrics::Metrics;
 use tidegate::call::claim::{Charged, Counted, Deadline};
-use tidegate::call::{
-    Claim, Dialect, Facts, Identity, Observe, Origin, Peer, Record, Rejection, Verdict,
-};
+use tidegate::call::{Claim, Dialect, Identity, NoObserver, Origin, Peer, Record, Verdict};
 use tidegate::telemetry::access::{AccessLog, Look, Written};
 use tidegate::telemetry::calls::Durations;
 use tidegate_callers::{CallerId, FunctionId, RateLimitId};
@@ -21,15 +19,6 @@ use tidegate_limits::{Timestamp, Weight};
 /// As many lines as fit the buffer, so none is lost and each costs what a kept line costs.
 const LINES: u32 = 5_000;
 const ROUNDS: u32 = 40;
-
-/// Observes nothing, so that only the line is measured.
-struct Nothing;
-
-impl Observe for Nothing {
-    fn ended(&self, _: &Facts) {}
-
-    fn rejected(&self, _: &Identity, _: Rejection) {}
-}
 
 fn main() {
     let metrics = Metrics::new("0", "bench");
@@ -60,7 +49,7 @@ fn main() {
         "guest_get_info".into(),
         "polling".into(),
         Some("ICIC0001".into()),
-        Arc::new(Nothing),
+        Arc::new(NoObserver),
     );
     let facts = record.note(|facts| {
         facts.verdict = Verdict::Delayed;

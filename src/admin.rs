@@ -214,34 +214,19 @@ pub trait Source: Send + Sync + 'static {
     /// Every metric in Prometheus's text format.
     fn metrics(&self) -> String;
     /// The most open connections of this address.
-    fn connections_max(&self) -> usize {
-        server::CONNECTIONS_MAX
-    }
+    fn connections_max(&self) -> usize;
     /// Notices for an operator, one text each: why the last reload was refused, and what the system
     /// does not allow.
-    fn notices(&self) -> Vec<String> {
-        Vec::new()
-    }
+    fn notices(&self) -> Vec<String>;
     /// Everything of this moment.
-    fn now(&self) -> NowState {
-        NowState::default()
-    }
+    fn now(&self) -> NowState;
     /// The history.
-    fn series(&self, span: SeriesSpan) -> SeriesState {
-        SeriesState {
-            step_seconds: span.step_seconds(),
-            ..SeriesState::default()
-        }
-    }
+    fn series(&self, span: SeriesSpan) -> SeriesState;
     /// A frame of a stream.
-    fn frame(&self) -> Frame {
-        Frame::default()
-    }
+    fn frame(&self) -> Frame;
     /// The later frames, as lines of JSON; one a second while anybody looks, and the latest wins.
     /// Called on the event loop. They end with `None`, or with the sender.
-    fn frames(&self) -> watch::Receiver<Option<Bytes>> {
-        watch::channel(None).1
-    }
+    fn frames(&self) -> watch::Receiver<Option<Bytes>>;
     /// Whether calls are taken; if not, why. Called on the event loop, so that no other request
     /// delays a probe. It neither waits nor computes.
     ///

@@ -38,6 +38,7 @@ pub mod identity;
 pub(crate) mod link;
 pub mod listener;
 pub(crate) mod loopback;
+pub(crate) mod observe;
 pub mod pace;
 pub mod rate_limit;
 mod record;
@@ -67,7 +68,8 @@ pub use self::head::{Head, HeadMemo, Headers, ReplyHead, Twice};
 pub use self::identity::{Identity, Peer};
 pub use self::link::{Link, PinnedConnection, TlsCause};
 pub use self::listener::{Bind, Listener, Protocol, Rejection, UserFrom};
-pub use self::record::{Facts, Observe, Rare, Record, Verdict};
+pub use self::observe::{NoObserver, Observe};
+pub use self::record::{Facts, Rare, Record, Verdict};
 pub use self::refusal::{Reason, Refusal};
 
 pub use self::reply::{

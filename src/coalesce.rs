@@ -21,6 +21,7 @@ mod store;
 mod upstream;
 mod waiter;
 
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -38,6 +39,7 @@ pub use self::upstream::SharedCall;
 pub use self::waiter::Waiter;
 use crate::call::{
     Claim, Destination, Facts, Identity, Message, Observe, Record, Refusal, Rejection, Reply,
+    TlsCause,
 };
 use crate::options::kind::{
     GIB, HOUR, KIB, distinct, duration, function, integer, list, size, text,
@@ -271,24 +273,56 @@ impl Observe for Write {
         self.observer.next_id()
     }
 
-    fn begun(&self, id: u64, record: Weak<Record>) {
-        self.observer.begun(id, record);
+    fn call_began(&self, id: u64, record: Weak<Record>) {
+        self.observer.call_began(id, record);
+    }
+
+    fn backend_finished(&self) {
+        self.end_answers();
+        self.observer.backend_finished();
     }
 
     fn keeps_spans(&self) -> bool {
         self.observer.keeps_spans()
     }
 
-    fn answered(&self) {
+    fn call_ended(&self, facts: &Facts) {
         self.end_answers();
+        self.observer.call_ended(facts);
     }
 
-    fn ended(&self, facts: &Facts) {
-        self.end_answers();
-        self.observer.ended(facts);
+    fn lacked_resources(&self, backend: Destination, cause: &(dyn Error + 'static)) {
+        self.observer.lacked_resources(backend, cause);
     }
 
-    fn rejected(&self, identity: &Identity, rejection: Rejection) {
-        self.observer.rejected(identity, rejection);
+    fn tls_failed(&self, backend: Destination, cause: TlsCause) {
+        self.observer.tls_failed(backend, cause);
+    }
+
+    fn connection_rejected(&self, identity: &Identity, rejection: Rejection) {
+        self.observer.connection_rejected(identity, rejection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::observe::tests::{MethodLog, call_every_method, every_method};
+
+    #[test]
+    fn the_observer_of_a_write_forwards_every_method() {
+        let settings = Settings {
+            functions: vec!["guest_list".into()],
+            ignored_headers: Arc::default(),
+            fresh_for: Duration::ZERO,
+            entries_max: 1,
+            bytes_max: 1024,
+        };
+        let coalescer = Coalescer::new(settings, Clock::of_runtime());
+        let log = Arc::new(MethodLog::default());
+        let inner = Arc::clone(&log) as Arc<dyn Observe>;
+        let observer = coalescer.write(Some("A"), inner);
+        call_every_method(&*observer);
+        assert_eq!(log.take(), every_method());
     }
 }

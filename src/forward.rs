@@ -81,12 +81,10 @@ pub trait Forward: Sized + Send + Unpin + 'static {
     fn destination(&self) -> Destination;
 
     /// The same again, if all of it is here.
-    fn copy(&self) -> Option<Self> {
-        None
-    }
+    fn copy(&self) -> Option<Self>;
 
     /// Releases the buffer that it was read into, for a call that waits.
-    fn compact(&mut self) {}
+    fn compact(&mut self);
 
     /// Sends it, and returns what came back, or itself if no byte of it left.
     ///
@@ -205,6 +203,12 @@ impl Forward for Connection {
     fn destination(&self) -> Destination {
         Destination::Tcp
     }
+
+    fn copy(&self) -> Option<Self> {
+        None
+    }
+
+    fn compact(&mut self) {}
 
     fn send<S: Slot>(
         self,

@@ -162,7 +162,7 @@ impl Serve for Pipeline {
     }
 
     fn rejected(&self, identity: &Identity, rejection: Rejection) {
-        self.observer.rejected(identity, rejection);
+        self.observer.connection_rejected(identity, rejection);
     }
 
     fn needs_body(&self, head: &Head) -> bool {
@@ -431,7 +431,7 @@ impl Pipeline {
         let ConnectError::Tls(failure) = cause else {
             return None;
         };
-        self.observer.lacks_tls(backend, failure.cause);
+        self.observer.tls_failed(backend, failure.cause);
         failure.refusal(backend.label())
     }
 
@@ -459,7 +459,7 @@ impl Pipeline {
             }
             if fault == Fault::Own {
                 let destination = outgoing.destination();
-                self.observer.lacks(destination, &unsent.cause);
+                self.observer.lacked_resources(destination, &unsent.cause);
                 // Its turn would come at once, and the shortage would be the same.
                 tokio::time::sleep(back_off.pause()).await;
             }

@@ -117,7 +117,7 @@ impl Permit {
                 Outcome::Overloaded | Outcome::Failed => Verdict::Failed,
             };
         });
-        call.record.answered();
+        call.record.observer().backend_finished();
         Some(call.queue.clock.instant(now))
     }
 }

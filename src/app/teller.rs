@@ -163,12 +163,12 @@ impl Observe for Teller {
         self.access.next_id()
     }
 
-    fn begun(&self, id: u64, record: Weak<Record>) {
+    fn call_began(&self, id: u64, record: Weak<Record>) {
         self.tally.arrived();
         self.lately.begun(id, record);
     }
 
-    fn lacks(&self, backend: Destination, cause: &(dyn Error + 'static)) {
+    fn lacked_resources(&self, backend: Destination, cause: &(dyn Error + 'static)) {
         let backend = backend.label();
         self.metrics.forward.connect_shortages_total(backend).inc();
         let now = self.clock.now();
@@ -190,11 +190,14 @@ impl Observe for Teller {
         );
     }
 
+    /// Counted when the call ends.
+    fn backend_finished(&self) {}
+
     fn keeps_spans(&self) -> bool {
         self.spans.is_on()
     }
 
-    fn lacks_tls(&self, backend: Destination, cause: TlsCause) {
+    fn tls_failed(&self, backend: Destination, cause: TlsCause) {
         let failed = backend_tls_failures_total {
             backend: backend.label(),
             cause: cause.label(),
@@ -205,7 +208,7 @@ impl Observe for Teller {
             .inc();
     }
 
-    fn ended(&self, facts: &Facts) {
+    fn call_ended(&self, facts: &Facts) {
         let now = self.clock.now();
         self.callers.ended(now, facts);
         let took = durations(facts, now);
@@ -224,7 +227,7 @@ impl Observe for Teller {
         }
     }
 
-    fn rejected(&self, identity: &Identity, rejection: Rejection) {
+    fn connection_rejected(&self, identity: &Identity, rejection: Rejection) {
         let of = connections_rejected_total {
             listener: &identity.listener,
             reason: rejection.label(),

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_callers::Settled;
@@ -16,10 +16,7 @@ use tidegate_limits::scheduler::{Delays, QuotaSpent};
 use tidegate_runtime::lock;
 
 use super::steps::{AskedAs, Step, Steps, What};
-use super::{
-    Claim, Destination, Dialect, Identity, Origin, Reason, Refusal, Rejection, TlsCause, TraceId,
-    Would,
-};
+use super::{Claim, Dialect, Observe, Origin, Reason, Refusal, TraceId, Would};
 
 labels! {
     /// How a call ended.
@@ -295,38 +292,6 @@ impl Facts {
     }
 }
 
-/// Observes every call once, when it has ended, and connections without a call.
-pub trait Observe: Send + Sync {
-    /// An id for a call that has arrived.
-    fn next_id(&self) -> u64 {
-        0
-    }
-
-    /// A call with this id has arrived.
-    fn begun(&self, _: u64, _: Weak<Record>) {}
-
-    /// The backend is done with a call, whose answer is not written yet.
-    fn answered(&self) {}
-
-    /// Whether a sampled call becomes a span.
-    fn keeps_spans(&self) -> bool {
-        false
-    }
-
-    /// One call has ended.
-    fn ended(&self, facts: &Facts);
-
-    /// This process lacks descriptors, ports or memory for a connection to a backend. The call
-    /// tries again.
-    fn lacks(&self, _backend: Destination, _cause: &(dyn std::error::Error + 'static)) {}
-
-    /// There is no TLS with a backend, for this reason.
-    fn lacks_tls(&self, _backend: Destination, _cause: TlsCause) {}
-
-    /// A connection was closed before its first request.
-    fn rejected(&self, identity: &Identity, rejection: Rejection);
-}
-
 /// The facts of one call while it is under way. They are reported when it is dropped.
 pub struct Record {
     facts: Mutex<Facts>,
@@ -365,7 +330,7 @@ impl Record {
             has_interim: AtomicBool::new(false),
             observer,
         });
-        record.observer.begun(id, Arc::downgrade(&record));
+        record.observer.call_began(id, Arc::downgrade(&record));
         record
     }
 
@@ -449,14 +414,10 @@ impl Record {
         Some(self.note(|facts| std::mem::take(&mut facts.rare_mut().interim)))
     }
 
-    /// The backend is done with it, and its answer is not written yet.
-    pub fn answered(&self) {
-        self.observer.answered();
-    }
-
-    /// There is no TLS with its backend, for this reason.
-    pub fn lacks_tls(&self, backend: Destination, cause: TlsCause) {
-        self.observer.lacks_tls(backend, cause);
+    /// Where the call and its connection to the backend are reported.
+    #[must_use]
+    pub fn observer(&self) -> &Arc<dyn Observe> {
+        &self.observer
     }
 
     /// The id of its access line.
@@ -474,7 +435,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         let facts = self.facts.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.observer.ended(facts);
+        self.observer.call_ended(facts);
     }
 }
 

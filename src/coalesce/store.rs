@@ -484,16 +484,8 @@ mod tests {
 
     use super::*;
     use crate::call::{
-        ArrayCall, Destination, Dialect, Facts, Identity, Message, Observe, Origin, Peer, Rejection,
+        ArrayCall, Destination, Dialect, Identity, Message, NoObserver, Origin, Peer,
     };
-
-    struct Unheard;
-
-    impl Observe for Unheard {
-        fn ended(&self, _: &Facts) {}
-
-        fn rejected(&self, _: &Identity, _: Rejection) {}
-    }
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::ZERO + Duration::from_secs(seconds)
@@ -518,7 +510,7 @@ mod tests {
                 "f".into(),
                 "c".into(),
                 None,
-                Arc::new(Unheard),
+                Arc::new(NoObserver),
             ),
             tell: oneshot::channel().0,
         }

@@ -1,7 +1,8 @@
 //! A shared call, from the view of its task.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::error::Error;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
@@ -14,8 +15,8 @@ use super::key::Apart;
 use super::store::{Begun, Client, Ended, Seat, SeatId, Told, Wanted};
 use crate::call::claim::Payer;
 use crate::call::{
-    Answer, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal, Rejection, Reply,
-    Verdict,
+    Answer, Destination, Facts, Identity, Observe, OnClientLeft, Reason, Record, Refusal,
+    Rejection, Reply, TlsCause, Verdict,
 };
 
 /// A call that several clients wait for. If it is dropped before its end, its clients get no
@@ -26,15 +27,18 @@ pub struct SharedCall {
     begun: Begun,
     /// Until the call ends.
     record: Option<Arc<Record>>,
-    told_in: Arc<ToldIn>,
+    observer: Arc<SharedObserver>,
     /// Which headers distinguish its clients' requests from others.
     apart: Apart,
 }
 
 impl SharedCall {
     pub(super) fn new(shared: Arc<Shared>, begun: Begun, first: &Record, apart: Apart) -> Self {
-        let told_in = Arc::new(ToldIn::default());
-        let observer = Arc::clone(&told_in) as Arc<dyn Observe>;
+        let shared_observer = Arc::new(SharedObserver {
+            reported_in: Mutex::default(),
+            observer: Arc::clone(first.observer()),
+        });
+        let observer = Arc::clone(&shared_observer) as Arc<dyn Observe>;
         let record = first.note(|facts| {
             let origin = facts.origin.clone();
             let function = Arc::clone(&facts.function);
@@ -45,7 +49,7 @@ impl SharedCall {
             shared,
             begun,
             record: Some(record),
-            told_in,
+            observer: shared_observer,
             apart,
         }
     }
@@ -129,7 +133,7 @@ impl SharedCall {
             if !was_sent || on_client_left == OnClientLeft::Close {
                 let ended = lock(&self.shared.store).end_if_unused(self.begun.id);
                 if let Some(left) = ended {
-                    self.told_in.set(left);
+                    self.observer.set(left);
                     return;
                 }
             }
@@ -168,7 +172,7 @@ impl SharedCall {
         let pays = paid_by.filter(|number| seats.contains_key(number));
         let pays = pays.or_else(|| seats.keys().next().copied());
         let record = pays.map(|number| Arc::clone(&seats[&number].record));
-        self.told_in.set(record.or(left));
+        self.observer.set(record.or(left));
         for (_, seat) in seats.iter().filter(|(number, _)| pays != Some(**number)) {
             seat.record.note(|own| share(&facts, own));
         }
@@ -234,30 +238,53 @@ fn take_those_with_time(seats: &mut BTreeMap<SeatId, Seat>, now: Timestamp) -> V
     BTreeMap::into_values(with_time).collect()
 }
 
-/// The record in which a shared call is reported, once it is known. It observes the end of the
-/// call.
-#[derive(Default)]
-struct ToldIn(Mutex<Option<Arc<Record>>>);
+/// Observer of a shared call, which is reported in the record of a client.
+struct SharedObserver {
+    /// The record, once it is known.
+    reported_in: Mutex<Option<Arc<Record>>>,
+    /// Observer of the clients, for what happens to the connection to the backend.
+    observer: Arc<dyn Observe>,
+}
 
-impl ToldIn {
+impl SharedObserver {
     fn set(&self, record: Option<Arc<Record>>) {
-        *lock(&self.0) = record;
-    }
-
-    fn take(&self) -> Option<Arc<Record>> {
-        lock(&self.0).take()
+        *lock(&self.reported_in) = record;
     }
 }
 
-impl Observe for ToldIn {
-    fn ended(&self, facts: &Facts) {
-        if let Some(record) = self.take() {
+impl Observe for SharedObserver {
+    /// The ids are those of the clients.
+    fn next_id(&self) -> u64 {
+        0
+    }
+
+    /// Each client was reported when it arrived.
+    fn call_began(&self, _: u64, _: Weak<Record>) {}
+
+    /// A read makes no kept answer old.
+    fn backend_finished(&self) {}
+
+    fn keeps_spans(&self) -> bool {
+        false
+    }
+
+    fn call_ended(&self, facts: &Facts) {
+        let record = lock(&self.reported_in).take();
+        if let Some(record) = record {
             record.note(|own| tell(facts, own));
         }
     }
 
-    /// It belongs to no connection.
-    fn rejected(&self, _: &Identity, _: Rejection) {}
+    fn lacked_resources(&self, backend: Destination, cause: &(dyn Error + 'static)) {
+        self.observer.lacked_resources(backend, cause);
+    }
+
+    fn tls_failed(&self, backend: Destination, cause: TlsCause) {
+        self.observer.tls_failed(backend, cause);
+    }
+
+    /// No client's connection belongs to the call.
+    fn connection_rejected(&self, _: &Identity, _: Rejection) {}
 }
 
 /// Reports the call in the record of a waiting read.

@@ -89,7 +89,9 @@ impl Failure {
             ),
             Self::NoTls(failure) => {
                 backend.complain_of(failure);
-                record.lacks_tls(backend.destination, failure.cause);
+                record
+                    .observer()
+                    .tls_failed(backend.destination, failure.cause);
                 failure.not_done(backend.destination.label())
             }
             Self::Late(_)

@@ -410,6 +410,10 @@ impl<S: Slot> Source for RunningReply<S> {
         Poll::Ready(part.map(|part| part.map(Frame::data)).transpose())
     }
 
+    fn keeps_sending(&self) -> bool {
+        false
+    }
+
     fn is_over(&self) -> bool {
         self.left.has_ended()
     }

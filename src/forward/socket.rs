@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use tidegate_limits::scheduler::Outcome;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
@@ -282,8 +282,12 @@ impl<S: Slot> Source for Streaming<S> {
         Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
-    fn goes_on(&self) -> bool {
+    fn keeps_sending(&self) -> bool {
         self.is_too_large
+    }
+
+    fn is_over(&self) -> bool {
+        false
     }
 
     fn on_client_left(&self) -> OnClientLeft {
@@ -306,5 +310,9 @@ impl<S: Slot> Source for Streaming<S> {
 
     fn deadline(&self) -> Instant {
         self.due
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
     }
 }

@@ -32,14 +32,10 @@ pub(super) trait Source: Send + 'static {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> PolledFrame;
 
     /// Whether the backend continues to send after an error, and must be read to its end.
-    fn goes_on(&self) -> bool {
-        false
-    }
+    fn keeps_sending(&self) -> bool;
 
     /// Whether the last part has been read.
-    fn is_over(&self) -> bool {
-        false
-    }
+    fn is_over(&self) -> bool;
 
     /// What becomes of it when its client leaves.
     fn on_client_left(&self) -> OnClientLeft;
@@ -57,9 +53,7 @@ pub(super) trait Source: Send + 'static {
     fn deadline(&self) -> Instant;
 
     /// Its length.
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
+    fn size_hint(&self) -> SizeHint;
 }
 
 /// The bounds for clients that read replies of one backend.
@@ -180,7 +174,7 @@ impl<T: Source> Body for Streamed<T> {
         drop(state);
         self.watch.abort();
         match source {
-            Some(source) if outcome == Outcome::Failed && source.goes_on() => leave(source),
+            Some(source) if outcome == Outcome::Failed && source.keeps_sending() => leave(source),
             Some(source) => source.end(outcome),
             None => {}
         }

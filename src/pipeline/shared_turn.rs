@@ -19,7 +19,7 @@ use tidegate_runtime::lock;
 use super::run::Party;
 use crate::admit::{Ask, Asked, Claimed, Gate, Permit, Waiting, Waits};
 use crate::call::claim::Payer;
-use crate::call::{Facts, Identity, Observe, Reason, Record, Refusal, Rejection};
+use crate::call::{Facts, NoObserver, Reason, Record, Refusal};
 use crate::coalesce::{Client, SharedCall};
 
 /// The most places that one shared call has in the queue. Beyond it, the place that is predicted to start
@@ -201,7 +201,8 @@ impl<'a> Places<'a> {
             };
             Some((ask, Facts::begun(origin, facts.dialect, label, class, None)))
         })?;
-        let record = Record::of(facts, Arc::new(Unreported));
+        // The call is reported in another record.
+        let record = Record::of(facts, Arc::new(NoObserver));
         Some(self.party.gate.ask(ask, &record))
     }
 
@@ -259,14 +260,4 @@ impl<'a> Places<'a> {
             })
         });
     }
-}
-
-/// The observer of a place that is not the call's own: the call is reported in another record.
-struct Unreported;
-
-impl Observe for Unreported {
-    fn ended(&self, _: &Facts) {}
-
-    /// It belongs to no connection.
-    fn rejected(&self, _: &Identity, _: Rejection) {}
 }

@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::json;
 use tidegate::admin::{
-    self, BucketState, CallersSource, ClassQueue, Decisions, FunctionQueue, LimitKind, LimitState,
-    NowState, Opens, PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState,
-    QuotaStoreTrouble, QuotasState, ServeError, SharedState, Source, Token,
+    self, BucketState, CallersSource, ClassQueue, Decisions, Frame, FunctionQueue, LimitKind,
+    LimitState, NowState, Opens, PaceState, QueueState, QuotaKeyState, QuotaState, QuotaStoreState,
+    QuotaStoreTrouble, QuotasState, SeriesSpan, SeriesState, ServeError, SharedState, Source,
+    Token,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -202,6 +205,29 @@ impl Source for Fake {
 
     fn ready(&self) -> Result<(), String> {
         self.ready.lock().expect("not poisoned").clone()
+    }
+
+    fn connections_max(&self) -> usize {
+        64
+    }
+
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn series(&self, span: SeriesSpan) -> SeriesState {
+        SeriesState {
+            step_seconds: span.step_seconds(),
+            ..SeriesState::default()
+        }
+    }
+
+    fn frame(&self) -> Frame {
+        Frame::default()
+    }
+
+    fn frames(&self) -> watch::Receiver<Option<Bytes>> {
+        watch::channel(None).1
     }
 }
 

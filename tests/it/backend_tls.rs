@@ -506,6 +506,29 @@ async fn a_backend_that_requires_a_client_certificate_gets_it_and_says_what_it_l
     }
 }
 
+/// With TLS 1.3 a backend refuses the certificate after the handshake, in place of a reply.
+#[tokio::test]
+async fn a_refusal_after_the_handshake_is_counted_also_while_reads_share_calls() {
+    let (authority, clients) = (Authority::new(), Authority::new());
+    let client_ca = clients.ca().display().to_string();
+    let peer = Python::start(&authority.issue(&[LOCAL]), &[&client_ca, "TLSv1_3"]).await;
+    let sharing = "[coalesce]\nfunctions = [\"guest_list\"]";
+    let sidecar = Sidecar::start(&config(peer.port, &trusting(&authority), sharing)).await;
+    let addr = sidecar.listener("test").await;
+    let write = "DELETE /guests/X HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+    let calls = [
+        ("http", write.to_owned(), 1.0),
+        ("http", GET.to_owned(), 2.0),
+        ("socket", array("guest_delete", "X"), 1.0),
+        ("socket", array("guest_list", ""), 2.0),
+    ];
+    for (backend, call, counted) in calls {
+        is_refused(addr, &call, &["client certificate"]).await;
+        let failures = failures(backend, "client_certificate");
+        assert_eq!(sidecar.metric(&failures).await, counted, "{call}");
+    }
+}
+
 #[tokio::test]
 async fn any_certificate_is_accepted_only_where_the_config_says_so_and_the_log_warns_of_it() {
     let authority = Authority::new();

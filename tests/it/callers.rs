@@ -1,7 +1,8 @@
 //! The callers and their charges, through the stages.
 
+use std::error::Error as StdError;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tidegate::admit::{Ask, Claimed, Gate};
@@ -10,7 +11,7 @@ use tidegate::call::claim::Charged;
 use tidegate::call::costs::Costs;
 use tidegate::call::{
     Destination, Dialect, Facts, Identity, Observe, Origin, Reason, Record, Refusal, Rejection,
-    Slot, Verdict,
+    Slot, TlsCause, Verdict,
 };
 use tidegate::callers::rate_limit::{Allowance, Derive, HandlingPatch, Size, SizePatch};
 use tidegate::callers::{
@@ -156,11 +157,27 @@ impl Door {
 struct Counting(Callers, Clock);
 
 impl Observe for Counting {
-    fn ended(&self, facts: &Facts) {
+    fn next_id(&self) -> u64 {
+        0
+    }
+
+    fn call_began(&self, _: u64, _: Weak<Record>) {}
+
+    fn backend_finished(&self) {}
+
+    fn keeps_spans(&self) -> bool {
+        false
+    }
+
+    fn lacked_resources(&self, _: Destination, _: &(dyn StdError + 'static)) {}
+
+    fn tls_failed(&self, _: Destination, _: TlsCause) {}
+
+    fn call_ended(&self, facts: &Facts) {
         self.0.ended(self.1.now(), facts);
     }
 
-    fn rejected(&self, _: &Identity, _: Rejection) {}
+    fn connection_rejected(&self, _: &Identity, _: Rejection) {}
 }
 
 fn config(more: &str) -> Config {

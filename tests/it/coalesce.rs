@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tidegate::admit::{Asked, Gate};
 use tidegate::call::{
-    ArrayCall, Destination, Dialect, Facts, Identity, Message, Observe, Origin, Progress, Reason,
-    Record, Refusal, Rejection, Reply, Request, Serve, Verdict,
+    ArrayCall, Destination, Dialect, Facts, Message, NoObserver, Origin, Progress, Reason, Record,
+    Refusal, Reply, Request, Serve, Verdict,
 };
 use tidegate::callers::Callers;
 use tidegate::classify::Classifier;
@@ -776,18 +776,6 @@ async fn a_shared_read_waits_for_a_backend_that_is_down_and_is_sent_once() {
     stack.at_rest().await;
 }
 
-struct Unheard;
-
-impl Observe for Unheard {
-    fn next_id(&self) -> u64 {
-        7
-    }
-
-    fn ended(&self, _: &Facts) {}
-
-    fn rejected(&self, _: &Identity, _: Rejection) {}
-}
-
 /// The pipeline without sockets.
 struct Alone {
     pipeline: Pipeline,
@@ -809,7 +797,7 @@ impl Alone {
             tasks: Tasks::new(config.tasks, clock),
             gate,
             forwarder: Forwarder::new(&config.forward),
-            observer: Arc::new(Unheard),
+            observer: Arc::new(NoObserver),
         };
         Self { pipeline, clock }
     }
@@ -829,7 +817,7 @@ impl Alone {
             "x".into(),
             "polling".into(),
             None,
-            Arc::new(Unheard),
+            Arc::new(NoObserver),
         );
         let ask = asking("x", Destination::Socket, self.clock.now());
         match self.pipeline.gate.ask(ask, &record) {
@@ -879,14 +867,6 @@ async fn refused_at(client: JoinHandle<Result<Reply, Refusal>>, clock: Clock) ->
     let refusal = reply.expect_err("it was refused");
     assert!(refusal.retry_after.is_some());
     (refusal.reason, clock.now().since(Timestamp::ZERO).as_secs())
-}
-
-#[test]
-fn a_write_has_its_number_as_any_other_call() {
-    let settings = config(&text(nowhere(), "", "")).coalesce;
-    let coalescer = Coalescer::new(settings, Clock::of_runtime());
-    let observer = coalescer.write(Some("A"), Arc::new(Unheard));
-    assert_eq!(observer.next_id(), 7);
 }
 
 #[tokio::test(start_paused = true)]

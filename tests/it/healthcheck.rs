@@ -6,9 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::admin::{self, BucketState, LimitState, QueueState, QuotasState, Source, Token};
+use bytes::Bytes;
+use tidegate::admin::{
+    self, BucketState, Frame, LimitState, NowState, QueueState, QuotasState, SeriesSpan,
+    SeriesState, Source, Token,
+};
 use tidegate::tools::healthcheck::{Unhealthy, ask};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -49,6 +54,30 @@ impl Source for Sidecar {
         } else {
             Ok(())
         }
+    }
+
+    fn connections_max(&self) -> usize {
+        64
+    }
+
+    fn notices(&self) -> Vec<String> {
+        unreachable!("health looks at no notice")
+    }
+
+    fn now(&self) -> NowState {
+        unreachable!("health looks at no moment")
+    }
+
+    fn series(&self, _: SeriesSpan) -> SeriesState {
+        unreachable!("health looks at no series")
+    }
+
+    fn frame(&self) -> Frame {
+        unreachable!("health looks at no frame")
+    }
+
+    fn frames(&self) -> watch::Receiver<Option<Bytes>> {
+        unreachable!("health looks at no frame")
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::app::App;
+use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{Record, StoreTime, Version};
 use tidegate_quota::memory::{self, Memory};
 use tidegate_quota::{self as store, Entry, Error, Key, QuotaStore, Swapped};
@@ -142,6 +143,30 @@ impl QuotaStore for Switch {
 
     fn members(&self) -> watch::Receiver<usize> {
         self.node.members()
+    }
+
+    fn member_lifetime(&self) -> Duration {
+        self.node.member_lifetime()
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        self.node.trouble()
+    }
+
+    fn evictions(&self) -> Option<u64> {
+        self.node.evictions()
+    }
+
+    fn configures(&self) -> bool {
+        self.node.configures()
+    }
+
+    fn configured<'a>(
+        &'a self,
+        key: &'a Key,
+        known: &'a store::Configured,
+    ) -> store::Answer<'a, store::Configured> {
+        self.node.configured(key, known)
     }
 }
 

@@ -1,11 +1,12 @@
 //! What several tests need: the stages put together with an observer that keeps the facts of
 //! every call, scripted backends, and raw clients.
 
+use std::error::Error;
 use std::fmt::Display;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tidegate::admin::{LimitKind, LimitState, Opens};
@@ -13,7 +14,8 @@ use tidegate::admit::{Ask, Asked, Claimed, Gate, Permit, Waits};
 use tidegate::app;
 use tidegate::call::claim::Deadline;
 use tidegate::call::{
-    Destination, Facts, Identity, Listener, Observe, Peer, Refusal, Rejection, Role, Serve,
+    Destination, Facts, Identity, Listener, Observe, Peer, Record, Refusal, Rejection, Role, Serve,
+    TlsCause,
 };
 use tidegate::callers::{Callers, Changed};
 use tidegate::classify::Classifier;
@@ -91,7 +93,23 @@ impl Seen {
 }
 
 impl Observe for Seen {
-    fn ended(&self, facts: &Facts) {
+    fn next_id(&self) -> u64 {
+        0
+    }
+
+    fn call_began(&self, _: u64, _: Weak<Record>) {}
+
+    fn backend_finished(&self) {}
+
+    fn keeps_spans(&self) -> bool {
+        false
+    }
+
+    fn lacked_resources(&self, _: Destination, _: &(dyn Error + 'static)) {}
+
+    fn tls_failed(&self, _: Destination, _: TlsCause) {}
+
+    fn call_ended(&self, facts: &Facts) {
         self.callers.ended(self.clock.now(), facts);
         let mut all = self.facts.lock().expect("no test panics with it");
         all.push(facts.clone());
@@ -100,7 +118,7 @@ impl Observe for Seen {
         self.count.send_replace(ended);
     }
 
-    fn rejected(&self, _: &Identity, rejection: Rejection) {
+    fn connection_rejected(&self, _: &Identity, rejection: Rejection) {
         self.rejected.send_modify(|all| all.push(rejection));
     }
 }

@@ -37,7 +37,7 @@ use super::node::{Node, sleep_about};
 use super::obstacle::{NAME, Obstacle, Step};
 use super::remote::{Member, Remote};
 use super::waiters::Waiters;
-use super::{Entry, Error, Key, QuotaStore, Swapped};
+use super::{Configured, Entry, Error, Key, QuotaStore, Swapped};
 
 /// The place of the records, and the count of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -345,6 +345,8 @@ impl Etcd {
 }
 
 impl Remote for Etcd {
+    const CONFIGURES: bool = false;
+
     fn node(&self) -> &Node {
         &self.node
     }
@@ -413,6 +415,15 @@ impl Remote for Etcd {
         // The lease is renewed every third of its time, and etcd checks for expired leases every
         // half second.
         2 * self.settings.time_to_live.get()
+    }
+
+    fn evictions(&self) -> Option<u64> {
+        None
+    }
+
+    // This engine has no settings for the quotas of keys.
+    async fn configured(&self, _: &Key, known: &Configured) -> Result<Configured, Error> {
+        Ok(known.clone())
     }
 }
 

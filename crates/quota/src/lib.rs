@@ -216,15 +216,11 @@ pub trait QuotaStore: Send + Sync {
     fn members(&self) -> watch::Receiver<usize>;
 
     /// How long a dead node counts as live.
-    fn member_lifetime(&self) -> Duration {
-        Duration::ZERO
-    }
+    fn member_lifetime(&self) -> Duration;
 
     /// The store's failure and its beginning, from its regular checks; `None` while they succeed,
     /// and before the first.
-    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
-        None
-    }
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)>;
 
     /// Whether it does what nodes ask of it: it reads and writes a record that belongs to no quota. A
     /// store that fails here serves no key.
@@ -238,14 +234,10 @@ pub trait QuotaStore: Send + Sync {
 
     /// The keys that the store has removed to make room, since this node asked first; `None` while that is
     /// unknown.
-    fn evictions(&self) -> Option<u64> {
-        None
-    }
+    fn evictions(&self) -> Option<u64>;
 
     /// Whether it has settings for the quotas of keys.
-    fn configures(&self) -> bool {
-        false
-    }
+    fn configures(&self) -> bool;
 
     /// The store's own settings for a key's quota, possibly slightly old. `known` are the earlier
     /// settings, which stay for each invalid value.
@@ -253,10 +245,7 @@ pub trait QuotaStore: Send + Sync {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    fn configured<'a>(&'a self, _: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
-        // Most engines keep no settings: this never changes.
-        Box::pin(async { Ok(known.clone()) })
-    }
+    fn configured<'a>(&'a self, key: &'a Key, known: &'a Configured) -> Answer<'a, Configured>;
 }
 
 /// The value at a key.

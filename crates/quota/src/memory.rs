@@ -12,7 +12,7 @@ use tidegate_limits::quota::{StoreTime, Version};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 
-use super::{Answer, Entry, Key, QuotaStore, Swapped};
+use super::{Answer, Configured, Entry, Key, QuotaStore, Swapped};
 
 /// The records of one process, at first without a node. Its time is the process's clock.
 #[derive(Clone)]
@@ -166,6 +166,26 @@ impl QuotaStore for Node {
 
     fn members(&self) -> watch::Receiver<usize> {
         self.shared.members.subscribe()
+    }
+
+    fn member_lifetime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn trouble(&self) -> Option<(Timestamp, Arc<str>)> {
+        None
+    }
+
+    fn evictions(&self) -> Option<u64> {
+        None
+    }
+
+    fn configures(&self) -> bool {
+        false
+    }
+
+    fn configured<'a>(&'a self, _: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
+        Box::pin(async { Ok(known.clone()) })
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Answer, Configured, Entry, Error, Key, QuotaStore, Swapped};
 /// An engine: what differs from one store to the next. The methods are those of [`QuotaStore`].
 pub(super) trait Remote: Send + Sync + 'static {
     /// Whether the store has settings for the quotas of keys.
-    const CONFIGURES: bool = false;
+    const CONFIGURES: bool;
 
     fn node(&self) -> &Node;
 
@@ -36,19 +36,15 @@ pub(super) trait Remote: Send + Sync + 'static {
 
     fn try_out(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    fn evictions(&self) -> Option<u64> {
-        None
-    }
+    fn evictions(&self) -> Option<u64>;
 
     fn member_lifetime(&self) -> Duration;
 
     fn configured(
         &self,
-        _: &Key,
+        key: &Key,
         known: &Configured,
-    ) -> impl Future<Output = Result<Configured, Error>> + Send {
-        async { Ok(known.clone()) }
-    }
+    ) -> impl Future<Output = Result<Configured, Error>> + Send;
 }
 
 /// A member of a store, until it is dropped.

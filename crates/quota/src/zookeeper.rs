@@ -375,6 +375,10 @@ impl Remote for ZooKeeper {
         }
         Ok(says)
     }
+
+    fn evictions(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The value of one configuration node of a key.

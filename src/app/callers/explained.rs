@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::call::steps::AskedAs;
     use crate::call::{
-        Destination, Dialect, Identity, Observe, Origin, Peer, Reason, Record, Rejection, Verdict,
+        Destination, Dialect, Identity, NoObserver, Origin, Peer, Reason, Record, Verdict,
     };
     use crate::telemetry::calls::Durations;
 
@@ -341,14 +341,6 @@ mod tests {
         );
     }
 
-    struct Unheard;
-
-    impl Observe for Unheard {
-        fn ended(&self, _: &Facts) {}
-
-        fn rejected(&self, _: &Identity, _: Rejection) {}
-    }
-
     fn record() -> Arc<Record> {
         let peer = Peer::Tcp(SocketAddr::from(([127, 0, 0, 1], 1)));
         let origin = Origin {
@@ -362,7 +354,7 @@ mod tests {
             function,
             class,
             None,
-            Arc::new(Unheard),
+            Arc::new(NoObserver),
         )
     }
 

@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use tidegate::admin::{
     ActKind, ActState, ActsSource, Author, BackendActing, BackendState, LimitName, OverrideAsked,
     OverrideState, PauseAsked, ResumeAsked,
 };
 use tidegate::admin::{
     ApiRefusal, BucketState, CallId, CallState, CallerState, CallerUsage, CallerUsed,
-    CallersSource, Classified, CostsState, Explained, Figures, Held, HeldBy, LimitState,
-    MatchState, Merge, Moment, Opens, Origin, PaceState, Profile, Question, QueueRow, QueueState,
-    QuotasState, RateLimitKind, RateLimitState, RequestRow, RequestState, Source, Suggested,
-    UsageTable, Used, What,
+    CallersSource, Classified, CostsState, Explained, Figures, Frame, Held, HeldBy, LimitState,
+    MatchState, Merge, Moment, NowState, Opens, Origin, PaceState, Profile, Question, QueueRow,
+    QueueState, QuotasState, RateLimitKind, RateLimitState, RequestRow, RequestState, SeriesSpan,
+    SeriesState, Source, Suggested, UsageTable, Used, What,
 };
 use tidegate::call::costs::{Costs, SuggestedCost};
 use tidegate::call::rate_limit::{
@@ -26,6 +27,7 @@ use tidegate_callers::{
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
+use tokio::sync::watch;
 
 use crate::support::{outstanding, window};
 
@@ -799,5 +801,32 @@ impl Source for Fake {
 
     fn ready(&self) -> Result<(), String> {
         Ok(())
+    }
+
+    fn connections_max(&self) -> usize {
+        64
+    }
+
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn now(&self) -> NowState {
+        NowState::default()
+    }
+
+    fn series(&self, span: SeriesSpan) -> SeriesState {
+        SeriesState {
+            step_seconds: span.step_seconds(),
+            ..SeriesState::default()
+        }
+    }
+
+    fn frame(&self) -> Frame {
+        Frame::default()
+    }
+
+    fn frames(&self) -> watch::Receiver<Option<Bytes>> {
+        watch::channel(None).1
     }
 }

@@ -98,7 +98,5 @@ pub(super) trait Register: Send {
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Waits until the written record needs no more work.
-    fn settle(&mut self) -> impl Future<Output = ()> + Send {
-        async {}
-    }
+    fn settle(&mut self) -> impl Future<Output = ()> + Send;
 }

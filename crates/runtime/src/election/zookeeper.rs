@@ -75,4 +75,6 @@ impl Register for Node {
             None => std::future::pending().await,
         }
     }
+
+    async fn settle(&mut self) {}
 }
