@@ -2,6 +2,7 @@
 
 pub mod access;
 mod acts;
+mod build;
 mod callers;
 #[cfg_attr(not(feature = "leases"), path = "app/without_leases.rs")]
 mod coordination;
@@ -11,6 +12,7 @@ mod journal;
 mod lately;
 #[cfg(feature = "leases")]
 pub mod lease_server;
+mod listeners;
 pub mod metrics;
 mod now;
 mod quotas;
@@ -21,9 +23,7 @@ mod start_error;
 mod tally;
 pub mod teller;
 
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixListener;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 use tidegate_callers::CallerId;
 use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{Engine, QuotaStore};
-use tidegate_runtime::metric::{Longest, Show};
+use tidegate_runtime::metric::Show;
 use tidegate_runtime::{Clock, Live, ProcessName, lock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -46,26 +46,21 @@ pub use self::coordination::options as lease_options;
 use self::history::History;
 use self::journal::Journal;
 use self::lately::Lately;
+use self::listeners::{Accepting, AdminInlets, Listeners, bind_all};
 use self::metrics::Metrics;
 use self::now::TopCallers;
 use self::quotas::Quotas;
 pub use self::start_error::StartError;
-use self::teller::Teller;
-use crate::admin::Inlet;
 use crate::admit::{self, Gate};
-use crate::call::listener::UNIX_MODE;
-use crate::call::{Bind, Listener, Protocol};
-use crate::callers::{BucketChange, Callers, Changed};
+use crate::call::Bind;
+use crate::callers::{BucketChange, Callers};
 use crate::classify::Classifier;
-use crate::coalesce::Coalescer;
 use crate::config::Config;
 use crate::config::descriptors::Descriptors;
-use crate::forward::Forwarder;
-use crate::listen::threads::{Place, Threads};
-use crate::listen::{self, Bound, Connections, SocketFile, SocketFileId, descriptors};
+use crate::listen::threads::Threads;
+use crate::listen::{Connections, descriptors};
 use crate::pipeline::Pipeline;
-use crate::protocol::{self, Accepted, Conversation, Stop, StreamDrain};
-use crate::tasks::Tasks;
+use crate::protocol::{Conversation, Stop, StreamDrain};
 use crate::telemetry::Logs;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
@@ -132,21 +127,6 @@ struct Shared {
     admin: Option<SocketAddr>,
 }
 
-#[derive(Default)]
-struct Listeners {
-    accepting: Vec<Accepting>,
-    /// The process ends: a reload that is under way adds no listener.
-    closed: bool,
-}
-
-/// A listener whose accept loop runs.
-struct Accepting {
-    settings: Arc<Live<Listener>>,
-    address: Bind,
-    file: Option<SocketFileId>,
-    stop: CancellationToken,
-}
-
 /// Threads beside the one that accepts end with it.
 impl Drop for App {
     fn drop(&mut self) {
@@ -174,37 +154,21 @@ impl App {
         open: impl Fn(&Engine, Clock) -> Arc<dyn QuotaStore> + Send + Sync + 'static,
     ) -> Result<Self, StartError> {
         let bound = bind_all(config.listen.listeners.iter())?;
-        let admin = config.admin.bind.map(bind_admin).transpose()?;
-        let file = config.admin.socket.as_ref().map(bind_admin_file);
-        let file = file.transpose()?;
+        let inlets = AdminInlets::bind(&config.admin)?;
         let beside = CancellationToken::new();
-        let address = admin.as_ref().and_then(|it| it.local_addr().ok());
         let shared = Arc::new(Shared::build(
             config,
             logs,
-            address,
+            inlets.address(),
             Box::new(open),
             &beside,
         )?);
         shared.take_up_acts();
-        let serve_admin = |inlet| {
+        inlets.serve(|inlet| {
             let settings = shared.config.get().admin.clone();
             let (source, callers) = (Arc::clone(&shared), Arc::clone(&shared));
             admin::serve(inlet, settings, source, callers, beside.clone())
-        };
-        if let Some(listener) = admin {
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Log)?;
-            tokio::spawn(serve_admin(Inlet::Tcp(listener)));
-        }
-        if let Some((listener, file)) = file {
-            let listener = tokio::net::UnixListener::from_std(listener).map_err(StartError::Log)?;
-            let serving = serve_admin(Inlet::Unix(listener));
-            tokio::spawn(async move {
-                let served = serving.await;
-                drop(file);
-                served
-            });
-        }
+        });
         shared.run_beside(&beside);
         for (listener, socket) in bound {
             shared.accept_on(listener, socket);
@@ -478,17 +442,6 @@ fn divide(config: &Config, metrics: &Metrics) -> Descriptors {
     descriptors
 }
 
-fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, StartError> {
-    let access = match logs {
-        Some(logs) => logs.access(),
-        None => {
-            AccessLog::start(io::sink(), telemetry::access::Look::Json).map_err(StartError::Log)?
-        }
-    };
-    access.switch(config.telemetry.access && logs.is_some());
-    Ok(Arc::new(access))
-}
-
 /// The places that tell this process from others on the machine ([`ProcessName`]); `None` if they
 /// differ after a restart, because the system chooses a port.
 #[must_use]
@@ -504,145 +457,7 @@ pub fn own_places(config: &Config) -> Option<Vec<String>> {
     places.map(place).collect()
 }
 
-fn bind_all<'a>(
-    listeners: impl Iterator<Item = &'a Listener>,
-) -> Result<Vec<(Listener, Bound)>, StartError> {
-    let bound = listeners.map(|listener| match listen::bind(listener) {
-        Ok(socket) => Ok((listener.clone(), socket)),
-        Err(cause) => Err(StartError::Bind {
-            address: listener.bind.clone(),
-            what: format!("listener {}", listener.name),
-            cause,
-        }),
-    });
-    bound.collect()
-}
-
-fn bind_admin(address: SocketAddr) -> Result<TcpListener, StartError> {
-    listen::bind_tcp(address).map_err(|cause| StartError::Bind {
-        address: Bind::Tcp(address),
-        what: "admin".to_owned(),
-        cause,
-    })
-}
-
-fn bind_admin_file(path: &Arc<Path>) -> Result<(UnixListener, SocketFile), StartError> {
-    listen::bind_file(path, UNIX_MODE).map_err(|cause| StartError::Bind {
-        address: Bind::Unix(Arc::clone(path)),
-        what: "admin".to_owned(),
-        cause,
-    })
-}
-
 impl Shared {
-    /// Builds all parts, and starts none of them.
-    fn build(
-        config: Config,
-        logs: Option<Logs>,
-        admin: Option<SocketAddr>,
-        open: quotas::Open,
-        beside: &CancellationToken,
-    ) -> Result<Self, StartError> {
-        let access = access_log(&config, logs.as_ref())?;
-        let clock = Clock::start();
-        let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
-        let acts = Acts::open(config.callers.state_file.as_deref())?;
-        let Changed {
-            value: callers,
-            buckets,
-        } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
-        let limits = with_costs(&config.admit, &callers);
-        let gate = Gate::new(&limits, clock);
-        let longest = Longest {
-            wait: config.admit.max_wait,
-            reply: config.forward.bounds.response_timeout,
-        };
-        let version = env!("CARGO_PKG_VERSION");
-        let metrics = Arc::new(Metrics::with(longest, version, REVISION));
-        let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
-        let journal = Arc::new(Journal::new(to, clock, of));
-        journal.started(&gate, &config, &limits);
-        gate.keep_journal(Arc::clone(&journal) as _);
-        follow(&gate, &callers, buckets);
-        warn_of_observed(&config);
-        metrics.config_taken(SystemTime::now());
-        let registry = metrics.registry();
-        let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
-        let known_as = name.as_ref().map(ProcessName::as_str);
-        let coordination =
-            Coordination::new(gate.clone(), callers.clone(), clock, registry, known_as);
-        coordination.apply(config.coordinate.as_ref(), &config.admit);
-        let descriptors = divide(&config, &metrics);
-        let quotas = Quotas::new(
-            gate.clone(),
-            clock,
-            metrics.quotas.clone(),
-            open,
-            known_as,
-            beside.clone(),
-        );
-        quotas.apply(config.quotas.as_ref());
-        let spans = Arc::new(Spans::new(config.trace.clone()));
-        let teller = Arc::new(Teller::new(
-            Arc::clone(&metrics),
-            Arc::clone(&access),
-            Arc::clone(&spans),
-            callers.clone(),
-            clock,
-        ));
-        let (closing, streams) = (Stop::default(), StreamDrain::default());
-        let pipeline = Pipeline {
-            classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
-            callers: callers.clone(),
-            coalescer: Coalescer::new(config.coalesce.clone(), clock),
-            tasks: Tasks::new(config.tasks, clock),
-            gate: gate.clone(),
-            forwarder: Forwarder::new(&config.forward),
-            observer: Arc::clone(&teller) as _,
-            clock,
-        };
-        Ok(Self {
-            clock,
-            conversation: Live::new(Conversation {
-                serve: pipeline.clone(),
-                settings: config.protocol.clone(),
-                clock,
-                stop: closing.clone(),
-                streams: streams.clone(),
-            }),
-            pipeline,
-            gate,
-            journal,
-            _name: name,
-            coordination: Arc::new(coordination),
-            quotas,
-            changes: Mutex::default(),
-            keeper: Mutex::new(keeper),
-            acts,
-            refused: Mutex::default(),
-            connections: Connections::new(descriptors.connections),
-            descriptors: Live::new(descriptors),
-            lately: teller.lately(),
-            history: History::new(teller.tally()),
-            top_callers: Mutex::default(),
-            callers,
-            metrics,
-            access,
-            spans,
-            logs,
-            listeners: Mutex::default(),
-            conversations: TaskTracker::new(),
-            threads: Threads::new(config.listen.threads),
-            closing,
-            streams,
-            ready: AtomicBool::new(true),
-            admin,
-            config: Live::new(config),
-        })
-    }
-
-    /// Begins what runs beside the calls until `stop`: the timer of the queue, the shares of other
-    /// sidecars, and the saving of the state.
     /// Waits for the last spans to be sent, within a bound.
     async fn flush_spans(&self) {
         if self.spans.is_on() {
@@ -651,6 +466,8 @@ impl Shared {
         }
     }
 
+    /// Starts what runs beside the calls until `stop`: the timer of the queue, the shares of other
+    /// sidecars, and the saving of the state.
     fn run_beside(self: &Arc<Self>, stop: &CancellationToken) {
         let timer = self.gate.clone();
         let keeping = async move { timer.keep_time().await };
@@ -711,106 +528,6 @@ impl Shared {
             if let Err(failed) = saving.await {
                 error!(error = %failed, "saving callers failed by our own mistake");
             }
-        }
-    }
-
-    /// The bound addresses of the listeners that clients can still reach. Checks their files.
-    fn reachable(&self) -> Vec<Bind> {
-        let look = |it: &Accepting| (it.settings.get().bind.clone(), it.file.clone());
-        let found: Vec<_> = lock(&self.listeners).accepting.iter().map(look).collect();
-        let is_there =
-            |file: &Option<SocketFileId>| file.as_ref().is_none_or(SocketFileId::is_there);
-        let there = found.into_iter().filter(|(_, file)| is_there(file));
-        there.map(|(bind, _)| bind).collect()
-    }
-
-    /// Ends the loops of removed listeners, and gives the others their new settings. A listener
-    /// that clients cannot reach any more makes room for a new one in its place.
-    fn keep_listeners(&self, wanted: &[Listener], kept: &[Bind]) {
-        lock(&self.listeners).accepting.retain(|accepting| {
-            let bound = accepting.settings.get();
-            let listener = wanted.iter().find(|listener| listener.bind == bound.bind);
-            match listener.filter(|_| kept.contains(&bound.bind)) {
-                Some(listener) => {
-                    accepting.settings.set(listener.clone());
-                    true
-                }
-                None => {
-                    accepting.stop.cancel();
-                    false
-                }
-            }
-        });
-    }
-
-    fn accept_on(self: &Arc<Self>, listener: Listener, socket: Bound) {
-        let address = socket.address().clone();
-        let name = Arc::clone(&listener.name);
-        let settings = Arc::new(Live::new(listener));
-        let stop = CancellationToken::new();
-        let mut listeners = lock(&self.listeners);
-        if listeners.closed {
-            return;
-        }
-        info!(listener = %name, %address, "listening");
-        listeners.accepting.push(Accepting {
-            settings: Arc::clone(&settings),
-            address,
-            file: socket.file(),
-            stop: stop.clone(),
-        });
-        // Counted with the conversations: until it ends, one more may begin.
-        self.conversations
-            .spawn(Arc::clone(self).accept(settings, socket, stop));
-    }
-
-    async fn accept(
-        self: Arc<Self>,
-        settings: Arc<Live<Listener>>,
-        socket: Bound,
-        stop: CancellationToken,
-    ) {
-        let gate = || async {
-            // HTTP is still accepted when the queue is full, because a token needs no place in it.
-            // Its calls wait at the door. (docs/decisions/0002)
-            let protocol = settings.get().protocol;
-            if matches!(protocol, Protocol::Socket | Protocol::Tcp) {
-                self.gate.room().await;
-            }
-        };
-        let failed = |error: &io::Error| {
-            self.metrics.listen.accept_errors_total().inc();
-            warn!(listener = %settings.get().name, %error, "cannot accept");
-        };
-        let looked_up = Mutex::default();
-        let is_one_call = AtomicBool::new(false);
-        let handle = |stream, peer, connection| {
-            let listener = settings.get();
-            let listen = &self.metrics.listen;
-            let counted = listen.opened_at(&mut lock(&looked_up), &listener.name);
-            let mut accepted = Accepted::new(stream, peer, listener, self.clock.now());
-            if self.threads.may_be_many() {
-                // One that has said nothing yet is probably like the one before it.
-                if let Some(known) = accepted.is_one_call() {
-                    is_one_call.store(known, Ordering::Relaxed);
-                }
-            }
-            // To move one call costs more than the other thread saves.
-            let Place { executor, taken } = match is_one_call.load(Ordering::Relaxed) {
-                true => self.threads.here(),
-                false => self.threads.place(),
-            };
-            let held = (connection, counted, taken);
-            let conversing = protocol::converse(accepted, self.conversation.get(), held);
-            match executor {
-                Some(executor) => self.conversations.spawn_on(conversing, &executor),
-                None => self.conversations.spawn(conversing),
-            };
-        };
-        let connections = Arc::clone(&self.connections);
-        let accepting = listen::accept(socket, connections, stop, gate, failed, handle);
-        if let Err(error) = accepting.await {
-            error!(listener = %settings.get().name, %error, "cannot accept at all");
         }
     }
 }

@@ -1,0 +1,181 @@
+//! Builds all parts of a sidecar, and starts none of them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use tidegate_runtime::metric::Longest;
+use tidegate_runtime::{Clock, Live, ProcessName};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::acts::Acts;
+use super::callers::Keeper;
+use super::coordination::Coordination;
+use super::history::History;
+use super::journal::Journal;
+use super::metrics::Metrics;
+use super::quotas::{self, Quotas};
+use super::teller::Teller;
+use super::{
+    REVISION, Shared, StartError, divide, follow, own_places, warn_of_observed, with_costs,
+};
+use crate::admit::Gate;
+use crate::call::Observe;
+use crate::callers::{Callers, Changed};
+use crate::classify::Classifier;
+use crate::coalesce::Coalescer;
+use crate::config::Config;
+use crate::forward::Forwarder;
+use crate::listen::Connections;
+use crate::listen::threads::Threads;
+use crate::pipeline::Pipeline;
+use crate::protocol::{Conversation, Stop, StreamDrain};
+use crate::tasks::Tasks;
+use crate::telemetry::Logs;
+use crate::telemetry::access::{AccessLog, Look};
+use crate::telemetry::spans::Spans;
+
+impl Shared {
+    /// Builds all parts, and starts none of them.
+    pub(super) fn build(
+        config: Config,
+        logs: Option<Logs>,
+        admin: Option<SocketAddr>,
+        open: quotas::Open,
+        beside: &CancellationToken,
+    ) -> Result<Self, StartError> {
+        let access = access_log(&config, logs.as_ref())?;
+        let clock = Clock::start();
+        let (keeper, saved) = Keeper::open(config.callers.state_file.as_deref())?;
+        let acts = Acts::open(config.callers.state_file.as_deref())?;
+        let Changed {
+            value: callers,
+            buckets,
+        } = Callers::start(&config.callers, saved).map_err(StartError::Callers)?;
+        let metrics = metrics_of(&config);
+        let (of, to) = (Arc::clone(&metrics), Arc::clone(&access));
+        let journal = Arc::new(Journal::new(to, clock, of));
+        let gate = gate_of(&config, &callers, &journal, clock);
+        follow(&gate, &callers, buckets);
+        warn_of_observed(&config);
+        metrics.config_taken(SystemTime::now());
+        let registry = metrics.registry();
+        let name = own_places(&config).and_then(|places| ProcessName::claim(&places));
+        let known_as = name.as_ref().map(ProcessName::as_str);
+        let coordination =
+            Coordination::new(gate.clone(), callers.clone(), clock, registry, known_as);
+        coordination.apply(config.coordinate.as_ref(), &config.admit);
+        let descriptors = divide(&config, &metrics);
+        let (shown, stop) = (metrics.quotas.clone(), beside.clone());
+        let quotas = Quotas::new(gate.clone(), clock, shown, open, known_as, stop);
+        quotas.apply(config.quotas.as_ref());
+        let spans = Arc::new(Spans::new(config.trace.clone()));
+        let teller = Arc::new(Teller::new(
+            Arc::clone(&metrics),
+            Arc::clone(&access),
+            Arc::clone(&spans),
+            callers.clone(),
+            clock,
+        ));
+        let observer = Arc::clone(&teller) as _;
+        let pipeline = pipeline_of(&config, &callers, &gate, observer, clock);
+        let (closing, streams) = (Stop::default(), StreamDrain::default());
+        let conversation = conversation_of(&config, &pipeline, &closing, &streams);
+        Ok(Self {
+            clock,
+            conversation: Live::new(conversation),
+            pipeline,
+            gate,
+            journal,
+            _name: name,
+            coordination: Arc::new(coordination),
+            quotas,
+            changes: Mutex::default(),
+            keeper: Mutex::new(keeper),
+            acts,
+            refused: Mutex::default(),
+            connections: Connections::new(descriptors.connections),
+            descriptors: Live::new(descriptors),
+            lately: teller.lately(),
+            history: History::new(teller.tally()),
+            top_callers: Mutex::default(),
+            callers,
+            metrics,
+            access,
+            spans,
+            logs,
+            listeners: Mutex::default(),
+            conversations: TaskTracker::new(),
+            threads: Threads::new(config.listen.threads),
+            closing,
+            streams,
+            ready: AtomicBool::new(true),
+            admin,
+            config: Live::new(config),
+        })
+    }
+}
+
+fn metrics_of(config: &Config) -> Arc<Metrics> {
+    let longest = Longest {
+        wait: config.admit.max_wait,
+        reply: config.forward.bounds.response_timeout,
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    Arc::new(Metrics::with(longest, version, REVISION))
+}
+
+/// The gate, from its first event on in the journal.
+fn gate_of(config: &Config, callers: &Callers, journal: &Arc<Journal>, clock: Clock) -> Gate {
+    let limits = with_costs(&config.admit, callers);
+    let gate = Gate::new(&limits, clock);
+    journal.started(&gate, config, &limits);
+    gate.keep_journal(Arc::clone(journal) as _);
+    gate
+}
+
+fn conversation_of(
+    config: &Config,
+    pipeline: &Pipeline,
+    stop: &Stop,
+    streams: &StreamDrain,
+) -> Conversation<Pipeline> {
+    Conversation {
+        serve: pipeline.clone(),
+        settings: config.protocol.clone(),
+        clock: pipeline.clock,
+        stop: stop.clone(),
+        streams: streams.clone(),
+    }
+}
+
+fn pipeline_of(
+    config: &Config,
+    callers: &Callers,
+    gate: &Gate,
+    observer: Arc<dyn Observe>,
+    clock: Clock,
+) -> Pipeline {
+    Pipeline {
+        classifier: Arc::new(Live::new(Classifier::new(&config.classify))),
+        callers: callers.clone(),
+        coalescer: Coalescer::new(config.coalesce.clone(), clock),
+        tasks: Tasks::new(config.tasks, clock),
+        gate: gate.clone(),
+        forwarder: Forwarder::new(&config.forward),
+        observer,
+        clock,
+    }
+}
+
+fn access_log(config: &Config, logs: Option<&Logs>) -> Result<Arc<AccessLog>, StartError> {
+    let access = match logs {
+        Some(logs) => logs.access(),
+        None => AccessLog::start(io::sink(), Look::Json).map_err(StartError::Log)?,
+    };
+    access.switch(config.telemetry.access && logs.is_some());
+    Ok(Arc::new(access))
+}

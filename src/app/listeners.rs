@@ -1,0 +1,201 @@
+//! The listeners of a sidecar, and of its admin address: bound, kept over a reload, and served.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tidegate_runtime::{Live, lock};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::{Shared, StartError};
+use crate::admin::{self, Inlet, ServeError};
+use crate::call::listener::UNIX_MODE;
+use crate::call::{Bind, Listener, Protocol};
+use crate::listen::threads::{CallGuess, Place};
+use crate::listen::{self, Bound, SocketFile, SocketFileId};
+use crate::protocol::{self, Accepted};
+
+/// Listeners of a running sidecar.
+#[derive(Default)]
+pub(super) struct Listeners {
+    pub(super) accepting: Vec<Accepting>,
+    /// The process ends: a reload that is under way adds no listener.
+    pub(super) closed: bool,
+}
+
+/// A listener whose accept loop runs.
+pub(super) struct Accepting {
+    pub(super) settings: Arc<Live<Listener>>,
+    pub(super) address: Bind,
+    file: Option<SocketFileId>,
+    pub(super) stop: CancellationToken,
+}
+
+/// Listeners of the admin address.
+pub(super) struct AdminInlets {
+    tcp: Option<tokio::net::TcpListener>,
+    file: Option<(tokio::net::UnixListener, SocketFile)>,
+}
+
+impl AdminInlets {
+    /// Binds each address of the settings. Needs a runtime.
+    pub(super) fn bind(settings: &admin::Settings) -> Result<Self, StartError> {
+        let tcp = settings.bind.map(|address| {
+            let bound = listen::bind_tcp(address);
+            let bound = bound.and_then(tokio::net::TcpListener::from_std);
+            bound.map_err(|cause| cannot_bind_admin(Bind::Tcp(address), cause))
+        });
+        let file = settings.socket.as_ref().map(|path| {
+            let bound = listen::bind_file(path, UNIX_MODE);
+            let bound = bound.and_then(|(listener, file)| {
+                Ok((tokio::net::UnixListener::from_std(listener)?, file))
+            });
+            bound.map_err(|cause| cannot_bind_admin(Bind::Unix(Arc::clone(path)), cause))
+        });
+        Ok(Self {
+            tcp: tcp.transpose()?,
+            file: file.transpose()?,
+        })
+    }
+
+    /// The address with its real port.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref()?.local_addr().ok()
+    }
+
+    /// Starts to serve each of them.
+    pub(super) fn serve<F>(self, serve: impl Fn(Inlet) -> F)
+    where
+        F: Future<Output = Result<(), ServeError>> + Send + 'static,
+    {
+        if let Some(listener) = self.tcp {
+            tokio::spawn(serve(Inlet::Tcp(listener)));
+        }
+        if let Some((listener, file)) = self.file {
+            let serving = serve(Inlet::Unix(listener));
+            tokio::spawn(async move {
+                let served = serving.await;
+                drop(file);
+                served
+            });
+        }
+    }
+}
+
+fn cannot_bind_admin(address: Bind, cause: io::Error) -> StartError {
+    StartError::Bind {
+        address,
+        what: "admin".to_owned(),
+        cause,
+    }
+}
+
+/// Binds the address of each listener.
+pub(super) fn bind_all<'a>(
+    listeners: impl Iterator<Item = &'a Listener>,
+) -> Result<Vec<(Listener, Bound)>, StartError> {
+    let bound = listeners.map(|listener| match listen::bind(listener) {
+        Ok(socket) => Ok((listener.clone(), socket)),
+        Err(cause) => Err(StartError::Bind {
+            address: listener.bind.clone(),
+            what: format!("listener {}", listener.name),
+            cause,
+        }),
+    });
+    bound.collect()
+}
+
+impl Shared {
+    /// The bound addresses of the listeners that clients can still reach. Checks their files.
+    pub(super) fn reachable(&self) -> Vec<Bind> {
+        let look = |it: &Accepting| (it.settings.get().bind.clone(), it.file.clone());
+        let found: Vec<_> = lock(&self.listeners).accepting.iter().map(look).collect();
+        let is_there =
+            |file: &Option<SocketFileId>| file.as_ref().is_none_or(SocketFileId::is_there);
+        let there = found.into_iter().filter(|(_, file)| is_there(file));
+        there.map(|(bind, _)| bind).collect()
+    }
+
+    /// Ends the loops of removed listeners, and gives the others their new settings. A listener
+    /// that clients cannot reach any more makes room for a new one in its place.
+    pub(super) fn keep_listeners(&self, wanted: &[Listener], kept: &[Bind]) {
+        lock(&self.listeners).accepting.retain(|accepting| {
+            let bound = accepting.settings.get();
+            let listener = wanted.iter().find(|listener| listener.bind == bound.bind);
+            match listener.filter(|_| kept.contains(&bound.bind)) {
+                Some(listener) => {
+                    accepting.settings.set(listener.clone());
+                    true
+                }
+                None => {
+                    accepting.stop.cancel();
+                    false
+                }
+            }
+        });
+    }
+
+    /// Accepts connections of a bound listener.
+    pub(super) fn accept_on(self: &Arc<Self>, listener: Listener, socket: Bound) {
+        let address = socket.address().clone();
+        let name = Arc::clone(&listener.name);
+        let settings = Arc::new(Live::new(listener));
+        let stop = CancellationToken::new();
+        let mut listeners = lock(&self.listeners);
+        if listeners.closed {
+            return;
+        }
+        info!(listener = %name, %address, "listening");
+        listeners.accepting.push(Accepting {
+            settings: Arc::clone(&settings),
+            address,
+            file: socket.file(),
+            stop: stop.clone(),
+        });
+        // Counted with the conversations: until it ends, one more may begin.
+        self.conversations
+            .spawn(Arc::clone(self).accept(settings, socket, stop));
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        settings: Arc<Live<Listener>>,
+        socket: Bound,
+        stop: CancellationToken,
+    ) {
+        let gate = || async {
+            // HTTP is still accepted when the queue is full, because a token needs no place in it.
+            // Its calls wait at the door. (docs/decisions/0002)
+            let protocol = settings.get().protocol;
+            if matches!(protocol, Protocol::Socket | Protocol::Tcp) {
+                self.gate.room().await;
+            }
+        };
+        let failed = |error: &io::Error| {
+            self.metrics.listen.accept_errors_total().inc();
+            warn!(listener = %settings.get().name, %error, "cannot accept");
+        };
+        let looked_up = Mutex::default();
+        let guess = CallGuess::default();
+        let handle = |stream, peer, connection| {
+            let listener = settings.get();
+            let listen = &self.metrics.listen;
+            let counted = listen.opened_at(&mut lock(&looked_up), &listener.name);
+            let mut accepted = Accepted::new(stream, peer, listener, self.clock.now());
+            let Place { executor, taken } =
+                self.threads.place_for(&guess, || accepted.is_one_call());
+            let held = (connection, counted, taken);
+            let conversing = protocol::converse(accepted, self.conversation.get(), held);
+            match executor {
+                Some(executor) => self.conversations.spawn_on(conversing, &executor),
+                None => self.conversations.spawn(conversing),
+            };
+        };
+        let connections = Arc::clone(&self.connections);
+        let accepting = listen::accept(socket, connections, stop, gate, failed, handle);
+        if let Err(error) = accepting.await {
+            error!(listener = %settings.get().name, %error, "cannot accept at all");
+        }
+    }
+}
