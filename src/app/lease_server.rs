@@ -80,13 +80,7 @@ impl LeaseServer {
     ///
     /// If an address cannot be used; then no part is running.
     pub async fn start(config: &config::LeaseServer) -> Result<Self, StartError> {
-        let (templates, followed) = match &config.rules {
-            Rules::Here(templates) | Rules::File { templates, .. } => (templates.clone(), None),
-            Rules::Etcd { store, key } => {
-                let mut followed = Followed::new(store.clone(), key);
-                (followed.first().await, Some(followed))
-            }
-        };
+        let (templates, followed) = first_rules(&config.rules).await;
         let listener = bind(config.bind, "leases")?;
         let status = config
             .status_bind
@@ -224,6 +218,17 @@ fn bind(address: SocketAddr, what: &'static str) -> Result<tokio::net::TcpListen
             what,
             cause,
         })
+}
+
+/// The rules of the config. If they are in etcd, waits for the first valid ones, and returns how to follow them.
+async fn first_rules(rules: &Rules) -> (Templates, Option<Followed>) {
+    match rules {
+        Rules::Here(templates) | Rules::File { templates, .. } => (templates.clone(), None),
+        Rules::Etcd { store, key } => {
+            let mut followed = Followed::new(store.clone(), key);
+            (followed.first().await, Some(followed))
+        }
+    }
 }
 
 /// Rules in a key of etcd.

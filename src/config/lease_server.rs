@@ -336,14 +336,8 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
     own.write(&mut shown);
     bounds.write_under("bounds", &mut shown);
     elected.write_under("election", &mut shown);
-    if etcd.settings.is_some() {
-        etcd.options.write_under("etcd", &mut shown);
-        etcd.tls.write_under("etcd", &mut shown);
-    }
-    if zookeeper.options.servers.value.is_some() {
-        zookeeper.options.write_under("zookeeper", &mut shown);
-        zookeeper.tls.write_under("zookeeper", &mut shown);
-    }
+    etcd.write(&mut shown);
+    zookeeper.write(&mut shown);
     log.write_under("log", &mut shown);
     if tls.section.given {
         tls.write_under("tls", &mut shown);
@@ -466,6 +460,14 @@ struct Etcd {
 }
 
 impl Etcd {
+    /// Writes the section, if it is given.
+    fn write(&self, shown: &mut Toml) {
+        if self.settings.is_some() {
+            self.options.write_under("etcd", shown);
+            self.tls.write_under("etcd", shown);
+        }
+    }
+
     fn read(section: &Section<'_>) -> Self {
         let notes = section.notes();
         let (own, tls): (EtcdSection, ServerTlsSection) = (section.read(), section.read());
@@ -554,6 +556,14 @@ struct ZooKeeper {
 }
 
 impl ZooKeeper {
+    /// Writes the section, if it is given.
+    fn write(&self, shown: &mut Toml) {
+        if self.options.servers.value.is_some() {
+            self.options.write_under("zookeeper", shown);
+            self.tls.write_under("zookeeper", shown);
+        }
+    }
+
     fn read(section: &Section<'_>) -> Self {
         let (options, tls): (ZooKeeperSection, ServerTlsSection) = (section.read(), section.read());
         Self {

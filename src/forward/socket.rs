@@ -114,6 +114,10 @@ async fn read_reply<S: Slot>(
     let bounds = &backend.bounds;
     let mut held = BytesMut::with_capacity(REPLY_BYTES);
     let mut due = deadline - bounds.response_timeout.saturating_sub(KEEP_ALIVE_AFTER);
+    let fail = |failure: Failure, slot: S| {
+        slot.finish(Outcome::Failed);
+        Err(failure.refusal(backend, &record))
+    };
     loop {
         let is_ended = match timeout_at(due, link.readable()).await {
             Ok(ended) => ended.unwrap_or(false),
@@ -125,8 +129,7 @@ async fn read_reply<S: Slot>(
             Err(_) => {
                 // The backend should have closed first.
                 reset_when_closed(link.tcp());
-                slot.finish(Outcome::Failed);
-                return Err(Failure::Late(bounds.response_timeout).refusal(backend, &record));
+                return fail(Failure::Late(bounds.response_timeout), slot);
             }
         };
         let is_first = held.is_empty();
@@ -167,9 +170,7 @@ async fn read_reply<S: Slot>(
             // check below decides.
             Err(error) => match refused_after_the_handshake(&error) {
                 Some(failure) if held.is_empty() => {
-                    slot.finish(Outcome::Failed);
-                    let failure = Failure::NoTls(Box::new(failure));
-                    return Err(failure.refusal(backend, &record));
+                    return fail(Failure::NoTls(Box::new(failure)), slot);
                 }
                 _ => break,
             },
@@ -177,11 +178,7 @@ async fn read_reply<S: Slot>(
     }
     drop(link);
     match TlsFailure::of_answer(&held) {
-        Some(failure) => {
-            slot.finish(Outcome::Failed);
-            let failure = Failure::NoTls(Box::new(failure));
-            Err(failure.refusal(backend, &record))
-        }
+        Some(failure) => fail(Failure::NoTls(Box::new(failure)), slot),
         None => {
             end_of_reply(held, slot, &record).map_err(|failure| failure.refusal(backend, &record))
         }

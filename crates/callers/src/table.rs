@@ -1,5 +1,6 @@
 //! The table of callers.
 
+mod auto_register;
 mod config;
 mod saved;
 
@@ -8,9 +9,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+pub use self::auto_register::AutoRegister;
 use crate::bounds::{
-    AUTO_REGISTER_MAX, DISTINCT_GROUPS_MAX, GROUPS_PER_CALLER_MAX, KEPT_PATTERNS_MAX,
-    PATTERNS_PER_CALLER_MAX,
+    DISTINCT_GROUPS_MAX, GROUPS_PER_CALLER_MAX, KEPT_PATTERNS_MAX, PATTERNS_PER_CALLER_MAX,
 };
 use crate::churn::Churn;
 use crate::error::TableError;
@@ -24,39 +25,6 @@ use crate::row::{CallerId, Charge, Entry, Kind, LastCall, NewCaller, Patch, Rate
 use tidegate_limits::Timestamp;
 use tidegate_limits::recency::{Links, Recency};
 use tidegate_limits::slab::{Key, Slab};
-
-/// How many callers may register themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AutoRegister(u32);
-
-impl AutoRegister {
-    /// Automatic registration is off.
-    pub const OFF: Self = Self(0);
-    /// The maximum: 10,000.
-    pub const MAX: Self = Self(AUTO_REGISTER_MAX);
-
-    /// The config's form: 0 is off, a negative number is the maximum.
-    ///
-    /// # Errors
-    ///
-    /// If it is above the maximum.
-    pub fn from_config(given: i64) -> Result<Self, TableError> {
-        if given < 0 {
-            return Ok(Self::MAX);
-        }
-        u32::try_from(given)
-            .ok()
-            .filter(|rows| *rows <= AUTO_REGISTER_MAX)
-            .map(Self)
-            .ok_or(TableError::AutoRegister { given })
-    }
-
-    /// The maximum number of rows.
-    #[must_use]
-    pub const fn rows(self) -> u32 {
-        self.0
-    }
-}
 
 /// How callers register themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

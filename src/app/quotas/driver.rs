@@ -347,68 +347,83 @@ impl Carrying {
         }
         let settings = Arc::clone(&driver.settings.borrow());
         let now = Instant::now();
-        for QuotaAsked { at, of, ask } in asked {
-            let Some(limit) = limit_of(&settings, &of.quota) else {
-                // Its rule was just removed, and the gate forgets it with all its requests.
-                continue;
-            };
-            let rule = limit.rule.settings();
-            self.tend(driver, at, &of, limit);
-            let (question, write) = match ask {
-                QuotaAsk::Time(question) | QuotaAsk::Read(question) => (question, None),
-                QuotaAsk::Write(question, write) => (question, Some(write)),
-                QuotaAsk::Watch(since) => {
-                    if let Some(tended) = self.keys.get_mut(&at)
-                        && let Ok(place) = Arc::clone(&driver.watches).try_acquire_owned()
-                    {
-                        tended.watch(driver, at, since, rule.length, place);
-                    }
-                    continue;
-                }
-                QuotaAsk::Settings => {
-                    if driver.store.configures() && self.keys.contains_key(&at) {
-                        self.new.push_back(at);
-                    }
-                    continue;
-                }
-            };
-            let asked = Asked {
-                at,
-                quota: of.quota,
-                question,
-                write,
-                taken: now,
-                timeout: rule.draw_timeout,
-                window: rule.length,
-                away: rule.away,
-            };
-            let Some(tended) = self.keys.get_mut(&at) else {
-                self.answers.push(asked.answer(StoreReply::Unavailable));
-                continue;
-            };
-            let age = tended
-                .read_at
-                .map(|read| now.saturating_duration_since(read));
-            let is_old = age.is_some_and(|age| age > SAID_FRESH);
-            if driver.store.configures() && is_old && !tended.is_reading && self.reads_left > 0 {
-                tended.is_reading = true;
-                self.reads_left -= 1;
-                self.to_read.push_back(at);
-            }
-            if let QuotaAsk::Time(_) = ask {
-                self.for_time.push(asked);
-                continue;
-            }
-            if self.backlog.len() >= BACKLOG_PER_KEY * settings.keys_max
-                && let Some(oldest) = self.backlog.pop_oldest()
-            {
-                self.answers.push(oldest.answer(StoreReply::Dropped));
-            }
-            self.backlog.push(age.is_some(), asked.deadline(), asked);
+        for asked in asked {
+            self.take_request(driver, &settings, asked, now);
         }
-        if forgotten.is_empty() {
+        if !forgotten.is_empty() {
+            self.forget(driver, forgotten);
+        }
+    }
+
+    /// Takes a request of the gate.
+    fn take_request(
+        &mut self,
+        driver: &Arc<Driver>,
+        settings: &tidegate_quota::Quotas,
+        QuotaAsked { at, of, ask }: QuotaAsked,
+        now: Instant,
+    ) {
+        let Some(limit) = limit_of(settings, &of.quota) else {
+            // Its rule was just removed, and the gate forgets it with all its requests.
+            return;
+        };
+        let rule = limit.rule.settings();
+        self.tend(driver, at, &of, limit);
+        let (question, write) = match ask {
+            QuotaAsk::Time(question) | QuotaAsk::Read(question) => (question, None),
+            QuotaAsk::Write(question, write) => (question, Some(write)),
+            QuotaAsk::Watch(since) => {
+                if let Some(tended) = self.keys.get_mut(&at)
+                    && let Ok(place) = Arc::clone(&driver.watches).try_acquire_owned()
+                {
+                    tended.watch(driver, at, since, rule.length, place);
+                }
+                return;
+            }
+            QuotaAsk::Settings => {
+                if driver.store.configures() && self.keys.contains_key(&at) {
+                    self.new.push_back(at);
+                }
+                return;
+            }
+        };
+        let asked = Asked {
+            at,
+            quota: of.quota,
+            question,
+            write,
+            taken: now,
+            timeout: rule.draw_timeout,
+            window: rule.length,
+            away: rule.away,
+        };
+        let Some(tended) = self.keys.get_mut(&at) else {
+            self.answers.push(asked.answer(StoreReply::Unavailable));
+            return;
+        };
+        let age = tended
+            .read_at
+            .map(|read| now.saturating_duration_since(read));
+        let is_old = age.is_some_and(|age| age > SAID_FRESH);
+        if driver.store.configures() && is_old && !tended.is_reading && self.reads_left > 0 {
+            tended.is_reading = true;
+            self.reads_left -= 1;
+            self.to_read.push_back(at);
+        }
+        if let QuotaAsk::Time(_) = ask {
+            self.for_time.push(asked);
             return;
         }
+        if self.backlog.len() >= BACKLOG_PER_KEY * settings.keys_max
+            && let Some(oldest) = self.backlog.pop_oldest()
+        {
+            self.answers.push(oldest.answer(StoreReply::Dropped));
+        }
+        self.backlog.push(age.is_some(), asked.deadline(), asked);
+    }
+
+    /// Stops the work for forgotten keys.
+    fn forget(&mut self, driver: &Driver, forgotten: Vec<QuotaAt>) {
         for at in forgotten {
             self.keys.remove(&at);
         }

@@ -249,27 +249,8 @@ impl<S: Serve> Connection<S> {
                 };
                 Answer::of(reply, form, self.conversation.settings.backend_kind)
             };
-            if let Some(pinned) = answer.pinned.take() {
-                self.pinned = Some(pinned);
-            }
-            if let Some(upload) = &mut upload
-                && upload.has_ended()
-            {
-                self.reader.held = upload.take_surplus();
-            }
             answer.ahead = interim;
-            let (waited, answered) = progress.waited_and_answered();
-            answer.add(progress.quota(), waited);
-            let owes_body = upload.as_ref().is_some_and(|upload| !upload.has_ended());
-            let stops = self.conversation.stop.is_set() && self.reader.held.is_empty();
-            answer.form.closes |= owes_body || stops;
-            answer.settle();
-            // The connection is idle from then on, unless the answer does not leave at once.
-            let idle_since = match answered {
-                Some(at) => at.max(self.reader.came),
-                None => self.conversation.clock.now(),
-            };
-            self.reader.restart(idle_since);
+            self.complete_answer(&mut answer, &mut upload, &progress);
             let closes = answer.form.closes;
             let sent = match answer.is_stream() {
                 // Boxed, so that no other call pays for it.
@@ -296,6 +277,35 @@ impl<S: Serve> Connection<S> {
             }
             Next::Request
         }
+    }
+
+    /// Completes an answer by the state of its call and of the connection, which is ready for the next request.
+    fn complete_answer(
+        &mut self,
+        answer: &mut Answer,
+        upload: &mut Option<Box<Upload>>,
+        progress: &Progress,
+    ) {
+        if let Some(pinned) = answer.pinned.take() {
+            self.pinned = Some(pinned);
+        }
+        if let Some(upload) = upload
+            && upload.has_ended()
+        {
+            self.reader.held = upload.take_surplus();
+        }
+        let (waited, answered) = progress.waited_and_answered();
+        answer.add(progress.quota(), waited);
+        let owes_body = upload.as_ref().is_some_and(|upload| !upload.has_ended());
+        let stops = self.conversation.stop.is_set() && self.reader.held.is_empty();
+        answer.form.closes |= owes_body || stops;
+        answer.settle();
+        // The connection is idle from then on, unless the answer does not leave at once.
+        let idle_since = match answered {
+            Some(at) => at.max(self.reader.came),
+            None => self.conversation.clock.now(),
+        };
+        self.reader.restart(idle_since);
     }
 
     /// Sends an answer of unknown length, which a drain may end.

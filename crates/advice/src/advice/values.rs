@@ -172,6 +172,19 @@ fn is_waited_for(runs: &[Run], seen_level: u32) -> bool {
     ) > 0
 }
 
+/// Starts in the window that ends with each start.
+fn starts_in_windows(runs: &Runs, length: u64) -> Vec<u32> {
+    let mut oldest = 0;
+    let mut levels = Vec::with_capacity(runs.all.len());
+    for (newest, run) in runs.all.iter().enumerate() {
+        while runs.all[oldest].started + length <= run.started {
+            oldest += 1;
+        }
+        levels.push((newest + 1 - oldest) as u32);
+    }
+    levels
+}
+
 /// The length of a window, and the calls in it.
 pub(super) fn windows(
     runs: &Runs,
@@ -203,15 +216,7 @@ pub(super) fn windows(
             None => Why::Window,
         },
     });
-    // The starts in the window that ends with each start.
-    let mut oldest = 0;
-    let mut levels = Vec::with_capacity(runs.all.len());
-    for (newest, run) in runs.all.iter().enumerate() {
-        while runs.all[oldest].started + length <= run.started {
-            oldest += 1;
-        }
-        levels.push((newest + 1 - oldest) as u32);
-    }
+    let levels = starts_in_windows(runs, length);
     let met_there: Vec<Met> = runs
         .all
         .iter()

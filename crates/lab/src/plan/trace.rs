@@ -280,32 +280,10 @@ impl Trace {
         let mut class = None;
         let mut read: SmallVec<[Step; 8]> = SmallVec::new();
         for step in steps {
-            let what = match (Word::of(&step.word)?, &step.value) {
-                (Word::Asked, Value::Name(name)) => {
-                    class = Some(names.of(name));
-                    What::Asked
-                }
-                (Word::Postponed, Value::Whole(aside)) => What::Postponed(*aside),
-                (Word::Class, Value::Name(name)) => What::Class(names.of(name)),
-                (Word::Deadline, Value::Whole(deadline)) => What::Deadline(Some(*deadline)),
-                (Word::Deadline, Value::None) => What::Deadline(None),
-                (Word::Bucket, Value::Whole(bucket)) => What::Bucket(Some(*bucket)),
-                (Word::Bucket, Value::None) => What::Bucket(None),
-                (Word::Asked | Word::Postponed | Word::Class, _) => return None,
-                (Word::Deadline | Word::Bucket, _) => return None,
-                (Word::Admitted, _) => What::Admitted,
-                (Word::Sent, _) => What::Sent,
-                (Word::Replied, _) => What::Replied,
-                (Word::Requeued, _) => What::Requeued,
-                (Word::GivenBack, _) => What::GivenBack,
-                (Word::Refused, _) => What::Refused,
-                (Word::Expired, _) => What::Expired,
-                (Word::Left, _) => What::Left,
-                (Word::Evicted, _) => What::Evicted,
-                (ended @ (Word::Served | Word::Overloaded | Word::Failed), value) => {
-                    What::Ended(ended.outcome()?, tokens(value))
-                }
-            };
+            if let (Word::Asked, Value::Name(name)) = (Word::of(&step.word)?, &step.value) {
+                class = Some(names.of(name));
+            }
+            let what = what_happened(step, names)?;
             read.push(Step { at: step.at, what });
         }
         let caller = line.caller.as_deref().unwrap_or("c0");
@@ -388,6 +366,33 @@ impl Trace {
         let log = log.map_or("?", String::as_str);
         format!("{log}:{}", call.line)
     }
+}
+
+/// The event of a step; `None` if its value does not fit its word.
+fn what_happened(step: &line::Step<'_>, names: &mut Names) -> Option<What> {
+    Some(match (Word::of(&step.word)?, &step.value) {
+        (Word::Asked, Value::Name(_)) => What::Asked,
+        (Word::Postponed, Value::Whole(aside)) => What::Postponed(*aside),
+        (Word::Class, Value::Name(name)) => What::Class(names.of(name)),
+        (Word::Deadline, Value::Whole(deadline)) => What::Deadline(Some(*deadline)),
+        (Word::Deadline, Value::None) => What::Deadline(None),
+        (Word::Bucket, Value::Whole(bucket)) => What::Bucket(Some(*bucket)),
+        (Word::Bucket, Value::None) => What::Bucket(None),
+        (Word::Asked | Word::Postponed | Word::Class, _) => return None,
+        (Word::Deadline | Word::Bucket, _) => return None,
+        (Word::Admitted, _) => What::Admitted,
+        (Word::Sent, _) => What::Sent,
+        (Word::Replied, _) => What::Replied,
+        (Word::Requeued, _) => What::Requeued,
+        (Word::GivenBack, _) => What::GivenBack,
+        (Word::Refused, _) => What::Refused,
+        (Word::Expired, _) => What::Expired,
+        (Word::Left, _) => What::Left,
+        (Word::Evicted, _) => What::Evicted,
+        (ended @ (Word::Served | Word::Overloaded | Word::Failed), value) => {
+            What::Ended(ended.outcome()?, tokens(value))
+        }
+    })
 }
 
 fn tokens(value: &Value<'_>) -> Option<Tokens> {

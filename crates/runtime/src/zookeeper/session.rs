@@ -97,9 +97,12 @@ struct Session {
     zxid: i64,
 }
 
+/// Messages of a server.
+type ServerMessages = FramedRead<ReadHalf<Box<dyn Stream>>, LengthDelimitedCodec>;
+
 struct Connection {
     server: Server,
-    answers: FramedRead<ReadHalf<Box<dyn Stream>>, LengthDelimitedCodec>,
+    answers: ServerMessages,
     requests: Outgoing,
     /// The number of the credentials that the connection shows.
     auth: u64,
@@ -271,14 +274,9 @@ impl Task {
                 }
                 call = self.calls.recv(), if open.sent.len() < SENT_MAX => {
                     let Some(call) = call else {
-                        requests.bytes.extend(Fields::default().request(open.next(), Op::Close));
-                        let farewell = async {
-                            if requests.send().await.is_ok() {
-                                // The server closes the connection behind its answer.
-                                while let Some(Ok(_)) = answers.next().await {}
-                            }
-                        };
-                        let _ = timeout(FAREWELL, farewell).await;
+                        let close = Fields::default().request(open.next(), Op::Close);
+                        requests.bytes.extend(close);
+                        let _ = timeout(FAREWELL, close_session(&mut requests, &mut answers)).await;
                         return true;
                     };
                     if auth != self.settings.auth.number() && open.sent.is_empty() {
@@ -308,16 +306,27 @@ impl Task {
             }
         };
         debug!(%server, ?lost, "zookeeper: the connection is lost");
+        self.fail_sent(open, &lost.at(&server));
+        false
+    }
+
+    /// Fails the requests that were not answered over a lost connection.
+    fn fail_sent(&mut self, open: Open, failure: &Failure) {
         self.removals = open.removals;
         let is_removal = |sent: &Sent| sent.op == Op::RemoveWatches;
         if open.sent.iter().any(is_removal) {
             self.removals.lost();
         }
-        let failure = lost.at(&server);
         for sent in open.sent {
             let _ = sent.answer.send(Err(failure.clone()));
         }
-        false
+    }
+}
+
+/// Sends the end of the session, and waits until the server closes the connection behind its answer.
+async fn close_session(requests: &mut Outgoing, answers: &mut ServerMessages) {
+    if requests.send().await.is_ok() {
+        while let Some(Ok(_)) = answers.next().await {}
     }
 }
 

@@ -19,6 +19,23 @@ pub(super) struct Estimate {
     pub(super) ahead: u64,
 }
 
+/// The bar that opens last for a call, of those looked at so far.
+struct LastOpening {
+    at: Timestamp,
+    by: Option<Bar>,
+    ahead: u64,
+}
+
+impl LastOpening {
+    fn add(&mut self, at: Timestamp, by: Bar, ahead: u64) {
+        if at > self.at || self.by.is_none() {
+            self.by = Some(by);
+            self.ahead = ahead;
+        }
+        self.at = self.at.max(at);
+    }
+}
+
 /// The calls that come later, and go before a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Later {
@@ -52,33 +69,93 @@ impl<T> Scheduler<T> {
         reopens: Option<Timestamp>,
         later: Later,
     ) -> Estimate {
+        let supplied = self.supplied_from(now, meets, reopens);
+        // Where the start is unknown, it is counted where it would wait if all were open.
+        let from = supplied.unwrap_or(now);
+        let mut last = LastOpening {
+            at: from,
+            by: None,
+            ahead: 0,
+        };
+        let (limit, unknown) = self.last_limit((now, from), call, (meets, place), later);
+        if let Some((at, limit, ahead)) = limit {
+            last.add(at, Bar::Limit(limit), ahead);
+        }
+        if let Some((at, bar, ahead)) = self.bucket_opens(from, call, (meets, place)) {
+            last.add(at, bar, ahead);
+        }
+        for bar in meets.quotas() {
+            if let Bar::Quota(quota) = bar {
+                let opens = self.bars.quotas.opens(from, quota, call.tokens);
+                if opens > from {
+                    last.add(opens, bar, 0);
+                }
+            }
+        }
+        let LastOpening {
+            at: mut start,
+            mut by,
+            ahead,
+        } = last;
+        let mut is_known = supplied.is_some();
+        // Nothing is known to hold it once all is open, as in a pause. It is counted where many calls wait longest.
+        if start <= from {
+            let limits = self.bars.sets.limits(meets.set);
+            let slowest = limits.iter().copied().max_by_key(|&limit| {
+                let opens = self.opening(from, limit, call, meets, MANY, MANY);
+                opens.unwrap_or(from)
+            });
+            by = slowest.map(Bar::Limit).or(by);
+        }
+        // Without a figure for one limit, those of the others are the best there is.
+        if start <= from && unknown.is_some() {
+            by = unknown;
+            is_known = false;
+        }
+        // A call that is set aside comes back some time after its limit has opened.
+        if start > now
+            && let Some((min, max)) = self.policy.jitter(call.class)
+        {
+            start = start + (min + max) / 4;
+        }
+        Estimate {
+            starts: is_known.then_some(start),
+            by,
+            ahead,
+        }
+    }
+
+    /// When all limits of a call give out anything again; `None` if that is unknown for one.
+    fn supplied_from(
+        &self,
+        now: Timestamp,
+        meets: &Meets,
+        reopens: Option<Timestamp>,
+    ) -> Option<Timestamp> {
         let mut from = Some(now);
         for (_, limiter) in self.bars.limits_of(meets) {
             let opens = limiter.supplied_from(now, reopens);
             from = from.zip(opens).map(|(from, opens)| from.max(opens));
         }
-        let mut latest = Estimate {
-            starts: from,
-            by: None,
-            ahead: 0,
-        };
-        // Where the start is unknown, it is counted where it would wait if all were open.
-        let from = from.unwrap_or(now);
-        let mut start = from;
-        let mut unknown = None;
-        let mut is_later = |at: Timestamp, bar, ahead| {
-            if at > start || latest.by.is_none() {
-                latest.by = Some(bar);
-                latest.ahead = ahead;
-            }
-            start = start.max(at);
-        };
-        // Calls that other limits hold come here until it starts, and that depends on them.
+        from
+    }
+
+    /// The limit that opens last for a call, when, and the calls ahead of it there. Also one limit for which
+    /// that is unknown, if there is any.
+    fn last_limit(
+        &self,
+        (now, from): (Timestamp, Timestamp),
+        call: &Call,
+        (meets, place): (&Meets, Option<&PlaceAt>),
+        later: Later,
+    ) -> (Option<(Timestamp, LimitId, u64)>, Option<Bar>) {
         let limits = self.bars.sets.limits(meets.set);
-        let mut until = from;
         let memo = Memo::default();
+        let mut unknown = None;
+        // Calls that other limits hold come here until it starts, and that depends on them.
+        let mut until = from;
         for round in 0..=ROUNDS {
-            let mut latest: Option<(Timestamp, LimitId, u64)> = None;
+            let mut last: Option<(Timestamp, LimitId, u64)> = None;
             for &limit in limits.iter() {
                 match self.opens(
                     now,
@@ -89,73 +166,51 @@ impl<T> Scheduler<T> {
                     (later, &memo),
                 ) {
                     Some((at, ahead)) if at > from || ahead > 0 => {
-                        if latest.is_none_or(|(before, _, _)| at > before) {
-                            latest = Some((at, limit, ahead));
+                        if last.is_none_or(|(before, _, _)| at > before) {
+                            last = Some((at, limit, ahead));
                         }
                     }
                     Some(_) => {}
                     None => unknown = unknown.or(Some(Bar::Limit(limit))),
                 }
             }
-            let Some((at, limit, ahead)) = latest else {
+            let Some((at, _, _)) = last else {
                 break;
             };
             let moved = at.since(until);
             if moved <= at.since(now) / NEAR || round == ROUNDS {
-                is_later(at, Bar::Limit(limit), ahead);
-                break;
+                return (last, unknown);
             }
             until = at;
         }
-        if let Some(key) = meets.bucket {
-            let bucket = &self.bars.buckets.all[key];
-            let queued = bucket.queued;
-            // A call that is counted is among those that wait.
-            let mine = TokenCount::of_turn(call.tokens).micros();
-            let (ahead, calls) = match place.map(|place| place.at(Bar::Bucket(key))) {
-                Some(own) => {
-                    let draw = own.draw.in_unit(Unit::Tokens);
-                    (draw, draw / mine.max(1))
-                }
-                None => (
-                    queued.draw.saturating_sub(mine),
-                    queued.calls.saturating_sub(1),
-                ),
-            };
-            let wait = bucket.wait_with(from, ahead, call.tokens);
-            if !wait.is_zero() {
-                is_later(from + wait, Bar::Bucket(key), calls);
+        (None, unknown)
+    }
+
+    /// When the bucket of a call has enough for it, and the calls ahead of it there. `None` if it need not wait
+    /// for a bucket.
+    fn bucket_opens(
+        &self,
+        from: Timestamp,
+        call: &Call,
+        (meets, place): (&Meets, Option<&PlaceAt>),
+    ) -> Option<(Timestamp, Bar, u64)> {
+        let key = meets.bucket?;
+        let bucket = &self.bars.buckets.all[key];
+        let queued = bucket.queued;
+        // A call that is counted is among those that wait.
+        let mine = TokenCount::of_turn(call.tokens).micros();
+        let (ahead, calls) = match place.map(|place| place.at(Bar::Bucket(key))) {
+            Some(own) => {
+                let draw = own.draw.in_unit(Unit::Tokens);
+                (draw, draw / mine.max(1))
             }
-        }
-        for bar in meets.quotas() {
-            if let Bar::Quota(quota) = bar {
-                let opens = self.bars.quotas.opens(from, quota, call.tokens);
-                if opens > from {
-                    is_later(opens, bar, 0);
-                }
-            }
-        }
-        // Nothing is known to hold it once all is open, as in a pause. It is counted where many calls wait longest.
-        if start <= from {
-            let slowest = limits.iter().copied().max_by_key(|&limit| {
-                let opens = self.opening(from, limit, call, meets, MANY, MANY);
-                opens.unwrap_or(from)
-            });
-            latest.by = slowest.map(Bar::Limit).or(latest.by);
-        }
-        // Without a figure for one limit, those of the others are the best there is.
-        if start <= from && unknown.is_some() {
-            latest.by = unknown;
-            latest.starts = None;
-        }
-        // A call that is set aside comes back some time after its limit has opened.
-        if start > now
-            && let Some((min, max)) = self.policy.jitter(call.class)
-        {
-            start = start + (min + max) / 4;
-        }
-        latest.starts = latest.starts.map(|_| start);
-        latest
+            None => (
+                queued.draw.saturating_sub(mine),
+                queued.calls.saturating_sub(1),
+            ),
+        };
+        let wait = bucket.wait_with(from, ahead, call.tokens);
+        (!wait.is_zero()).then(|| (from + wait, Bar::Bucket(key), calls))
     }
 
     /// When a limit opens for a call, at the earliest at `from`, and what is ahead of it there if it waits `until`.

@@ -95,18 +95,6 @@ impl Quotas {
         }
         limiter.watched = watches;
         let trouble = ledger.trouble(time);
-        let (had, has) = (limiter.trouble, trouble.as_ref().map(mem::discriminant));
-        // While the store is unavailable nothing new is known of the key.
-        let is_news = has != had && !matches!(trouble, Some(Trouble::Away(_)));
-        if is_news {
-            limiter.trouble = has;
-            if self.troubles.len() < TROUBLES_MAX {
-                self.troubles.push(QuotaTrouble {
-                    of: limiter.of.clone(),
-                    trouble,
-                });
-            }
-        }
         let counts = ledger.take_counts();
         let until = if limiter.rests == Rests::Leaving {
             until.min(ledger.worthless_at(time))
@@ -114,12 +102,8 @@ impl Quotas {
             until
         };
         self.wake_at(key, until.max(now + Duration::from_nanos(1)));
-        let all = &mut self.named_mut(key).counts;
-        all.ledgers.add(&counts);
-        if is_news {
-            all.troubled += usize::from(had.is_none());
-            all.troubled -= usize::from(has.is_none());
-        }
+        self.named_mut(key).counts.ledgers.add(&counts);
+        self.note_trouble(key, trouble);
         if self.all[key].rests == Rests::Leaving {
             if self.all[key].ledger.worthless_at(time) <= now {
                 self.forget(key);
@@ -128,6 +112,26 @@ impl Quotas {
         } else {
             self.rest_again(key);
         }
+    }
+
+    /// Reports a trouble of a key when it begins, changes or ends.
+    fn note_trouble(&mut self, key: Key, trouble: Option<Trouble>) {
+        let limiter = &mut self.all[key];
+        let (had, has) = (limiter.trouble, trouble.as_ref().map(mem::discriminant));
+        // While the store is unavailable nothing new is known of the key.
+        if has == had || matches!(trouble, Some(Trouble::Away(_))) {
+            return;
+        }
+        limiter.trouble = has;
+        if self.troubles.len() < TROUBLES_MAX {
+            self.troubles.push(QuotaTrouble {
+                of: limiter.of.clone(),
+                trouble,
+            });
+        }
+        let counts = &mut self.named_mut(key).counts;
+        counts.troubled += usize::from(had.is_none());
+        counts.troubled -= usize::from(has.is_none());
     }
 
     /// Works on a key again at this moment; never at the greatest.
