@@ -1,0 +1,270 @@
+//! What the next process finds.
+//!
+//! Nothing here trusts the file: each length is checked before it is used, and any doubt makes the whole ledger void.
+
+use std::fmt;
+
+use crate::layout::{Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions};
+use crate::seal::{Kind, of_half_sealed, seal, seal_call};
+use crate::write::{FULL, Stage, sealed_cost};
+
+/// What a process left when it died.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Carryover {
+    /// The departures of each window, oldest first.
+    pub windows: Vec<WindowDepartures>,
+    /// The calls that were at the backend.
+    pub calls: Vec<CallAtBackend>,
+    /// The levels of token buckets.
+    pub levels: Vec<Level>,
+    /// The process that wrote it.
+    pub pid: u32,
+}
+
+/// The departures of a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WindowDepartures {
+    /// The name of its limit.
+    pub name: Box<str>,
+    /// Oldest first; some may no longer count.
+    pub departures: Vec<Departure>,
+}
+
+/// One or more calls that departed at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// Nanoseconds.
+    pub at: u64,
+    /// What they count.
+    pub cost: u32,
+}
+
+/// A call that was at the backend when the process died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallAtBackend {
+    /// When it was admitted.   nanoseconds
+    pub at: u64,
+    /// Its function.
+    pub function: Box<str>,
+    /// Its class.
+    pub class: Box<str>,
+    /// The beginning of its caller's name.
+    pub caller: Box<str>,
+    /// What it counts in windows.
+    pub cost: u32,
+    /// What it took from buckets, in millionths.
+    pub tokens: u64,
+    /// What else the limiter wanted to know of it.
+    pub tag: u32,
+    /// How far it had come. A window whose departure is a later stage does not count it yet.
+    pub stage: Stage,
+}
+
+/// What a token bucket held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// Which bucket, by a hash of its names.
+    pub key: [u64; 2],
+    /// Tokens at that moment; below zero in debt.
+    pub tokens: f64,
+    /// Nanoseconds.
+    pub at: u64,
+}
+
+/// Why a ledger says nothing. The reader then takes everything for used, or for unused, as its operator wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Void {
+    /// It has no head.
+    NotALedger,
+    /// It was written by a program with another layout.
+    OtherVersion,
+    /// The machine was started anew since.
+    OtherBoot,
+    /// A seal or a count does not fit.
+    Damaged,
+}
+
+impl fmt::Display for Void {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotALedger => "the file is not a ledger, or its process died while it began",
+            Self::OtherVersion => "another version of the program wrote it",
+            Self::OtherBoot => "the machine was restarted since",
+            Self::Damaged => "it is damaged",
+        })
+    }
+}
+
+impl std::error::Error for Void {}
+
+/// Reads the bytes of a ledger that no process writes any more. Moments after `now` are taken for `now`.
+///
+/// # Errors
+/// If the ledger says nothing that can be trusted.
+pub fn read(bytes: &[u8], boot: Boot, now: u64) -> Result<Carryover, Void> {
+    let words: Vec<u64> = bytes
+        .chunks_exact(8)
+        .map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("eight bytes")))
+        .collect();
+    let head = words.first_chunk::<HEAD>().ok_or(Void::NotALedger)?;
+    let &[
+        magic,
+        boot_high,
+        boot_low,
+        length,
+        directory,
+        pid,
+        head_seal,
+    ] = head;
+    if magic != MAGIC {
+        return Err(match magic >> 16 == MAGIC >> 16 {
+            true => Void::OtherVersion,
+            false => Void::NotALedger,
+        });
+    }
+    if head_seal != seal(Kind::Head, 0, &head[..HEAD - 1]) || length > words.len() as u64 {
+        return Err(Void::Damaged);
+    }
+    if Boot([boot_high, boot_low]) != boot {
+        return Err(Void::OtherBoot);
+    }
+    let source = Source::new(&words, directory).ok_or(Void::Damaged)?;
+    let carried = source.carryover(now, pid as u32);
+    carried.ok_or(Void::Damaged)
+}
+
+/// The words of a ledger whose head and directory are good.
+struct Source<'a> {
+    words: &'a [u64],
+    layout: Layout,
+    regions: Regions,
+}
+
+impl<'a> Source<'a> {
+    fn new(words: &'a [u64], directory: u64) -> Option<Self> {
+        let length = usize::try_from(directory).ok()?;
+        let end = HEAD.checked_add(length.div_ceil(8))?;
+        let text = words.get(HEAD..end)?;
+        if *words.get(end)? != seal(Kind::Directory, 0, text) {
+            return None;
+        }
+        let mut bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.truncate(length);
+        let layout = Layout::of_directory(&bytes)?;
+        layout.words().ok()?;
+        let regions = layout.regions(length);
+        (regions.end <= words.len()).then_some(Self {
+            words,
+            layout,
+            regions,
+        })
+    }
+
+    fn carryover(&self, now: u64, pid: u32) -> Option<Carryover> {
+        let windows = (0..self.layout.windows.len()).map(|window| self.window(window, now));
+        Some(Carryover {
+            windows: windows.collect::<Option<_>>()?,
+            calls: self.calls(now)?,
+            levels: self.levels(now)?,
+            pid,
+        })
+    }
+
+    fn window(&self, window: usize, now: u64) -> Option<WindowDepartures> {
+        let (region, base) = (&self.layout.windows[window], self.regions.rings[window]);
+        let entries = region.entries();
+        let state = of_half_sealed(Kind::Ring, window as u64, self.words[base])?;
+        let (next, is_full) = (state & !FULL, state & FULL != 0);
+        if next >= entries {
+            return None;
+        }
+        let order = match is_full {
+            true => (next..entries).chain(0..next),
+            false => (0..0).chain(0..next),
+        };
+        let mut departures = Vec::new();
+        for entry in order {
+            let at = base + 1 + entry as usize * DEPARTURE_WORDS;
+            let (moment, word) = (self.words[at], self.words[at + 1]);
+            let cost = (word & u64::from(u32::MAX)) as u32;
+            if sealed_cost(window, entry, moment, cost) != word {
+                return None;
+            }
+            departures.push(Departure {
+                at: moment.min(now),
+                cost,
+            });
+        }
+        Some(WindowDepartures {
+            name: region.name.clone(),
+            departures,
+        })
+    }
+
+    fn calls(&self, now: u64) -> Option<Vec<CallAtBackend>> {
+        let live = self.live(0)?;
+        let mut calls = Vec::new();
+        for place in 0..self.layout.calls {
+            let at = self.regions.calls + place as usize * CALL_WORDS;
+            let record = &self.words[at..at + CALL_WORDS];
+            if record[CALL_WORDS - 1] != 0 {
+                calls.push(self.call(place, record, now)?);
+            }
+        }
+        (calls.len() as u64 == u64::from(live)).then_some(calls)
+    }
+
+    fn call(&self, place: u32, record: &[u64], now: u64) -> Option<CallAtBackend> {
+        let (words, found) = (&record[..CALL_WORDS - 1], record[CALL_WORDS - 1]);
+        let mut stages = Stage::ALL.into_iter();
+        let stage =
+            stages.find(|&stage| seal_call(stage as u64, u64::from(place), words) == found)?;
+        let name = |names: &[Box<str>], at: u64| names.get(at as usize).cloned();
+        let caller: Vec<u8> = words[4..].iter().flat_map(|it| it.to_ne_bytes()).collect();
+        let caller = caller.split(|&byte| byte == 0).next().unwrap_or_default();
+        Some(CallAtBackend {
+            at: words[0].min(now),
+            function: name(&self.layout.functions, words[1] >> 48)?,
+            class: name(&self.layout.classes, words[1] >> 32 & 0xffff)?,
+            // A name that was cut may end within a letter.
+            caller: caller
+                .utf8_chunks()
+                .next()
+                .map_or("", |it| it.valid())
+                .into(),
+            cost: (words[1] & u64::from(u32::MAX)) as u32,
+            tokens: words[2],
+            tag: u32::try_from(words[3]).ok()?,
+            stage,
+        })
+    }
+
+    fn levels(&self, now: u64) -> Option<Vec<Level>> {
+        let live = self.live(1)?;
+        let mut levels = Vec::new();
+        for place in 0..self.layout.levels {
+            let at = self.regions.levels + place as usize * LEVEL_WORDS;
+            let record = &self.words[at..at + LEVEL_WORDS];
+            let (words, found) = (&record[..LEVEL_WORDS - 1], record[LEVEL_WORDS - 1]);
+            if found == 0 {
+                continue;
+            }
+            let tokens = f64::from_bits(words[2]);
+            if seal(Kind::Level, u64::from(place), words) != found || !tokens.is_finite() {
+                return None;
+            }
+            levels.push(Level {
+                key: [words[0], words[1]],
+                tokens,
+                at: words[3].min(now),
+            });
+        }
+        (levels.len() as u64 == u64::from(live)).then_some(levels)
+    }
+
+    /// How many records are in use: calls, or levels.
+    fn live(&self, which: usize) -> Option<u32> {
+        let at = self.regions.live + which;
+        of_half_sealed(Kind::Live, at as u64, self.words[at])
+    }
+}

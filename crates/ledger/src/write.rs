@@ -1,0 +1,338 @@
+//! What a running process stores.
+//!
+//! Each store is one word. A record is whole when its seal is stored, which is last, and unused when its seal is 0.
+
+use crate::layout::{
+    Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions, TooLarge,
+};
+use crate::read::{CallAtBackend, Carryover};
+use crate::seal::{Kind, seal, seal_call, with_half_seal};
+
+/// Most bytes of a caller's name that a ledger keeps. It is shown, and decides nothing.
+pub const CALLER_BYTES_MAX: usize = 24;
+
+/// Words that outlive the process: a mapped file, or a list in tests.
+///
+/// One thread uses a ledger at a time. Stores reach the memory in the order of the program, also for a process that is
+/// killed between two of them.
+pub trait Memory {
+    /// The word at this place.
+    fn load(&self, at: usize) -> u64;
+    /// Changes the word at this place.
+    fn store(&self, at: usize, word: u64);
+    /// How many there are.
+    fn words(&self) -> usize;
+}
+
+/// How far a call at the backend has come. Windows count one of the last two as its departure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Its first byte may have left since.
+    Admitted = 0,
+    /// Its last byte has left.
+    Sent = 1,
+    /// The first byte of its reply has come.
+    Replied = 2,
+}
+
+impl Stage {
+    pub(crate) const ALL: [Self; 3] = [Self::Admitted, Self::Sent, Self::Replied];
+}
+
+/// A call that goes to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission<'a> {
+    /// When it was admitted.   nanoseconds
+    pub at: u64,
+    /// Its function, by its place in the layout.
+    pub function: u16,
+    /// Its class, by its place in the layout.
+    pub class: u16,
+    /// What it counts in windows.
+    pub cost: u32,
+    /// What it took from buckets, in millionths.
+    pub tokens: u64,
+    /// What else the limiter wants to know of it.
+    pub tag: u32,
+    /// Its caller's name, of which [`CALLER_BYTES_MAX`] bytes are kept.
+    pub caller: &'a str,
+}
+
+/// The ledger that this process writes.
+#[derive(Debug)]
+pub struct Ledger<M> {
+    memory: M,
+    regions: Regions,
+    calls: Live,
+    levels: Live,
+    rings: Vec<Ring>,
+}
+
+/// Records in use.
+#[derive(Debug)]
+struct Live {
+    /// The word that has their count.
+    at: usize,
+    count: u32,
+    most: u32,
+}
+
+/// The departures of one window.
+#[derive(Debug)]
+struct Ring {
+    /// Where its next entry will be, of this number.
+    next: u32,
+    entries: u32,
+    is_full: bool,
+    merges_within: u64,
+    /// When the newest entry began, and its cost.
+    newest: Option<(u64, u32)>,
+}
+
+/// The upper bit of a ring's next entry: it has been around once.
+pub(crate) const FULL: u32 = 1 << 31;
+
+impl<M: Memory> Ledger<M> {
+    /// Begins a ledger in this memory, whatever was there before.
+    ///
+    /// # Errors
+    /// If no ledger has this layout.
+    ///
+    /// # Panics
+    /// If the memory has fewer words than [`Layout::words`].
+    pub fn create(memory: M, layout: &Layout, boot: Boot, pid: u32) -> Result<Self, TooLarge> {
+        let words = layout.words()?;
+        assert!(
+            words <= memory.words(),
+            "the memory is as large as the layout"
+        );
+        let text = layout.directory();
+        let regions = layout.regions(text.len());
+        // Void until its head is whole.
+        memory.store(0, 0);
+        for at in 1..memory.words() {
+            memory.store(at, 0);
+        }
+        let mut at = regions.directory.start;
+        let mut directory = Vec::new();
+        for chunk in text.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            directory.push(u64::from_ne_bytes(word));
+            memory.store(at, u64::from_ne_bytes(word));
+            at += 1;
+        }
+        memory.store(at, seal(Kind::Directory, 0, &directory));
+        let live = |at, most| Live { at, count: 0, most };
+        let ring = |window: &crate::layout::WindowRegion| Ring {
+            next: 0,
+            entries: window.entries(),
+            is_full: false,
+            merges_within: window.merges_within(),
+            newest: None,
+        };
+        let ledger = Self {
+            calls: live(regions.live, layout.calls),
+            levels: live(regions.live + 1, layout.levels),
+            rings: layout.windows.iter().map(ring).collect(),
+            memory,
+            regions,
+        };
+        ledger.store_live(&ledger.calls);
+        ledger.store_live(&ledger.levels);
+        (0..ledger.rings.len()).for_each(|window| ledger.store_ring(window));
+        let head = [
+            MAGIC,
+            boot.0[0],
+            boot.0[1],
+            words as u64,
+            text.len() as u64,
+            u64::from(pid),
+        ];
+        for (at, &word) in head.iter().enumerate().skip(1) {
+            ledger.memory.store(at, word);
+        }
+        ledger.memory.store(HEAD - 1, seal(Kind::Head, 0, &head));
+        ledger.memory.store(0, MAGIC);
+        Ok(ledger)
+    }
+
+    /// Notes a call in this place, before its first byte leaves.
+    ///
+    /// # Panics
+    /// If the layout has no such place.
+    pub fn admit(&mut self, place: u32, call: &Admission<'_>) {
+        assert!(place < self.calls.most, "a place of the layout");
+        let at = self.call_at(place);
+        let mut name = [0; CALLER_BYTES_MAX];
+        let caller = call.caller.as_bytes();
+        let kept = caller.len().min(CALLER_BYTES_MAX);
+        name[..kept].copy_from_slice(&caller[..kept]);
+        let word = |at: usize| {
+            let bytes = name[8 * at..8 * at + 8].try_into();
+            u64::from_ne_bytes(bytes.expect("eight bytes"))
+        };
+        let words = [
+            call.at,
+            u64::from(call.function) << 48 | u64::from(call.class) << 32 | u64::from(call.cost),
+            call.tokens,
+            u64::from(call.tag),
+            word(0),
+            word(1),
+            word(2),
+        ];
+        for (index, &word) in words.iter().enumerate() {
+            self.memory.store(at + index, word);
+        }
+        self.memory.store(
+            at + CALL_WORDS - 1,
+            seal_call(Stage::Admitted as u64, u64::from(place), &words),
+        );
+        self.calls.count += 1;
+        self.store_live(&self.calls);
+    }
+
+    /// Counts a departure in a window. Comes before [`advance`](Self::advance) and [`end`](Self::end) of its call.
+    ///
+    /// # Panics
+    /// If the layout has no such window.
+    pub fn depart(&mut self, window: usize, at: u64, cost: u32) {
+        let ring = &mut self.rings[window];
+        let within = ring.merges_within;
+        let merged = ring
+            .newest
+            .filter(|&(began, _)| within > 0 && at.saturating_sub(began) < within);
+        let (entry, began, cost) = match merged {
+            Some((began, before)) => {
+                let newest = ring.next.checked_sub(1).unwrap_or(ring.entries - 1);
+                (newest, began, before.saturating_add(cost))
+            }
+            None => (ring.next, at, cost),
+        };
+        ring.newest = Some((began, cost));
+        let base = self.regions.rings[window] + 1 + entry as usize * DEPARTURE_WORDS;
+        self.memory.store(base, at);
+        self.memory
+            .store(base + 1, sealed_cost(window, entry, at, cost));
+        if merged.is_none() {
+            let ring = &mut self.rings[window];
+            ring.next += 1;
+            if ring.next == ring.entries {
+                (ring.next, ring.is_full) = (0, true);
+            }
+            self.store_ring(window);
+        }
+    }
+
+    /// Notes how far the call in this place has come.
+    pub fn advance(&mut self, place: u32, stage: Stage) {
+        let at = self.call_at(place);
+        let words: [u64; CALL_WORDS - 1] =
+            std::array::from_fn(|index| self.memory.load(at + index));
+        self.memory.store(
+            at + CALL_WORDS - 1,
+            seal_call(stage as u64, u64::from(place), &words),
+        );
+    }
+
+    /// The backend is done with the call in this place.
+    pub fn end(&mut self, place: u32) {
+        self.memory.store(self.call_at(place) + CALL_WORDS - 1, 0);
+        self.calls.count -= 1;
+        self.store_live(&self.calls);
+    }
+
+    /// Notes what a bucket held at this moment, before the call that took from it leaves. A key of zeros is none.
+    ///
+    /// # Panics
+    /// If the layout has no such place.
+    pub fn set_level(&mut self, place: u32, key: [u64; 2], tokens: f64, at: u64) {
+        assert!(place < self.levels.most, "a place of the layout");
+        let base = self.level_at(place);
+        let is_new = self.memory.load(base + LEVEL_WORDS - 1) == 0;
+        let words = [key[0], key[1], tokens.to_bits(), at];
+        for (index, &word) in words.iter().enumerate() {
+            self.memory.store(base + index, word);
+        }
+        self.memory.store(
+            base + LEVEL_WORDS - 1,
+            seal(Kind::Level, u64::from(place), &words),
+        );
+        if is_new {
+            self.levels.count += 1;
+            self.store_live(&self.levels);
+        }
+    }
+
+    /// The bucket in this place is full or unknown again.
+    pub fn forget_level(&mut self, place: u32) {
+        let base = self.level_at(place);
+        if self.memory.load(base + LEVEL_WORDS - 1) == 0 {
+            return;
+        }
+        self.memory.store(base + LEVEL_WORDS - 1, 0);
+        self.levels.count -= 1;
+        self.store_live(&self.levels);
+    }
+
+    /// Takes over the departures of the windows that have the same name in both. Calls and levels are noted by the
+    /// limiter, which gives them places.
+    pub fn carry_departures(&mut self, layout: &Layout, carried: &Carryover) {
+        for before in &carried.windows {
+            let mut windows = layout.windows.iter();
+            if let Some(window) = windows.position(|it| it.name == before.name) {
+                for departure in &before.departures {
+                    self.depart(window, departure.at, departure.cost);
+                }
+            }
+        }
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    fn call_at(&self, place: u32) -> usize {
+        self.regions.calls + place as usize * CALL_WORDS
+    }
+
+    fn level_at(&self, place: u32) -> usize {
+        self.regions.levels + place as usize * LEVEL_WORDS
+    }
+
+    fn store_live(&self, live: &Live) {
+        let word = with_half_seal(Kind::Live, live.at as u64, live.count);
+        self.memory.store(live.at, word);
+    }
+
+    fn store_ring(&self, window: usize) {
+        let ring = &self.rings[window];
+        let full = if ring.is_full { FULL } else { 0 };
+        let word = with_half_seal(Kind::Ring, window as u64, ring.next | full);
+        self.memory.store(self.regions.rings[window], word);
+    }
+}
+
+/// The second word of a departure: its cost, and half a seal of all.
+pub(crate) fn sealed_cost(window: usize, entry: u32, at: u64, cost: u32) -> u64 {
+    let place = (window as u64) << 32 | u64::from(entry);
+    let seal = seal(Kind::Departure, place, &[at, u64::from(cost)]);
+    seal & !u64::from(u32::MAX) | u64::from(cost)
+}
+
+impl CallAtBackend {
+    /// The call of the process before, to be noted anew.
+    #[must_use]
+    pub fn admission(&self, function: u16, class: u16) -> Admission<'_> {
+        Admission {
+            at: self.at,
+            function,
+            class,
+            cost: self.cost,
+            tokens: self.tokens,
+            tag: self.tag,
+            caller: &self.caller,
+        }
+    }
+}
