@@ -17,7 +17,7 @@ use state::State;
 pub(crate) use state::{Opening, Progress, Stake, Unit};
 
 use crate::bucket::{TokenCount, Tokens};
-use crate::call::{Call, Class};
+use crate::call::{Call, Class, Cost};
 use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
 use crate::queue::Queued;
 use crate::supply::{Share, Supplier, Supply};
@@ -478,6 +478,24 @@ impl Limiter {
             new.reserved = 0;
         }
         true
+    }
+
+    /// Counts a departure of the process before. False if this is no window.
+    pub(crate) fn carry_departure(&mut self, at: Timestamp, cost: Cost) -> bool {
+        let State::Window(window) = &mut self.state else {
+            return false;
+        };
+        window.stamp_late(at, cost);
+        true
+    }
+
+    /// The departures that a window remembers, with what each counts. None of any other limit.
+    pub(crate) fn departures(&self) -> impl Iterator<Item = (Timestamp, u32)> {
+        let window = match &self.state {
+            State::Window(window) => Some(window),
+            State::Outstanding(_) | State::Paced(_) => None,
+        };
+        window.into_iter().flat_map(Window::departures)
     }
 
     /// The departure that this limit counts, if it has happened.

@@ -21,6 +21,7 @@ mod audit;
 mod bars;
 mod bucket;
 mod buckets;
+mod carry;
 mod forecast;
 mod foresee;
 mod hold;
@@ -42,6 +43,7 @@ pub use bucket::{
     BUCKETS_MAX, BucketCounts, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess,
     Settlement, TooManyBuckets,
 };
+pub use carry::Departed;
 pub(crate) use forecast::Counted;
 pub use forecast::Foreseen;
 pub use hold::{Hold, Outcome};

@@ -87,6 +87,16 @@ impl TokenBucket {
         self.set(now, tokens);
     }
 
+    /// Lowers the level to what it would be if the bucket had held `tokens` at `since`. It never rises.
+    pub(crate) fn lower(&mut self, now: Timestamp, tokens: f64, since: Timestamp) {
+        let before = Self {
+            tokens,
+            since,
+            ..self.clone()
+        };
+        self.set(now, self.peek(now).min(before.peek(now)));
+    }
+
     /// A bucket that contained this number of tokens at `since`.
     #[cfg(feature = "std")]
     pub(crate) const fn holding(since: Timestamp, burst: Burst, fill: Fill, tokens: f64) -> Self {

@@ -93,6 +93,18 @@ impl Level {
         }
     }
 
+    /// Lowers a bucket to what one of the same rule has now that had `tokens` at `since`. False for a pace, which begins
+    /// without a burst.
+    pub(crate) fn carry(&mut self, now: Timestamp, tokens: f64, since: Timestamp) -> bool {
+        match self {
+            Self::Bucket(bucket) => {
+                bucket.lower(now, tokens, since);
+                true
+            }
+            Self::Paced(_) => false,
+        }
+    }
+
     #[inline]
     pub(crate) fn limiter(&self) -> &dyn TokenLimiter {
         match self {

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
+use super::carry::Departed;
 use super::hold::{Drawn, Held, Hold, Outcome};
 use super::next::Step;
 use super::park::Asked;
@@ -11,7 +12,7 @@ use super::state::Scheduler;
 use crate::bucket::Tokens;
 use crate::call::Call;
 use crate::delay::Cause;
-use crate::limiter::Progress;
+use crate::limiter::{Progress, Stake};
 use crate::policy::{Limit, SetId, WindowStamp};
 use crate::queue::fair::Service;
 use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
@@ -185,6 +186,13 @@ impl<T> Scheduler<T> {
                 let limiter = &mut self.bars.limits[*limit as usize];
                 if limiter.depart(now, held.call.class, stake, stamp) {
                     self.parking.note_change(*limit);
+                    if self.keeps_departures {
+                        self.departed.push(Departed {
+                            limit: *limit,
+                            at: now,
+                            cost: held.call.cost.get(),
+                        });
+                    }
                 }
             }
         }
@@ -216,6 +224,15 @@ impl<T> Scheduler<T> {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
                     self.bars.limits[limit as usize].release(now, class, stake, took);
+                    if let Stake::Reserved(cost) = stake
+                        && self.keeps_departures
+                    {
+                        self.departed.push(Departed {
+                            limit,
+                            at: now,
+                            cost: cost.get(),
+                        });
+                    }
                 }
                 Drawn::Bucket { bucket, taken } => {
                     let Some((bucket, measured)) =

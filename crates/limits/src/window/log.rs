@@ -11,6 +11,7 @@
 //! length or the maximum, and departures continue to count.
 
 use alloc::collections::VecDeque;
+use core::mem;
 use core::time::Duration;
 
 use crate::call::Cost;
@@ -247,6 +248,15 @@ impl Window {
         for departure in self.departures.iter_mut().skip(index) {
             departure.total += u64::from(cost.get());
         }
+    }
+
+    /// The departures that are remembered, oldest first, with what each counts.
+    pub(crate) fn departures(&self) -> impl Iterator<Item = (Timestamp, u32)> {
+        let mut before = self.dropped;
+        self.departures.iter().map(move |departure| {
+            let cost = departure.total - mem::replace(&mut before, departure.total);
+            (departure.at, u32::try_from(cost).unwrap_or(u32::MAX))
+        })
     }
 
     /// When there is room for a call with this drawn before it, at the earliest at `from`. If the departure that

@@ -1,0 +1,134 @@
+//! What a process before this one left: departures that still count, calls that may still be at the backend, and
+//! levels of buckets.
+//!
+//! A process that begins with nothing would admit the whole of each window again, beside what the one before admitted
+//! within the same window. So the one before notes what it does ([`Scheduler::departures`], [`Hold::place`]), and this
+//! one counts it. What is carried can exceed a limit, as after a reload; then calls wait until it fits.
+
+use alloc::vec::Vec;
+
+use super::hold::{Drawn, Held, Hold};
+use super::state::Scheduler;
+use crate::call::{BucketId, Call, Cost};
+use crate::limiter::{Progress, Stake};
+use crate::policy::{Limit, LimitId, WindowStamp};
+use crate::queue::fair::Service;
+use crate::time::Timestamp;
+
+/// A call counts in a window from this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departed {
+    /// The window's limit, by its place in the policy.
+    pub limit: LimitId,
+    /// When.
+    pub at: Timestamp,
+    /// What it counts.
+    pub cost: u32,
+}
+
+impl Hold {
+    /// A number for the running call, below the most that ran at once. A call that ends leaves it to the next.
+    #[must_use]
+    pub const fn place(&self) -> u32 {
+        self.0.index()
+    }
+}
+
+impl<T> Scheduler<T> {
+    /// From now on departures are kept until [`departures`](Self::departures) takes them.
+    pub const fn keep_departures(&mut self) {
+        self.keeps_departures = true;
+    }
+
+    /// Takes the departures since the last time.
+    pub fn departures(&mut self) -> impl Iterator<Item = Departed> {
+        self.departed.drain(..)
+    }
+
+    /// The departures that a window remembers, oldest first. Some may no longer count.
+    pub fn window_departures(&self, limit: LimitId) -> impl Iterator<Item = (Timestamp, u32)> {
+        self.bars.limits[limit as usize].departures()
+    }
+
+    /// Counts a departure of the process before, in any order. False if no window has this name.
+    pub fn carry_departure(&mut self, limit: &str, at: Timestamp, cost: Cost) -> bool {
+        let Some(limit) = self.find_limit(limit) else {
+            return false;
+        };
+        self.bars.limits[limit as usize].carry_departure(at, cost)
+    }
+
+    /// Counts each window as used up by departures at `now`, for a process that does not know what the one before did.
+    pub fn carry_full_windows(&mut self, now: Timestamp) {
+        let now = self.advance(now);
+        for limiter in &mut self.bars.limits {
+            if let Some(max) = Cost::new(limiter.max(now)) {
+                limiter.carry_departure(now, max);
+            }
+        }
+    }
+
+    /// Counts a call that was admitted by the process before and may still be at the backend. It holds what it meets
+    /// until it is [finished](Self::finish). `departed` says which departures [`carry_departure`](Self::carry_departure)
+    /// counts already; in other windows it departs at its end.
+    pub fn carry_call(
+        &mut self,
+        now: Timestamp,
+        since: Timestamp,
+        mut call: Call,
+        departed: &[WindowStamp],
+    ) -> Hold {
+        let now = self.advance(now);
+        call.class = self.clamp(call.class);
+        let set = self.bars.set_of(&call);
+        let mut drawn = Vec::new();
+        for &limit in self.bars.sets.limits(set).iter() {
+            let limiter = &mut self.bars.limits[limit as usize];
+            let stake = match limiter.rule.limit {
+                Limit::Window { stamp, .. } if departed.contains(&stamp) => {
+                    Stake::Departed(call.cost)
+                }
+                _ => limiter.adopt(now, &call, Progress::default()),
+            };
+            limiter.keep(now, &call, stake);
+            drawn.push(Drawn::Limit {
+                limit,
+                stake,
+                is_kept: false,
+            });
+        }
+        let mut progress = Progress::default();
+        for &stamp in departed {
+            progress.depart(since, stamp);
+        }
+        let weight = self.policy.classes()[call.class.0 as usize].weight;
+        let held = Held {
+            since,
+            service: Service::new(call.tokens, call.weight, weight),
+            arrival: self.count_joining(),
+            served: 0,
+            call,
+            drawn,
+            progress,
+        };
+        Hold(self.holds.insert(held))
+    }
+
+    /// Sets a bucket to what it held under the process before. What has flowed in since counts, up to its burst.
+    /// Nothing is refunded: a bucket with less keeps its level. False if there is no such bucket, or it is a paced one.
+    pub fn carry_tokens(&mut self, now: Timestamp, id: BucketId, tokens: f64, since: Timestamp) -> bool {
+        let now = self.advance(now);
+        let Some(key) = self.bars.buckets.find(Some(id)) else {
+            return false;
+        };
+        self.bars.buckets.all[key].level.carry(now, tokens, since)
+    }
+
+    /// What a bucket holds, and since when, to be carried into the next process.
+    #[must_use]
+    pub fn bucket_level(&self, now: Timestamp, id: BucketId) -> Option<(f64, Timestamp)> {
+        let now = self.now.max(now);
+        let key = self.bars.buckets.find(Some(id))?;
+        Some((self.bars.buckets.all[key].level.limiter().peek(now), now))
+    }
+}
