@@ -43,7 +43,7 @@ pub use bucket::{
     BUCKETS_MAX, BucketCounts, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess,
     Settlement, TooManyBuckets,
 };
-pub use carry::Departed;
+pub use carry::Event;
 pub(crate) use forecast::Counted;
 pub use forecast::Foreseen;
 pub use hold::{Hold, Outcome};

@@ -79,6 +79,11 @@ impl<V> Slab<V> {
         place.filter(|place| place.is_of(key))?.value.as_ref()
     }
 
+    /// The value that has this place now.
+    pub fn at(&self, index: u32) -> Option<&V> {
+        self.places.get(index as usize)?.value.as_ref()
+    }
+
     pub fn get_mut(&mut self, key: Key) -> Option<&mut V> {
         let place = self.places.get_mut(key.index() as usize);
         place.filter(|place| place.is_of(key))?.value.as_mut()

@@ -11,7 +11,7 @@ use tidegate_limits::call::Cost;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
 };
-use tidegate_limits::scheduler::{BucketLimit, BucketRule, Departed, Outcome};
+use tidegate_limits::scheduler::{BucketLimit, BucketRule, Event, Outcome};
 use tidegate_limits::{
     Burst, Call, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, call::BucketId,
 };
@@ -39,11 +39,42 @@ fn policy() -> Policy {
     Policy::new(limits, 100, WhenFull::Refuse, Postpone::InTurn, classes).expect("it is sound")
 }
 
+/// What is left of a process, from its events alone.
+#[derive(Clone, Default)]
+struct Ledger {
+    calls: BTreeMap<u32, (Call, Timestamp, Vec<WindowStamp>)>,
+    departures: Vec<(u32, Timestamp, u32)>,
+}
+
+impl Ledger {
+    fn follow(&mut self, scheduler: &mut Scheduler<&'static str>) {
+        let events: Vec<_> = scheduler.events().collect();
+        for event in events {
+            match event {
+                Event::Admitted { place } => {
+                    if let Some((call, since)) = scheduler.running(place) {
+                        let before = self.calls.insert(place, (call.clone(), since, Vec::new()));
+                        assert!(before.is_none(), "a place has one call");
+                    }
+                }
+                Event::Departed { limit, at, cost } => self.departures.push((limit, at, cost)),
+                Event::Stamped { place, stamp } => {
+                    self.calls.get_mut(&place).expect("it runs").2.push(stamp);
+                }
+                Event::Ended { place } => {
+                    self.calls.remove(&place).expect("it ran");
+                }
+            }
+        }
+    }
+}
+
 /// A call at the backend.
 struct Running {
     /// `None` if its process is dead.
     hold: Option<Hold>,
     function: &'static str,
+    arrived: Timestamp,
     admitted: Timestamp,
     ends: Timestamp,
     departed: Vec<WindowStamp>,
@@ -53,15 +84,15 @@ struct Running {
 #[derive(Default)]
 struct World {
     running: BTreeMap<u64, Running>,
-    departures: BTreeMap<u32, Vec<Departed>>,
+    ledger: Ledger,
     /// The moment of each departure, by the backend's own count.
     seen: [Vec<Timestamp>; 2],
     calls: u64,
 }
 
-/// What the next process is told.
+/// What the next process knows.
 #[derive(Clone, Copy, PartialEq)]
-enum Told {
+enum Known {
     All,
     /// Nothing: a negative control.
     Nothing,
@@ -69,39 +100,47 @@ enum Told {
     AssumesFull,
 }
 
-fn begin(world: &mut World, now: Timestamp, told: Told) -> Scheduler<&'static str> {
+fn begin(world: &mut World, now: Timestamp, known: Known) -> Scheduler<&'static str> {
     let mut scheduler = Scheduler::new(policy());
-    scheduler.keep_departures();
+    scheduler.keep_events();
     // Any process: its calls end when the backend is done.
     for running in world.running.values_mut() {
         running.hold = None;
     }
-    match told {
-        Told::Nothing => {}
-        Told::AssumesFull => scheduler.carry_full_windows(now),
-        Told::All => {
-            for (limit, departures) in &world.departures {
-                let name = ["outstanding", "total", "reads"][*limit as usize];
-                for departure in departures {
-                    let cost = Cost::new(departure.cost).expect("it is above zero");
-                    assert!(scheduler.carry_departure(name, departure.at, cost));
-                }
+    let before = std::mem::take(&mut world.ledger);
+    match known {
+        Known::Nothing => {}
+        Known::AssumesFull => scheduler.carry_full_windows(now),
+        Known::All => {
+            for &(limit, at, cost) in &before.departures {
+                let name = ["outstanding", "total", "reads"][limit as usize];
+                let cost = Cost::new(cost).expect("it is above zero");
+                assert!(scheduler.carry_departure(name, at, cost));
             }
-            for running in world.running.values_mut() {
-                let call = Call::new(running.function, running.admitted);
-                let hold = scheduler.carry_call(now, running.admitted, call, &running.departed);
-                running.hold = Some(hold);
+            world.ledger.departures = before.departures;
+            for (call, since, departed) in before.calls.into_values() {
+                let (arrived, function) = (call.arrived, call.function.clone());
+                let hold = scheduler.carry_call(now, since, call, &departed);
+                let ledger = (
+                    scheduler.running(hold.place()).expect("it runs").0.clone(),
+                    since,
+                    departed,
+                );
+                world.ledger.calls.insert(hold.place(), ledger);
+                let mut running = world.running.values_mut();
+                let is_it = |it: &&mut Running| {
+                    it.hold.is_none()
+                        && it.admitted == since
+                        && it.arrived == arrived
+                        && *it.function == *function
+                };
+                running.find(is_it).expect("it runs").hold = Some(hold);
             }
+            // They are in the ledger already.
+            scheduler.events().for_each(drop);
         }
     }
     scheduler
-}
-
-fn take_departures(world: &mut World, scheduler: &mut Scheduler<&'static str>) {
-    for departed in scheduler.departures() {
-        let of_limit = world.departures.entry(departed.limit).or_default();
-        of_limit.push(departed);
-    }
 }
 
 /// Most within one window's length.
@@ -114,11 +153,11 @@ fn densest(moments: &[Timestamp]) -> usize {
 }
 
 /// A storm with kills. Returns the most in a window of `total` and of `reads`, and the most at once.
-fn storm(seed: u64, told: Told) -> (usize, usize, usize) {
+fn storm(seed: u64, known: Known) -> (usize, usize, usize) {
     let mut random = Random::new(seed);
     let mut world = World::default();
     let mut now = Timestamp::ZERO;
-    let mut scheduler = begin(&mut world, now, Told::All);
+    let mut scheduler = begin(&mut world, now, Known::All);
     let mut at_once = 0;
     for _ in 0..600 {
         now = now + Duration::from_millis(random.below(60));
@@ -128,7 +167,7 @@ fn storm(seed: u64, told: Told) -> (usize, usize, usize) {
             let ended = world.running.remove(&id).expect("it runs");
             if let Some(hold) = ended.hold {
                 scheduler.finish(now, hold, Outcome::Served, None);
-                take_departures(&mut world, &mut scheduler);
+                world.ledger.follow(&mut scheduler);
             }
         }
         for _ in 0..random.below(4) {
@@ -140,14 +179,28 @@ fn storm(seed: u64, told: Told) -> (usize, usize, usize) {
             world.calls += 1;
             let id = world.calls;
             let function = payload;
-            world.running.insert(id, Running { hold: Some(hold), function, admitted: now, ends, departed: Vec::new() });
+            let arrived = scheduler.running(hold.place()).expect("it runs").0.arrived;
+            world.running.insert(
+                id,
+                Running {
+                    hold: Some(hold),
+                    function,
+                    arrived,
+                    admitted: now,
+                    ends,
+                    departed: Vec::new(),
+                },
+            );
+            world.ledger.follow(&mut scheduler);
         }
         let ids: Vec<u64> = world.running.keys().copied().collect();
         for id in ids {
             let running = world.running.get_mut(&id).expect("it runs");
             let Some(hold) = &running.hold else { continue };
             let next = [WindowStamp::Sent, WindowStamp::Replied];
-            let Some(&stamp) = next.get(running.departed.len()) else { continue };
+            let Some(&stamp) = next.get(running.departed.len()) else {
+                continue;
+            };
             if random.one_in(2) {
                 match stamp {
                     WindowStamp::Sent => scheduler.sent(now, hold),
@@ -159,15 +212,17 @@ fn storm(seed: u64, told: Told) -> (usize, usize, usize) {
                 } else if running.function == "read" {
                     world.seen[1].push(now);
                 }
-                take_departures(&mut world, &mut scheduler);
+                world.ledger.follow(&mut scheduler);
             }
         }
         let at_backend = world.running.values().filter(|it| !it.departed.is_empty());
         at_once = at_once.max(at_backend.count());
         if random.one_in(40) {
             // Calls that have not left are not at the backend.
-            world.running.retain(|_, it| !it.departed.is_empty() || told == Told::All);
-            scheduler = begin(&mut world, now, told);
+            world
+                .running
+                .retain(|_, it| !it.departed.is_empty() || known == Known::All);
+            scheduler = begin(&mut world, now, known);
         }
     }
     (densest(&world.seen[0]), densest(&world.seen[1]), at_once)
@@ -176,27 +231,36 @@ fn storm(seed: u64, told: Told) -> (usize, usize, usize) {
 #[test]
 fn what_is_carried_holds_in_each_window_and_at_once() {
     for seed in 0..200 {
-        let (total, reads, at_once) = storm(seed, Told::All);
+        let (total, reads, at_once) = storm(seed, Known::All);
         assert!(total <= SENT as usize, "seed {seed}: {total} in a window");
-        assert!(reads <= REPLIED as usize, "seed {seed}: {reads} reads in a window");
-        assert!(at_once <= AT_ONCE as usize, "seed {seed}: {at_once} at once");
+        assert!(
+            reads <= REPLIED as usize,
+            "seed {seed}: {reads} reads in a window"
+        );
+        assert!(
+            at_once <= AT_ONCE as usize,
+            "seed {seed}: {at_once} at once"
+        );
     }
 }
 
 #[test]
-fn a_process_that_is_told_nothing_breaks_its_limits() {
+fn a_process_that_knows_nothing_breaks_its_limits() {
     let mut most = (0, 0, 0);
     for seed in 0..200 {
-        let (total, reads, at_once) = storm(seed, Told::Nothing);
+        let (total, reads, at_once) = storm(seed, Known::Nothing);
         most = (most.0.max(total), most.1.max(reads), most.2.max(at_once));
     }
-    assert!(most.0 > SENT as usize && most.1 > REPLIED as usize && most.2 > AT_ONCE as usize, "{most:?}");
+    assert!(
+        most.0 > SENT as usize && most.1 > REPLIED as usize && most.2 > AT_ONCE as usize,
+        "{most:?}"
+    );
 }
 
 #[test]
 fn a_process_that_assumes_the_worst_keeps_its_windows() {
     for seed in 0..200 {
-        let (total, _, _) = storm(seed, Told::AssumesFull);
+        let (total, _, _) = storm(seed, Known::AssumesFull);
         assert!(total <= SENT as usize, "seed {seed}: {total} in a window");
     }
 }
@@ -218,7 +282,9 @@ fn a_bucket_continues_at_its_level() {
     let at = |seconds| Timestamp::ZERO + Duration::from_secs(seconds);
     let level = |tokens, since, now| {
         let mut scheduler: Scheduler<()> = Scheduler::new(policy());
-        scheduler.set_bucket(now, id, rule()).expect("there is room");
+        scheduler
+            .set_bucket(now, id, rule())
+            .expect("there is room");
         assert!(scheduler.carry_tokens(now, id, tokens, since));
         scheduler.bucket_level(now, id).expect("it is there").0
     };

@@ -31,6 +31,10 @@ impl MappedFile {
     ///
     /// # Errors
     /// If the file system has no room for them, or cannot map.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a process calls it before it serves calls, or on a thread that waits"
+    )]
     pub fn create(file: &File, words: usize) -> io::Result<Self> {
         let bytes = words
             .checked_mul(8)
@@ -70,6 +74,7 @@ impl Memory for MappedFile {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "tests serve no calls")]
 mod tests {
     use std::fs;
 

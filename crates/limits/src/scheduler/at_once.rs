@@ -48,6 +48,6 @@ impl<T> Scheduler<T> {
             drawn,
             progress: Progress::default(),
         };
-        Ok(Hold(self.holds.insert(held)))
+        Ok(self.hold(held))
     }
 }

@@ -15,15 +15,35 @@ use crate::policy::{Limit, LimitId, WindowStamp};
 use crate::queue::fair::Service;
 use crate::time::Timestamp;
 
-/// A call counts in a window from this moment.
+/// A change that the next process must know of, in the order in which it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Departed {
-    /// The window's limit, by its place in the policy.
-    pub limit: LimitId,
-    /// When.
-    pub at: Timestamp,
-    /// What it counts.
-    pub cost: u32,
+pub enum Event {
+    /// A call left the queue. It may be at the backend from now on.
+    Admitted {
+        /// The place of its hold.
+        place: u32,
+    },
+    /// A call counts in a window.
+    Departed {
+        /// The window's limit, by its place in the policy.
+        limit: LimitId,
+        /// When.
+        at: Timestamp,
+        /// What it counts.
+        cost: u32,
+    },
+    /// The windows with this stamp count the call from now on.
+    Stamped {
+        /// The place of its hold.
+        place: u32,
+        /// Which moment that was.
+        stamp: WindowStamp,
+    },
+    /// A call has ended, or was never sent.
+    Ended {
+        /// The place of its hold.
+        place: u32,
+    },
 }
 
 impl Hold {
@@ -35,14 +55,29 @@ impl Hold {
 }
 
 impl<T> Scheduler<T> {
-    /// From now on departures are kept until [`departures`](Self::departures) takes them.
-    pub const fn keep_departures(&mut self) {
-        self.keeps_departures = true;
+    /// From now on events are kept until [`events`](Self::events) takes them.
+    pub const fn keep_events(&mut self) {
+        self.keeps_events = true;
     }
 
-    /// Takes the departures since the last time.
-    pub fn departures(&mut self) -> impl Iterator<Item = Departed> {
-        self.departed.drain(..)
+    /// Takes the events since the last time, oldest first.
+    pub fn events(&mut self) -> impl Iterator<Item = Event> {
+        self.events.drain(..)
+    }
+
+    /// Notes an event, if that is wanted.
+    #[inline]
+    pub(super) fn note(&mut self, event: Event) {
+        if self.keeps_events {
+            self.events.push(event);
+        }
+    }
+
+    /// A running call, and since when it runs.
+    #[must_use]
+    pub fn running(&self, place: u32) -> Option<(&Call, Timestamp)> {
+        let held = self.holds.at(place)?;
+        Some((&held.call, held.since))
     }
 
     /// The departures that a window remembers, oldest first. Some may no longer count.
@@ -69,7 +104,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Counts a call that was admitted by the process before and may still be at the backend. It holds what it meets
-    /// until it is [finished](Self::finish). `departed` says which departures [`carry_departure`](Self::carry_departure)
+    /// until it is [finished](Self::finish). It is an event as any other call. `departed` says which departures [`carry_departure`](Self::carry_departure)
     /// counts already; in other windows it departs at its end.
     pub fn carry_call(
         &mut self,
@@ -111,12 +146,18 @@ impl<T> Scheduler<T> {
             drawn,
             progress,
         };
-        Hold(self.holds.insert(held))
+        self.hold(held)
     }
 
     /// Sets a bucket to what it held under the process before. What has flowed in since counts, up to its burst.
     /// Nothing is refunded: a bucket with less keeps its level. False if there is no such bucket, or it is a paced one.
-    pub fn carry_tokens(&mut self, now: Timestamp, id: BucketId, tokens: f64, since: Timestamp) -> bool {
+    pub fn carry_tokens(
+        &mut self,
+        now: Timestamp,
+        id: BucketId,
+        tokens: f64,
+        since: Timestamp,
+    ) -> bool {
         let now = self.advance(now);
         let Some(key) = self.bars.buckets.find(Some(id)) else {
             return false;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::carry::Departed;
+use super::carry::Event;
 use super::hold::{Drawn, Held, Hold, Outcome};
 use super::next::Step;
 use super::park::Asked;
@@ -74,13 +74,22 @@ impl<T> Scheduler<T> {
             drawn,
             progress: Progress::default(),
         };
-        let hold = Hold(self.holds.insert(held));
+        let hold = self.hold(held);
         Step::Run {
             payload,
             hold,
             waited,
             spent: told,
         }
+    }
+
+    /// A hold for a call that runs from now on.
+    pub(super) fn hold(&mut self, held: Held) -> Hold {
+        let hold = Hold(self.holds.insert(held));
+        self.note(Event::Admitted {
+            place: hold.place(),
+        });
+        hold
     }
 
     /// Draws a call's share of the limits of the policy. Also returns how far the call moves tags.
@@ -186,8 +195,8 @@ impl<T> Scheduler<T> {
                 let limiter = &mut self.bars.limits[*limit as usize];
                 if limiter.depart(now, held.call.class, stake, stamp) {
                     self.parking.note_change(*limit);
-                    if self.keeps_departures {
-                        self.departed.push(Departed {
+                    if self.keeps_events {
+                        self.events.push(Event::Departed {
                             limit: *limit,
                             at: now,
                             cost: held.call.cost.get(),
@@ -196,6 +205,10 @@ impl<T> Scheduler<T> {
                 }
             }
         }
+        self.note(Event::Stamped {
+            place: hold.place(),
+            stamp,
+        });
     }
 
     /// The call has ended. Its slots come back. In windows that have no reported departure, it
@@ -224,10 +237,8 @@ impl<T> Scheduler<T> {
             match *drawn {
                 Drawn::Limit { limit, stake, .. } => {
                     self.bars.limits[limit as usize].release(now, class, stake, took);
-                    if let Stake::Reserved(cost) = stake
-                        && self.keeps_departures
-                    {
-                        self.departed.push(Departed {
+                    if let Stake::Reserved(cost) = stake {
+                        self.note(Event::Departed {
                             limit,
                             at: now,
                             cost: cost.get(),
@@ -250,6 +261,9 @@ impl<T> Scheduler<T> {
             }
         }
         self.spare(all_drawn);
+        self.note(Event::Ended {
+            place: hold.place(),
+        });
     }
 
     /// The call was never sent. Everything it drew comes back as if it had never been drawn, except
@@ -285,6 +299,9 @@ impl<T> Scheduler<T> {
     }
 
     fn end(&mut self, hold: Hold) -> Held {
+        self.note(Event::Ended {
+            place: hold.place(),
+        });
         self.holds.remove(hold.0).expect(ONCE)
     }
 

@@ -4,7 +4,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::bars::Bars;
-use super::carry::Departed;
+use super::carry::Event;
 use super::forecast::Forecast;
 use super::hold::{Drawn, Held};
 use super::park::{LineKey, Parking};
@@ -47,10 +47,10 @@ pub struct Scheduler<T> {
     pub(super) asked: u64,
     /// When limits open that an operator closes, if that is known.
     pub(super) reopens: Option<Timestamp>,
-    /// Whether [`Scheduler::departures`] returns any.
-    pub(super) keeps_departures: bool,
-    /// Departures since they were taken last.
-    pub(super) departed: Vec<Departed>,
+    /// Whether [`Scheduler::events`] returns any.
+    pub(super) keeps_events: bool,
+    /// Events since they were taken last.
+    pub(super) events: Vec<Event>,
 }
 
 impl<T> Scheduler<T> {
@@ -81,8 +81,8 @@ impl<T> Scheduler<T> {
             draining: false,
             asked: 0,
             reopens: None,
-            keeps_departures: false,
-            departed: Vec::new(),
+            keeps_events: false,
+            events: Vec::new(),
             policy,
         }
     }
