@@ -1,4 +1,4 @@
-//! Which regions a ledger has, and where they are.
+//! The regions of a ledger, and their places.
 //!
 //! | region | words |
 //! |---|---|
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Words of the head.
 pub(crate) const HEAD: usize = 7;
 
-/// What the first word of a ledger is: a name and the version of this layout.
+/// The first word of a ledger: a name and the version of this layout.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"TGledg\0\x01");
 
 pub(crate) const CALL_WORDS: usize = 8;
@@ -32,7 +32,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Most words of a ledger: 64 MiB.
 const WORDS_MAX: usize = 1 << 23;
 
-/// Which boot of which machine a process runs in: the 128 bits of the kernel's `boot_id`.
+/// A boot of a machine: the 128 bits of the kernel's `boot_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boot(pub [u64; 2]);
 
@@ -47,7 +47,7 @@ pub struct WindowRegion {
     pub length: u64,
 }
 
-/// What a ledger has room for. Calls name their function and class by the place in these lists.
+/// The records that a ledger has room for. Calls name their function and class by the place in these lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// The windows, in the order of the policy.
@@ -85,7 +85,7 @@ impl fmt::Display for TooLarge {
 
 impl std::error::Error for TooLarge {}
 
-/// Where each region begins, in words.
+/// The first word of each region.
 #[derive(Clone, Debug)]
 pub(crate) struct Regions {
     pub(crate) directory: Range<usize>,

@@ -22,13 +22,16 @@
 //! | `layout.rs` | which regions a ledger has, and where they are |
 //! | `write.rs` | what a running process stores |
 //! | `read.rs` | what the next process finds |
+//! | `record.rs` | parts of records that both know |
 //! | `seal.rs` | the hash over a record |
 
 mod layout;
 mod read;
+mod record;
 mod seal;
 mod write;
 
 pub use layout::{Boot, Layout, NAME_BYTES_MAX, TooLarge, WindowRegion};
-pub use read::{CallAtBackend, Carryover, Departure, Level, Void, WindowDepartures, read};
-pub use write::{Admission, CALLER_BYTES_MAX, Ledger, Memory, Stage};
+pub use read::{CallAtBackend, Carryover, Departure, LevelRecord, Void, WindowDepartures, read};
+pub use record::CallStage;
+pub use write::{Admission, CALLER_BYTES_MAX, Ledger, Memory};

@@ -1,14 +1,14 @@
-//! What the next process finds.
+//! Reads the ledger of a process that died.
 //!
-//! Nothing here trusts the file: each length is checked before it is used, and any doubt makes the whole ledger void.
+//! The reader does not trust the file: each length is checked before it is used, and any doubt makes the whole ledger void.
 
 use std::fmt;
 
 use crate::layout::{Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions};
-use crate::seal::{Kind, of_half_sealed, seal, seal_call};
-use crate::write::{FULL, Stage, sealed_cost};
+use crate::record::{CallStage, FULL, sealed_cost};
+use crate::seal::{RecordKind, of_half_sealed, seal, seal_call};
 
-/// What a process left when it died.
+/// The state that a process left when it died.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Carryover {
     /// The departures of each window, oldest first.
@@ -16,7 +16,7 @@ pub struct Carryover {
     /// The calls that were at the backend.
     pub calls: Vec<CallAtBackend>,
     /// The levels of token buckets.
-    pub levels: Vec<Level>,
+    pub levels: Vec<LevelRecord>,
     /// The process that wrote it.
     pub pid: u32,
 }
@@ -30,40 +30,40 @@ pub struct WindowDepartures {
     pub departures: Vec<Departure>,
 }
 
-/// One or more calls that departed at the same moment.
+/// The departure of a call, or of several at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Nanoseconds.
     pub at: u64,
-    /// What they count.
+    /// Their cost in the window.
     pub cost: u32,
 }
 
 /// A call that was at the backend when the process died.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallAtBackend {
-    /// When it was admitted.   nanoseconds
+    /// The moment of its admission.   nanoseconds
     pub at: u64,
-    /// Its function.
+    /// The function of the call.
     pub function: Box<str>,
-    /// Its class.
+    /// The class of the call.
     pub class: Box<str>,
     /// The beginning of its caller's name.
     pub caller: Box<str>,
-    /// What it counts in windows.
+    /// The cost in windows.
     pub cost: u32,
-    /// What it took from buckets, in millionths.
+    /// The charge to buckets, in millionths of a token.
     pub tokens: u64,
-    /// What else the limiter wanted to know of it.
+    /// A number that the limiter gave it.
     pub tag: u32,
-    /// How far it had come. A window whose departure is a later stage does not count it yet.
-    pub stage: Stage,
+    /// The last stage that was noted. A window whose departure is a later stage does not count it yet.
+    pub stage: CallStage,
 }
 
-/// What a token bucket held.
+/// The level of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Level {
-    /// Which bucket, by a hash of its names.
+pub struct LevelRecord {
+    /// A hash of the names that tell the bucket from others.
     pub key: [u64; 2],
     /// Tokens at that moment; below zero in debt.
     pub tokens: f64,
@@ -74,9 +74,9 @@ pub struct Level {
 /// Why a ledger says nothing. The reader then takes everything for used, or for unused, as its operator wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Void {
-    /// It has no head.
+    /// The file has no head.
     NotALedger,
-    /// It was written by a program with another layout.
+    /// A program with another layout wrote the file.
     OtherVersion,
     /// The machine was started anew since.
     OtherBoot,
@@ -122,30 +122,30 @@ pub fn read(bytes: &[u8], boot: Boot, now: u64) -> Result<Carryover, Void> {
             false => Void::NotALedger,
         });
     }
-    if head_seal != seal(Kind::Head, 0, &head[..HEAD - 1]) || length > words.len() as u64 {
+    if head_seal != seal(RecordKind::Head, 0, &head[..HEAD - 1]) || length > words.len() as u64 {
         return Err(Void::Damaged);
     }
     if Boot([boot_high, boot_low]) != boot {
         return Err(Void::OtherBoot);
     }
-    let source = Source::new(&words, directory).ok_or(Void::Damaged)?;
+    let source = LedgerReader::new(&words, directory).ok_or(Void::Damaged)?;
     let carried = source.carryover(now, pid as u32);
     carried.ok_or(Void::Damaged)
 }
 
 /// The words of a ledger whose head and directory are good.
-struct Source<'a> {
+struct LedgerReader<'a> {
     words: &'a [u64],
     layout: Layout,
     regions: Regions,
 }
 
-impl<'a> Source<'a> {
+impl<'a> LedgerReader<'a> {
     fn new(words: &'a [u64], directory: u64) -> Option<Self> {
         let length = usize::try_from(directory).ok()?;
         let end = HEAD.checked_add(length.div_ceil(8))?;
         let text = words.get(HEAD..end)?;
-        if *words.get(end)? != seal(Kind::Directory, 0, text) {
+        if *words.get(end)? != seal(RecordKind::Directory, 0, text) {
             return None;
         }
         let mut bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -173,7 +173,7 @@ impl<'a> Source<'a> {
     fn window(&self, window: usize, now: u64) -> Option<WindowDepartures> {
         let (region, base) = (&self.layout.windows[window], self.regions.rings[window]);
         let entries = region.entries();
-        let state = of_half_sealed(Kind::Ring, window as u64, self.words[base])?;
+        let state = of_half_sealed(RecordKind::Ring, window as u64, self.words[base])?;
         let (next, is_full) = (state & !FULL, state & FULL != 0);
         if next >= entries {
             return None;
@@ -216,7 +216,7 @@ impl<'a> Source<'a> {
 
     fn call(&self, place: u32, record: &[u64], now: u64) -> Option<CallAtBackend> {
         let (words, found) = (&record[..CALL_WORDS - 1], record[CALL_WORDS - 1]);
-        let mut stages = Stage::ALL.into_iter();
+        let mut stages = CallStage::ALL.into_iter();
         let stage =
             stages.find(|&stage| seal_call(stage as u64, u64::from(place), words) == found)?;
         let name = |names: &[Box<str>], at: u64| names.get(at as usize).cloned();
@@ -239,7 +239,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn levels(&self, now: u64) -> Option<Vec<Level>> {
+    fn levels(&self, now: u64) -> Option<Vec<LevelRecord>> {
         let live = self.live(1)?;
         let mut levels = Vec::new();
         for place in 0..self.layout.levels {
@@ -250,10 +250,10 @@ impl<'a> Source<'a> {
                 continue;
             }
             let tokens = f64::from_bits(words[2]);
-            if seal(Kind::Level, u64::from(place), words) != found || !tokens.is_finite() {
+            if seal(RecordKind::Level, u64::from(place), words) != found || !tokens.is_finite() {
                 return None;
             }
-            levels.push(Level {
+            levels.push(LevelRecord {
                 key: [words[0], words[1]],
                 tokens,
                 at: words[3].min(now),
@@ -262,9 +262,9 @@ impl<'a> Source<'a> {
         (levels.len() as u64 == u64::from(live)).then_some(levels)
     }
 
-    /// How many records are in use: calls, or levels.
+    /// The number of records in use: calls, or levels.
     fn live(&self, which: usize) -> Option<u32> {
         let at = self.regions.live + which;
-        of_half_sealed(Kind::Live, at as u64, self.words[at])
+        of_half_sealed(RecordKind::Live, at as u64, self.words[at])
     }
 }

@@ -1,12 +1,12 @@
 //! The hash over a record, which finds damage.
 //!
-//! It guards against accidents, not against people: who may write the file may also count wrong. Its speed matters,
+//! A seal guards against accidents, not against people: who may write the file may also count wrong. Its speed matters,
 //! because each call seals about four records.
 
-/// What a sealed record is. Part of each seal, so that a record of one kind never counts as another.
+/// The kinds of sealed records. The kind is part of each seal, so that a record of one kind never counts as another.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     Head = 1,
     Directory = 2,
     Live = 3,
@@ -33,14 +33,14 @@ const fn fold(one: u64, other: u64) -> u64 {
 
 /// The seal of these words of a record of this kind at this place. Never 0, so that a range of zeros has no valid seal.
 #[inline]
-pub(crate) fn seal(kind: Kind, place: u64, words: &[u64]) -> u64 {
+pub(crate) fn seal(kind: RecordKind, place: u64, words: &[u64]) -> u64 {
     sealed_as(kind as u64, place, words)
 }
 
 /// The seal of a call's words at a stage: the stage is part of the kind, so one store changes it.
 #[inline]
 pub(crate) fn seal_call(stage: u64, place: u64, words: &[u64]) -> u64 {
-    sealed_as(Kind::Call as u64 + stage, place, words)
+    sealed_as(RecordKind::Call as u64 + stage, place, words)
 }
 
 #[inline]
@@ -57,13 +57,13 @@ fn sealed_as(kind: u64, place: u64, words: &[u64]) -> u64 {
 
 /// A number and the upper half of its seal in one word, so that one store changes both.
 #[inline]
-pub(crate) fn with_half_seal(kind: Kind, place: u64, number: u32) -> u64 {
+pub(crate) fn with_half_seal(kind: RecordKind, place: u64, number: u32) -> u64 {
     let seal = seal(kind, place, &[u64::from(number)]);
     seal & !u64::from(u32::MAX) | u64::from(number)
 }
 
 /// The number in a word of [`with_half_seal`]; `None` if the seal does not fit.
-pub(crate) fn of_half_sealed(kind: Kind, place: u64, word: u64) -> Option<u32> {
+pub(crate) fn of_half_sealed(kind: RecordKind, place: u64, word: u64) -> Option<u32> {
     let number = (word & u64::from(u32::MAX)) as u32;
     (with_half_seal(kind, place, number) == word).then_some(number)
 }
@@ -75,21 +75,25 @@ mod tests {
     #[test]
     fn each_bit_the_kind_and_the_place_change_a_seal() {
         let words = [0, 7, u64::MAX, SEEDS[2], SEEDS[3]];
-        let whole = seal(Kind::Call, 3, &words);
-        assert_ne!(whole, seal(Kind::Level, 3, &words));
-        assert_ne!(whole, seal(Kind::Call, 4, &words));
-        assert_ne!(whole, seal(Kind::Call, 3, &words[..4]));
+        let whole = seal(RecordKind::Call, 3, &words);
+        assert_ne!(whole, seal(RecordKind::Level, 3, &words));
+        assert_ne!(whole, seal(RecordKind::Call, 4, &words));
+        assert_ne!(whole, seal(RecordKind::Call, 3, &words[..4]));
         for at in 0..words.len() {
             for bit in 0..64 {
                 let mut other = words;
                 other[at] ^= 1 << bit;
-                assert_ne!(whole, seal(Kind::Call, 3, &other), "word {at}, bit {bit}");
+                assert_ne!(
+                    whole,
+                    seal(RecordKind::Call, 3, &other),
+                    "word {at}, bit {bit}"
+                );
             }
         }
-        assert_ne!(seal(Kind::Call, 0, &[0, 0, 0]), 0);
-        assert_eq!(of_half_sealed(Kind::Ring, 2, 0), None);
-        let word = with_half_seal(Kind::Ring, 2, 9);
-        assert_eq!(of_half_sealed(Kind::Ring, 2, word), Some(9));
-        assert_eq!(of_half_sealed(Kind::Ring, 3, word), None);
+        assert_ne!(seal(RecordKind::Call, 0, &[0, 0, 0]), 0);
+        assert_eq!(of_half_sealed(RecordKind::Ring, 2, 0), None);
+        let word = with_half_seal(RecordKind::Ring, 2, 9);
+        assert_eq!(of_half_sealed(RecordKind::Ring, 2, word), Some(9));
+        assert_eq!(of_half_sealed(RecordKind::Ring, 3, word), None);
     }
 }

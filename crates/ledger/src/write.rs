@@ -1,4 +1,4 @@
-//! What a running process stores.
+//! Writes the ledger of a running process.
 //!
 //! Each store is one word. A record is whole when its seal is stored, which is last, and unused when its seal is 0.
 
@@ -6,55 +6,41 @@ use crate::layout::{
     Boot, CALL_WORDS, DEPARTURE_WORDS, HEAD, LEVEL_WORDS, Layout, MAGIC, Regions, TooLarge,
 };
 use crate::read::{CallAtBackend, Carryover};
-use crate::seal::{Kind, seal, seal_call, with_half_seal};
+use crate::record::{CallStage, FULL, sealed_cost};
+use crate::seal::{RecordKind, seal, seal_call, with_half_seal};
 
 /// Most bytes of a caller's name that a ledger keeps. It is shown, and decides nothing.
 pub const CALLER_BYTES_MAX: usize = 24;
 
 /// Words that outlive the process: a mapped file, or a list in tests.
 ///
-/// One thread uses a ledger at a time. Stores reach the memory in the order of the program, also for a process that is
+/// A ledger is used by one thread at a time. Stores reach the memory in the order of the program, also for a process that is
 /// killed between two of them.
 pub trait Memory {
     /// The word at this place.
     fn load(&self, at: usize) -> u64;
     /// Changes the word at this place.
     fn store(&self, at: usize, word: u64);
-    /// How many there are.
+    /// The number of words.
     fn words(&self) -> usize;
-}
-
-/// How far a call at the backend has come. Windows count one of the last two as its departure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
-    /// Its first byte may have left since.
-    Admitted = 0,
-    /// Its last byte has left.
-    Sent = 1,
-    /// The first byte of its reply has come.
-    Replied = 2,
-}
-
-impl Stage {
-    pub(crate) const ALL: [Self; 3] = [Self::Admitted, Self::Sent, Self::Replied];
 }
 
 /// A call that goes to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission<'a> {
-    /// When it was admitted.   nanoseconds
+    /// The moment of its admission.   nanoseconds
     pub at: u64,
-    /// Its function, by its place in the layout.
+    /// The function, by its place in the layout.
     pub function: u16,
-    /// Its class, by its place in the layout.
+    /// The class, by its place in the layout.
     pub class: u16,
-    /// What it counts in windows.
+    /// The cost in windows.
     pub cost: u32,
-    /// What it took from buckets, in millionths.
+    /// The charge to buckets, in millionths of a token.
     pub tokens: u64,
-    /// What else the limiter wants to know of it.
+    /// A number that means something to the limiter.
     pub tag: u32,
-    /// Its caller's name, of which [`CALLER_BYTES_MAX`] bytes are kept.
+    /// The caller's name, of which [`CALLER_BYTES_MAX`] bytes are kept.
     pub caller: &'a str,
 }
 
@@ -65,7 +51,7 @@ pub struct Ledger<M> {
     regions: Regions,
     calls: Live,
     levels: Live,
-    rings: Vec<Ring>,
+    rings: Vec<DepartureRing>,
 }
 
 /// Records in use.
@@ -79,18 +65,15 @@ struct Live {
 
 /// The departures of one window.
 #[derive(Debug)]
-struct Ring {
-    /// Where its next entry will be, of this number.
+struct DepartureRing {
+    /// The place of the next entry, below `entries`.
     next: u32,
     entries: u32,
     is_full: bool,
     merges_within: u64,
-    /// When the newest entry began, and its cost.
+    /// The first moment of the newest entry, and its cost.
     newest: Option<(u64, u32)>,
 }
-
-/// The upper bit of a ring's next entry: it has been around once.
-pub(crate) const FULL: u32 = 1 << 31;
 
 impl<M: Memory> Ledger<M> {
     /// Begins a ledger in this memory, whatever was there before.
@@ -122,9 +105,9 @@ impl<M: Memory> Ledger<M> {
             memory.store(at, u64::from_ne_bytes(word));
             at += 1;
         }
-        memory.store(at, seal(Kind::Directory, 0, &directory));
+        memory.store(at, seal(RecordKind::Directory, 0, &directory));
         let live = |at, most| Live { at, count: 0, most };
-        let ring = |window: &crate::layout::WindowRegion| Ring {
+        let ring = |window: &crate::layout::WindowRegion| DepartureRing {
             next: 0,
             entries: window.entries(),
             is_full: false,
@@ -152,7 +135,9 @@ impl<M: Memory> Ledger<M> {
         for (at, &word) in head.iter().enumerate().skip(1) {
             ledger.memory.store(at, word);
         }
-        ledger.memory.store(HEAD - 1, seal(Kind::Head, 0, &head));
+        ledger
+            .memory
+            .store(HEAD - 1, seal(RecordKind::Head, 0, &head));
         ledger.memory.store(0, MAGIC);
         Ok(ledger)
     }
@@ -186,7 +171,7 @@ impl<M: Memory> Ledger<M> {
         }
         self.memory.store(
             at + CALL_WORDS - 1,
-            seal_call(Stage::Admitted as u64, u64::from(place), &words),
+            seal_call(CallStage::Admitted as u64, u64::from(place), &words),
         );
         self.calls.count += 1;
         self.store_live(&self.calls);
@@ -225,7 +210,7 @@ impl<M: Memory> Ledger<M> {
     }
 
     /// Notes how far the call in this place has come.
-    pub fn advance(&mut self, place: u32, stage: Stage) {
+    pub fn advance(&mut self, place: u32, stage: CallStage) {
         let at = self.call_at(place);
         let words: [u64; CALL_WORDS - 1] =
             std::array::from_fn(|index| self.memory.load(at + index));
@@ -256,7 +241,7 @@ impl<M: Memory> Ledger<M> {
         }
         self.memory.store(
             base + LEVEL_WORDS - 1,
-            seal(Kind::Level, u64::from(place), &words),
+            seal(RecordKind::Level, u64::from(place), &words),
         );
         if is_new {
             self.levels.count += 1;
@@ -302,23 +287,16 @@ impl<M: Memory> Ledger<M> {
     }
 
     fn store_live(&self, live: &Live) {
-        let word = with_half_seal(Kind::Live, live.at as u64, live.count);
+        let word = with_half_seal(RecordKind::Live, live.at as u64, live.count);
         self.memory.store(live.at, word);
     }
 
     fn store_ring(&self, window: usize) {
         let ring = &self.rings[window];
         let full = if ring.is_full { FULL } else { 0 };
-        let word = with_half_seal(Kind::Ring, window as u64, ring.next | full);
+        let word = with_half_seal(RecordKind::Ring, window as u64, ring.next | full);
         self.memory.store(self.regions.rings[window], word);
     }
-}
-
-/// The second word of a departure: its cost, and half a seal of all.
-pub(crate) fn sealed_cost(window: usize, entry: u32, at: u64, cost: u32) -> u64 {
-    let place = (window as u64) << 32 | u64::from(entry);
-    let seal = seal(Kind::Departure, place, &[at, u64::from(cost)]);
-    seal & !u64::from(u32::MAX) | u64::from(cost)
 }
 
 impl CallAtBackend {

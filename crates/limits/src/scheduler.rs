@@ -22,6 +22,7 @@ mod bars;
 mod bucket;
 mod buckets;
 mod carry;
+mod event;
 mod forecast;
 mod foresee;
 mod hold;
@@ -43,7 +44,7 @@ pub use bucket::{
     BUCKETS_MAX, BucketCounts, BucketMode, BucketNow, BucketOrder, BucketRule, OnExcess,
     Settlement, TooManyBuckets,
 };
-pub use carry::Event;
+pub use event::LedgerEvent;
 pub(crate) use forecast::Counted;
 pub use forecast::Foreseen;
 pub use hold::{Hold, Outcome};

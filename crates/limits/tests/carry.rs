@@ -11,7 +11,7 @@ use tidegate_limits::call::Cost;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
 };
-use tidegate_limits::scheduler::{BucketLimit, BucketRule, Event, Outcome};
+use tidegate_limits::scheduler::{BucketLimit, BucketRule, LedgerEvent, Outcome};
 use tidegate_limits::{
     Burst, Call, Fill, Hold, Limit, Policy, Scheduler, Step, Timestamp, call::BucketId,
 };
@@ -51,17 +51,19 @@ impl Ledger {
         let events: Vec<_> = scheduler.events().collect();
         for event in events {
             match event {
-                Event::Admitted { place } => {
+                LedgerEvent::Admitted { place } => {
                     if let Some((call, since)) = scheduler.running(place) {
                         let before = self.calls.insert(place, (call.clone(), since, Vec::new()));
                         assert!(before.is_none(), "a place has one call");
                     }
                 }
-                Event::Departed { limit, at, cost } => self.departures.push((limit, at, cost)),
-                Event::Stamped { place, stamp } => {
+                LedgerEvent::Departed { limit, at, cost } => {
+                    self.departures.push((limit, at, cost))
+                }
+                LedgerEvent::Stamped { place, stamp } => {
                     self.calls.get_mut(&place).expect("it runs").2.push(stamp);
                 }
-                Event::Ended { place } => {
+                LedgerEvent::Ended { place } => {
                     self.calls.remove(&place).expect("it ran");
                 }
             }

@@ -1,7 +1,7 @@
 //! Maps a file as 64-bit words. A store is in the file when it has returned, whatever becomes of the process, and takes
 //! no system call.
 //!
-//! This is the only crate of the workspace with `unsafe`. Why it is sound:
+//! No other crate of the workspace has `unsafe`. Why it is sound:
 //!
 //! - **The pointer**: the map is made once, is page-aligned (so each word is aligned to 8), has at least `8 * words`
 //!   bytes, and lives as long as [`MappedFile`]. Each place is checked against `words` before it becomes a pointer.

@@ -1,6 +1,6 @@
 //! Damaged files. Each is void, or says the same as before the damage.
 
-use tidegate_ledger::{Stage, read};
+use tidegate_ledger::{CallStage, read};
 
 use crate::recorded::{BOOT, Numbers, Recorded, begun, call, layout};
 
@@ -14,7 +14,7 @@ fn filled() -> Vec<u8> {
     }
     ledger.admit(0, &call(950, "nova"));
     ledger.admit(3, &call(960, "192.0.2.7"));
-    ledger.advance(3, Stage::Sent);
+    ledger.advance(3, CallStage::Sent);
     ledger.set_level(1, [5, 6], -2.5, 970);
     memory.bytes()
 }

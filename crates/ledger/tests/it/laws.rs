@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_ledger::{Carryover, Ledger, Stage, Void, read};
+use tidegate_ledger::{CallStage, Carryover, Ledger, Void, read};
 
 use crate::recorded::{BOOT, Numbers, Recorded, begun, bytes, call, layout};
 
-/// What the backend has seen, and what buckets have given, after whole steps.
+/// The calls that the backend has seen, and the levels of buckets, after whole steps.
 #[derive(Clone, Default)]
 struct Truth {
     now: u64,
     /// Running calls: where they are, and which windows count them already.
-    calls: BTreeMap<u32, (u64, Stage)>,
+    calls: BTreeMap<u32, (u64, CallStage)>,
     /// The moments of all departures by window.
     departures: [Vec<u64>; 2],
     levels: BTreeMap<u32, (f64, u64)>,
 }
 
 const LENGTHS: [u64; 2] = [1000, 4_096_000];
-const STAMPS: [Stage; 2] = [Stage::Sent, Stage::Replied];
+const STAMPS: [CallStage; 2] = [CallStage::Sent, CallStage::Replied];
 
 impl Truth {
     /// Takes one step at random, in the truth and in the ledger.
@@ -34,11 +34,11 @@ impl Truth {
                 let reserved = reserved.filter(|(_, stage)| *stage < STAMPS[0]).count();
                 if counts + reserved < 5 {
                     ledger.admit(place, &call(self.now, "nova"));
-                    self.calls.insert(place, (self.now, Stage::Admitted));
+                    self.calls.insert(place, (self.now, CallStage::Admitted));
                 }
             }
-            (2 | 3, Some((at, stage))) if stage < Stage::Replied => {
-                let next = if stage == Stage::Admitted { 0 } else { 1 };
+            (2 | 3, Some((at, stage))) if stage < CallStage::Replied => {
+                let next = if stage == CallStage::Admitted { 0 } else { 1 };
                 ledger.depart(next, self.now, 1);
                 ledger.advance(place, STAMPS[next]);
                 self.departures[next].push(self.now);
@@ -70,7 +70,7 @@ impl Truth {
         }
     }
 
-    /// What counts in a window at `now` if the process died: also the calls that may have left.
+    /// The calls that count in a window at `now` if the process died: also the calls that may have left.
     fn used(&self, window: usize, now: u64) -> usize {
         let departed = self.departures[window].iter();
         let departed = departed.filter(|&&at| at + LENGTHS[window] > now).count();

@@ -1,5 +1,5 @@
-//! What a process before this one left: departures that still count, calls that may still be at the backend, and
-//! levels of buckets.
+//! The departures that still count, the calls that may still be at the backend, and the levels of buckets, which a
+//! process before this one left.
 //!
 //! A process that begins with nothing would admit the whole of each window again, beside what the one before admitted
 //! within the same window. So the one before notes what it does ([`Scheduler::departures`], [`Hold::place`]), and this
@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use super::event::LedgerEvent;
 use super::hold::{Drawn, Held, Hold};
 use super::state::Scheduler;
 use crate::call::{BucketId, Call, Cost};
@@ -14,37 +15,6 @@ use crate::limiter::{Progress, Stake};
 use crate::policy::{Limit, LimitId, WindowStamp};
 use crate::queue::fair::Service;
 use crate::time::Timestamp;
-
-/// A change that the next process must know of, in the order in which it happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A call left the queue. It may be at the backend from now on.
-    Admitted {
-        /// The place of its hold.
-        place: u32,
-    },
-    /// A call counts in a window.
-    Departed {
-        /// The window's limit, by its place in the policy.
-        limit: LimitId,
-        /// When.
-        at: Timestamp,
-        /// What it counts.
-        cost: u32,
-    },
-    /// The windows with this stamp count the call from now on.
-    Stamped {
-        /// The place of its hold.
-        place: u32,
-        /// Which moment that was.
-        stamp: WindowStamp,
-    },
-    /// A call has ended, or was never sent.
-    Ended {
-        /// The place of its hold.
-        place: u32,
-    },
-}
 
 impl Hold {
     /// A number for the running call, below the most that ran at once. A call that ends leaves it to the next.
@@ -61,13 +31,13 @@ impl<T> Scheduler<T> {
     }
 
     /// Takes the events since the last time, oldest first.
-    pub fn events(&mut self) -> impl Iterator<Item = Event> {
+    pub fn events(&mut self) -> impl Iterator<Item = LedgerEvent> {
         self.events.drain(..)
     }
 
     /// Notes an event, if that is wanted.
     #[inline]
-    pub(super) fn note(&mut self, event: Event) {
+    pub(super) fn note(&mut self, event: LedgerEvent) {
         if self.keeps_events {
             self.events.push(event);
         }
@@ -150,7 +120,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Sets a bucket to what it held under the process before. What has flowed in since counts, up to its burst.
-    /// Nothing is refunded: a bucket with less keeps its level. False if there is no such bucket, or it is a paced one.
+    /// No tokens are refunded: a bucket with less keeps its level. False if there is no such bucket, or it is a paced one.
     pub fn carry_tokens(
         &mut self,
         now: Timestamp,
@@ -165,7 +135,7 @@ impl<T> Scheduler<T> {
         self.bars.buckets.all[key].level.carry(now, tokens, since)
     }
 
-    /// What a bucket holds, and since when, to be carried into the next process.
+    /// The level of a bucket, and its moment, to be carried into the next process.
     #[must_use]
     pub fn bucket_level(&self, now: Timestamp, id: BucketId) -> Option<(f64, Timestamp)> {
         let now = self.now.max(now);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::carry::Event;
+use super::event::LedgerEvent;
 use super::hold::{Drawn, Held, Hold, Outcome};
 use super::next::Step;
 use super::park::Asked;
@@ -86,7 +86,7 @@ impl<T> Scheduler<T> {
     /// A hold for a call that runs from now on.
     pub(super) fn hold(&mut self, held: Held) -> Hold {
         let hold = Hold(self.holds.insert(held));
-        self.note(Event::Admitted {
+        self.note(LedgerEvent::Admitted {
             place: hold.place(),
         });
         hold
@@ -196,7 +196,7 @@ impl<T> Scheduler<T> {
                 if limiter.depart(now, held.call.class, stake, stamp) {
                     self.parking.note_change(*limit);
                     if self.keeps_events {
-                        self.events.push(Event::Departed {
+                        self.events.push(LedgerEvent::Departed {
                             limit: *limit,
                             at: now,
                             cost: held.call.cost.get(),
@@ -205,7 +205,7 @@ impl<T> Scheduler<T> {
                 }
             }
         }
-        self.note(Event::Stamped {
+        self.note(LedgerEvent::Stamped {
             place: hold.place(),
             stamp,
         });
@@ -238,7 +238,7 @@ impl<T> Scheduler<T> {
                 Drawn::Limit { limit, stake, .. } => {
                     self.bars.limits[limit as usize].release(now, class, stake, took);
                     if let Stake::Reserved(cost) = stake {
-                        self.note(Event::Departed {
+                        self.note(LedgerEvent::Departed {
                             limit,
                             at: now,
                             cost: cost.get(),
@@ -261,7 +261,7 @@ impl<T> Scheduler<T> {
             }
         }
         self.spare(all_drawn);
-        self.note(Event::Ended {
+        self.note(LedgerEvent::Ended {
             place: hold.place(),
         });
     }
@@ -299,7 +299,7 @@ impl<T> Scheduler<T> {
     }
 
     fn end(&mut self, hold: Hold) -> Held {
-        self.note(Event::Ended {
+        self.note(LedgerEvent::Ended {
             place: hold.place(),
         });
         self.holds.remove(hold.0).expect(ONCE)

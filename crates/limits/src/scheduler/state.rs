@@ -4,7 +4,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use super::bars::Bars;
-use super::carry::Event;
+use super::event::LedgerEvent;
 use super::forecast::Forecast;
 use super::hold::{Drawn, Held};
 use super::park::{LineKey, Parking};
@@ -50,7 +50,7 @@ pub struct Scheduler<T> {
     /// Whether [`Scheduler::events`] returns any.
     pub(super) keeps_events: bool,
     /// Events since they were taken last.
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<LedgerEvent>,
 }
 
 impl<T> Scheduler<T> {
