@@ -39,7 +39,7 @@ fn policy() -> Policy {
     Policy::new(limits, 100, WhenFull::Refuse, Postpone::InTurn, classes).expect("it is sound")
 }
 
-/// What is left of a process, from its events alone.
+/// The rest of a process, from its events alone.
 #[derive(Clone, Default)]
 struct Ledger {
     calls: BTreeMap<u32, (Call, Timestamp, Vec<WindowStamp>)>,
@@ -82,7 +82,7 @@ struct Running {
     departed: Vec<WindowStamp>,
 }
 
-/// What a ledger would have, and what the backend has seen.
+/// The ledger, and the calls that the backend has seen.
 #[derive(Default)]
 struct World {
     running: BTreeMap<u64, Running>,
@@ -92,13 +92,13 @@ struct World {
     calls: u64,
 }
 
-/// What the next process knows.
+/// The knowledge of the next process.
 #[derive(Clone, Copy, PartialEq)]
 enum Known {
     All,
-    /// Nothing: a negative control.
+    /// No knowledge: a negative control.
     Nothing,
-    /// Nothing, and it assumes that all was used.
+    /// No knowledge, so it assumes that all was used.
     AssumesFull,
 }
 
