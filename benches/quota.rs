@@ -25,11 +25,11 @@ use tidegate::call::claim::Deadline;
 use tidegate::call::{Destination, Identity, NoObserver, Origin, Peer, Record, Role, Slot as _};
 use tidegate::config;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Away, Rule, RuleSettings};
+use tidegate_limits::quota::{OutagePolicy, RuleSettings, WindowRule};
 use tidegate_limits::scheduler::{OnExcess, Outcome};
 use tidegate_limits::{Caller, Timestamp, Tokens, Weight};
-use tidegate_quota::zookeeper::Settings as ZooKeeper;
-use tidegate_quota::{Engine, QuotaLimit, Quotas};
+use tidegate_quota::zookeeper::ZooKeeperStoreSettings as ZooKeeper;
+use tidegate_quota::{Engine, QuotaLimit, QuotaSettings};
 use tidegate_runtime::zookeeper;
 
 const USERS: usize = 50;
@@ -114,14 +114,14 @@ fn sidecar(port: u16, total: u64) -> App {
         Ok(checked) => checked.config,
         Err(problems) => panic!("{}", problems.render(false)),
     };
-    let rule = Rule::check(RuleSettings {
+    let rule = WindowRule::check(RuleSettings {
         nodes_expected: 2,
-        away: Away::Safe { percent: 10 },
+        away: OutagePolicy::Safe { percent: 10 },
         ..RuleSettings::new(total, WINDOW)
     });
-    let mut store = zookeeper::Settings::new(format!("127.0.0.1:{port}"));
+    let mut store = zookeeper::ZooKeeperSettings::new(format!("127.0.0.1:{port}"));
     store.session_timeout = Duration::from_secs(10);
-    config.quotas = Some(Quotas {
+    config.quotas = Some(QuotaSettings {
         engine: Engine::ZooKeeper(ZooKeeper::new(store)),
         keys_max: 10_000,
         expected_sidecars: 2,

@@ -34,7 +34,7 @@ use std::time::Duration;
 use rand::RngExt;
 use tidegate_limits::call::Backend;
 pub use tidegate_limits::policy::{Postpone, WindowStamp};
-use tidegate_limits::scheduler::Waited;
+use tidegate_limits::scheduler::WaitReport;
 use tidegate_limits::{Call, Class, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
@@ -378,7 +378,7 @@ impl Gate {
             // If no call waits, no line has this instant.
             state.is_beside = true;
             for lane in &mut state.lanes {
-                while let Some((mut waiter, Waited { delays, .. })) = lane.evict(now) {
+                while let Some((mut waiter, WaitReport { delays, .. })) = lane.evict(now) {
                     let no = Turn::No {
                         refusal: None,
                         delays,

@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 use tidegate_callers::CallerId;
 use tidegate_limits::scheduler::BucketMode;
 use tidegate_quota::{Engine, QuotaStore};
-use tidegate_runtime::metric::Show;
+use tidegate_runtime::metric::SetLevel;
 use tidegate_runtime::{Clock, Live, ProcessName, lock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::HashMap;
 use tidegate_callers::{
-    CallerId, Charge, CostModel, Fold, FunctionId, Group, Matches, NewCaller, RateLimitId,
-    ServiceTimes, Table, TableError, Usage,
+    CallerId, CallerTable, Charge, CostModel, Fold, FunctionId, Group, Matches, NewCaller,
+    RateLimitId, ServiceTimes, TableError, Usage,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::BucketId;
@@ -69,7 +69,7 @@ pub struct Callers {
 
 #[derive(Debug, Default)]
 struct State {
-    table: Table,
+    table: CallerTable,
     /// Kept from call to call, so that a look-up allocates nothing.
     matches: Matches,
     /// What is kept of each row besides what the table keeps. Only rows have one.
@@ -140,7 +140,7 @@ impl Callers {
         saved: Option<Saved>,
     ) -> Result<Changed<Self>, Vec<TableError>> {
         let mut state = State {
-            table: Table::new(settings.table),
+            table: CallerTable::new(settings.table),
             ..State::default()
         };
         if let Some(saved) = saved {

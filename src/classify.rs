@@ -16,7 +16,7 @@ use http::Method;
 
 use self::class::{Classes, Clues};
 pub use self::options::Route;
-use crate::call::sdk::{Asks, Function, Kind, Path, Routed, hides_a_slash};
+use crate::call::sdk::{Function, FunctionKind, Path, RouteMatch, RouteTarget, hides_a_slash};
 use crate::call::{
     BackendKind, Destination, Head, HttpCall, Message, OnClientLeft, Origin, Request, RequestBody,
     Role,
@@ -87,7 +87,9 @@ impl Settings {
         });
         let table = self.kind.routes();
         let asked_before: Vec<_> = self.routes.iter().map(OwnRoute::new).collect();
-        let built_in = table.iter().filter(|row| row.asks == Asks::Unlimited);
+        let built_in = table
+            .iter()
+            .filter(|row| row.asks == RouteTarget::Unlimited);
         let built_in = built_in.filter_map(|row| {
             let path = format!("/{}", row.segments.join("/"));
             let method = row.method.name();
@@ -152,7 +154,7 @@ impl Operation {
     #[must_use]
     pub fn is_read(&self, message: &Message) -> bool {
         match (self.built_in(), message) {
-            (Some(function), _) => function.kind == Kind::Read,
+            (Some(function), _) => function.kind == FunctionKind::Read,
             (None, Message::Http(call)) => {
                 matches!(call.head.method, http::Method::GET | http::Method::HEAD)
             }
@@ -168,7 +170,7 @@ impl Operation {
             return false;
         }
         match (self.built_in(), message) {
-            (Some(function), _) => function.kind == Kind::Write,
+            (Some(function), _) => function.kind == FunctionKind::Write,
             (None, Message::Http(call)) => !call.head.method.is_safe(),
             (None, Message::Socket(_)) => true,
         }
@@ -354,15 +356,17 @@ impl Classifier {
         let is_odd = changes && self.is_odd(&call.head.method, written);
         let own = self.own_route(&call.head.method, &path);
         let (routed, is_own) = match self.routed_by(own, &call.head.method, &path) {
-            (Routed::Unlimited, _) if changes || hides_a_slash(&path) => (Routed::Other, false),
+            (RouteMatch::Unlimited, _) if changes || hides_a_slash(&path) => {
+                (RouteMatch::Other, false)
+            }
             found => found,
         };
         let mut destination = self.http;
         let mut is_unread = false;
-        let is_of_head = call.array.is_none() && !matches!(routed, Routed::ReadBody(..));
+        let is_of_head = call.array.is_none() && !matches!(routed, RouteMatch::ReadBody(..));
         let (name, target) = match routed {
-            Routed::Function(name, target) => (Some(Cow::Borrowed(name)), target),
-            Routed::ReadBody(rule, target) => match (&call.array, &call.body) {
+            RouteMatch::Function(name, target) => (Some(Cow::Borrowed(name)), target),
+            RouteMatch::ReadBody(rule, target) => match (&call.array, &call.body) {
                 (Some(array), _) => {
                     if self.socket != Destination::Nowhere {
                         destination = self.socket;
@@ -378,12 +382,12 @@ impl Classifier {
                     (None, target)
                 }
             },
-            Routed::Unlimited | Routed::Other => (None, None),
+            RouteMatch::Unlimited | RouteMatch::Other => (None, None),
         };
         let operation = self.operation(name.as_deref(), destination);
         let operation = Operation {
             target: target.map(Box::from),
-            limited: changes || operation.limited && routed != Routed::Unlimited,
+            limited: changes || operation.limited && routed != RouteMatch::Unlimited,
             is_unread,
             is_odd: is_odd && self.odd_paths == OddPaths::Refuse,
             of_table: operation.of_table && !is_own,
@@ -422,7 +426,7 @@ impl Classifier {
     }
 
     /// What a request's head asks for, and whether a route of the operator names the function.
-    fn routed<'a>(&'a self, method: &Method, path: &'a str) -> (Routed<'a>, bool) {
+    fn routed<'a>(&'a self, method: &Method, path: &'a str) -> (RouteMatch<'a>, bool) {
         self.routed_by(self.own_route(method, path), method, path)
     }
 
@@ -432,11 +436,11 @@ impl Classifier {
         own: Option<(&'a OwnRoute, Option<&'a str>)>,
         method: &Method,
         path: &'a str,
-    ) -> (Routed<'a>, bool) {
+    ) -> (RouteMatch<'a>, bool) {
         match own {
             Some((own, target)) => match &own.function {
-                Some(name) => (Routed::Function(name, target), true),
-                None => (Routed::Unlimited, false),
+                Some(name) => (RouteMatch::Function(name, target), true),
+                None => (RouteMatch::Unlimited, false),
             },
             None => (self.kind.route(method.as_str(), path), false),
         }
@@ -449,7 +453,7 @@ impl Classifier {
             self.kind.takes_arrays_over_http() && head.method == Method::POST && head.path() == "/";
         let path = self.kind.path_as_read(head.path());
         let (routed, _) = self.routed(&head.method, &path);
-        is_array || matches!(routed, Routed::ReadBody(..))
+        is_array || matches!(routed, RouteMatch::ReadBody(..))
     }
 
     fn operation(&self, name: Option<&str>, destination: Destination) -> Operation {

@@ -27,7 +27,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
-use tidegate_runtime::tls::Identity;
+use tidegate_runtime::tls::TlsIdentity;
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
 use tokio_rustls::rustls::sign::CertifiedKey;
 
@@ -87,9 +87,9 @@ pub struct Config {
     /// Settings of the forwarder.
     pub forward: crate::forward::Settings,
     /// Which limits are shared with other sidecars, and through which servers; none shares nothing.
-    pub coordinate: Option<tidegate_leases::sharing::Settings>,
+    pub coordinate: Option<tidegate_leases::sharing::SharingSettings>,
     /// The quotas that are kept with other sidecars, and where; none keeps none.
-    pub quotas: Option<tidegate_quota::Quotas>,
+    pub quotas: Option<tidegate_quota::QuotaSettings>,
     /// Settings of the admin address.
     pub admin: crate::admin::Settings,
     /// Settings of logs.
@@ -266,7 +266,7 @@ fn pem_mistake(path: &Path, error: &tidegate_runtime::tls::PemError) -> Mistake 
 /// Certificates with their key, and a warning where their order is odd. None if they cannot be used, which is noted.
 #[cfg(any(feature = "tls", feature = "leases", feature = "quotas"))]
 fn identity_of(
-    identity: &Identity<'_>,
+    identity: &TlsIdentity<'_>,
     cert: &At,
     cert_path: &Path,
     key: &At,

@@ -25,7 +25,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, Span};
+use tidegate_callers::{CallerId, Group, NewCaller, Patch, RateLimitId, UsageSpan};
 
 pub(crate) use self::acts::because;
 pub use self::acts::{
@@ -76,7 +76,7 @@ pub trait CallersSource: ActsSource {
     /// The usage of a caller.
     fn caller_usage(&self, id: CallerId) -> Result<CallerUsage, ApiRefusal>;
     /// The usage of all callers, or of those of a group, the most expensive first.
-    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, ApiRefusal>;
+    fn usage(&self, span: UsageSpan, group: Option<&Group>) -> Result<UsageTable, ApiRefusal>;
     /// A suitable limit for a caller.
     fn suggest(&self, derive: Derive) -> Result<Suggested, ApiRefusal>;
 

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tidegate_runtime::Stream;
+use tidegate_runtime::ByteStream;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -60,7 +60,7 @@ pub enum Inlet {
 }
 
 impl Inlet {
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Peer)> {
+    async fn accept(&self) -> io::Result<(Box<dyn ByteStream>, Peer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
@@ -132,14 +132,17 @@ async fn serve_within(inlet: Inlet, router: Router, places: usize, stop: Cancell
 }
 
 /// The next connection, with a place for it.
-async fn accept(inlet: &Inlet, places: &Arc<Places>) -> io::Result<(Box<dyn Stream>, Peer, Place)> {
+async fn accept(
+    inlet: &Inlet,
+    places: &Arc<Places>,
+) -> io::Result<(Box<dyn ByteStream>, Peer, Place)> {
     let (stream, peer) = inlet.accept().await?;
     Ok((stream, peer, places.take().await))
 }
 
 /// Answers the requests of one connection. Its end concerns only the client.
 async fn answer(
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     peer: Peer,
     place: Place,
     router: Router,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::policy::Scope;
-use tidegate_limits::scheduler::{LimitNow, Share, Supplier, Supply};
+use tidegate_limits::scheduler::{LimitNow, Supplier, Supply, SupplyShare};
 use tidegate_limits::{Scheduler, Ticket, Timestamp};
 
 use super::Gate;
@@ -325,12 +325,12 @@ impl State {
     }
 
     fn end_ramp(&mut self, now: Timestamp) {
-        self.give_out(Share::FULL, now);
+        self.give_out(SupplyShare::FULL, now);
         self.acts.step = None;
         self.acts.acting = Acting::Running;
     }
 
-    fn give_out(&mut self, share: Share, now: Timestamp) {
+    fn give_out(&mut self, share: SupplyShare, now: Timestamp) {
         for lane in &mut self.lanes {
             lane.set_share(now, share);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::Share;
+use tidegate_limits::scheduler::SupplyShare;
 
 use crate::call::Destination;
 
@@ -115,7 +115,7 @@ pub struct ActingNow {
     /// What it does.
     pub acting: Acting,
     /// The share of the limits that is in force.
-    pub share: Share,
+    pub share: SupplyShare,
     /// Calls past the gate that have not ended.
     pub in_flight: usize,
     /// The moment.
@@ -250,16 +250,16 @@ impl Acts {
 
 impl Ramp {
     /// The share at `now`.
-    pub(super) fn share(&self, now: Timestamp) -> Share {
+    pub(super) fn share(&self, now: Timestamp) -> SupplyShare {
         let length = self.ends.since(self.since).as_nanos();
         let past = now.since(self.since).as_nanos();
         if past >= length {
-            return Share::FULL;
+            return SupplyShare::FULL;
         }
-        let rest = u128::from(Share::FULL.thousandths() - FIRST_SHARE);
+        let rest = u128::from(SupplyShare::FULL.thousandths() - FIRST_SHARE);
         let grown = past * rest / length;
         let grown = u16::try_from(grown).expect("it is less than the rest");
-        Share::of_thousandths(FIRST_SHARE + grown)
+        SupplyShare::of_thousandths(FIRST_SHARE + grown)
     }
 
     /// The time between two steps.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
-use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
-use tidegate_limits::scheduler::{BucketRule, Share, Supplier, Supply};
+use tidegate_limits::quota::{QuestionId, StoreReply, StoreTime, WindowRule};
+use tidegate_limits::scheduler::{BucketRule, Supplier, Supply, SupplyShare};
 use tidegate_limits::{Fill, Timestamp};
 
 use super::Gate;
@@ -35,7 +35,7 @@ pub enum Given<'a> {
         supply: Supply,
     },
     /// Every limit gives out this part of what it would.
-    Share(Share),
+    Share(SupplyShare),
     /// A bucket, or another rule for it.
     Bucket {
         /// Its number.
@@ -64,7 +64,7 @@ pub enum Given<'a> {
         /// The key.
         of: &'a QuotaKey,
         /// Its rule.
-        rule: Option<&'a Rule>,
+        rule: Option<&'a WindowRule>,
     },
     /// The number of sidecars that share the quotas.
     QuotaNodes(u32),
@@ -78,7 +78,7 @@ pub enum Given<'a> {
         /// Of this key.
         of: &'a QuotaKey,
         /// Which.
-        question: Question,
+        question: QuestionId,
         /// What it answered.
         reply: StoreReply,
         /// The random number with it, which decides when the key asks again.

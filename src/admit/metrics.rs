@@ -7,7 +7,7 @@ use tidegate_limits::Limit;
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::scheduler::{LimitNow, QueueNow};
 use tidegate_runtime::lock;
-use tidegate_runtime::metric::{Reach, Registry, Show};
+use tidegate_runtime::metric::{Registry, SetLevel, SetTotal};
 
 use super::acting::{Acting, ActingNow};
 use super::observing::ObservedNow;

@@ -8,7 +8,7 @@ use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::quota::StoreTime;
 use tidegate_limits::scheduler::{
-    BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Share, Supplier, Supply,
+    BucketMode, BucketRule, LimitNow, QuotaRef, QuotaRule, Supplier, Supply, SupplyShare,
 };
 use tidegate_limits::{Call, Class, Fill, Policy, Timestamp};
 
@@ -32,7 +32,7 @@ pub(super) struct Observing {
     /// Of these, how many only observe.
     observing_buckets: usize,
     supplies: BTreeMap<(Arc<str>, Supplier), Supply>,
-    share: Share,
+    share: SupplyShare,
     quotas: Quotas,
     last_id: u64,
     /// How many there have been.
@@ -81,7 +81,7 @@ impl Observing {
             buckets: BTreeMap::new(),
             observing_buckets: 0,
             supplies: BTreeMap::new(),
-            share: Share::FULL,
+            share: SupplyShare::FULL,
             quotas: Quotas::default(),
             last_id: 0,
             shadows: 0,
@@ -203,7 +203,7 @@ impl Observing {
     }
 
     /// Every limit gives out this part of what it would.
-    pub(super) fn set_share(&mut self, now: Timestamp, share: Share) {
+    pub(super) fn set_share(&mut self, now: Timestamp, share: SupplyShare) {
         self.share = share;
         if let Some(shadow) = &mut self.shadow {
             shadow.change(now, |calls| calls.set_share(now, share));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, Supplier, Supply, Waited};
+use tidegate_limits::scheduler::{Delays, Jitter, QuotaSpent, Supplier, Supply, WaitReport};
 use tidegate_limits::{Class, Hold, Scheduler, Step, Timestamp};
 use tidegate_runtime::Clock;
 use tokio::sync::{Notify, oneshot};
@@ -124,7 +124,7 @@ impl Waiter {
 pub(super) enum Turn {
     Go {
         hold: Hold,
-        waited: Waited,
+        waited: WaitReport,
         spent: Vec<QuotaSpent>,
         at: Timestamp,
         promoted: bool,
@@ -319,7 +319,7 @@ impl Queue {
         refusal: &tidegate_limits::scheduler::Refusal,
         backend: Destination,
     ) -> Refusal {
-        use tidegate_limits::scheduler::Reason as Why;
+        use tidegate_limits::scheduler::RefusalReason as Why;
         let (is_up, pause) = {
             let state = self.lock();
             (state.backends.is_up(backend), state.acts.pause().cloned())
@@ -521,7 +521,7 @@ impl State {
                     Step::Expired {
                         mut payload,
                         refusal,
-                        waited: Waited { delays, .. },
+                        waited: WaitReport { delays, .. },
                     } => {
                         is_silent &= !is_limited;
                         let no = Turn::No {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rand::Rng;
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Question, Rule, StoreReply, StoreTime};
+use tidegate_limits::quota::{QuestionId, StoreReply, StoreTime, WindowRule};
 use tidegate_limits::scheduler::{
     QuotaAsk, QuotaCounts, QuotaNow, QuotaRef, QuotaRule, QuotaTrouble,
 };
@@ -46,7 +46,7 @@ pub struct QuotaAnswer {
     /// Its key.
     pub at: QuotaAt,
     /// Which.
-    pub question: Question,
+    pub question: QuestionId,
     /// Its result.
     pub outcome: StoreReply,
 }
@@ -92,7 +92,7 @@ impl Gate {
 
     /// Overrules what its quota has for a key, or with `None` no longer. False if the key was
     /// forgotten.
-    pub fn set_quota_rule(&self, at: QuotaAt, rule: Option<Rule>) -> bool {
+    pub fn set_quota_rule(&self, at: QuotaAt, rule: Option<WindowRule>) -> bool {
         let Some(number) = at.shadow else {
             return self.queue.change(|state, now| {
                 let rule_now = rule.as_ref();

@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tidegate_limits::policy::LimitRule;
 use tidegate_limits::scheduler::{
-    Delays, Jitter, LimitNow, Outcome, QuotaQuestion, QuotaRef, QuotaTrouble, Waited,
+    Delays, Jitter, LimitNow, Outcome, QuotaQuestion, QuotaRef, QuotaTrouble, WaitReport,
 };
 use tidegate_limits::{Call, Class, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Tokens};
 
@@ -450,7 +450,7 @@ impl Shadow {
         self.wake.is_none_or(|wake| at < wake) && self.scheduler.has_nothing_to_ask()
     }
 
-    fn runs(&mut self, at: Timestamp, key: ShadowId, hold: Hold, waited: &Waited) {
+    fn runs(&mut self, at: Timestamp, key: ShadowId, hold: Hold, waited: &WaitReport) {
         let Some(shade) = self.calls.get_mut(&key) else {
             return self.scheduler.give_back(at, hold);
         };
@@ -556,8 +556,8 @@ impl Service {
 
 impl Shade {
     /// What would have happened by `at`.
-    fn would(&self, at: Timestamp, waited: &Waited, ending: WouldEnd) -> Would {
-        let Waited {
+    fn would(&self, at: Timestamp, waited: &WaitReport, ending: WouldEnd) -> Would {
+        let WaitReport {
             held_by, delays, ..
         } = waited;
         Would {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tidegate_limits::policy::{LimitRule, Scope};
-use tidegate_limits::scheduler::{Delays, Foreseen, LimitNow, QueueNow, Waited};
+use tidegate_limits::scheduler::{Delays, LimitNow, Prediction, QueueNow, WaitReport};
 use tidegate_limits::{Scheduler, Timestamp};
 
 use super::Gate;
@@ -24,7 +24,7 @@ pub struct WaitingNow {
     /// What it has waited for since it joined the queue.
     pub delays: Delays,
     /// When it starts.
-    pub foreseen: Foreseen,
+    pub foreseen: Prediction,
 }
 
 impl Gate {
@@ -73,7 +73,7 @@ impl Gate {
     /// What is foreseen of the waiting calls with these ids, one for each; `None` for a call that does not wait.
     /// And when the last of all waiting calls starts, if that is known. Looks at every waiting call.
     #[must_use]
-    pub fn foreseen(&self, ids: &[u64]) -> (Vec<Option<Foreseen>>, Option<Timestamp>) {
+    pub fn foreseen(&self, ids: &[u64]) -> (Vec<Option<Prediction>>, Option<Timestamp>) {
         self.queue.look(|state, now| {
             let reopens = state.acts.pause().map(|pause| pause.ends);
             let calls = state.calls();
@@ -99,7 +99,7 @@ impl Gate {
             let reopens = state.acts.pause().map(|pause| pause.ends);
             state.lanes.iter().find_map(|lane| {
                 let (ticket, _) = lane.tickets().find(|(_, waiter)| waiter.id == id)?;
-                let Waited {
+                let WaitReport {
                     held_by, delays, ..
                 } = lane.waited(now, ticket)?;
                 Some(WaitingNow {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::Share;
+use tidegate_limits::scheduler::SupplyShare;
 use tidegate_runtime::{Clock, lock};
 use tracing::{error, info, warn};
 
@@ -335,7 +335,7 @@ fn not_overridden(limit: &LimitName, error: NotOverridden) -> ApiRefusal {
 }
 
 /// A share as a number from 0 to 1.
-pub(super) fn share(share: Share) -> f64 {
+pub(super) fn share(share: SupplyShare) -> f64 {
     f64::from(share.thousandths()) / 1000.0
 }
 

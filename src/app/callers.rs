@@ -15,7 +15,9 @@ mod stored;
 use std::sync::MutexGuard;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_callers::{CallerId, Group, LastCall, NewCaller, Patch, RateLimitId, Span, UsageNow};
+use tidegate_callers::{
+    CallerId, Group, LastCall, NewCaller, Patch, RateLimitId, UsageNow, UsageSpan,
+};
 use tidegate_limits::Tokens;
 use tidegate_limits::scheduler::{BucketNow, PacerNow};
 use tidegate_runtime::lock;
@@ -174,7 +176,7 @@ impl CallersSource for Shared {
         Ok(CallerUsage::new(id, last, &caller.usage, named))
     }
 
-    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, ApiRefusal> {
+    fn usage(&self, span: UsageSpan, group: Option<&Group>) -> Result<UsageTable, ApiRefusal> {
         let now = self.clock.now();
         let used = |usage: &UsageNow| Used::from(&usage.over(span).tally);
         let all = self.callers.all(now).into_iter();

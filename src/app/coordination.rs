@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_leases::client::{
-    Allowance, Client, ClientMetrics, ClientOptions, Share, TcpDial, TlsDial, Use,
+    Allowance, CapacityShare, ClientMetrics, ClientOptions, LeaseClient, ShareReport, TcpDial,
+    TlsDial,
 };
-use tidegate_leases::sharing::{Safe, Servers, Settings, SharedLimit};
+use tidegate_leases::sharing::{Safe, SharedLimit, SharedServers, SharingSettings};
 use tidegate_leases::supply::{RATE_OVER, rate, use_of, whole};
 use tidegate_limits::call::BucketId;
 use tidegate_limits::scheduler::{BucketNow, Supply};
@@ -50,7 +51,7 @@ pub(super) struct Coordination {
 
 /// How the capacity servers are reached.
 #[must_use]
-pub fn options(servers: &Servers) -> ClientOptions {
+pub fn options(servers: &SharedServers) -> ClientOptions {
     ClientOptions {
         client_id: servers.id.as_deref().map(ToOwned::to_owned),
         request_timeout: servers.request_timeout,
@@ -64,14 +65,14 @@ pub fn options(servers: &Servers) -> ClientOptions {
 }
 
 struct Running {
-    servers: Servers,
-    client: Client,
+    servers: SharedServers,
+    client: LeaseClient,
     entries: Vec<Entry>,
 }
 
 struct Entry {
     rule: SharedLimit,
-    share: Share,
+    share: CapacityShare,
     /// A window is closed until then.
     quiet_until: Timestamp,
     told: Told,
@@ -110,7 +111,7 @@ impl Coordination {
 
     /// Takes new settings, after the gate has. Leases of resources that stay are kept. A limit that
     /// is no longer shared returns to its rule.
-    pub(super) fn apply(&self, settings: Option<&Settings>, gate: &admit::Settings) {
+    pub(super) fn apply(&self, settings: Option<&SharingSettings>, gate: &admit::Settings) {
         let before = lock(&self.running).take();
         let kept = settings.filter(|settings| {
             let before = before.as_ref();
@@ -169,7 +170,7 @@ impl Coordination {
         self.changed.notify_one();
     }
 
-    fn client(&self, servers: &Servers) -> Client {
+    fn client(&self, servers: &SharedServers) -> LeaseClient {
         let mut options = ClientOptions {
             metrics: self.metrics.clone(),
             ..options(servers)
@@ -177,7 +178,7 @@ impl Coordination {
         if options.client_id.is_none() {
             options.client_id = lock(&self.name).take();
         }
-        let client = Client::with_clock(servers.addresses.clone(), options, self.clock);
+        let client = LeaseClient::with_clock(servers.addresses.clone(), options, self.clock);
         let client = client.expect("the config names a server, and no time is zero");
         info!(id = client.id(), "leases are asked for by this name");
         client
@@ -361,7 +362,7 @@ struct Lately {
 }
 
 impl Lately {
-    fn use_of(&mut self, now: Timestamp, state: &BucketNow) -> Use {
+    fn use_of(&mut self, now: Timestamp, state: &BucketNow) -> ShareReport {
         let newest = self.seen.back();
         if newest.is_none_or(|(at, _)| now.since(*at) >= Duration::from_secs(1)) {
             self.seen.push_back((now, state.counts.drawn));
@@ -374,7 +375,7 @@ impl Lately {
         let seconds = now.since(since).as_secs_f64().max(1.0);
         let drawn = (state.counts.drawn - drawn).max(0.0) / seconds;
         let needs = drawn + state.waiting_tokens / RATE_OVER.as_secs_f64();
-        Use {
+        ShareReport {
             needs: needs.min(state.rule.limit.per_second()),
             in_force: state.per_second,
             // Drawn tokens do not come back.

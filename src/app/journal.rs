@@ -8,9 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{self, Standing, StoreReply, StoreTime};
+use tidegate_limits::quota::{self, StoreReply, StoreTime, StoredRecord};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Share, Supplier, Supply,
+    BucketLimit, BucketMode, BucketOrder, OnExcess, Settlement, Supplier, Supply, SupplyShare,
 };
 use tidegate_runtime::{Clock, lock};
 
@@ -206,7 +206,7 @@ impl admit::Journal for Journal {
                 ("bucket", json!({"bucket": id.0, "rule": rule}))
             }
             Given::Share(share) => {
-                let whole = share == Share::FULL;
+                let whole = share == SupplyShare::FULL;
                 let thousandths = (!whole).then_some(share.thousandths());
                 ("share", json!({"share_thousandths": thousandths}))
             }
@@ -246,7 +246,7 @@ fn of_quotas(what: Given<'_>) -> (&'static str, Value) {
     match what {
         Given::Quotas => ("quotas", json!({})),
         Given::QuotaRule { of, rule } => {
-            let settings = rule.map(quota::Rule::settings);
+            let settings = rule.map(quota::WindowRule::settings);
             let mut fields = of_key(of);
             fields["total"] = settings.map(|it| it.total).into();
             fields["base"] = settings.and_then(|it| it.base).into();
@@ -267,11 +267,11 @@ fn of_quotas(what: Given<'_>) -> (&'static str, Value) {
         } => {
             let (word, version, record) = match reply {
                 StoreReply::Time => ("time", None, None),
-                StoreReply::Stands(Standing::Absent) => ("absent", None, None),
-                StoreReply::Stands(Standing::Record { version, record }) => {
+                StoreReply::Stands(StoredRecord::Absent) => ("absent", None, None),
+                StoreReply::Stands(StoredRecord::Record { version, record }) => {
                     ("record", Some(version.0), Some(record.to_string()))
                 }
-                StoreReply::Stands(Standing::Unreadable { .. }) => ("unreadable", None, None),
+                StoreReply::Stands(StoredRecord::Unreadable { .. }) => ("unreadable", None, None),
                 StoreReply::Written(version) => ("written", Some(version.0), None),
                 StoreReply::Unknown => ("unknown", None, None),
                 StoreReply::Unavailable => ("unavailable", None, None),

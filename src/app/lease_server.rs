@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_leases::dial::{TcpDial, TlsDial};
-use tidegate_leases::server::page::{self, Shown};
-use tidegate_leases::server::{Metrics, Reach, Service, Templates, keep_asking, serve};
+use tidegate_leases::server::page::{self, PageState};
+use tidegate_leases::server::{
+    CapacityService, Metrics, NetworkBounds, Templates, keep_asking, serve,
+};
 use tidegate_leases::wire::Epoch;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::election::Mastership;
@@ -58,7 +60,7 @@ pub struct LeaseServer {
 
 /// The rules in force.
 struct Current {
-    service: Service,
+    service: CapacityService,
     templates: Arc<Live<Templates>>,
     metrics: Arc<Metrics>,
 }
@@ -100,7 +102,7 @@ impl LeaseServer {
         let stop_candidacy = CancellationToken::new();
         let mastership = config.election.clone().start(clock, stop_candidacy.clone());
         let machine = config.machine(epoch);
-        let service = Service::new(machine, templates.clone(), clock, mastership.clone());
+        let service = CapacityService::new(machine, templates.clone(), clock, mastership.clone());
         let metrics = Arc::new(Metrics::default());
         let rules = Arc::new(Current {
             service: service.clone(),
@@ -127,7 +129,7 @@ impl LeaseServer {
             beside.spawn(stop_beside.clone().run_until_cancelled_owned(following));
         }
         if let Some(listener) = status {
-            let router = page::router(Shown {
+            let router = page::router(PageState {
                 service: service.clone(),
                 metrics: Arc::clone(&metrics),
                 rules: Arc::clone(&rules.templates),
@@ -233,16 +235,16 @@ async fn first_rules(rules: &Rules) -> (Templates, Option<Followed>) {
 
 /// Rules in a key of etcd.
 struct Followed {
-    client: etcd::Client,
+    client: etcd::EtcdClient,
     key: String,
     /// The revision after which changes count.
     from: u64,
 }
 
 impl Followed {
-    fn new(store: etcd::Settings, key: &str) -> Self {
+    fn new(store: etcd::EtcdSettings, key: &str) -> Self {
         Self {
-            client: etcd::Client::new(store),
+            client: etcd::EtcdClient::new(store),
             key: key.to_owned(),
             from: 0,
         }
@@ -264,7 +266,7 @@ impl Followed {
         }
     }
 
-    async fn read(&mut self) -> Result<Option<Vec<u8>>, etcd::Error> {
+    async fn read(&mut self) -> Result<Option<Vec<u8>>, etcd::EtcdError> {
         let mut found = self
             .client
             .range(&etcd::Range::key(self.key.as_bytes()))
@@ -308,14 +310,17 @@ impl Followed {
     }
 
     /// The rules after the next change, if there are any.
-    async fn next(&mut self, watch: &mut etcd::Watch) -> Result<Option<Vec<u8>>, etcd::Error> {
+    async fn next(
+        &mut self,
+        watch: &mut etcd::EtcdWatch,
+    ) -> Result<Option<Vec<u8>>, etcd::EtcdError> {
         let mut changes = match watch.next().await? {
-            etcd::Watched::Changes(changes) => changes.changes,
-            etcd::Watched::Compacted { .. } => return self.read().await,
+            etcd::WatchEvent::Changes(changes) => changes.changes,
+            etcd::WatchEvent::Compacted { .. } => return self.read().await,
         };
         match changes.pop() {
-            Some(etcd::Change::Put(entry)) => Ok(Some(entry.value)),
-            Some(etcd::Change::Deleted { .. }) => {
+            Some(etcd::KeyChange::Put(entry)) => Ok(Some(entry.value)),
+            Some(etcd::KeyChange::Deleted { .. }) => {
                 warn!("leases: the rules are gone from etcd; the old ones stay");
                 Ok(None)
             }
@@ -336,7 +341,7 @@ impl Followed {
 }
 
 /// The bounds of connections, lowered to what the limit of open files leaves room for.
-fn reach(config: &config::LeaseServer) -> Reach {
+fn reach(config: &config::LeaseServer) -> NetworkBounds {
     let mut reach = config.reach;
     if let Some(fit) = config.connections_that_fit(descriptors::in_force()) {
         warn!(

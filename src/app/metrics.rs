@@ -17,7 +17,7 @@ use crate::tasks::metrics::TaskMetrics;
 use crate::telemetry::calls::EndedCalls;
 use crate::telemetry::process::ProcessMetrics;
 use tidegate_runtime::lock;
-use tidegate_runtime::metric::{Longest, Registry, Show};
+use tidegate_runtime::metric::{Registry, SetLevel, TimeLimits};
 
 tidegate_runtime::metrics! {
     /// Reloads of the config.
@@ -97,13 +97,13 @@ impl Metrics {
     /// Registers every metric. `revision` is the commit that was built.
     #[must_use]
     pub fn new(version: &str, revision: &str) -> Self {
-        Self::with(Longest::default(), version, revision)
+        Self::with(TimeLimits::default(), version, revision)
     }
 
     /// The same, with histograms for these times. They stay as they are until a restart, because
     /// counts in other buckets cannot be added to those there are.
     #[must_use]
-    pub fn with(longest: Longest, version: &str, revision: &str) -> Self {
+    pub fn with(longest: TimeLimits, version: &str, revision: &str) -> Self {
         let registry = Registry::with(longest);
         let metrics = Self {
             calls: EndedCalls::new(&registry),

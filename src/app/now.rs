@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::HashMap;
-use tidegate_callers::{CallerId, Span};
+use tidegate_callers::{CallerId, UsageSpan};
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::{Foreseen, QueueNow};
+use tidegate_limits::scheduler::{Prediction, QueueNow};
 use tidegate_runtime::lock;
 
 use self::sentence::sentence;
@@ -223,7 +223,7 @@ impl Shared {
         now: Timestamp,
         calls: &Calls,
         queue: &QueueNow,
-        foreseen: &[Option<Foreseen>],
+        foreseen: &[Option<Prediction>],
     ) -> Vec<CallNow> {
         let calls = calls.oldest.iter().zip(foreseen);
         let rows = calls.map(|(call, foreseen)| {
@@ -284,7 +284,7 @@ impl Shared {
         }
         let all = self.callers.all(now).into_iter();
         let calls = all.map(|caller| {
-            let hour = caller.usage.over(Span::Hour);
+            let hour = caller.usage.over(UsageSpan::Hour);
             (Reverse(hour.tally.calls), caller.row.id)
         });
         let mut calls: Vec<_> = calls.filter(|(calls, _)| calls.0 > 0).collect();

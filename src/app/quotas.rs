@@ -79,7 +79,7 @@ impl Quotas {
     /// Takes new settings; needs a runtime. Rules change in place. The store stays, for any
     /// settings of it: two sidecars that change to another one at different moments would both
     /// spend a whole window. For the same reason a quota keeps its namespace.
-    pub(super) fn apply(&self, settings: Option<&tidegate_quota::Quotas>) {
+    pub(super) fn apply(&self, settings: Option<&tidegate_quota::QuotaSettings>) {
         let mut running = lock(&self.running);
         let Some(settings) = settings else {
             self.gate.set_quotas(QuotaRules::default());
@@ -115,7 +115,7 @@ impl Quotas {
         self.gate.set_quotas(rules);
     }
 
-    fn start(&self, settings: tidegate_quota::Quotas) -> Running {
+    fn start(&self, settings: tidegate_quota::QuotaSettings) -> Running {
         let engine = settings.engine.clone();
         let driver = Arc::new(Driver::new(
             self.gate.clone(),
@@ -146,7 +146,10 @@ impl Quotas {
 }
 
 /// Keeps the namespace of each quota, because its keys hold tokens of their records.
-fn keep_namespaces(settings: &mut tidegate_quota::Quotas, before: &tidegate_quota::Quotas) {
+fn keep_namespaces(
+    settings: &mut tidegate_quota::QuotaSettings,
+    before: &tidegate_quota::QuotaSettings,
+) {
     for limit in &mut settings.limits {
         let mut known = before.limits.iter();
         if let Some(known) = known.find(|known| known.name == limit.name) {

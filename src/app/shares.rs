@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_runtime::metric::Show;
+use tidegate_runtime::metric::SetLevel;
 
 /// The state of a shared limit, for operators.
 #[derive(Clone, Debug, PartialEq)]

@@ -25,7 +25,7 @@ use crate::config;
 use crate::telemetry::access::Utc;
 use crate::telemetry::calls::RATE_LIMIT_PREFIX;
 use tidegate_runtime::lock;
-use tidegate_runtime::metric::Show;
+use tidegate_runtime::metric::SetLevel;
 use tokio::sync::watch;
 
 /// The most shown mistakes of a refused reload; the log has all.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::Cause;
+use tidegate_limits::scheduler::DelayCause;
 use tidegate_runtime::Clock;
 
 use crate::call::{Claim, Facts, Reason, Verdict};
@@ -84,9 +84,9 @@ fn events(facts: &Facts, took: &Durations, now: Timestamp, clock: &Clock) -> Vec
     let out_of_queue = facts.admitted.unwrap_or(now);
     for delay in facts.delays.iter() {
         let cause = match &delay.cause {
-            Cause::Limit(limit) => &**limit,
-            Cause::Turn => "turn",
-            Cause::Others => "others",
+            DelayCause::Limit(limit) => &**limit,
+            DelayCause::Turn => "turn",
+            DelayCause::Others => "others",
         };
         add(
             out_of_queue,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::Cause;
+use tidegate_limits::scheduler::DelayCause;
 use tidegate_runtime::{Causes, Clock, lock};
 
 use super::access::{AccessLine, Started};
@@ -105,8 +105,8 @@ impl Teller {
         // Not only the limit that held it longest: another can bind as well and never be the longest.
         for delay in facts.delays.iter() {
             match &delay.cause {
-                Cause::Limit(limit) => metrics.calls.limit_held(limit, delay.time),
-                Cause::Turn | Cause::Others => {}
+                DelayCause::Limit(limit) => metrics.calls.limit_held(limit, delay.time),
+                DelayCause::Turn | DelayCause::Others => {}
             }
         }
         if let Some(claim) = &facts.claim {
@@ -141,8 +141,8 @@ impl Teller {
         };
         let is_own = |limit: &str| limit.strip_prefix(RATE_LIMIT_PREFIX) == Some(&**label);
         let delayed = facts.delays.iter().any(|delay| match &delay.cause {
-            Cause::Limit(name) => is_own(name),
-            Cause::Turn | Cause::Others => false,
+            DelayCause::Limit(name) => is_own(name),
+            DelayCause::Turn | DelayCause::Others => false,
         });
         let rejected = match facts.verdict {
             Verdict::Refused | Verdict::Expired => facts.reason.map(Reason::label),

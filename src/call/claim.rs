@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_callers::{CallerId, CostModel, FunctionId, RateLimitId, Settled};
+use tidegate_callers::{CallerId, CostModel, FinalCharge, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::{Timestamp, Tokens, Weight};
@@ -59,7 +59,7 @@ pub struct Settling {
 impl Settling {
     /// The final charge of the call, for this time of the backend.
     #[must_use]
-    pub fn settled(&self, service: Duration) -> Settled {
+    pub fn settled(&self, service: Duration) -> FinalCharge {
         self.costs.settle(self.estimated, service)
     }
 }

@@ -10,8 +10,8 @@ use std::sync::{Mutex, TryLockError};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
-use tidegate_h1::request::{Request, Target};
-use tidegate_h1::{Field, Fields, Framing, Span, is_hop_by_hop, write};
+use tidegate_h1::request::{RequestHead, RequestTarget};
+use tidegate_h1::{ByteSpan, Framing, HeadField, HeadFields, is_hop_by_hop, write};
 
 use super::ForwardedFields;
 
@@ -20,7 +20,7 @@ use super::ForwardedFields;
 pub struct Headers {
     /// They are parts of this.
     bytes: Bytes,
-    fields: Fields,
+    fields: HeadFields,
 }
 
 /// A field that may be given once was given again. It is not known which is meant.
@@ -29,7 +29,7 @@ pub struct Twice;
 
 impl Headers {
     /// Fields that are parts of these bytes.
-    pub(crate) fn new(bytes: Bytes, fields: Fields) -> Self {
+    pub(crate) fn new(bytes: Bytes, fields: HeadFields) -> Self {
         Self { bytes, fields }
     }
 
@@ -113,7 +113,7 @@ impl Headers {
 
     /// Writes each as a line, with what the connection says of its client in place of what its client says.
     fn write_forwarded(&self, forwarded: &ForwardedFields, into: &mut Vec<u8>) {
-        let is_kept = |field: &&Field| !forwarded.replaces(field.name.of(&self.bytes));
+        let is_kept = |field: &&HeadField| !forwarded.replaces(field.name.of(&self.bytes));
         write::fields(&self.bytes, self.fields.iter().filter(is_kept), into);
         forwarded.write(self, |_| true, into);
     }
@@ -136,7 +136,7 @@ impl Headers {
             };
             *name == CONTENT_LENGTH || is_hop_by_hop(name.as_str().as_bytes()) || is_named()
         };
-        let mut fields = Fields::new();
+        let mut fields = HeadFields::new();
         for (name, value) in headers.iter().filter(|(name, _)| !is_left_out(name)) {
             let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
             fields.push(write_field(name, value, &mut bytes));
@@ -146,12 +146,12 @@ impl Headers {
 }
 
 /// Writes a field as a line.
-fn write_field(name: &[u8], value: &[u8], into: &mut Vec<u8>) -> Field {
+fn write_field(name: &[u8], value: &[u8], into: &mut Vec<u8>) -> HeadField {
     let at = into.len();
     write::field(name, value, into);
-    Field {
-        name: Span::new(at, name.len()),
-        value: Span::new(at + name.len() + 2, value.len()),
+    HeadField {
+        name: ByteSpan::new(at, name.len()),
+        value: ByteSpan::new(at + name.len() + 2, value.len()),
     }
 }
 
@@ -198,7 +198,7 @@ pub struct Head {
     /// The method.
     pub method: Method,
     /// A part of the bytes of the headers.
-    target: Span,
+    target: ByteSpan,
     /// The fields.
     pub headers: Headers,
     /// Whether it announces a body, perhaps an empty one: some backends want the zero on a POST.
@@ -206,7 +206,7 @@ pub struct Head {
     /// Whether it logs in the connection to the backend, as NTLM does.
     pub is_stateful: bool,
     /// The protocols that it offers to switch to; a part of the bytes of the headers.
-    upgrade: Option<Span>,
+    upgrade: Option<ByteSpan>,
     /// What it asks for, if it comes again.
     pub memo: HeadMemo,
 }
@@ -217,13 +217,13 @@ impl Head {
     /// # Panics
     /// Never: the reader accepts methods that are tokens only.
     #[must_use]
-    pub fn read(bytes: Bytes, request: Request, host: &str) -> Self {
+    pub fn read(bytes: Bytes, request: RequestHead, host: &str) -> Self {
         let method = Method::from_bytes(request.method.of(&bytes)).expect("a method is a token");
         let has_body = request.framing != Framing::None;
         let is_stateful = request.is_stateful;
-        let names_host = |field: &Field| field.is_named("host", &bytes);
+        let names_host = |field: &HeadField| field.is_named("host", &bytes);
         let (target, authority) = match request.target {
-            Target::Path(target) if request.fields.iter().any(names_host) => {
+            RequestTarget::Path(target) if request.fields.iter().any(names_host) => {
                 return Self {
                     method,
                     target,
@@ -234,9 +234,9 @@ impl Head {
                     memo: HeadMemo::default(),
                 };
             }
-            Target::Path(target) => (target.of(&bytes), None),
-            Target::Asterisk => (&b"*"[..], None),
-            Target::Absolute {
+            RequestTarget::Path(target) => (target.of(&bytes), None),
+            RequestTarget::Asterisk => (&b"*"[..], None),
+            RequestTarget::Absolute {
                 authority,
                 path_and_query,
             } => (path_and_query.of(&bytes), Some(authority.of(&bytes))),
@@ -250,8 +250,8 @@ impl Head {
             written.push(b'/');
         }
         written.extend_from_slice(target);
-        let target = Span::new(0, written.len());
-        let mut fields = Fields::new();
+        let target = ByteSpan::new(0, written.len());
+        let mut fields = HeadFields::new();
         if !has_host {
             fields.push(write_field(b"host", host, &mut written));
         }
@@ -263,7 +263,7 @@ impl Head {
         let upgrade = request.upgrade.map(|upgrade| {
             let at = written.len();
             written.extend_from_slice(upgrade.of(&bytes));
-            Span::new(at, written.len() - at)
+            ByteSpan::new(at, written.len() - at)
         });
         Self {
             method,
@@ -278,10 +278,10 @@ impl Head {
 
     /// The head of a request that is refused, of which only these fields are known.
     #[must_use]
-    pub fn of_refused(bytes: &[u8], fields: &Fields) -> Self {
+    pub fn of_refused(bytes: &[u8], fields: &HeadFields) -> Self {
         Self {
             method: Method::GET,
-            target: Span::new(0, 0),
+            target: ByteSpan::new(0, 0),
             headers: Headers::new(Bytes::copy_from_slice(bytes), fields.clone()),
             has_body: false,
             is_stateful: false,
@@ -358,7 +358,7 @@ impl From<http::request::Parts> for Head {
             || parts.headers.contains_key(http::header::TRANSFER_ENCODING);
         Self {
             method: parts.method,
-            target: Span::new(0, bytes.len()),
+            target: ByteSpan::new(0, bytes.len()),
             headers: Headers::passed(&parts.headers, bytes),
             has_body,
             is_stateful: false,
@@ -374,13 +374,13 @@ pub struct ReplyHead {
     /// The status.
     pub status: StatusCode,
     /// A part of the bytes of the headers; that of the status if there is none.
-    reason: Option<Span>,
+    reason: Option<ByteSpan>,
     /// The fields.
     pub headers: Headers,
     /// The length that it announces: also of a body that is not sent, as for HEAD.
     pub length: Option<u64>,
     /// The protocol that it switches to; a part of the bytes of the headers.
-    upgrade: Option<Span>,
+    upgrade: Option<ByteSpan>,
 }
 
 impl ReplyHead {
@@ -390,7 +390,7 @@ impl ReplyHead {
     /// If its status is no status.
     pub fn read(
         bytes: Bytes,
-        response: tidegate_h1::response::Response,
+        response: tidegate_h1::response::ResponseHead,
     ) -> Result<Self, http::status::InvalidStatusCode> {
         Ok(Self {
             status: StatusCode::from_u16(response.status)?,

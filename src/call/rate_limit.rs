@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
-use tidegate_callers::{CallerId, Headroom, Label, Span};
+use tidegate_callers::{CallerId, Headroom, Label, UsageSpan};
 use tidegate_limits::pace::{BurstRatio, Rate};
 use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 use tidegate_limits::{Burst, Fill};
@@ -156,7 +156,7 @@ pub struct Derive {
     /// The caller.
     pub caller: CallerId,
     /// The span.
-    pub span: Span,
+    pub span: UsageSpan,
     /// The factor by which the limit fills faster.
     pub headroom: Headroom,
 }

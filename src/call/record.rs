@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_callers::Settled;
+use tidegate_callers::FinalCharge;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{Delays, QuotaSpent};
@@ -105,7 +105,7 @@ pub struct Rare {
     /// The call whose second send this is, by its id.
     pub retry_of: Option<u64>,
     /// Its final charge, if it was settled.
-    pub settled: Option<Settled>,
+    pub settled: Option<FinalCharge>,
     /// What it drew from its quotas, unless that was given back.
     pub quotas: Vec<QuotaSpent>,
     /// What the limits that only observe would have done to it; `None` if none does.

@@ -5,13 +5,13 @@
 
 use std::borrow::Cow;
 
-pub use tidegate_zvm::array::{self, ArrayCall, FUNCTION_NAME_BYTES_MAX, Malformed};
-pub use tidegate_zvm::framer::{self, Framed, Framer, Misframed};
-pub use tidegate_zvm::functions::{Effort, Function, Kind};
+pub use tidegate_zvm::array::{self, ArrayCall, BadArray, FUNCTION_NAME_BYTES_MAX};
+pub use tidegate_zvm::framer::{self, FrameError, FrameStatus, Framer};
+pub use tidegate_zvm::functions::{Effort, Function, FunctionKind};
 use tidegate_zvm::path::{self, EncodedSlash};
 pub use tidegate_zvm::path::{Path, hides_a_slash};
 pub use tidegate_zvm::reply;
-pub use tidegate_zvm::routes::{Asks, BodyRule, Routed, Row};
+pub use tidegate_zvm::routes::{BodyRule, RouteMatch, RouteRow, RouteTarget};
 use tidegate_zvm::{functions, routes};
 
 use super::OnClientLeft;
@@ -78,7 +78,7 @@ impl BackendKind {
 
     /// Its routes. The first that matches counts.
     #[must_use]
-    pub fn routes(self) -> &'static [Row] {
+    pub fn routes(self) -> &'static [RouteRow] {
         match self {
             Self::Zvm => routes::ROUTES,
             Self::Http => &[],
@@ -87,10 +87,10 @@ impl BackendKind {
 
     /// What a request asks for.
     #[must_use]
-    pub fn route<'a>(self, method: &str, path: &'a str) -> Routed<'a> {
+    pub fn route<'a>(self, method: &str, path: &'a str) -> RouteMatch<'a> {
         match self {
             Self::Zvm => routes::route(method, path),
-            Self::Http => Routed::Other,
+            Self::Http => RouteMatch::Other,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::scheduler::Reason;
+use tidegate_limits::scheduler::RefusalReason;
 
 /// What would have happened to a call if every limit held calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum WouldEnd {
     /// With its turn.
     Runs,
     /// With a refusal.
-    Refused(Reason),
+    Refused(RefusalReason),
     /// Its client left first, limits no longer observe, or the process ended.
     Left,
     /// Not yet: the call has ended, and would still wait.

@@ -250,7 +250,7 @@ impl State {
     fn can_be_attached(&self, callers: &[CallerId]) -> Result<(), Error> {
         for &id in callers {
             let row = self.table.get(id).ok_or(TableError::Unknown(id))?;
-            if row.kind == tidegate_callers::Kind::Static {
+            if row.kind == tidegate_callers::RowKind::Static {
                 return Err(TableError::IsStatic(id).into());
             }
         }

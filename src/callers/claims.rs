@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 use tidegate_callers::{
-    CallerId, Charge, FunctionId, Group, Match, Matches, RateLimitId, Registration, Settled, Table,
-    Usage,
+    CallerId, CallerTable, Charge, FinalCharge, FunctionId, Group, Match, Matches, RateLimitId,
+    Registration, Usage,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -83,7 +83,7 @@ impl Callers {
         let is_refused = matches!(facts.verdict, Verdict::Refused | Verdict::Expired);
         // A call that gets the answer of another one draws nothing.
         let settled = match facts.shared {
-            true => Some(Settled {
+            true => Some(FinalCharge {
                 estimated: claim.cost,
                 charged: TokenCount::ZERO,
             }),
@@ -110,7 +110,7 @@ impl Callers {
             if is_refused {
                 usage.refused(now);
             }
-            if let Some(Settled { estimated, charged }) = settled {
+            if let Some(FinalCharge { estimated, charged }) = settled {
                 usage.settle(now, claim.at, claim.function, estimated, charged);
             }
         };
@@ -234,7 +234,7 @@ fn is_exempt(charged: &Charged, matches: &Matches) -> bool {
 /// caller has a quota of its own only if there is none: otherwise a labelled caller would get a
 /// new one with each address that it comes from. `None` for the unknown caller.
 fn quota_key(
-    table: &Table,
+    table: &CallerTable,
     accounts: &mut HashMap<CallerId, Account>,
     matches: &Matches,
 ) -> Option<Arc<str>> {
@@ -256,7 +256,7 @@ fn quota_key(
 }
 
 /// Every group that one of the callers is in, each once.
-fn each_group(table: &Table, callers: &[CallerId], mut tell: impl FnMut(&Group)) {
+fn each_group(table: &CallerTable, callers: &[CallerId], mut tell: impl FnMut(&Group)) {
     if !table.has_groups() {
         return;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate_limits::scheduler::PacerNow;
-use tidegate_runtime::metric::{self, Reach, Show};
+use tidegate_runtime::metric::{self, SetLevel, SetTotal};
 
 use super::shown::{GroupNow, Registered};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    AutoRegister, Charge, CostModel, CostUnit, Field, FieldSet, Group, Ipv6Prefix, Label,
+    AutoRegister, Charge, CostModel, CostUnit, FieldSet, Group, IdentityField, Ipv6Prefix, Label,
     NewCaller, Notes, Pattern, PatternError, TableSettings,
 };
 use tidegate_limits::Weight;
@@ -23,7 +23,7 @@ use crate::options::{Kind, Mistake, nearest, options, words};
 /// Most callers in the config. Each has at least one pattern, and the table keeps this many patterns.
 pub(crate) const CALLERS_MAX: usize = 10_000;
 
-words!(Field {
+words!(IdentityField {
     "user" => User, "originator" => Originator, "ip" => Ip, "user_agent" => UserAgent,
     "listener" => Listener
 });
@@ -166,7 +166,7 @@ impl CostsSection {
 
 /// The fields that distinguish callers.
 fn identify() -> Kind<FieldSet> {
-    let fields = choice::<Field>();
+    let fields = choice::<IdentityField>();
     let allowed = format!("a list of {}", fields.allowed.replace(" | ", ", "));
     let fields = list(64, "[\"user\", \"ip\"]", fields).described(allowed);
     fields.map(FieldSet::from_iter, |fields| fields.iter().collect())
@@ -234,7 +234,7 @@ fn patterns() -> Kind<Vec<Pattern>> {
         all(tables.iter().map(pattern))
     };
     let show = |patterns: &Vec<Pattern>| {
-        let field = |pattern: &Pattern, field: Field| {
+        let field = |pattern: &Pattern, field: IdentityField| {
             format!(
                 "{field} = {}",
                 crate::options::toml::string(&pattern.written(field))
@@ -263,12 +263,12 @@ fn pattern(node: &Node) -> Result<Pattern, Vec<Mistake>> {
             .in_part("", &node.place)
             .into());
     };
-    let mut parts = [""; Field::ALL.len()];
+    let mut parts = [""; IdentityField::ALL.len()];
     all(table.iter().map(|(key, value)| {
         let wrong = |cause: String, cure: &str| {
             Err(Mistake::new(cause, cure).in_part(key, &value.place).into())
         };
-        let Some(field) = Field::from_name(key) else {
+        let Some(field) = IdentityField::from_name(key) else {
             return wrong(
                 format!("there is no field {} here", quoted(key)),
                 &field_cure(key),
@@ -305,7 +305,7 @@ fn field_cure(key: &str) -> String {
         // What the fields are called where this design comes from.
         "host_ip" | "client_ip" => "this is ip here".to_owned(),
         "name_label" => "this is label, beside match here".to_owned(),
-        _ => match nearest(key, Field::ALL.iter().map(|field| field.name())) {
+        _ => match nearest(key, IdentityField::ALL.iter().map(|field| field.name())) {
             Some(near) => format!("did you mean {}?", quoted(near)),
             None => MATCH_CURE.to_owned(),
         },

@@ -1,6 +1,6 @@
 //! What survives a restart: callers, rate limits and costs; of what was counted, the totals.
 
-use tidegate_callers::{CallerId, LastCall, Row, Tally, Usage};
+use tidegate_callers::{CallerId, CallerRow, LastCall, Usage, UsageTally};
 use tidegate_limits::Timestamp;
 
 use super::rate_limit::RateLimit;
@@ -26,9 +26,9 @@ pub struct Saved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRow {
     /// The row.
-    pub caller: Row,
+    pub caller: CallerRow,
     /// What it has used in all.
-    pub total: Tally,
+    pub total: UsageTally,
 }
 
 impl Callers {
@@ -38,10 +38,10 @@ impl Callers {
     pub fn saved(&self, moment: impl Fn(Timestamp) -> u64) -> Saved {
         let state = self.lock();
         let now = Timestamp::ZERO;
-        let row = |row: &Row| {
+        let row = |row: &CallerRow| {
             let account = state.accounts.get(&row.id);
             SavedRow {
-                caller: Row {
+                caller: CallerRow {
                     last_call: match row.last_call {
                         LastCall::At(at) => LastCall::Earlier(moment(at)),
                         before => before,
@@ -87,7 +87,7 @@ impl State {
             }
         }
         for (id, total) in totals {
-            if self.table.get(id).is_some() && total != Tally::default() {
+            if self.table.get(id).is_some() && total != UsageTally::default() {
                 let account = Account {
                     usage: Some(Box::new(Usage::with_total(total))),
                     ..Account::default()

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_callers::{
-    CallerId, DELAYED_MAX, Group, Identity, Kind, Match, Matches, RateLimitId, Row, ServiceTime,
-    Suggestion, TableError, Usage, UsageNow,
+    CallerId, CallerRow, DELAYED_MAX, Group, Identity, Match, Matches, RateLimitId, RowKind,
+    ServiceTime, Suggestion, TableError, Usage, UsageNow,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -21,7 +21,7 @@ use crate::call::costs::{Costs, SuggestedCost};
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallerNow {
     /// Its row.
-    pub row: Row,
+    pub row: CallerRow,
     /// What it has used.
     pub usage: UsageNow,
 }
@@ -135,10 +135,10 @@ impl Callers {
         };
         for row in state.table.rows() {
             match row.kind {
-                Kind::Static => registered.from_config += 1,
-                Kind::Made => registered.made += 1,
-                Kind::Auto => registered.auto += 1,
-                Kind::Unknown => {}
+                RowKind::Static => registered.from_config += 1,
+                RowKind::Made => registered.made += 1,
+                RowKind::Auto => registered.auto += 1,
+                RowKind::Unknown => {}
             }
         }
         registered
@@ -182,7 +182,7 @@ impl Callers {
         let state = self.lock();
         let limit = state.rate_limits.get(&id);
         let rate_limit = limit.ok_or(Error::UnknownRateLimit(id))?.clone();
-        let has_it = |row: &&Row| row.charge.limit() == Some(id);
+        let has_it = |row: &&CallerRow| row.charge.limit() == Some(id);
         let callers = state
             .table
             .rows()

@@ -20,7 +20,7 @@ use foldhash::{HashMap, HashMapExt};
 use http::HeaderName;
 
 pub use super::options::{FromListener, HEADER};
-use crate::call::sdk::{Effort, Kind};
+use crate::call::sdk::{Effort, FunctionKind};
 use crate::call::{BackendKind, Headers, Role};
 
 /// The built-in class of calls that a user waits for.
@@ -93,7 +93,7 @@ impl Classes {
                 class: efforts
                     .find(|(effort, _)| *effort == function.effort)
                     .map(|(_, class)| Arc::clone(class)),
-                is_write: function.kind == Kind::Write,
+                is_write: function.kind == FunctionKind::Write,
             };
             functions.insert(function.name.into(), placed);
         }

@@ -1,7 +1,7 @@
 //! Metrics of reads that share a call.
 
 use super::CoalesceNow;
-use tidegate_runtime::metric::Show;
+use tidegate_runtime::metric::SetLevel;
 
 tidegate_runtime::metrics! {
     /// Shared reads.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls_native_certs::ErrorKind;
-use tidegate_runtime::tls::{self as pem, Identity};
+use tidegate_runtime::tls::{self as pem, TlsIdentity};
 use tokio_rustls::rustls::client::Resumption;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
@@ -96,7 +96,7 @@ fn own(
     let cert_bytes = notes.taken(cert, read_pem(cert_path));
     let key_bytes = notes.taken(key, read_pem(key_path));
     let (cert_bytes, key_bytes) = cert_bytes.zip(key_bytes)?;
-    let identity = Identity {
+    let identity = TlsIdentity {
         cert: &cert_bytes,
         key: &key_bytes,
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::admit::options::PostponeBy;
 use crate::admit::{ClassRule, Deadline, Pool};
 use crate::call::BackendKind;
-use crate::call::sdk::{Effort, Kind as Writes};
+use crate::call::sdk::{Effort, FunctionKind as Writes};
 use crate::classify::class::{self, Known, POLLING, USER};
 use crate::options::Reading;
 

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_leases::book::Split;
-use tidegate_leases::server::{Frees, Place as InTree, Reach, Settings, Template, Templates};
+use tidegate_leases::server::{
+    Frees, NetworkBounds, ServerSettings, Template, Templates, TreePlace as InTree,
+};
 use tidegate_leases::wire::Epoch;
 use tidegate_runtime::election::{self, TimeToLive};
 use tidegate_runtime::etcd;
@@ -63,9 +65,9 @@ pub struct LeaseServer {
     /// Set if the servers above use TLS.
     pub parent_tls: Option<TlsClient>,
     /// What is taken from the network at most.
-    pub reach: Reach,
+    pub reach: NetworkBounds,
     /// How the master is found.
-    pub election: election::Settings,
+    pub election: election::ElectionSettings,
     /// Where the rules are.
     pub rules: Rules,
     /// Settings of logs.
@@ -73,7 +75,7 @@ pub struct LeaseServer {
     /// Every option in effect except the rules, as TOML without secrets.
     pub shown: Arc<str>,
     /// The settings of the machine, except the time.
-    machine: Settings,
+    machine: ServerSettings,
 }
 
 /// Where the rules are.
@@ -91,7 +93,7 @@ pub enum Rules {
     /// In a key of etcd, in Doorman's form.
     Etcd {
         /// Where etcd is.
-        store: etcd::Settings,
+        store: etcd::EtcdSettings,
         /// The key.
         key: String,
     },
@@ -109,8 +111,8 @@ pub struct Checked {
 impl LeaseServer {
     /// The settings of the machine, at a process's start.
     #[must_use]
-    pub fn machine(&self, epoch: Epoch) -> Settings {
-        Settings {
+    pub fn machine(&self, epoch: Epoch) -> ServerSettings {
+        ServerSettings {
             epoch,
             ..self.machine.clone()
         }
@@ -360,7 +362,7 @@ fn root(section: &Section<'_>) -> Option<LeaseServer> {
             level: log.level.value,
             access: false,
         },
-        machine: Settings {
+        machine: ServerSettings {
             id,
             address,
             place: if parents.is_empty() {
@@ -454,7 +456,7 @@ struct Etcd {
     options: EtcdSection,
     tls: ServerTlsSection,
     /// None where it is not given, or can't be read.
-    settings: Option<etcd::Settings>,
+    settings: Option<etcd::EtcdSettings>,
     /// Whether what is missing has been reported.
     cause: bool,
 }
@@ -478,7 +480,7 @@ impl Etcd {
             notes.error(&own.user, told_of, "give user and password, or neither");
             cause = true;
         }
-        let mut settings = etcd::Settings::new(own.endpoints.value.clone());
+        let mut settings = etcd::EtcdSettings::new(own.endpoints.value.clone());
         let credentials = user.clone().zip(password.clone());
         settings.credentials = credentials
             .map(|(user, password)| etcd::Credentials { user, password })
@@ -511,7 +513,7 @@ impl Etcd {
     }
 
     /// The store, for an option that needs it.
-    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<etcd::Settings> {
+    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<etcd::EtcdSettings> {
         if self.settings.is_none() && !self.cause {
             let cause = format!("{} needs the address of etcd", option.key);
             let cure = "add [etcd] with endpoints = [\"http://127.0.0.1:2379\"]";
@@ -527,20 +529,20 @@ fn election(
     etcd: &Etcd,
     zookeeper: &ZooKeeper,
     notes: &Notes,
-) -> Option<election::Settings> {
+) -> Option<election::ElectionSettings> {
     let (engine, key) = (&section.engine, section.key.value.clone());
     let place = match engine.value {
-        Engine::None => Some(election::Place::OneNode),
+        Engine::None => Some(election::ElectionStore::OneNode),
         Engine::Etcd => {
             let store = etcd.needed_by(engine, notes);
-            store.map(|store| election::Place::Etcd { store, key })
+            store.map(|store| election::ElectionStore::Etcd { store, key })
         }
         Engine::ZooKeeper => {
             let store = zookeeper.needed_by(engine, notes);
-            store.map(|store| election::Place::ZooKeeper { store, path: key })
+            store.map(|store| election::ElectionStore::ZooKeeper { store, path: key })
         }
     };
-    Some(election::Settings {
+    Some(election::ElectionSettings {
         address: address.to_owned(),
         time_to_live: TimeToLive::new(section.time_to_live.value).unwrap_or_default(),
         place: place?,
@@ -574,7 +576,7 @@ impl ZooKeeper {
     }
 
     /// The store, for an option that needs it.
-    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<zookeeper::Settings> {
+    fn needed_by(&self, option: &Mark, notes: &Notes) -> Option<zookeeper::ZooKeeperSettings> {
         let ZooKeeperSection {
             section,
             servers,
@@ -588,7 +590,7 @@ impl ZooKeeper {
             }
             return None;
         };
-        let mut store = zookeeper::Settings::new(addresses.clone());
+        let mut store = zookeeper::ZooKeeperSettings::new(addresses.clone());
         store.tls.clone_from(self.loaded.as_ref()?);
         if let Some(text) = &auth.value {
             let Some((scheme, credentials)) = text.split_once(':') else {

@@ -21,7 +21,7 @@ const SERVERS_MAX: usize = 64;
 const TEXT_MAX: usize = 1024;
 
 // A store takes every key that a claim may have.
-const _: () = assert!(QUOTA_KEY_BYTES_MAX <= tidegate_quota::Key::BYTES_MAX);
+const _: () = assert!(QUOTA_KEY_BYTES_MAX <= tidegate_quota::RecordKey::BYTES_MAX);
 
 words! {
     /// `engine`

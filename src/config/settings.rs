@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate_quota::{QuotaLimit, Quotas};
+use tidegate_quota::{QuotaLimit, QuotaSettings};
 
 use crate::admit::options::unless_off;
 use crate::admit::{LimitMode, PacedLimit};
@@ -214,7 +214,7 @@ fn paced(all: &Sections) -> Vec<PacedLimit> {
     paced.collect()
 }
 
-fn quotas(all: &Sections) -> Option<Quotas> {
+fn quotas(all: &Sections) -> Option<QuotaSettings> {
     all.quotas().next()?;
     let store = &all.quota;
     let sidecars = store.sidecars();
@@ -237,7 +237,7 @@ fn quotas(all: &Sections) -> Option<Quotas> {
         }
     });
     let engine = store.engine.clone();
-    Some(Quotas {
+    Some(QuotaSettings {
         engine: engine.expect("a store that can't be reached is an error"),
         keys_max: store.store.keys_max.value as usize,
         expected_sidecars: sidecars,

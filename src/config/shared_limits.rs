@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use tidegate_leases::sharing::{Safe, Servers, Settings, SharedLimit};
+use tidegate_leases::sharing::{Safe, SharedLimit, SharedServers, SharingSettings};
 
 use super::coordinate::{Coordinate, Engine};
 use super::sections::{RateLimit, Sections};
@@ -71,7 +71,7 @@ pub(super) fn in_metrics<'a>(
 }
 
 /// The settings, of a config without an error.
-pub(super) fn settings(all: &Sections) -> Option<Settings> {
+pub(super) fn settings(all: &Sections) -> Option<SharingSettings> {
     let Coordinate {
         section, limits, ..
     } = &all.coordinate;
@@ -95,8 +95,8 @@ pub(super) fn settings(all: &Sections) -> Option<Settings> {
         }
     });
     let sidecars = NonZeroU32::new(section.expected_sidecars.required());
-    Some(Settings {
-        servers: Servers {
+    Some(SharingSettings {
+        servers: SharedServers {
             addresses: section.servers.value.clone(),
             id: section.id.value.clone(),
             request_timeout: section.request_timeout.value,

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
-use tidegate_h1::response::Broken;
+use tidegate_h1::response::ResponseFlaw;
 
 use super::backend::Backend;
 use super::tls_failure::TlsFailure;
@@ -40,7 +40,7 @@ pub(super) enum Failure {
     Chunks,
     /// The backend's: its reply cannot be passed on.
     #[error("the backend's answer is {0}")]
-    Invalid(Broken),
+    Invalid(ResponseFlaw),
     /// The backend's: it speaks no TLS, or TLS alone. It has not read the call.
     #[error("no TLS with the backend")]
     NoTls(#[source] Box<TlsFailure>),
@@ -75,11 +75,11 @@ impl Failure {
                 self.reason(),
                 format!("{self}; it got part of it, and may have done the call"),
             ),
-            Self::Invalid(Broken::Switches) => Refusal::new(
+            Self::Invalid(ResponseFlaw::Switches) => Refusal::new(
                 self.reason(),
                 "the backend switched to another protocol, which was not asked for",
             ),
-            Self::Invalid(Broken::Coding) => Refusal::new(
+            Self::Invalid(ResponseFlaw::Coding) => Refusal::new(
                 self.reason(),
                 "the backend's answer has a transfer coding that was not asked for",
             ),

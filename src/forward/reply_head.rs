@@ -1,7 +1,7 @@
 //! The head of a reply, as it arrives: in parts, behind interim replies, or as a switch to another protocol.
 
 use bytes::Bytes;
-use tidegate_h1::response::{self, Broken, Response};
+use tidegate_h1::response::{self, ResponseFlaw, ResponseHead};
 use tidegate_h1::{BodyLeft, Framing, HeadEnd};
 
 use crate::call::{HttpCall, Record, ReplyHead};
@@ -45,7 +45,7 @@ impl ReplyReader {
         bytes: &[u8],
         call: &HttpCall,
         record: &Record,
-    ) -> Result<Option<ReplyStart>, Broken> {
+    ) -> Result<Option<ReplyStart>, ResponseFlaw> {
         self.has_begun = true;
         if self.held.is_empty() {
             return self.read_heads(bytes, call, record);
@@ -66,7 +66,7 @@ impl ReplyReader {
         mut bytes: &[u8],
         call: &HttpCall,
         record: &Record,
-    ) -> Result<Option<ReplyStart>, Broken> {
+    ) -> Result<Option<ReplyStart>, ResponseFlaw> {
         let to_head = call.head.method == http::Method::HEAD;
         while !bytes.is_empty() {
             let Some(response) = response::read(bytes, to_head, REPLY_FIELDS)? else {
@@ -76,7 +76,9 @@ impl ReplyReader {
                 return Ok(None);
             };
             match response.status {
-                101 if !was_asked_for(call, bytes, &response) => return Err(Broken::Switches),
+                101 if !was_asked_for(call, bytes, &response) => {
+                    return Err(ResponseFlaw::Switches);
+                }
                 101 | 200.. => return ReplyStart::new(bytes, response).map(Some),
                 _ => {
                     let behind = &bytes[response.length..];
@@ -92,9 +94,9 @@ impl ReplyReader {
     fn pass_interim(
         &mut self,
         bytes: &[u8],
-        response: Response,
+        response: ResponseHead,
         record: &Record,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ResponseFlaw> {
         if response.status == 100 || self.interims == INTERIM_MAX {
             return Ok(());
         }
@@ -115,8 +117,8 @@ impl ReplyStart {
     }
 
     /// The head of these bytes, and the part of the body that is among them.
-    fn new(bytes: &[u8], response: Response) -> Result<Self, Broken> {
-        let Response {
+    fn new(bytes: &[u8], response: ResponseHead) -> Result<Self, ResponseFlaw> {
+        let ResponseHead {
             framing,
             closes,
             length,
@@ -144,16 +146,16 @@ impl ReplyStart {
         })
     }
 
-    fn head(bytes: &[u8], response: Response) -> Result<Box<ReplyHead>, Broken> {
+    fn head(bytes: &[u8], response: ResponseHead) -> Result<Box<ReplyHead>, ResponseFlaw> {
         let head = Bytes::copy_from_slice(&bytes[..response.length]);
-        let malformed = |_| Broken::Malformed(httparse::Error::Status);
+        let malformed = |_| ResponseFlaw::Malformed(httparse::Error::Status);
         let head = ReplyHead::read(head, response).map_err(malformed)?;
         Ok(Box::new(head))
     }
 }
 
 /// Whether the backend switches to exactly a protocol that the request offers.
-fn was_asked_for(call: &HttpCall, bytes: &[u8], response: &Response) -> bool {
+fn was_asked_for(call: &HttpCall, bytes: &[u8], response: &ResponseHead) -> bool {
     let chosen = response.upgrade.map(|chosen| chosen.of(bytes));
     let (Some(offered), Some(chosen)) = (call.head.upgrade(), chosen) else {
         return false;

@@ -22,7 +22,7 @@ use super::streamed::{Source, Streamed};
 use super::tls::refused_after_the_handshake;
 use super::tls_failure::TlsFailure;
 use super::{Exchanged, Unsent};
-use crate::call::sdk::reply::{self, Balance, Ending};
+use crate::call::sdk::reply::{self, Balance, ReplyEnding};
 use crate::call::{
     ArrayCall, BodyError, Link, Message, OnClientLeft, PolledFrame, Reason, Record, Refusal, Reply,
     ReplyBody, Slot,
@@ -192,7 +192,7 @@ fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Rep
         return Err(Failure::Closed);
     }
     match reply::read(&held) {
-        Ending::Whole(overall_rc) => {
+        ReplyEnding::Whole(overall_rc) => {
             // Noted first: whether the call succeeded decides which reads of its guest are promoted.
             record.note(|facts| {
                 facts.bytes_out = held.len() as u64;
@@ -203,7 +203,7 @@ fn end_of_reply<S: Slot>(held: BytesMut, slot: S, record: &Record) -> Result<Rep
             slot.finish(Outcome::Served);
             Ok(Reply::object(ReplyBody::whole(held.freeze())))
         }
-        Ending::Cut => {
+        ReplyEnding::Cut => {
             slot.finish(Outcome::Failed);
             Err(Failure::CutBody(held.len() as u64))
         }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::io::Client;
 use super::wire::OnEof;
 use super::{Conversation, Settings, Whence, dialect};
-use crate::call::sdk::{Framed, Framer, Malformed, Misframed, array};
+use crate::call::sdk::{BadArray, FrameError, FrameStatus, Framer, array};
 use crate::call::{
     ArrayCall, Dialect, Message, Progress, Reason, Refusal, Reply, ReplyBody, Request, Serve,
 };
@@ -120,10 +120,10 @@ impl Reading {
     fn look(&mut self, settings: &Settings) -> Option<Result<ArrayCall, Refusal>> {
         let max = settings.max_request_bytes;
         let end = match self.framer.push(&self.bytes[self.seen..]) {
-            Framed::End(end) => end,
-            Framed::Bad(Misframed::TooLarge) => return Some(Err(too_large(max))),
-            Framed::Bad(why) => return Some(Err(bad(&why))),
-            Framed::More => {
+            FrameStatus::End(end) => end,
+            FrameStatus::Bad(FrameError::TooLarge) => return Some(Err(too_large(max))),
+            FrameStatus::Bad(why) => return Some(Err(bad(&why))),
+            FrameStatus::More => {
                 self.seen = self.bytes.len();
                 return None;
             }
@@ -133,7 +133,7 @@ impl Reading {
         }
         Some(
             array::parse(&self.bytes[..end], max).map_err(|why| match why {
-                Malformed::TooLarge { .. } => too_large(max),
+                BadArray::TooLarge { .. } => too_large(max),
                 why => bad(&why),
             }),
         )

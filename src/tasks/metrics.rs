@@ -1,7 +1,7 @@
 //! Metrics of calls that were handed over.
 
 use super::TasksNow;
-use tidegate_runtime::metric::{Reach, Show};
+use tidegate_runtime::metric::{SetLevel, SetTotal};
 
 tidegate_runtime::metrics! {
     /// Calls that were handed over.

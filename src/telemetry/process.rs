@@ -1,6 +1,6 @@
 //! The metrics of the process itself.
 
-use tidegate_runtime::metric::{Reach as _, Registry};
+use tidegate_runtime::metric::{Registry, SetTotal as _};
 
 use super::losses::{LossCause, Losses};
 

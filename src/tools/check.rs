@@ -331,7 +331,11 @@ fn burst(rate: Rate, ratio: BurstRatio, costs: CostRange) -> String {
 }
 
 /// What all sidecars together may spend in a window, and what happens without the store.
-fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut(&str, String)) {
+fn quotas(
+    config: &Config,
+    quotas: &tidegate_quota::QuotaSettings,
+    row: &mut impl FnMut(&str, String),
+) {
     for limit in &quotas.limits {
         let settings = limit.rule.settings();
         let mut claims = config.callers.quotas.iter();
@@ -351,7 +355,7 @@ fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut
             1 => words.push("one key has a total of its own".to_owned()),
             keys => words.push(format!("{keys} keys have a total of their own")),
         }
-        if settings.mode == quota::Mode::Optimistic {
+        if settings.mode == quota::DrawMode::Optimistic {
             words.push("optimistic".to_owned());
         }
         if limit.on_excess == OnExcess::Reject {
@@ -359,9 +363,9 @@ fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut
         }
         row(&limit.name, words.join(", "));
         let away = match settings.away {
-            quota::Away::Deny => "nothing passes".to_owned(),
-            quota::Away::Allow => "everything passes".to_owned(),
-            quota::Away::Safe { .. } => {
+            quota::OutagePolicy::Deny => "nothing passes".to_owned(),
+            quota::OutagePolicy::Allow => "everything passes".to_owned(),
+            quota::OutagePolicy::Safe { .. } => {
                 format!("{} tokens for each sidecar", limit.rule.safe_share())
             }
         };
@@ -391,7 +395,7 @@ fn quotas(config: &Config, quotas: &tidegate_quota::Quotas, row: &mut impl FnMut
 /// What is shared, and the settings that the servers need so that nothing is exceeded.
 fn shares(
     config: &Config,
-    coordinate: &tidegate_leases::sharing::Settings,
+    coordinate: &tidegate_leases::sharing::SharingSettings,
     row: &mut impl FnMut(&str, String),
 ) {
     let sidecars = coordinate.expected_sidecars.get();

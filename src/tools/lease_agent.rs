@@ -31,12 +31,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::Signal;
 use tidegate_leases::client::{
-    AfterExpiry, Client, ClientMetrics, ClientOptions, Dial, GaugeResource, OpenError,
+    AfterExpiry, ClientMetrics, ClientOptions, Dial, GaugeResource, LeaseClient, OpenError,
     RateResource, ResourceOptions, ResourceState, SafeCapacity, ServerAddress, TcpDial, TlsDial,
 };
 use tidegate_runtime::command::{executor, listen, note, parse_duration};
 use tidegate_runtime::metric::Registry;
-use tidegate_runtime::tls::{self, Identity, PemError, TlsClient};
+use tidegate_runtime::tls::{self, PemError, TlsClient, TlsIdentity};
 use tidegate_runtime::{ProcessName, lock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -132,7 +132,7 @@ fn dial(options: &Options) -> Result<Arc<dyn Dial>, String> {
     let own = match &shows {
         None => None,
         Some(((cert, cert_bytes), (key, key_bytes))) => {
-            let identity = Identity {
+            let identity = TlsIdentity {
                 cert: cert_bytes,
                 key: key_bytes,
             };
@@ -207,7 +207,7 @@ async fn until_stopped(options: Options) -> io::Result<()> {
 /// The lease client behind its address.
 #[derive(Debug)]
 pub struct Agent {
-    client: Client,
+    client: LeaseClient,
     registry: Registry,
     defaults: ResourceOptions,
     forget_after: Duration,
@@ -288,7 +288,7 @@ impl Agent {
             ..ClientOptions::default()
         };
         let client =
-            Client::new(options.servers, client).map_err(|error| wrong(error.to_string()))?;
+            LeaseClient::new(options.servers, client).map_err(|error| wrong(error.to_string()))?;
         let agent = Arc::new(Self {
             client,
             registry,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate_backends::Done;
+use tidegate_backends::FinishedCall;
 use tidegate_lab::backend::{Backend, Options};
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -87,7 +87,7 @@ async fn a_sufficient_log_gives_values_with_intervals_evidence_a_diff_and_a_plan
     // The share that is promised is what the backend then does, and more than today.
     let in_time = |limit: u64| {
         let done = calls(&world, u32::try_from(limit).expect("a limit"));
-        let within = |it: &&Done| it.is_served() && it.ended - it.arrived <= 60_000_000_000;
+        let within = |it: &&FinishedCall| it.is_served() && it.ended - it.arrived <= 60_000_000_000;
         done.iter().filter(within).count() as f64 / done.len() as f64
     };
     let outstanding = &report["outstanding"];

@@ -20,7 +20,7 @@ use tidegate::callers::{
 use tidegate::config::Config;
 use tidegate_callers::{
     CallerId, Charge, CostUnit, Group, Label, NewCaller, Notes, Patch, Pattern, PatternText,
-    RateLimitId, Span,
+    RateLimitId, UsageSpan,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::scheduler::{BucketMode, OnExcess, Outcome};
@@ -251,7 +251,7 @@ async fn a_hundred_calls_through_burst_10_and_fill_40_take_two_and_a_quarter_sec
     let usage = usage.expect("the config's caller").usage;
     assert_eq!(usage.total.calls, 100);
     assert_eq!(usage.total.delayed, 90);
-    assert_eq!(usage.over(Span::Hour).tally.calls, 100);
+    assert_eq!(usage.over(UsageSpan::Hour).tally.calls, 100);
 }
 
 /// A client of this IPv6 address.
@@ -1109,7 +1109,7 @@ async fn after_a_merge_a_group_has_used_what_its_caller_has() {
     let now = || door.clock.now();
     let of_group = |group: &str| {
         let used = door.callers.group_usage(now(), group).expect("a group");
-        (used.total.calls, used.over(Span::Hour).tally.calls)
+        (used.total.calls, used.over(UsageSpan::Hour).tally.calls)
     };
     assert_eq!(of_group("watched"), (5, 5));
     // One that was in no group, and one that brings a group along.
@@ -1139,7 +1139,7 @@ async fn a_caller_that_joins_or_leaves_a_group_brings_or_takes_what_it_used() {
     }
     let of_group = |group: &str| {
         let used = door.callers.group_usage(door.clock.now(), group);
-        used.map(|used| (used.total.calls, used.over(Span::Hour).tally.calls))
+        used.map(|used| (used.total.calls, used.over(UsageSpan::Hour).tally.calls))
     };
     let regroup = |groups: &[&Group]| {
         let patch = Patch {
@@ -1255,7 +1255,7 @@ fn a_change_that_is_refused_names_its_field_and_changes_nothing() {
     };
     let derived = NewRateLimit::of(Size::Derived(Derive {
         caller: mine,
-        span: Span::Hour,
+        span: UsageSpan::Hour,
         headroom: tidegate_callers::Headroom::DEFAULT,
     }));
     let nothing = |error: Error| error.field().to_owned();

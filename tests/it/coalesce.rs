@@ -17,7 +17,7 @@ use tidegate::coalesce::Coalescer;
 use tidegate::forward::Forwarder;
 use tidegate::pipeline::Pipeline;
 use tidegate::tasks::Tasks;
-use tidegate_callers::Tally;
+use tidegate_callers::UsageTally;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_runtime::{Clock, Live};
@@ -158,7 +158,7 @@ async fn reads_that_get_the_answer_of_another_one_draw_nothing_in_usage_nor_in_t
     assert!(own[0].rare().settled.is_some(), "{:?}", own[0]);
     let now = stage.stack.clock.now();
     let callers = stage.stack.callers.all(now);
-    let sum = |column: fn(&Tally) -> u64| {
+    let sum = |column: fn(&UsageTally) -> u64| {
         let totals = callers.iter().map(|caller| column(&caller.usage.total));
         totals.sum::<u64>()
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate::call::sdk::reply::{Ending, read};
+use tidegate::call::sdk::reply::{ReplyEnding, read};
 use tidegate::call::{Reason, Refusal};
 use tidegate::protocol::dialect::{refusal_json, retry_after_seconds};
 
@@ -59,7 +59,7 @@ fn the_time_to_come_back_is_rounded_up_and_at_least_a_second() {
 fn every_reason_has_a_whole_answer_of_its_own() {
     for reason in Reason::ALL {
         let json = json_text(&Refusal::new(reason, "why"));
-        let whole = Ending::Whole(Some(i64::from(reason.overall_rc())));
+        let whole = ReplyEnding::Whole(Some(i64::from(reason.overall_rc())));
         assert_eq!(read(json.as_bytes()), whole, "{json}");
         let value: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(value["rs"], reason.rs());

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
-use tidegate_advice::advice::{Advice, Question, advise};
-use tidegate_advice::sample::{Ending, Sample};
+use tidegate_advice::advice::{Advice, AdviceRequest, advise};
+use tidegate_advice::sample::{Sample, SampleEnding};
 use tokio::process::Command;
 
 use crate::sidecar::{Said, run, with_lab};
@@ -154,9 +154,9 @@ fn log_of(samples: &[Sample], program: Program) -> String {
     let mut log = String::new();
     for call in calls {
         let status = match call.ending {
-            Ending::Served => 200,
-            Ending::Overloaded | Ending::Failed => 502,
-            Ending::Left | Ending::Refused => 499,
+            SampleEnding::Served => 200,
+            SampleEnding::Overloaded | SampleEnding::Failed => 502,
+            SampleEnding::Left | SampleEnding::Refused => 499,
         };
         let path = match &*call.function {
             "slow" => "/slow",
@@ -195,7 +195,7 @@ fn log_of(samples: &[Sample], program: Program) -> String {
                 let all = ms(end - arrived);
                 let (wait, reply, state) = match (call.started, call.ending) {
                     (None, _) => (format!("{all}"), "-1".to_owned(), "CQ"),
-                    (Some(started), Ending::Served) => (
+                    (Some(started), SampleEnding::Served) => (
                         ms(started - call.arrived).to_string(),
                         ms(took).to_string(),
                         "--",
@@ -230,7 +230,7 @@ async fn both(kind: Kind, seed: u64, program: Program, faster: u64) -> (Advice, 
         sample.started = sample.started.map(|at| at / faster);
         sample.ended /= faster;
     }
-    let exact = advise(&samples, &Question::default());
+    let exact = advise(&samples, &AdviceRequest::default());
     let said = advise_on(&log_of(&samples, program), &["--json"]).await;
     (exact, said)
 }

@@ -6,7 +6,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidegate_leases::client::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
+use tidegate_leases::client::{
+    Allowance, ClientOptions, GaugeResource, LeaseClient, ResourceOptions,
+};
 use tidegate_leases::wire::capacity_client::CapacityClient;
 use tidegate_leases::wire::{
     DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse, ResourceRequest,
@@ -208,7 +210,7 @@ async fn leases_outlive_their_master_and_a_paused_one_grants_nothing() {
         ..ClientOptions::default()
     };
     let servers = [&first, &second].map(|one| one.address.to_string().parse().expect("address"));
-    let client = Client::new(servers.to_vec(), options).expect("options are right");
+    let client = LeaseClient::new(servers.to_vec(), options).expect("options are right");
     let gauge = client
         .gauge("disks", ResourceOptions::default())
         .expect("it opens");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::app::lease_server::LeaseServer;
 use tidegate::config::lease_server as config;
-use tidegate_runtime::etcd::Client;
+use tidegate_runtime::etcd::EtcdClient;
 
 use crate::stores::Etcd;
 use crate::support::{Answer, PATIENCE, ask};
@@ -38,7 +38,7 @@ async fn says(server: &LeaseServer, path: &str, words: &str) {
 #[tokio::test]
 async fn rules_in_etcd_are_waited_for_and_followed_and_bad_ones_change_nothing() {
     let etcd = Etcd::start(1);
-    let client = Client::new(etcd.settings());
+    let client = EtcdClient::new(etcd.settings());
     let put = async |rules: &str| {
         let put = client.put(KEY.as_bytes(), rules.as_bytes(), None).await;
         put.expect("etcd is up");

@@ -10,8 +10,8 @@ use prost::Message;
 use tidegate::app::lease_server::LeaseServer;
 use tidegate::config::lease_server as config;
 use tidegate_leases::server::{
-    Bounds, Catchall, Metrics, Place, RawAlgorithm, RawKind, RawTemplate, Reach, Service, Settings,
-    Templates, Unmatched, serve,
+    CapacityService, Catchall, Metrics, NetworkBounds, RawAlgorithm, RawKind, RawTemplate,
+    ServerBounds, ServerSettings, Templates, TreePlace, Unmatched, serve,
 };
 use tidegate_leases::wire::capacity_client::CapacityClient;
 use tidegate_leases::wire::{self, Epoch, GetCapacityRequest, ResourceRequest};
@@ -149,7 +149,11 @@ fn unix_millis() -> i64 {
 
 /// A server that says that another is the master.
 pub(crate) async fn redirecting_to(master: SocketAddr) -> Directed {
-    directed(Mastership::Other(master.to_string()), Reach::default()).await
+    directed(
+        Mastership::Other(master.to_string()),
+        NetworkBounds::default(),
+    )
+    .await
 }
 
 /// A service whose mastership the test decides.
@@ -159,7 +163,7 @@ pub(crate) struct Directed {
     _stop: tokio_util::sync::DropGuard,
 }
 
-async fn directed(first: Mastership, reach: Reach) -> Directed {
+async fn directed(first: Mastership, reach: NetworkBounds) -> Directed {
     let clock = Clock::start();
     let rule = RawTemplate {
         identifier_glob: Some("*".into()),
@@ -173,18 +177,18 @@ async fn directed(first: Mastership, reach: Reach) -> Directed {
         }),
         ..RawTemplate::default()
     };
-    let settings = Settings {
+    let settings = ServerSettings {
         id: "one".into(),
         address: "one:1".into(),
-        place: Place::Root,
+        place: TreePlace::Root,
         epoch: Epoch::new(Timestamp::ZERO, clock.phase()),
         minimum_interval: Duration::ZERO,
         unmatched: Unmatched::Grant,
-        bounds: Bounds::default(),
+        bounds: ServerBounds::default(),
     };
     let templates = Templates::new(vec![rule], Catchall::Optional).expect("good");
     let (mastership, told) = watch::channel(first);
-    let service = Service::new(settings, templates, clock, told);
+    let service = CapacityService::new(settings, templates, clock, told);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("free");
@@ -213,7 +217,7 @@ const FOR_EVER: Mastership = Mastership::Master {
 
 #[tokio::test]
 async fn a_server_that_is_not_master_names_the_master_in_every_call() {
-    let server = directed(Mastership::Other("two:2".into()), Reach::default()).await;
+    let server = directed(Mastership::Other("two:2".into()), NetworkBounds::default()).await;
     let mut client = client(server.address);
     let two = Some(wire::Mastership {
         master_address: Some("two:2".into()),
@@ -259,7 +263,7 @@ async fn a_server_that_is_not_master_names_the_master_in_every_call() {
 
 #[tokio::test]
 async fn a_master_whose_fence_has_passed_grants_nothing_and_forgets_nothing() {
-    let server = directed(FOR_EVER, Reach::default()).await;
+    let server = directed(FOR_EVER, NetworkBounds::default()).await;
     let mut client = client(server.address);
     assert_eq!(granted(&mut client, "a", "disk", 60.0).await, 60.0);
 
@@ -612,9 +616,9 @@ async fn silent_connections_are_closed_counted_and_make_room_for_others() {
 
 #[tokio::test]
 async fn more_connections_than_there_may_be_wait() {
-    let reach = Reach {
+    let reach = NetworkBounds {
         connections: 1,
-        ..Reach::default()
+        ..NetworkBounds::default()
     };
     let server = directed(FOR_EVER, reach).await;
     let mut first = client(server.address);
@@ -866,7 +870,7 @@ async fn a_server_below_follows_to_the_master_above() {
     let root = started(ROOT).await;
     let other = directed(
         Mastership::Other(root.address().to_string()),
-        Reach::default(),
+        NetworkBounds::default(),
     )
     .await;
     let leaf = started(&below(other.address)).await;

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::app::lease_server::LeaseServer;
-use tidegate_leases::client::{Allowance, Client, ClientOptions, GaugeResource, ResourceOptions};
+use tidegate_leases::client::{
+    Allowance, ClientOptions, GaugeResource, LeaseClient, ResourceOptions,
+};
 
 use crate::lease_agent::{agent_of, asked};
 use crate::lease_example::{example, says};
@@ -26,17 +28,17 @@ fn rules(bind: &str, lease: &str) -> String {
     format!("bind = \"{bind}\"\nstatus_bind = \"\"\nminimum_interval = \"0s\"\n{one}{every}")
 }
 
-async fn at(address: SocketAddr) -> Client {
+async fn at(address: SocketAddr) -> LeaseClient {
     let options = ClientOptions {
         interval_min: Duration::from_millis(100),
         request_timeout: Duration::from_millis(500),
         ..ClientOptions::default()
     };
     let server = address.to_string().parse().expect("an address");
-    Client::new(vec![server], options).expect("options are right")
+    LeaseClient::new(vec![server], options).expect("options are right")
 }
 
-fn wants(client: &Client, places: f64) -> GaugeResource {
+fn wants(client: &LeaseClient, places: f64) -> GaugeResource {
     let gauge = client
         .gauge("disks", ResourceOptions::default())
         .expect("it opens");

@@ -21,7 +21,7 @@ use tidegate::telemetry::writer::LogWriter;
 use tidegate_callers::{CallerId, FunctionId, RateLimitId};
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::call::{BucketId, QuotaKey};
-use tidegate_limits::quota::Spent;
+use tidegate_limits::quota::Payment;
 use tidegate_limits::scheduler::{Delays, Outcome, QuotaSpent};
 use tidegate_limits::{Timestamp, Tokens, Weight};
 
@@ -238,7 +238,7 @@ fn a_line_in_json_is_read_back_as_it_was_logged() {
         window: Some(7),
         total: 100,
         cost,
-        spent: Spent::default(),
+        spent: Payment::default(),
     });
     let told = ended_with(|it| {
         it.facts.limited = false;

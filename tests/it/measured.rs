@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::app::metrics::Metrics;
 use tidegate::telemetry::calls::Durations;
 use tidegate_lab::backend::{Backend, Options, Running};
-use tidegate_runtime::metric::Longest;
+use tidegate_runtime::metric::TimeLimits;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -110,7 +110,7 @@ async fn a_limit_of_a_function_shows_the_time_that_its_calls_waited() {
 
 #[test]
 fn a_percentile_near_the_threshold_is_in_the_bucket_of_the_real_one() {
-    let longest = Longest {
+    let longest = TimeLimits {
         wait: Duration::from_secs(10),
         reply: Duration::from_secs(60),
     };

@@ -23,9 +23,9 @@ use tidegate_callers::Group;
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Pace, PoolsNow, Rate};
 use tidegate_limits::policy::{LimitRule, WindowShape, WindowStamp};
-use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow, Reason, Share};
+use tidegate_limits::scheduler::{LimitNow, PacerNow, QueueNow, RefusalReason, SupplyShare};
 use tidegate_limits::{Limit, Timestamp, Verdict};
-use tidegate_runtime::metric::{Reach, Show};
+use tidegate_runtime::metric::{SetLevel, SetTotal};
 
 /// Metrics of which each has at least one value.
 fn exercised() -> Metrics {
@@ -43,7 +43,7 @@ fn exercised() -> Metrics {
     let gate = GateNow {
         acting: ActingNow {
             acting: Acting::Running,
-            share: Share::FULL,
+            share: SupplyShare::FULL,
             in_flight: 7,
             now: Timestamp::ZERO,
         },
@@ -175,7 +175,7 @@ fn exercise_observed(metrics: &Metrics) {
         limit: Some("total".into()),
         ending,
     };
-    let refused = WouldEnd::Refused(Reason::DeadlinePassed);
+    let refused = WouldEnd::Refused(RefusalReason::DeadlinePassed);
     for ending in [WouldEnd::Runs, refused] {
         metrics.would_have.count("user", &would(ending));
     }
@@ -392,7 +392,7 @@ fn a_limit_that_a_reload_removed_leaves_no_series_behind() {
     let gate = GateNow {
         acting: ActingNow {
             acting: Acting::Running,
-            share: Share::FULL,
+            share: SupplyShare::FULL,
             in_flight: 7,
             now: Timestamp::ZERO,
         },

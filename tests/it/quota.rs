@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tidegate::app::App;
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{Record, StoreTime, Version};
+use tidegate_limits::quota::{QuotaRecord, StoreTime, RecordVersion};
 use tidegate_quota::memory::{self, Memory};
-use tidegate_quota::{self as store, Entry, Error, Key, QuotaStore, Swapped};
+use tidegate_quota::{self as store, QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -49,7 +49,7 @@ enum Mode {
 
 /// One sidecar's way to a store in memory.
 struct Switch {
-    node: memory::Node,
+    node: memory::MemoryNode,
     time: watch::Sender<StoreTime>,
     clock: Clock,
     epoch: Instant,
@@ -81,7 +81,7 @@ impl Switch {
         self.time.send_replace(time);
     }
 
-    async fn answers(&self) -> Result<(), Error> {
+    async fn answers(&self) -> Result<(), StoreError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mode = *self.mode.borrow();
         match mode {
@@ -89,17 +89,17 @@ impl Switch {
                 self.tell_time();
                 Ok(())
             }
-            Mode::Away => Err(Error::Unavailable("connection refused".into())),
+            Mode::Away => Err(StoreError::Unavailable("connection refused".into())),
             Mode::Hangs => pending().await,
-            Mode::Garbage => Err(Error::Garbage("HTTP/1.1 400 Bad Request".into())),
-            Mode::Unauthenticated => Err(Error::Unauthenticated("NOAUTH".into())),
-            Mode::Denied => Err(Error::Denied("NOPERM".into())),
+            Mode::Garbage => Err(StoreError::Garbage("HTTP/1.1 400 Bad Request".into())),
+            Mode::Unauthenticated => Err(StoreError::Unauthenticated("NOAUTH".into())),
+            Mode::Denied => Err(StoreError::Denied("NOPERM".into())),
         }
     }
 }
 
 impl QuotaStore for Switch {
-    fn get<'a>(&'a self, key: &'a Key) -> store::Answer<'a, Option<Entry>> {
+    fn get<'a>(&'a self, key: &'a RecordKey) -> store::StoreCall<'a, Option<StoreEntry>> {
         Box::pin(async move {
             self.answers().await?;
             self.node.get(key).await
@@ -108,26 +108,26 @@ impl QuotaStore for Switch {
 
     fn compare_and_set<'a>(
         &'a self,
-        key: &'a Key,
-        expected: Option<Version>,
+        key: &'a RecordKey,
+        expected: Option<RecordVersion>,
         text: &'a [u8],
         kept_until: Duration,
-    ) -> store::Answer<'a, Swapped> {
+    ) -> store::StoreCall<'a, SwapResult> {
         Box::pin(async move {
             self.answers().await?;
             if self.mode() == Mode::ReadsOnly {
-                return Err(Error::Unavailable("READONLY".into()));
+                return Err(StoreError::Unavailable("READONLY".into()));
             }
             let node = &self.node;
             node.compare_and_set(key, expected, text, kept_until).await
         })
     }
 
-    fn try_out(&self) -> store::Answer<'_, ()> {
+    fn try_out(&self) -> store::StoreCall<'_, ()> {
         Box::pin(async move {
             self.answers().await?;
             match self.mode() {
-                Mode::ReadsOnly => Err(Error::Unavailable("READONLY".into())),
+                Mode::ReadsOnly => Err(StoreError::Unavailable("READONLY".into())),
                 _ => Ok(()),
             }
         })
@@ -137,7 +137,11 @@ impl QuotaStore for Switch {
         self.time.subscribe()
     }
 
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> store::Answer<'a, ()> {
+    fn changed<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        since: Option<RecordVersion>,
+    ) -> store::StoreCall<'a, ()> {
         self.node.changed(key, since)
     }
 
@@ -241,11 +245,11 @@ impl Rig {
     }
 
     /// The record of a key, by its name in the store.
-    async fn record(&self, namespace: Option<&str>, id: &str) -> Option<Record> {
-        let key = Key::within(namespace, id).expect("it is a key");
+    async fn record(&self, namespace: Option<&str>, id: &str) -> Option<QuotaRecord> {
+        let key = RecordKey::within(namespace, id).expect("it is a key");
         let found = self.memory.node().get(&key).await;
         let entry = found.expect("it is up")?;
-        Some(Record::parse(&entry.text).expect("it is a record"))
+        Some(QuotaRecord::parse(&entry.text).expect("it is a record"))
     }
 }
 
@@ -635,8 +639,8 @@ async fn tokens_returned_to_the_store_wake_waiting_calls() {
         .await;
     // As another sidecar does that has drawn more than it needs.
     let record = rig.record(Some("total"), "all").await.expect("it was made");
-    let more = Record::new(record.window(), 2, 3, 0, record.length()).expect("it can be");
-    let key = Key::within(Some("total"), "all").expect("it is a key");
+    let more = QuotaRecord::new(record.window(), 2, 3, 0, record.length()).expect("it can be");
+    let key = RecordKey::within(Some("total"), "all").expect("it is a key");
     rig.memory.tamper(&key, Some(more.to_string().as_bytes()));
     let woken = tokio::time::timeout(PATIENCE, waits).await;
     assert_eq!(woken.expect("it is woken").expect("it ends"), 200);

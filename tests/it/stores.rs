@@ -143,7 +143,7 @@ impl Etcd {
             .collect()
     }
 
-    pub(crate) fn settings(&self) -> etcd::Settings {
+    pub(crate) fn settings(&self) -> etcd::EtcdSettings {
         settings(&self.urls())
     }
 
@@ -187,9 +187,9 @@ impl Etcd {
 }
 
 /// Of a client of these endpoints.
-pub(crate) fn settings(urls: &[String]) -> etcd::Settings {
+pub(crate) fn settings(urls: &[String]) -> etcd::EtcdSettings {
     let endpoints = urls.iter().map(|url| url.parse::<Endpoint>());
-    etcd::Settings::new(
+    etcd::EtcdSettings::new(
         endpoints
             .collect::<Result<_, _>>()
             .expect("they are endpoints"),
@@ -266,9 +266,9 @@ impl ZooKeeper {
 
     /// Waits until every server answers, which takes a quorum.
     pub(crate) async fn serves(&self) {
-        use tidegate_runtime::zookeeper::{Client, Settings};
+        use tidegate_runtime::zookeeper::{ZooKeeperClient, ZooKeeperSettings};
         for port in &self.ports {
-            let client = Client::new(Settings::new(format!("127.0.0.1:{port}")));
+            let client = ZooKeeperClient::new(ZooKeeperSettings::new(format!("127.0.0.1:{port}")));
             // Each attempt waits for an answer as long as a call may take.
             let answers = async { while client.get("/").await.is_err() {} };
             let serves = tokio::time::timeout(2 * PATIENCE, answers).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::callers::Meets;
 use tidegate::callers::rate_limit::{Derive, Size};
 use tidegate::callers::{Error, NewRateLimit};
-use tidegate_callers::{CallerId, Headroom, Span};
+use tidegate_callers::{CallerId, Headroom, UsageSpan};
 
 use crate::callers::{Door, who};
 
@@ -30,7 +30,7 @@ async fn calls(door: &Door, count: usize, apart: Duration) {
     }
 }
 
-fn derived(span: Span) -> Derive {
+fn derived(span: UsageSpan) -> Derive {
     Derive {
         caller: CallerId(1),
         span,
@@ -39,7 +39,7 @@ fn derived(span: Span) -> Derive {
 }
 
 /// Fill, burst and profile.
-fn suggested(door: &Door, span: Span) -> (f64, f64, Option<String>) {
+fn suggested(door: &Door, span: UsageSpan) -> (f64, f64, Option<String>) {
     let suggested = door.callers.suggest(door.clock.now(), derived(span));
     let (bucket, profile) = suggested.expect("it was used");
     let profile = profile.map(|name| name.to_string());
@@ -54,10 +54,14 @@ async fn a_burst_and_an_idle_hour_are_not_offered_a_quarantine() {
     for idle in [1, 600, 2_900] {
         tokio::time::advance(Duration::from_secs(idle)).await;
         let batch = Some("batch".to_owned());
-        assert_eq!(suggested(&door, Span::Hour), (1.0, 60.0, batch), "{idle} s");
+        assert_eq!(
+            suggested(&door, UsageSpan::Hour),
+            (1.0, 60.0, batch),
+            "{idle} s"
+        );
     }
     // A limit that is derived from the same usage has the same figures.
-    let new = NewRateLimit::of(Size::Derived(derived(Span::Hour)));
+    let new = NewRateLimit::of(Size::Derived(derived(UsageSpan::Hour)));
     let made = door.callers.create_rate_limit(door.clock.now(), new);
     let id = made.expect("it is right").value;
     let limit = door.callers.rate_limit(id).expect("it was made").rate_limit;
@@ -65,7 +69,9 @@ async fn a_burst_and_an_idle_hour_are_not_offered_a_quarantine() {
     let bucket = bucket.map(|(burst, fill)| (burst.get(), fill.get()));
     assert_eq!(bucket, Some((60.0, 1.0)));
     tokio::time::advance(Duration::from_secs(3_600)).await;
-    let nothing = door.callers.suggest(door.clock.now(), derived(Span::Hour));
+    let nothing = door
+        .callers
+        .suggest(door.clock.now(), derived(UsageSpan::Hour));
     assert!(matches!(nothing, Err(Error::NothingUsed(CallerId(1)))));
 }
 
@@ -75,7 +81,7 @@ async fn a_steady_minute_is_suggested_its_rate() {
     calls(&door, 1_200, Duration::from_millis(50)).await;
     for idle in [1, 495, 2_900] {
         tokio::time::advance(Duration::from_secs(idle)).await;
-        let (fill, burst, profile) = suggested(&door, Span::Hour);
+        let (fill, burst, profile) = suggested(&door, UsageSpan::Hour);
         assert!((20.0..=20.1).contains(&fill), "{fill} after {idle} s");
         assert!((100.0..=110.0).contains(&burst), "{burst} after {idle} s");
         assert_eq!(profile.as_deref(), Some("interactive"));

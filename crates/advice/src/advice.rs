@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use self::named::{callers, functions};
 use self::values::{capacity, jobs, max_wait, outlook, outstanding, windows};
-use crate::breaking::{Break, breaking, met};
+use crate::breaking::{BreakingPoint, breaking, met};
 use crate::curve::Curve;
 use crate::draw::Draw;
 use crate::fit::{Fit, fit};
 use crate::interval::Quantile;
-use crate::runs::{End, PARTS, Run, Runs, seen};
+use crate::runs::{BackendRun, PARTS, RunEnding, Runs, seen};
 use crate::sample::Sample;
-use crate::setting::{Answer, Need, Setting};
+use crate::setting::{Need, Setting, SettingAnswer};
 use crate::tokens::Bucket;
 
 const SECOND: u64 = 1_000_000_000;
@@ -35,7 +35,7 @@ const SEEN_CALLS: usize = 60;
 const SEEN_PARTS: usize = 3;
 /// The questions to a log.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct AdviceRequest {
     /// Within what time calls must end, waits included; and the share of them, such as 0.95.
     pub slo: Option<Slo>,
     /// Today's length of a window, to be kept.   ns
@@ -50,7 +50,7 @@ pub struct Question {
     pub seed: u64,
 }
 
-impl Default for Question {
+impl Default for AdviceRequest {
     /// No bound, nothing known of today, one token for each call.
     fn default() -> Self {
         Self {
@@ -92,7 +92,7 @@ pub struct Evidence {
 
 /// The facts about a function.
 #[derive(Clone, Debug)]
-pub struct Function {
+pub struct FunctionAdvice {
     /// The name of the function.
     pub name: Arc<str>,
     /// The number of its calls at the backend.
@@ -109,7 +109,7 @@ pub struct Function {
 
 /// The tokens of one caller.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct CallerAdvice {
     /// The caller's name in the log.
     pub name: Arc<str>,
     /// The number of its calls.
@@ -128,23 +128,23 @@ pub struct Advice {
     /// The curve of all functions.
     pub fit: Option<Fit>,
     /// Where the backend breaks, if the log shows it.
-    pub broken: Option<Break>,
+    pub broken: Option<BreakingPoint>,
     /// Calls at once.
-    pub outstanding: Answer<u32>,
+    pub outstanding: SettingAnswer<u32>,
     /// The functions, those with the most calls first.
-    pub functions: Vec<Function>,
+    pub functions: Vec<FunctionAdvice>,
     /// The length of a window.   ns
-    pub window: Answer<u64>,
+    pub window: SettingAnswer<u64>,
     /// Calls in a window of that length.
-    pub per_window: Answer<u32>,
+    pub per_window: SettingAnswer<u32>,
     /// Calls that may wait.
-    pub capacity: Answer<u32>,
+    pub capacity: SettingAnswer<u32>,
     /// How long a call may wait.   ns
-    pub max_wait: Answer<u64>,
+    pub max_wait: SettingAnswer<u64>,
     /// The change that the advice brings, by the curve; `None` if calls at once change nothing that is known.
     pub outlook: Option<Outlook>,
     /// The callers, those with the most calls first.
-    pub callers: Vec<Caller>,
+    pub callers: Vec<CallerAdvice>,
 }
 
 /// The prediction for the calls of the log, by the fitted curve.
@@ -175,7 +175,7 @@ pub struct Expected {
 
 /// The advice of the calls of a log, in any order.
 #[must_use]
-pub fn advise(samples: &[Sample], question: &Question) -> Advice {
+pub fn advise(samples: &[Sample], question: &AdviceRequest) -> Advice {
     let runs = Runs::of(samples);
     let mut draw = Draw::new(question.seed);
     let lacks = lacks(&runs);
@@ -183,12 +183,12 @@ pub fn advise(samples: &[Sample], question: &Question) -> Advice {
         evidence: evidence(samples, &runs),
         fit: None,
         broken: None,
-        outstanding: Answer::NotEnough(lacks.clone()),
+        outstanding: SettingAnswer::NotEnough(lacks.clone()),
         functions: Vec::new(),
-        window: Answer::NotEnough(lacks.clone()),
-        per_window: Answer::NotEnough(lacks.clone()),
-        capacity: Answer::NotEnough(lacks.clone()),
-        max_wait: Answer::NotEnough(lacks.clone()),
+        window: SettingAnswer::NotEnough(lacks.clone()),
+        per_window: SettingAnswer::NotEnough(lacks.clone()),
+        capacity: SettingAnswer::NotEnough(lacks.clone()),
+        max_wait: SettingAnswer::NotEnough(lacks.clone()),
         outlook: None,
         callers: Vec::new(),
     };
@@ -241,9 +241,9 @@ fn lacks(runs: &Runs) -> Vec<Need> {
             needs: PARTS_MIN,
         });
     }
-    let known = runs.all.iter().filter(|run| run.end != End::Unknown);
+    let known = runs.all.iter().filter(|run| run.end != RunEnding::Unknown);
     let (known, served) = known.fold((0, 0), |(all, served), run| {
-        (all + 1, served + usize::from(run.end == End::Served))
+        (all + 1, served + usize::from(run.end == RunEnding::Served))
     });
     let share = served as f64 / known.max(1) as f64;
     if has >= CALLS_MIN && share < SERVED_MIN {
@@ -284,10 +284,10 @@ fn busiest_minute(arrivals: impl Iterator<Item = u64>) -> usize {
 }
 
 /// The highest level up to `cap` that is known from enough calls.
-fn seen_up_to(runs: &[Run], cap: u32) -> u32 {
+fn seen_up_to(runs: &[BackendRun], cap: u32) -> u32 {
     let known = runs
         .iter()
-        .filter(|run| run.end != End::Unknown && run.most <= cap);
+        .filter(|run| run.end != RunEnding::Unknown && run.most <= cap);
     seen(
         known.map(|run| (run.most, run.part)),
         SEEN_CALLS,

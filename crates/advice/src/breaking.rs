@@ -5,7 +5,7 @@
 //! `n` times as long.
 
 use crate::interval::share;
-use crate::runs::{End, Run};
+use crate::runs::{BackendRun, RunEnding};
 
 /// Calls in a bin of levels, at least.
 const CALLS_MIN: usize = 20;
@@ -20,7 +20,7 @@ const STRETCHED: f64 = 2.0;
 
 /// A breaking point.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Break {
+pub struct BreakingPoint {
     /// The lowest level that is known to be broken. It is never advised.
     pub from: u32,
     /// The calls that met this level.
@@ -48,7 +48,7 @@ pub enum Sign {
 
 /// The result of a call at a level.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Met {
+pub(crate) struct LevelResult {
     pub(crate) level: u32,
     pub(crate) failed: bool,
     /// The logarithm of its time, less the mean of its function; of calls that were served.
@@ -56,23 +56,23 @@ pub(crate) struct Met {
 }
 
 /// The results of runs at the levels that they met at most.
-pub(crate) fn met(runs: &[Run]) -> Vec<Met> {
+pub(crate) fn met(runs: &[BackendRun]) -> Vec<LevelResult> {
     let functions = runs.iter().map(|run| run.function).max().unwrap_or(0) + 1;
-    let log = |run: &Run| (run.took().max(1) as f64).ln();
+    let log = |run: &BackendRun| (run.took().max(1) as f64).ln();
     let mut means = vec![(0.0, 0.0); functions];
-    let served = |run: &&Run| run.end == End::Served;
+    let served = |run: &&BackendRun| run.end == RunEnding::Served;
     for run in runs.iter().filter(served) {
         let mean = &mut means[run.function];
         *mean = (mean.0 + log(run), mean.1 + 1.0);
     }
-    let known = runs.iter().filter(|run| run.end != End::Unknown);
+    let known = runs.iter().filter(|run| run.end != RunEnding::Unknown);
     known
         .map(|run| {
             let (sum, count) = means[run.function];
-            Met {
+            LevelResult {
                 level: run.most,
-                failed: run.end == End::Failed,
-                time: (run.end == End::Served).then(|| log(run) - sum / count),
+                failed: run.end == RunEnding::Failed,
+                time: (run.end == RunEnding::Served).then(|| log(run) - sum / count),
             }
         })
         .collect()
@@ -92,7 +92,7 @@ struct Bin {
 }
 
 impl Bin {
-    fn add(&mut self, met: &Met) {
+    fn add(&mut self, met: &LevelResult) {
         if self.calls == 0 {
             self.from = met.level;
         }
@@ -119,7 +119,7 @@ impl Bin {
 }
 
 /// The breaking point that calls show, if any.
-pub(crate) fn breaking(mut met: Vec<Met>) -> Option<Break> {
+pub(crate) fn breaking(mut met: Vec<LevelResult>) -> Option<BreakingPoint> {
     met.sort_unstable_by_key(|met| met.level);
     let mut bins: Vec<Bin> = Vec::new();
     for met in &met {
@@ -142,14 +142,14 @@ pub(crate) fn breaking(mut met: Vec<Met>) -> Option<Break> {
                 share: here.share,
                 below: below.share,
             };
-            return Some(Break {
+            return Some(BreakingPoint {
                 from: bin.from,
                 calls: bin.calls,
                 sign,
             });
         }
         if let Some(times) = before.and_then(|before| jump(&before, &bin)) {
-            return Some(Break {
+            return Some(BreakingPoint {
                 from: bin.from,
                 calls: bin.calls,
                 sign: Sign::Times { times },
@@ -176,7 +176,11 @@ mod tests {
     use crate::draw::Draw;
 
     /// Calls at levels 1 to 20; `fails` and `stretch` by level.
-    fn calls(seed: u64, fails: impl Fn(u32) -> f64, stretch: impl Fn(u32) -> f64) -> Vec<Met> {
+    fn calls(
+        seed: u64,
+        fails: impl Fn(u32) -> f64,
+        stretch: impl Fn(u32) -> f64,
+    ) -> Vec<LevelResult> {
         let mut draw = Draw::new(seed);
         (0..4_000)
             .map(|_| {
@@ -184,7 +188,7 @@ mod tests {
                 let failed = (draw.below(1_000_000) as f64) < fails(level) * 1e6;
                 let noise = draw.below(1_000) as f64 / 500.0;
                 let time = (!failed).then(|| stretch(level).ln() + noise);
-                Met {
+                LevelResult {
                     level,
                     failed,
                     time,

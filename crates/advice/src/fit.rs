@@ -16,7 +16,7 @@
 use crate::curve::Curve;
 use crate::draw::Draw;
 use crate::levels::Levels;
-use crate::runs::{End, PARTS, Run};
+use crate::runs::{BackendRun, PARTS, RunEnding};
 
 /// Runs that are used for one fit, at most; more change nothing that can be seen.
 const RUNS_MAX: usize = 12_000;
@@ -71,10 +71,10 @@ struct Point {
 }
 
 /// Fits the runs whose levels are at most `most`; `None` if there are fewer than two buckets.
-pub(crate) fn fit(runs: &[Run], levels: &Levels, most: u32, draw: &mut Draw) -> Option<Fit> {
-    let usable: Vec<&Run> = runs
+pub(crate) fn fit(runs: &[BackendRun], levels: &Levels, most: u32, draw: &mut Draw) -> Option<Fit> {
+    let usable: Vec<&BackendRun> = runs
         .iter()
-        .filter(|run| run.end == End::Served && run.most <= most && run.took() > 0)
+        .filter(|run| run.end == RunEnding::Served && run.most <= most && run.took() > 0)
         .collect();
     let edges = buckets(&usable)?;
     let step = usable.len().div_ceil(RUNS_MAX);
@@ -117,7 +117,7 @@ impl Fit {
 }
 
 /// The work of a call by a curve.   ns
-pub(crate) fn work(run: &Run, levels: &Levels, curve: &Curve) -> f64 {
+pub(crate) fn work(run: &BackendRun, levels: &Levels, curve: &Curve) -> f64 {
     let parts = levels.between(run.started, run.ended);
     parts
         .map(|(level, lasted)| lasted as f64 / curve.stretch(f64::from(level.max(1))))
@@ -125,7 +125,7 @@ pub(crate) fn work(run: &Run, levels: &Levels, curve: &Curve) -> f64 {
 }
 
 /// The lowest level of each bucket.
-fn buckets(runs: &[&Run]) -> Option<Vec<u32>> {
+fn buckets(runs: &[&BackendRun]) -> Option<Vec<u32>> {
     let mut entries: Vec<_> = runs.iter().map(|run| run.entry).collect();
     entries.sort_unstable();
     let each = BUCKET_MIN.max(entries.len() / 40);
@@ -142,7 +142,7 @@ fn buckets(runs: &[&Run]) -> Option<Vec<u32>> {
     (edges.len() >= 2).then_some(edges)
 }
 
-fn point(run: &Run, levels: &Levels, edges: &[u32]) -> Point {
+fn point(run: &BackendRun, levels: &Levels, edges: &[u32]) -> Point {
     let mut by_level: Vec<(u32, f64)> = Vec::new();
     for (level, lasted) in levels.between(run.started, run.ended) {
         let level = level.max(1);

@@ -17,7 +17,7 @@ const EXACT_MAX: usize = 5_000;
 
 /// A share and its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
+pub struct MeasuredShare {
     /// The lower bound.
     pub low: f64,
     /// The measured share.
@@ -28,9 +28,9 @@ pub struct Share {
 
 /// The 95 % interval of a share: `of` calls, `hits` among them. Without calls it is 0 to 1.
 #[must_use]
-pub fn share(hits: usize, of: usize) -> Share {
+pub fn share(hits: usize, of: usize) -> MeasuredShare {
     if of == 0 {
-        return Share {
+        return MeasuredShare {
             low: 0.0,
             share: 0.0,
             high: 1.0,
@@ -41,7 +41,7 @@ pub fn share(hits: usize, of: usize) -> Share {
     let centre = (share + Z * Z / (2.0 * count)) / denominator;
     let half =
         Z / denominator * (share * (1.0 - share) / count + Z * Z / (4.0 * count * count)).sqrt();
-    Share {
+    MeasuredShare {
         low: (centre - half).max(0.0),
         share,
         high: (centre + half).min(1.0),

@@ -19,7 +19,7 @@ pub(crate) struct Job {
 
 /// The results of the calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ran {
+pub(crate) struct ReplayResult {
     /// Calls that ended within the bound.
     pub(crate) in_time: usize,
     /// The times of those that ran, without their waits.   ns
@@ -41,13 +41,13 @@ pub(crate) fn run(
     within: u64,
     patience: u64,
     parts: usize,
-) -> Ran {
+) -> ReplayResult {
     let stretches: Vec<f64> = (0..=limit)
         .map(|n| curve.stretch(f64::from(n.max(1))))
         .collect();
-    let mut ran = Ran {
+    let mut ran = ReplayResult {
         depths: vec![0; parts],
-        ..Ran::default()
+        ..ReplayResult::default()
     };
     let first = jobs.first().map_or(0, |job| job.arrived);
     let span = jobs.last().map_or(0, |job| job.arrived) - first;
@@ -55,7 +55,7 @@ pub(crate) fn run(
     // Progress is the work that each running call has had since the start.
     let (mut now, mut progress) = (0.0_f64, 0.0_f64);
     let mut waiting: VecDeque<usize> = VecDeque::new();
-    let mut running: BinaryHeap<Reverse<(Done, usize)>> = BinaryHeap::new();
+    let mut running: BinaryHeap<Reverse<(FinishedJob, usize)>> = BinaryHeap::new();
     let mut starts = vec![0.0_f64; jobs.len()];
     let mut next = 0;
     loop {
@@ -91,7 +91,7 @@ pub(crate) fn run(
             } else {
                 ran.waits.push(waited as u64);
                 starts[job] = now;
-                running.push(Reverse((Done(progress + jobs[job].work), job)));
+                running.push(Reverse((FinishedJob(progress + jobs[job].work), job)));
             }
         }
         let part = part_of(now).min(parts - 1);
@@ -101,17 +101,17 @@ pub(crate) fn run(
 
 /// The progress at which a call ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Done(f64);
+struct FinishedJob(f64);
 
-impl Eq for Done {}
+impl Eq for FinishedJob {}
 
-impl PartialOrd for Done {
+impl PartialOrd for FinishedJob {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Done {
+impl Ord for FinishedJob {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }

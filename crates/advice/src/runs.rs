@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::levels::Levels;
-use crate::sample::{Ending, Sample};
+use crate::sample::{Sample, SampleEnding};
 
 /// Equal parts of the time of a log. What is seen in one part only may be one event.
 pub(crate) const PARTS: usize = 40;
 
 /// A call at the backend.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct BackendRun {
     pub(crate) function: usize,
     pub(crate) arrived: u64,
     pub(crate) started: u64,
     pub(crate) ended: u64,
-    pub(crate) end: End,
+    pub(crate) end: RunEnding,
     /// Calls at the backend when it started, itself included.
     pub(crate) entry: u32,
     /// The most at once while it ran.
@@ -27,13 +27,13 @@ pub(crate) struct Run {
 
 /// The end of a run, as a sign of the backend's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum RunEnding {
     Served,
     Failed,
     Unknown,
 }
 
-impl Run {
+impl BackendRun {
     pub(crate) fn took(&self) -> u64 {
         self.ended - self.started
     }
@@ -47,7 +47,7 @@ pub(crate) struct Runs {
     /// Calls at the backend at once, of all functions.
     pub(crate) levels: Levels,
     /// The calls whose concurrency is known, by start.
-    pub(crate) all: Vec<Run>,
+    pub(crate) all: Vec<BackendRun>,
     /// From when to when the log shows all calls.   ns
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -68,15 +68,15 @@ impl Runs {
                 functions.push(Arc::clone(&sample.function));
                 functions.len() - 1
             });
-            all.push(Run {
+            all.push(BackendRun {
                 function,
                 arrived: sample.arrived.min(started),
                 started,
                 ended: sample.ended.max(started),
                 end: match sample.ending {
-                    Ending::Served => End::Served,
-                    Ending::Overloaded | Ending::Failed => End::Failed,
-                    Ending::Left | Ending::Refused => End::Unknown,
+                    SampleEnding::Served => RunEnding::Served,
+                    SampleEnding::Overloaded | SampleEnding::Failed => RunEnding::Failed,
+                    SampleEnding::Left | SampleEnding::Refused => RunEnding::Unknown,
                 },
                 entry: 0,
                 most: 0,
@@ -86,7 +86,7 @@ impl Runs {
         let levels = Levels::of(all.iter().map(|run| (run.started, run.ended)));
         let first = all.iter().map(|run| run.started).min().unwrap_or(0);
         let last = all.iter().map(|run| run.ended).max().unwrap_or(0);
-        let mut took: Vec<_> = all.iter().map(Run::took).collect();
+        let mut took: Vec<_> = all.iter().map(BackendRun::took).collect();
         let longest = took.len().saturating_sub(took.len() / 1000 + 1);
         let edge = match took.is_empty() {
             true => 0,
@@ -117,13 +117,13 @@ impl Runs {
     }
 
     /// The runs of one function, with its own concurrency instead of all.
-    pub(crate) fn of_function(&self, function: usize) -> (Levels, Vec<Run>) {
+    pub(crate) fn of_function(&self, function: usize) -> (Levels, Vec<BackendRun>) {
         let own = self.all.iter().filter(|run| run.function == function);
         let levels = Levels::of(own.clone().map(|run| (run.started, run.ended)));
         let runs = own.map(|run| {
             let entry = levels.at(run.started).max(1);
             let most = levels.most(run.started, run.ended).max(entry);
-            Run {
+            BackendRun {
                 entry,
                 most,
                 ..*run
@@ -136,7 +136,7 @@ impl Runs {
 
 /// The level when a call started, and the highest while it ran. A call that ended at once is in no
 /// level, but it was there, beside the others.
-fn met(levels: &Levels, run: &Run) -> (u32, u32) {
+fn met(levels: &Levels, run: &BackendRun) -> (u32, u32) {
     let entry = levels.at(run.started) + u32::from(run.took() == 0);
     let most = levels.most(run.started, run.ended);
     (entry, most.max(entry))

@@ -18,12 +18,12 @@ pub struct Sample {
     /// When the backend was done with it, or its wait was over.   ns
     pub ended: u64,
     /// How it ended.
-    pub ending: Ending,
+    pub ending: SampleEnding,
 }
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum SampleEnding {
     /// The backend did what was asked.
     Served,
     /// The backend says that it is overloaded.

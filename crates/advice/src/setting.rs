@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::breaking::{Break, Sign};
+use crate::breaking::{BreakingPoint, Sign};
 use crate::draw::Draw;
 use crate::runs::PARTS;
 
 /// The answer of the log about a setting.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer<T> {
+pub enum SettingAnswer<T> {
     /// A value.
     Set(Setting<T>),
     /// The backend showed no strain up to this level, and calls did not wait at it. So the log does
@@ -30,10 +30,10 @@ pub struct Setting<T> {
     /// The calls that show it.
     pub calls: usize,
     /// Why.
-    pub why: Why,
+    pub why: Reason,
 }
 
-impl<T> Answer<T> {
+impl<T> SettingAnswer<T> {
     /// The value, if there is one.
     pub const fn setting(&self) -> Option<&Setting<T>> {
         match self {
@@ -45,7 +45,7 @@ impl<T> Answer<T> {
 
 /// The reason for a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Why {
+pub enum Reason {
     /// More at once complete hardly more.
     Knee,
     /// At most 1 % more calls end in time with any other number.
@@ -58,7 +58,7 @@ pub enum Why {
         at_most: f64,
     },
     /// The backend breaks above it.
-    Breaks(Break),
+    Breaks(BreakingPoint),
     /// Calls waited at this level, and the backend showed no strain. It may take more: there is no
     /// evidence beyond this.
     Waited,
@@ -78,7 +78,7 @@ pub enum Why {
     Slo,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Knee => f.write_str(

@@ -4,22 +4,22 @@ mod worlds;
 
 use std::ops::Range;
 
-use tidegate_advice::advice::{Advice, Question, Slo, advise};
-use tidegate_advice::sample::{Ending, Sample};
-use tidegate_advice::setting::Answer;
+use tidegate_advice::advice::{Advice, AdviceRequest, Slo, advise};
+use tidegate_advice::sample::{Sample, SampleEnding};
+use tidegate_advice::setting::SettingAnswer;
 use tidegate_backends::SECOND;
 use tidegate_backends::drive::goodput;
 
 use worlds::{FAR, JUDGED, LOG, NEAR, TUNED, World};
 
 fn advice(world: &World) -> Advice {
-    let question = Question {
+    let question = AdviceRequest {
         slo: Some(Slo {
             share: 0.95,
             within: world.within,
         }),
         max_wait: Some(world.within),
-        ..Question::default()
+        ..AdviceRequest::default()
     };
     advise(&world.log(), &question)
 }
@@ -48,7 +48,7 @@ fn check_near(seeds: Range<u64>) {
             let world = World::new(kind, seed);
             let advice = advice(&world);
             let (best, most) = oracle(&world);
-            let Answer::Set(set) = &advice.outstanding else {
+            let SettingAnswer::Set(set) = &advice.outstanding else {
                 poor.push(format!("{kind:?} {seed}: {:?}", advice.outstanding));
                 continue;
             };
@@ -75,7 +75,7 @@ fn check_far(seeds: Range<u64>) {
         for seed in seeds.clone() {
             let world = World::new(kind, seed);
             let advice = advice(&world);
-            let Answer::NoEvidenceBeyond(seen) = advice.outstanding else {
+            let SettingAnswer::NoEvidenceBeyond(seen) = advice.outstanding else {
                 panic!(
                     "{kind:?} {seed}: {:?}, {:?}",
                     advice.outstanding, advice.fit
@@ -114,7 +114,7 @@ fn poor(seed: u64) -> (&'static str, Vec<Sample>) {
         }
         3 => {
             let fails = log.iter().cloned().map(|sample| Sample {
-                ending: Ending::Failed,
+                ending: SampleEnding::Failed,
                 ..sample
             });
             ("all fail", fails.collect())
@@ -129,7 +129,7 @@ fn poor(seed: u64) -> (&'static str, Vec<Sample>) {
         5 => {
             let refused = log.iter().cloned().map(|sample| Sample {
                 started: None,
-                ending: Ending::Refused,
+                ending: SampleEnding::Refused,
                 ..sample
             });
             ("nothing was sent", refused.collect())
@@ -154,9 +154,9 @@ fn values(advice: &Advice) -> usize {
 fn check_poor(seeds: Range<u64>) {
     for seed in seeds {
         let (name, log) = poor(seed);
-        let advice = advise(&log, &Question::default());
+        let advice = advise(&log, &AdviceRequest::default());
         assert_eq!(values(&advice), 0, "{name}, seed {seed}: {advice:?}");
-        let Answer::NotEnough(needs) = &advice.outstanding else {
+        let SettingAnswer::NotEnough(needs) = &advice.outstanding else {
             panic!("{name}, seed {seed}: {:?}", advice.outstanding);
         };
         assert!(!needs.is_empty());

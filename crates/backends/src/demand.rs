@@ -7,10 +7,10 @@ use crate::{OutOfRange, within};
 
 /// A distribution of demands.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Demand(Shape);
+pub struct ServiceDemand(DemandShape);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Shape {
+enum DemandShape {
     Even { min: f64, max: f64 },
     Exponential { mean: f64 },
     Lognormal { median: f64, sigma: f64 },
@@ -20,12 +20,12 @@ enum Shape {
 /// The longest demand.   ns
 const DEMAND_MAX: f64 = 1e18;
 
-impl Demand {
+impl ServiceDemand {
     /// Always the same.   ns
     #[must_use]
     pub fn fixed(demand: u64) -> Self {
         let demand = (demand as f64).min(DEMAND_MAX);
-        Self(Shape::Even {
+        Self(DemandShape::Even {
             min: demand,
             max: demand,
         })
@@ -44,14 +44,14 @@ impl Demand {
             "the longest demand",
             "at least the shortest",
         )?;
-        Ok(Self(Shape::Even { min, max }))
+        Ok(Self(DemandShape::Even { min, max }))
     }
 
     /// Exponential with this mean.   ns
     #[must_use]
     pub fn exponential(mean: u64) -> Self {
         let mean = mean as f64;
-        Self(Shape::Exponential { mean })
+        Self(DemandShape::Exponential { mean })
     }
 
     /// Lognormal: half of the demands are below `median` ns, and `sigma` (0 to 10) is the standard
@@ -64,7 +64,7 @@ impl Demand {
         let is_right = (0.0..=10.0).contains(&sigma);
         let sigma = within(sigma, is_right, "σ of a lognormal demand", "0 to 10")?;
         let median = median as f64;
-        Ok(Self(Shape::Lognormal { median, sigma }))
+        Ok(Self(DemandShape::Lognormal { median, sigma }))
     }
 
     /// Pareto between two times in ns, with the tail index `alpha` (above 0, at most 100): the smaller it is,
@@ -89,7 +89,7 @@ impl Demand {
             "the shortest demand",
             "at least 1 ns, and below the longest",
         )?;
-        Ok(Self(Shape::Pareto { min, max, alpha }))
+        Ok(Self(DemandShape::Pareto { min, max, alpha }))
     }
 
     /// The demand that a share `unit` of calls stay below. `unit` is in `0.0..1.0`; outside of
@@ -99,10 +99,12 @@ impl Demand {
         // The ends of the range are nearer to 0 and 1 than a random number of 53 bits comes.
         let unit = unit.clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON / 2.0);
         let demand = match self.0 {
-            Shape::Even { min, max } => min + (max - min) * unit,
-            Shape::Exponential { mean } => -mean * (1.0 - unit).ln(),
-            Shape::Lognormal { median, sigma } => median * (sigma * normal_quantile(unit)).exp(),
-            Shape::Pareto { min, max, alpha } => {
+            DemandShape::Even { min, max } => min + (max - min) * unit,
+            DemandShape::Exponential { mean } => -mean * (1.0 - unit).ln(),
+            DemandShape::Lognormal { median, sigma } => {
+                median * (sigma * normal_quantile(unit)).exp()
+            }
+            DemandShape::Pareto { min, max, alpha } => {
                 let ratio = (min / max).powf(alpha);
                 (min * (1.0 - unit * (1.0 - ratio)).powf(-1.0 / alpha)).min(max)
             }
@@ -114,10 +116,10 @@ impl Demand {
     #[must_use]
     pub fn mean(self) -> f64 {
         match self.0 {
-            Shape::Even { min, max } => f64::midpoint(min, max),
-            Shape::Exponential { mean } => mean,
-            Shape::Lognormal { median, sigma } => median * (sigma * sigma / 2.0).exp(),
-            Shape::Pareto { min, max, alpha } => {
+            DemandShape::Even { min, max } => f64::midpoint(min, max),
+            DemandShape::Exponential { mean } => mean,
+            DemandShape::Lognormal { median, sigma } => median * (sigma * sigma / 2.0).exp(),
+            DemandShape::Pareto { min, max, alpha } => {
                 let whole = 1.0 - (min / max).powf(alpha);
                 if (alpha - 1.0).abs() < 1e-9 {
                     min / whole * (max / min).ln()

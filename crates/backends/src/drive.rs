@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::num::NonZeroU32;
 
 use crate::SECOND;
-use crate::demand::Demand;
-use crate::model::{Backend, Model, Outcome, Start};
-use crate::profile::Profile;
+use crate::demand::ServiceDemand;
+use crate::model::{BackendModel, CallStart, Model, ServiceOutcome};
+use crate::profile::ValueProfile;
 
 /// A call that is going to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Arrival {
 
 /// The most calls at the backend at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct DriveLimits {
     /// Of all functions together.
     pub total: Option<NonZeroU32>,
     /// Of each function. A function beyond the list has no limit.
@@ -34,7 +34,7 @@ pub struct Limits {
     pub patience: Option<u64>,
 }
 
-impl Limits {
+impl DriveLimits {
     /// A limit on all functions together, and nothing else. With 0, there is no limit.
     #[must_use]
     pub fn total(limit: u32) -> Self {
@@ -48,7 +48,7 @@ impl Limits {
 
 /// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
+pub struct FinishedCall {
     /// The number of its function.
     pub function: usize,
     /// When it arrived.   ns
@@ -58,23 +58,23 @@ pub struct Done {
     /// When it ended or gave up.   ns
     pub ended: u64,
     /// How it ended.
-    pub ending: Ending,
+    pub ending: CallEnding,
 }
 
 /// How a call ended, as its client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
+pub enum CallEnding {
     /// The backend ended it.
-    Backend(Outcome),
+    Backend(ServiceOutcome),
     /// The call gave up before it was sent.
     GaveUp,
 }
 
-impl Done {
+impl FinishedCall {
     /// Whether it was answered.
     #[must_use]
     pub fn is_served(&self) -> bool {
-        self.ending == Ending::Backend(Outcome::Served)
+        self.ending == CallEnding::Backend(ServiceOutcome::Served)
     }
 }
 
@@ -86,25 +86,29 @@ impl Done {
 ///
 /// If the arrivals are not in order.
 #[must_use]
-pub fn drive(backend: Backend, arrivals: &[Arrival], limits: &Limits) -> Vec<Done> {
+pub fn drive(
+    backend: BackendModel,
+    arrivals: &[Arrival],
+    limits: &DriveLimits,
+) -> Vec<FinishedCall> {
     Drive::new(backend, limits).open(arrivals)
 }
 
 /// Workers who ask again after `think` as soon as they have their answer, until a time. Calls have the function and
 /// the demand that `next` returns for a worker. Returns the calls in the order of arrival.
 pub fn drive_closed(
-    backend: Backend,
-    limits: &Limits,
+    backend: BackendModel,
+    limits: &DriveLimits,
     workers: u32,
     until: u64,
-    next: &mut dyn FnMut(u32) -> Ask,
-) -> Vec<Done> {
+    next: &mut dyn FnMut(u32) -> NextCall,
+) -> Vec<FinishedCall> {
     Drive::new(backend, limits).closed(workers, until, next)
 }
 
 /// The next call of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct NextCall {
     /// How long after its last answer it comes.   ns
     pub think: u64,
     /// The number of its function.
@@ -116,10 +120,10 @@ pub struct Ask {
 /// Random arrivals (a Poisson process) of one function with this rate a second, until a time.
 /// `unit` returns even random numbers in `0.0..1.0`.
 pub fn poisson(
-    per_second: &Profile,
+    per_second: &ValueProfile,
     until: u64,
     function: usize,
-    demand: Demand,
+    demand: ServiceDemand,
     unit: &mut dyn FnMut() -> f64,
 ) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
@@ -147,8 +151,8 @@ pub fn merged(lists: &[Vec<Arrival>]) -> Vec<Arrival> {
 /// Answers a second until a moment, of calls that were answered `within` this time of their
 /// arrival, if it is given.
 #[must_use]
-pub fn goodput(done: &[Done], until: u64, within: Option<u64>) -> f64 {
-    let is_good = |it: &&Done| {
+pub fn goodput(done: &[FinishedCall], until: u64, within: Option<u64>) -> f64 {
+    let is_good = |it: &&FinishedCall| {
         it.is_served()
             && it.ended <= until
             && within.is_none_or(|within| it.ended - it.arrived <= within)
@@ -157,8 +161,8 @@ pub fn goodput(done: &[Done], until: u64, within: Option<u64>) -> f64 {
 }
 
 /// A call that has arrived.
-struct Known {
-    done: Done,
+struct DriveCall {
+    done: FinishedCall,
     demand: u64,
     worker: u32,
     is_over: bool,
@@ -166,8 +170,8 @@ struct Known {
 
 struct Drive<'l> {
     model: Model,
-    limits: &'l Limits,
-    calls: Vec<Known>,
+    limits: &'l DriveLimits,
+    calls: Vec<DriveCall>,
     /// Calls that wait, by function, in the order of arrival. Some may have given up.
     waiting: BTreeMap<usize, VecDeque<usize>>,
     outstanding: u32,
@@ -179,7 +183,7 @@ struct Drive<'l> {
 }
 
 impl<'l> Drive<'l> {
-    fn new(backend: Backend, limits: &'l Limits) -> Self {
+    fn new(backend: BackendModel, limits: &'l DriveLimits) -> Self {
         Self {
             model: Model::new(backend),
             limits,
@@ -193,7 +197,7 @@ impl<'l> Drive<'l> {
         }
     }
 
-    fn open(mut self, arrivals: &[Arrival]) -> Vec<Done> {
+    fn open(mut self, arrivals: &[Arrival]) -> Vec<FinishedCall> {
         let in_order = arrivals.is_sorted_by_key(|it| it.at);
         assert!(in_order, "arrivals are in the order of time");
         let mut arrivals = arrivals.iter().peekable();
@@ -212,7 +216,12 @@ impl<'l> Drive<'l> {
         self.calls.into_iter().map(|it| it.done).collect()
     }
 
-    fn closed(mut self, workers: u32, until: u64, next: &mut dyn FnMut(u32) -> Ask) -> Vec<Done> {
+    fn closed(
+        mut self,
+        workers: u32,
+        until: u64,
+        next: &mut dyn FnMut(u32) -> NextCall,
+    ) -> Vec<FinishedCall> {
         let mut asks = BinaryHeap::new();
         let mut ask = |worker, now: u64, asks: &mut BinaryHeap<_>| {
             let it = next(worker);
@@ -265,13 +274,13 @@ impl<'l> Drive<'l> {
 
     fn arrives(&mut self, arrival: &Arrival, worker: u32) {
         let nth = self.calls.len();
-        self.calls.push(Known {
-            done: Done {
+        self.calls.push(DriveCall {
+            done: FinishedCall {
                 function: arrival.function,
                 arrived: arrival.at,
                 started: None,
                 ended: arrival.at,
-                ending: Ending::GaveUp,
+                ending: CallEnding::GaveUp,
             },
             demand: arrival.demand,
             worker,
@@ -292,7 +301,7 @@ impl<'l> Drive<'l> {
             let nth = usize::try_from(ended.id).expect("ids are places in a list");
             let it = &mut self.calls[nth];
             it.done.ended = ended.at;
-            it.done.ending = Ending::Backend(ended.outcome);
+            it.done.ending = CallEnding::Backend(ended.outcome);
             it.is_over = true;
             self.outstanding -= 1;
             *self.of_function.entry(it.done.function).or_default() -= 1;
@@ -342,7 +351,7 @@ impl<'l> Drive<'l> {
             self.calls[nth].done.started = Some(now);
             let (function, demand) = (*function, self.calls[nth].demand);
             let start = self.model.starts(now, nth as u64, function, demand);
-            assert_eq!(start, Start::Taken, "the backend is up");
+            assert_eq!(start, CallStart::Taken, "the backend is up");
             // A reset frees its place at once, and a collapse all of them.
             self.ends(now);
         }

@@ -17,11 +17,13 @@ pub mod law;
 pub mod model;
 pub mod profile;
 
-pub use demand::Demand;
-pub use drive::{Arrival, Done, Ending, Limits, drive};
+pub use demand::ServiceDemand;
+pub use drive::{Arrival, CallEnding, DriveLimits, FinishedCall, drive};
 pub use law::{Scalability, Sharing};
-pub use model::{Backend, Breaking, Ended, Model, Outcome, Start, Then, Weight};
-pub use profile::Profile;
+pub use model::{
+    BackendModel, BreakBehaviour, Breaking, CallStart, EndedCall, Model, ServiceOutcome, Weight,
+};
+pub use profile::ValueProfile;
 
 use std::fmt;
 

@@ -10,12 +10,12 @@ use std::mem;
 use std::num::NonZeroU32;
 
 use crate::law::Sharing;
-use crate::profile::Profile;
+use crate::profile::ValueProfile;
 use crate::{OutOfRange, within};
 
 /// The properties of a backend.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Backend {
+pub struct BackendModel {
     /// How much slower calls become as more run at once.
     pub sharing: Sharing,
     /// How much a call of each function counts in the load. A function beyond the list counts as
@@ -24,10 +24,10 @@ pub struct Backend {
     /// The backend's behaviour above a load, if it changes.
     pub breaking: Option<Breaking>,
     /// The share of the full capacity over time.
-    pub capacity: Profile,
+    pub capacity: ValueProfile,
 }
 
-impl Backend {
+impl BackendModel {
     /// A backend of this law that never breaks and never changes.
     #[must_use]
     pub fn new(sharing: Sharing) -> Self {
@@ -35,13 +35,13 @@ impl Backend {
             sharing,
             weights: Vec::new(),
             breaking: None,
-            capacity: Profile::constant(1.0).expect("1 is above 0"),
+            capacity: ValueProfile::constant(1.0).expect("1 is above 0"),
         }
     }
 
     /// The backend with a breaking point: it breaks above this load.
     #[must_use]
-    pub fn breaks(self, above: NonZeroU32, then: Then) -> Self {
+    pub fn breaks(self, above: NonZeroU32, then: BreakBehaviour) -> Self {
         let breaking = Some(Breaking { above, then });
         Self { breaking, ..self }
     }
@@ -73,12 +73,12 @@ pub struct Breaking {
     /// The highest load that it bears.
     pub above: NonZeroU32,
     /// The backend's behaviour when a call would bring more.
-    pub then: Then,
+    pub then: BreakBehaviour,
 }
 
 /// The behaviour of a backend above its breaking point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum BreakBehaviour {
     /// The backend resets the connection of the new call, and the others continue.
     Reset,
     /// All calls at the backend fail, the new one too, and no connection is accepted for a time.
@@ -91,7 +91,7 @@ pub enum Then {
 /// Whether the backend took a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Start {
+pub enum CallStart {
     /// The call was sent. [`Model::due`] reports how it ends, also if it is reset at once.
     Taken,
     /// The backend is down until this moment: nothing was sent.   ns
@@ -100,7 +100,7 @@ pub enum Start {
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ServiceOutcome {
     /// The call was answered.
     Served,
     /// The call came above the breaking point and was reset.
@@ -111,19 +111,19 @@ pub enum Outcome {
 
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedCall {
     /// The number that it started with.
     pub id: u64,
     /// When it ended.   ns
     pub at: u64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ServiceOutcome,
 }
 
 /// A backend at work. Moments that are passed in never decrease.
 #[derive(Clone, Debug)]
 pub struct Model {
-    backend: Backend,
+    backend: BackendModel,
     now: u64,
     /// The work that a call has attained that was there since the backend was last idle.   ns
     attained: f64,
@@ -137,7 +137,7 @@ pub struct Model {
     /// The number of calls that were taken.
     started: u64,
     /// Calls that have ended, and were not reported yet.
-    over: Vec<Ended>,
+    over: Vec<EndedCall>,
     down_until: u64,
     most: usize,
     breaks: u64,
@@ -146,7 +146,7 @@ pub struct Model {
 impl Model {
     /// A backend with no calls, at moment 0.
     #[must_use]
-    pub fn new(backend: Backend) -> Self {
+    pub fn new(backend: BackendModel) -> Self {
         Self {
             backend,
             now: 0,
@@ -167,10 +167,10 @@ impl Model {
     /// # Panics
     ///
     /// If `now` is in the past, or a call of this id is at the backend.
-    pub fn starts(&mut self, now: u64, id: u64, function: usize, demand: u64) -> Start {
+    pub fn starts(&mut self, now: u64, id: u64, function: usize, demand: u64) -> CallStart {
         self.advance(now);
         if now < self.down_until {
-            return Start::Down(self.down_until);
+            return CallStart::Down(self.down_until);
         }
         let weights = &self.backend.weights;
         let weight = weights.get(function).copied().unwrap_or(Weight::ONE);
@@ -178,7 +178,7 @@ impl Model {
         let breaking = self.backend.breaking;
         if let Some(breaking) = breaking.filter(|it| load > u64::from(it.above.get()) * 1000) {
             self.breaks(breaking.then, id);
-            return Start::Taken;
+            return CallStart::Taken;
         }
         let key = ((self.attained + demand as f64).to_bits(), self.started);
         self.started += 1;
@@ -187,7 +187,7 @@ impl Model {
         self.finishing.insert(key, id);
         self.load = load;
         self.most = self.most.max(self.inside.len());
-        Start::Taken
+        CallStart::Taken
     }
 
     /// When to call [`Self::due`] next; `None` if nothing will end by itself. Nothing may have
@@ -208,7 +208,7 @@ impl Model {
     /// # Panics
     ///
     /// If `now` is in the past.
-    pub fn due(&mut self, now: u64) -> Vec<Ended> {
+    pub fn due(&mut self, now: u64) -> Vec<EndedCall> {
         self.advance(now);
         mem::take(&mut self.over)
     }
@@ -253,24 +253,26 @@ impl Model {
     }
 
     /// A new call brings more than it bears.
-    fn breaks(&mut self, then: Then, id: u64) {
+    fn breaks(&mut self, then: BreakBehaviour, id: u64) {
         self.breaks += 1;
         let at = self.now;
         let outcome = match then {
-            Then::Reset => Outcome::Reset,
-            Then::Collapse { restart } => {
+            BreakBehaviour::Reset => ServiceOutcome::Reset,
+            BreakBehaviour::Collapse { restart } => {
                 self.down_until = at.saturating_add(restart);
                 self.inside.clear();
                 self.load = 0;
                 let mut lost: Vec<_> = mem::take(&mut self.finishing).into_iter().collect();
                 lost.sort_unstable_by_key(|((_, started), _)| *started);
-                let outcome = Outcome::Collapsed;
-                let lost = lost.into_iter().map(|(_, id)| Ended { id, at, outcome });
+                let outcome = ServiceOutcome::Collapsed;
+                let lost = lost
+                    .into_iter()
+                    .map(|(_, id)| EndedCall { id, at, outcome });
                 self.over.extend(lost);
                 outcome
             }
         };
-        self.over.push(Ended { id, at, outcome });
+        self.over.push(EndedCall { id, at, outcome });
     }
 
     /// How many times longer a call takes now than alone, and until when the capacity stays.
@@ -311,8 +313,8 @@ impl Model {
             self.attained = f64::from_bits(key.0);
             let (_, weight) = self.inside.remove(&id).expect("it has not ended yet");
             self.load -= u64::from(weight.0);
-            let outcome = Outcome::Served;
-            self.over.push(Ended { id, at, outcome });
+            let outcome = ServiceOutcome::Served;
+            self.over.push(EndedCall { id, at, outcome });
         }
         self.now = now;
         if self.inside.is_empty() {

@@ -5,14 +5,14 @@ use crate::{OutOfRange, SECOND, within};
 
 /// A value above 0 that is constant between given moments.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct ValueProfile {
     /// From this moment on, this value. The first moment is 0, and moments increase.
     steps: Vec<(u64, f64)>,
     /// After this time it begins again.
     period: Option<u64>,
 }
 
-impl Profile {
+impl ValueProfile {
     /// A profile of one value for ever.
     ///
     /// # Errors

@@ -19,8 +19,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use tidegate_callers::{
-    AutoRegister, Charge, Field, FieldSet, Identity, Ipv6Prefix, Label, Matches, NewCaller, Notes,
-    Pattern, Registration, Table, TableSettings,
+    AutoRegister, CallerTable, Charge, FieldSet, Identity, IdentityField, Ipv6Prefix, Label,
+    Matches, NewCaller, Notes, Pattern, Registration, TableSettings,
 };
 use tidegate_limits::Timestamp;
 
@@ -120,16 +120,20 @@ fn settings(auto_register: AutoRegister, per_second: u16) -> TableSettings {
     TableSettings {
         auto_register,
         auto_register_per_second: per_second,
-        identify: [Field::Listener, Field::Ip, Field::UserAgent]
-            .into_iter()
-            .collect::<FieldSet>(),
+        identify: [
+            IdentityField::Listener,
+            IdentityField::Ip,
+            IdentityField::UserAgent,
+        ]
+        .into_iter()
+        .collect::<FieldSet>(),
         ipv6_prefix: Ipv6Prefix::default(),
     }
 }
 
 /// A table of N patterns.
-fn filled(mix: Mix, patterns: u32) -> Table {
-    let mut table = Table::new(settings(AutoRegister::OFF, 0));
+fn filled(mix: Mix, patterns: u32) -> CallerTable {
+    let mut table = CallerTable::new(settings(AutoRegister::OFF, 0));
     for n in 0..patterns {
         let new = caller(n, &(mix.pattern)(n));
         table.insert(new).expect("a good caller");
@@ -210,7 +214,7 @@ fn measure(what: &str, stretches: usize, rounds: usize, mut stretch: impl FnMut(
     println!("{what:<72} {median:>10.0} ns, at least {least:>10.0} ns");
 }
 
-fn look_up_all(table: &Table, clients: &[Client], matches: &mut Matches) {
+fn look_up_all(table: &CallerTable, clients: &[Client], matches: &mut Matches) {
     for client in clients {
         table.classify(black_box(&client.as_identity()), matches);
         black_box(matches.charged());
@@ -232,8 +236,8 @@ fn resident() -> Option<usize> {
 }
 
 /// A table of N rows that were registered automatically.
-fn registered(rows: u32) -> Table {
-    let mut table = Table::new(settings(AutoRegister::MAX, u16::MAX));
+fn registered(rows: u32) -> CallerTable {
+    let mut table = CallerTable::new(settings(AutoRegister::MAX, u16::MAX));
     let mut matches = Matches::default();
     for n in 0..rows {
         let client = who_matches(MIXES[n as usize % 2], n);
@@ -260,10 +264,10 @@ fn measure_memory() {
 
 /// Every call comes from an agent that was never seen, and one of them in a hundred registers.
 fn measure_rotation() {
-    let mut table = Table::new(settings(AutoRegister::MAX, 10));
+    let mut table = CallerTable::new(settings(AutoRegister::MAX, 10));
     let (mut matches, mut n) = (Matches::default(), 0);
     let agents: Vec<String> = (0..ROUNDS).map(|nth| format!("agent-{nth:x}-")).collect();
-    let mut rotate = |table: &mut Table, pace: Duration| {
+    let mut rotate = |table: &mut CallerTable, pace: Duration| {
         let mut agent = String::new();
         let start = Instant::now();
         let mut spent = Duration::ZERO;
@@ -284,7 +288,7 @@ fn measure_rotation() {
         }
         spent
     };
-    let mut run = |what: &str, table: &mut Table, pace| {
+    let mut run = |what: &str, table: &mut CallerTable, pace| {
         let mut times: Vec<Duration> = (0..100).map(|_| rotate(table, pace)).collect();
         times.sort_unstable();
         let per_round = |time: Duration| time.as_nanos() as f64 / ROUNDS as f64;
@@ -381,7 +385,7 @@ fn main() {
         }
     }
     measure_rotation();
-    let mut table = Table::new(settings(AutoRegister::OFF, 0));
+    let mut table = CallerTable::new(settings(AutoRegister::OFF, 0));
     let mixed = MIXES[4];
     let config: Vec<NewCaller> = (0..10_000)
         .map(|n| caller(n, &(mixed.pattern)(n)))

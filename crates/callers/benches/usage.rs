@@ -14,7 +14,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tidegate_callers::{CostModel, CostUnit, FunctionId, Headroom, ServiceTimes, Span, Usage};
+use tidegate_callers::{CostModel, CostUnit, FunctionId, Headroom, ServiceTimes, Usage, UsageSpan};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 
@@ -120,7 +120,7 @@ fn main() {
             black_box(black_box(&calling.usage).snapshot(now));
         })
     });
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         let what = format!("suggest from {span:?}");
         measure(&what, STRETCHES, 10, || {
             timed(10, || {

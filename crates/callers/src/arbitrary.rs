@@ -4,18 +4,18 @@
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::identity::{Field, FieldSet, Identity};
+use crate::identity::{FieldSet, Identity, IdentityField};
 use crate::pattern::Pattern;
 use crate::random::Random;
 
 /// An identity that owns its texts.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct OwnedIdentity {
     texts: [String; 4],
     ip: Option<IpAddr>,
 }
 
-impl Seen {
+impl OwnedIdentity {
     pub(super) fn as_identity(&self) -> Identity<'_> {
         let [user, originator, user_agent, listener] = &self.texts;
         Identity {
@@ -71,13 +71,13 @@ impl Random {
     /// Any pattern: about half of the fields are any.
     pub(super) fn pattern(&mut self) -> Pattern {
         loop {
-            let mut written = Field::ALL.map(|field| match field {
+            let mut written = IdentityField::ALL.map(|field| match field {
                 _ if self.one_in(2) => String::new(),
-                Field::Ip => self.network(),
+                IdentityField::Ip => self.network(),
                 _ => self.text(4),
             });
-            for (text, field) in written.iter_mut().zip(Field::ALL) {
-                if field != Field::Ip && self.one_in(2) {
+            for (text, field) in written.iter_mut().zip(IdentityField::ALL) {
+                if field != IdentityField::Ip && self.one_in(2) {
                     text.push('*');
                 }
             }
@@ -88,13 +88,16 @@ impl Random {
         }
     }
 
-    pub(super) fn identity(&mut self) -> Seen {
+    pub(super) fn identity(&mut self) -> OwnedIdentity {
         let texts = [0; 4].map(|_| self.text(6));
         let ip = (!self.one_in(5)).then(|| self.address());
-        Seen { texts, ip }
+        OwnedIdentity { texts, ip }
     }
 
     pub(super) fn fields(&mut self) -> FieldSet {
-        Field::ALL.into_iter().filter(|_| self.one_in(2)).collect()
+        IdentityField::ALL
+            .into_iter()
+            .filter(|_| self.one_in(2))
+            .collect()
     }
 }

@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::ring::{Ring, Slot};
+use crate::ring::{Ring, RingSlot};
 use crate::usage::FunctionId;
 use tidegate_limits::bucket::{OutOfRange, TokenCount};
 use tidegate_limits::{Timestamp, Tokens};
@@ -101,9 +101,9 @@ impl CostModel {
     /// nothing, and at most five times the estimate. So what is charged or refunded after the reply lies from minus
     /// the estimate to four times it, and a call that is free stays so.
     #[must_use]
-    pub fn settle(&self, estimated: TokenCount, service: Duration) -> Settled {
+    pub fn settle(&self, estimated: TokenCount, service: Duration) -> FinalCharge {
         let most = TokenCount::from_micros(estimated.micros().saturating_mul(5));
-        Settled {
+        FinalCharge {
             estimated,
             charged: self.tokens_of(service).min(most),
         }
@@ -124,7 +124,7 @@ impl CostModel {
 
 /// The charge of a call when it went, and its final charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct FinalCharge {
     /// The charge when the call went.
     pub estimated: TokenCount,
     /// The final charge.
@@ -172,7 +172,7 @@ struct Replies {
     nanos: u64,
 }
 
-impl Slot for Replies {}
+impl RingSlot for Replies {}
 
 /// The mean time that the backend took for a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 /// A field that distinguishes callers. The order is that of their weight: of two equally specific
 /// patterns, the one that is more specific in the earlier field wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Field {
+pub enum IdentityField {
     /// Who is logged in: from Basic, a client certificate, or the peer of a Unix socket.
     User,
     /// The `Originator` header: the program on whose behalf the client asks.
@@ -22,7 +22,7 @@ pub enum Field {
     Listener,
 }
 
-impl Field {
+impl IdentityField {
     /// All of them, the weightiest first.
     pub const ALL: [Self; 5] = [
         Self::User,
@@ -55,7 +55,7 @@ impl Field {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for IdentityField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -68,7 +68,7 @@ pub struct FieldSet(u8);
 impl FieldSet {
     /// Whether `field` is among them.
     #[must_use]
-    pub const fn contains(self, field: Field) -> bool {
+    pub const fn contains(self, field: IdentityField) -> bool {
         self.0 & field.bit() != 0
     }
 
@@ -86,7 +86,7 @@ impl FieldSet {
 
     /// The set with `field` added.
     #[must_use]
-    pub const fn with(self, field: Field) -> Self {
+    pub const fn with(self, field: IdentityField) -> Self {
         Self(self.0 | field.bit())
     }
 
@@ -97,15 +97,15 @@ impl FieldSet {
     }
 
     /// The fields of the set, the weightiest first.
-    pub fn iter(self) -> impl Iterator<Item = Field> {
-        Field::ALL
+    pub fn iter(self) -> impl Iterator<Item = IdentityField> {
+        IdentityField::ALL
             .into_iter()
             .filter(move |field| self.contains(*field))
     }
 }
 
-impl FromIterator<Field> for FieldSet {
-    fn from_iter<I: IntoIterator<Item = Field>>(fields: I) -> Self {
+impl FromIterator<IdentityField> for FieldSet {
+    fn from_iter<I: IntoIterator<Item = IdentityField>>(fields: I) -> Self {
         Self(fields.into_iter().fold(0, |bits, field| bits | field.bit()))
     }
 }
@@ -140,13 +140,13 @@ impl<'a> Identity<'a> {
 
     /// The text of a field; the address has none, see [`Self::ip`].
     #[must_use]
-    pub fn text(&self, field: Field) -> Option<&'a str> {
+    pub fn text(&self, field: IdentityField) -> Option<&'a str> {
         let text = match field {
-            Field::User => self.user,
-            Field::Originator => self.originator,
-            Field::Ip => return None,
-            Field::UserAgent => self.user_agent,
-            Field::Listener => self.listener,
+            IdentityField::User => self.user,
+            IdentityField::Originator => self.originator,
+            IdentityField::Ip => return None,
+            IdentityField::UserAgent => self.user_agent,
+            IdentityField::Listener => self.listener,
         };
         (!text.is_empty()).then_some(text)
     }
@@ -154,11 +154,11 @@ impl<'a> Identity<'a> {
     /// The fields that are not absent.
     #[must_use]
     pub fn fields(&self) -> FieldSet {
-        let is_present = |field: &Field| match field {
-            Field::Ip => self.ip.is_some(),
+        let is_present = |field: &IdentityField| match field {
+            IdentityField::Ip => self.ip.is_some(),
             text => self.text(*text).is_some(),
         };
-        Field::ALL.into_iter().filter(is_present).collect()
+        IdentityField::ALL.into_iter().filter(is_present).collect()
     }
 }
 
@@ -173,8 +173,11 @@ mod tests {
             user_agent: "curl",
             ..Identity::default()
         };
-        assert_eq!(identity.text(Field::User), None);
-        assert_eq!(identity.fields(), [Field::UserAgent].into_iter().collect());
+        assert_eq!(identity.text(IdentityField::User), None);
+        assert_eq!(
+            identity.fields(),
+            [IdentityField::UserAgent].into_iter().collect()
+        );
     }
 
     #[test]
@@ -195,14 +198,14 @@ mod tests {
             user_agent: "a",
             listener: "l",
         };
-        assert_eq!(identity.fields(), Field::ALL.into_iter().collect());
+        assert_eq!(identity.fields(), IdentityField::ALL.into_iter().collect());
     }
 
     #[test]
     fn every_field_is_known_by_its_name() {
-        for field in Field::ALL {
-            assert_eq!(Field::from_name(field.name()), Some(field));
+        for field in IdentityField::ALL {
+            assert_eq!(IdentityField::from_name(field.name()), Some(field));
         }
-        assert_eq!(Field::from_name("client_ip"), None);
+        assert_eq!(IdentityField::from_name("client_ip"), None);
     }
 }

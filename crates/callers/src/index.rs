@@ -29,12 +29,12 @@ use core::net::IpAddr;
 
 use crate::identity::Identity;
 use crate::network::masked;
-use crate::pattern::{Demand, LITERAL_MAX, Pattern, Shape, Specificity};
+use crate::pattern::{FieldDemand, LITERAL_MAX, Pattern, PatternShape, Specificity};
 
 /// Patterns, each with a value.
 #[derive(Debug)]
 pub(super) struct Index<V> {
-    shapes: BTreeMap<Shape, OfOneShape<V>>,
+    shapes: BTreeMap<PatternShape, OfOneShape<V>>,
 }
 
 /// Patterns of one shape, by their keys.
@@ -43,12 +43,12 @@ type OfOneShape<V> = BTreeMap<Box<[u8]>, (Specificity, V)>;
 /// The result of a look-up, and the room that it needs: kept from one look-up to the next, so that none of them
 /// allocates.
 #[derive(Debug)]
-pub(super) struct Found<V> {
+pub(super) struct Lookup<V> {
     pub(super) entries: Vec<(Specificity, V)>,
     key: Vec<u8>,
 }
 
-impl<V> Default for Found<V> {
+impl<V> Default for Lookup<V> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
@@ -99,8 +99,8 @@ impl<V: Copy> Index<V> {
     }
 
     /// Finds every pattern that matches `identity`, in no order.
-    pub(super) fn look_up(&self, identity: &Identity<'_>, found: &mut Found<V>) {
-        let Found { entries, key } = found;
+    pub(super) fn look_up(&self, identity: &Identity<'_>, found: &mut Lookup<V>) {
+        let Lookup { entries, key } = found;
         entries.clear();
         for (shape, patterns) in &self.shapes {
             if write_key(shape, identity, key).is_some() {
@@ -120,35 +120,35 @@ fn key_of(pattern: &Pattern) -> Box<[u8]> {
 
 /// The bytes that an identity has where patterns of this shape demand some, in the order of
 /// [`Field`](crate::Field); `None` if it has too few.
-fn write_key(shape: &Shape, identity: &Identity<'_>, key: &mut Vec<u8>) -> Option<()> {
+fn write_key(shape: &PatternShape, identity: &Identity<'_>, key: &mut Vec<u8>) -> Option<()> {
     key.clear();
     let [user, originator, ip, user_agent, listener] = *shape;
     write_text(user, identity.user, key)?;
     write_text(originator, identity.originator, key)?;
     match ip {
-        Demand::Nothing => {}
-        Demand::Exact(_) => write_address(identity.ip()?, key),
-        Demand::Prefix(bits) => write_address(masked(identity.ip()?, bits as u8), key),
+        FieldDemand::Nothing => {}
+        FieldDemand::Exact(_) => write_address(identity.ip()?, key),
+        FieldDemand::Prefix(bits) => write_address(masked(identity.ip()?, bits as u8), key),
     }
     write_text(user_agent, identity.user_agent, key)?;
     write_text(listener, identity.listener, key)
 }
 
 #[inline]
-fn write_text(demand: Demand, text: &str, key: &mut Vec<u8>) -> Option<()> {
+fn write_text(demand: FieldDemand, text: &str, key: &mut Vec<u8>) -> Option<()> {
     /// No text has this byte.
     const END: u8 = 0xff;
     let text = text.as_bytes();
     match demand {
-        Demand::Nothing => return Some(()),
+        FieldDemand::Nothing => return Some(()),
         // An empty text is absent.
         _ if text.is_empty() => return None,
-        Demand::Exact(_) if text.len() > LITERAL_MAX => return None,
-        Demand::Exact(_) => {
+        FieldDemand::Exact(_) if text.len() > LITERAL_MAX => return None,
+        FieldDemand::Exact(_) => {
             key.extend_from_slice(text);
             key.push(END);
         }
-        Demand::Prefix(bits) => key.extend_from_slice(text.get(..usize::from(bits / 8))?),
+        FieldDemand::Prefix(bits) => key.extend_from_slice(text.get(..usize::from(bits / 8))?),
     }
     Some(())
 }
@@ -186,7 +186,7 @@ mod tests {
     fn a_look_up_finds_what_a_scan_finds() {
         for seed in 0..400 {
             let mut random = Random::new(seed);
-            let (mut index, mut found) = (Index::new(), Found::default());
+            let (mut index, mut found) = (Index::new(), Lookup::default());
             let mut held: Vec<(Pattern, usize)> = Vec::new();
             let size = 1 + random.below(200) as usize;
             for step in 0..2 * size {
@@ -249,7 +249,7 @@ mod tests {
         let prefix = alloc::format!("{full}*");
         index.insert(&agent(&prefix), 1).expect("no row has it");
         index.insert(&agent("a*"), 2).expect("no row has it");
-        let mut found = Found::default();
+        let mut found = Lookup::default();
         let mut check = |length: usize, values: &[i32]| {
             let agent = "a".repeat(length);
             let identity = Identity {

@@ -41,18 +41,19 @@ mod table;
 mod usage;
 
 pub use bounds::{GROUPS_PER_CALLER_MAX, PATTERNS_PER_CALLER_MAX};
-pub use costs::{CostModel, CostUnit, ServiceTime, ServiceTimes, Settled};
+pub use costs::{CostModel, CostUnit, FinalCharge, ServiceTime, ServiceTimes};
 pub use error::TableError;
-pub use identity::{Field, FieldSet, Identity};
+pub use identity::{FieldSet, Identity, IdentityField};
 pub use matches::{Match, Matches};
 pub use names::{Group, Label, NameError, Notes};
 pub use network::{Ipv6Prefix, Network, NetworkError};
 pub use pattern::{LITERAL_MAX, Pattern, PatternError, PatternText, Specificity, TextPattern};
-pub use row::{CallerId, Charge, Kind, LastCall, NewCaller, Patch, RateLimitId, Row};
+pub use row::{CallerId, CallerRow, Charge, LastCall, NewCaller, Patch, RateLimitId, RowKind};
 pub use table::{
-    AutoRegister, Fold, Inserted, Registration, Reloaded, Restored, Table, TableSettings,
+    AutoRegister, CallerTable, Fold, InsertOutcome, Registration, ReloadOutcome, RestoreOutcome,
+    TableSettings,
 };
 pub use usage::{
-    Basis, CommonFunctions, DELAYED_MAX, FunctionId, FunctionUse, Headroom, Span, SpanUse,
-    Suggestion, Tally, Usage, UsageNow, Waits,
+    Basis, CommonFunctions, DELAYED_MAX, FunctionId, FunctionUse, Headroom, SpanUse, Suggestion,
+    Usage, UsageNow, UsageSpan, UsageTally, WaitTimes,
 };

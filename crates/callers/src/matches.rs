@@ -3,11 +3,11 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use crate::index::Found;
+use crate::index::Lookup;
 use crate::pattern::Specificity;
-use crate::row::{CallerId, Charge, Entry, Row};
+use crate::row::{CallerId, CallerRow, Charge, TableEntry};
 use tidegate_limits::Weight;
-use tidegate_limits::slab::{Key, Slab};
+use tidegate_limits::slab::{Slab, SlabKey};
 
 /// A caller that a call belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub struct Match {
     specificity: Specificity,
     charge: Charge,
     weight: Option<Weight>,
-    pub(super) row: Key,
+    pub(super) row: SlabKey,
 }
 
 impl Match {
-    const fn new(specificity: Specificity, key: Key, row: &Row) -> Self {
+    const fn new(specificity: Specificity, key: SlabKey, row: &CallerRow) -> Self {
         Self {
             caller: row.id,
             specificity,
@@ -55,7 +55,7 @@ impl Match {
 /// most matches that there were.
 #[derive(Debug, Default)]
 pub struct Matches {
-    pub(super) found: Found<Key>,
+    pub(super) found: Lookup<SlabKey>,
     matches: Vec<Match>,
 }
 
@@ -89,13 +89,13 @@ impl Matches {
     }
 
     /// Puts what was found into order.
-    pub(super) fn rank(&mut self, rows: &Slab<Entry>) {
+    pub(super) fn rank(&mut self, rows: &Slab<TableEntry>) {
         let Self { found, matches } = self;
         matches.clear();
         let mut may_repeat = false;
         for (specificity, key) in &found.entries {
             // A row may have been forgotten meanwhile.
-            let Some(Entry { row, .. }) = rows.get(*key) else {
+            let Some(TableEntry { row, .. }) = rows.get(*key) else {
                 continue;
             };
             may_repeat |= row.patterns.len() > 1;
@@ -109,7 +109,7 @@ impl Matches {
     }
 
     /// Adds the row for unknown callers, behind all others.
-    pub(super) fn push_unknown(&mut self, key: Key, row: &Row) {
+    pub(super) fn push_unknown(&mut self, key: SlabKey, row: &CallerRow) {
         self.matches.push(Match::new(Specificity::NONE, key, row));
     }
 }

@@ -14,9 +14,9 @@ use core::fmt;
 
 pub use self::error::PatternError;
 pub use self::specificity::Specificity;
-pub(crate) use self::specificity::{Demand, Shape};
+pub(crate) use self::specificity::{FieldDemand, PatternShape};
 pub use self::text::TextPattern;
-use crate::identity::{Field, FieldSet, Identity};
+use crate::identity::{FieldSet, Identity, IdentityField};
 use crate::network::{Ipv6Prefix, Network};
 
 /// The longest literal of one field. A longer value matches no pattern exactly.   bytes
@@ -97,11 +97,11 @@ impl Pattern {
             })
         };
         let mut pattern = Self {
-            user: read(Field::User, text.user),
-            originator: read(Field::Originator, text.originator),
+            user: read(IdentityField::User, text.user),
+            originator: read(IdentityField::Originator, text.originator),
             ip: None,
-            user_agent: read(Field::UserAgent, text.user_agent),
-            listener: read(Field::Listener, text.listener),
+            user_agent: read(IdentityField::UserAgent, text.user_agent),
+            listener: read(IdentityField::Listener, text.listener),
         };
         match address::parse(text.ip) {
             Ok(network) => pattern.ip = network,
@@ -142,13 +142,13 @@ impl Pattern {
             Some(value) if fields.contains(field) => TextPattern::exact(field, value),
             _ => Ok(TextPattern::any()),
         };
-        let address = identity.ip().filter(|_| fields.contains(Field::Ip));
+        let address = identity.ip().filter(|_| fields.contains(IdentityField::Ip));
         let pattern = Self {
-            user: text(Field::User)?,
-            originator: text(Field::Originator)?,
+            user: text(IdentityField::User)?,
+            originator: text(IdentityField::Originator)?,
             ip: address.map(|address| prefix.of(address)),
-            user_agent: text(Field::UserAgent)?,
-            listener: text(Field::Listener)?,
+            user_agent: text(IdentityField::UserAgent)?,
+            listener: text(IdentityField::Listener)?,
         };
         if pattern.fields().is_empty() {
             return Err(PatternError::NothingSet);
@@ -165,7 +165,7 @@ impl Pattern {
             (Some(network), Some(address)) => network.contains(address),
         };
         ip_matches
-            && Field::ALL.into_iter().all(|field| {
+            && IdentityField::ALL.into_iter().all(|field| {
                 self.text(field)
                     .is_none_or(|pattern| pattern.matches(identity.text(field)))
             })
@@ -173,13 +173,13 @@ impl Pattern {
 
     /// The pattern of a field of text; the address has none, see [`Self::ip`].
     #[must_use]
-    pub const fn text(&self, field: Field) -> Option<&TextPattern> {
+    pub const fn text(&self, field: IdentityField) -> Option<&TextPattern> {
         match field {
-            Field::User => Some(&self.user),
-            Field::Originator => Some(&self.originator),
-            Field::Ip => None,
-            Field::UserAgent => Some(&self.user_agent),
-            Field::Listener => Some(&self.listener),
+            IdentityField::User => Some(&self.user),
+            IdentityField::Originator => Some(&self.originator),
+            IdentityField::Ip => None,
+            IdentityField::UserAgent => Some(&self.user_agent),
+            IdentityField::Listener => Some(&self.listener),
         }
     }
 
@@ -191,7 +191,7 @@ impl Pattern {
 
     /// The pattern of one field as [`Self::parse`] reads it; empty for any.
     #[must_use]
-    pub fn written(&self, field: Field) -> String {
+    pub fn written(&self, field: IdentityField) -> String {
         match self.text(field) {
             Some(pattern) => pattern.to_string(),
             None => self.ip.as_ref().map(Network::to_string).unwrap_or_default(),
@@ -201,20 +201,23 @@ impl Pattern {
     /// The fields that are not "any".
     #[must_use]
     pub fn fields(&self) -> FieldSet {
-        let is_set = |field: &Field| self.demand(*field) != Demand::Nothing;
-        Field::ALL.into_iter().filter(is_set).collect()
+        let is_set = |field: &IdentityField| self.demand(*field) != FieldDemand::Nothing;
+        IdentityField::ALL.into_iter().filter(is_set).collect()
     }
 
     /// The specificity of the pattern.
     #[must_use]
     pub fn specificity(&self) -> Specificity {
-        Specificity::of(Field::ALL.map(|field| self.demand(field)))
+        Specificity::of(IdentityField::ALL.map(|field| self.demand(field)))
     }
 
-    fn demand(&self, field: Field) -> Demand {
+    fn demand(&self, field: IdentityField) -> FieldDemand {
         match self.text(field) {
             Some(pattern) => pattern.demand(),
-            None => self.ip.as_ref().map_or(Demand::Nothing, address::demand),
+            None => self
+                .ip
+                .as_ref()
+                .map_or(FieldDemand::Nothing, address::demand),
         }
     }
 
@@ -282,13 +285,19 @@ mod tests {
     fn only_a_final_star_is_a_prefix_and_a_backslash_makes_it_literal() {
         let check = |written: &str, literal: &str, is_exact: bool, shown: &str| {
             let pattern = agent(written).expect("a pattern");
-            let text = pattern.text(Field::UserAgent).expect("a field of text");
+            let text = pattern
+                .text(IdentityField::UserAgent)
+                .expect("a field of text");
             assert_eq!(
                 (text.literal(), text.is_exact()),
                 (literal, is_exact),
                 "{written}"
             );
-            assert_eq!(pattern.written(Field::UserAgent), shown, "{written}");
+            assert_eq!(
+                pattern.written(IdentityField::UserAgent),
+                shown,
+                "{written}"
+            );
         };
         check("curl/8.0", "curl/8.0", true, "curl/8.0");
         check("curl*", "curl", false, "curl*");
@@ -312,7 +321,7 @@ mod tests {
         let check = |written: &str, shown: &str, bits: u16, exact: u8| {
             let pattern = ip(written).expect("a pattern");
             let specificity = pattern.specificity();
-            assert_eq!(pattern.written(Field::Ip), shown, "{written}");
+            assert_eq!(pattern.written(IdentityField::Ip), shown, "{written}");
             assert_eq!(specificity.literal_bits(), bits, "{written}");
             assert_eq!(specificity.exact_fields(), exact, "{written}");
         };
@@ -416,20 +425,25 @@ mod tests {
         let escaped = format!("{}*", r"\\".repeat(256));
         let pattern = agent(&escaped).expect("256 backslashes");
         assert_eq!(pattern.specificity().literal_bits(), 2048);
-        assert_eq!(agent(&pattern.written(Field::UserAgent)), Ok(pattern));
+        assert_eq!(
+            agent(&pattern.written(IdentityField::UserAgent)),
+            Ok(pattern)
+        );
     }
 
     #[test]
     fn a_pattern_made_from_an_identity_is_exact() {
         for seen in ["foo*", "*", r"a\", r"a\*", r"\\*"] {
             let identity = of_agent(seen);
-            let fields = [Field::UserAgent, Field::Ip].into_iter().collect();
+            let fields = [IdentityField::UserAgent, IdentityField::Ip]
+                .into_iter()
+                .collect();
             let pattern = Pattern::exact(&identity, fields).expect("it is seen");
             assert!(pattern.matches(&identity));
             let longer = format!("{seen}x");
             assert!(!pattern.matches(&of_agent(&longer)));
             assert_eq!(
-                agent(&pattern.written(Field::UserAgent)),
+                agent(&pattern.written(IdentityField::UserAgent)),
                 Ok(pattern),
                 "{seen}"
             );
@@ -440,10 +454,12 @@ mod tests {
             listener: "nova",
             ..Identity::default()
         };
-        let both = [Field::User, Field::Listener].into_iter().collect();
+        let both = [IdentityField::User, IdentityField::Listener]
+            .into_iter()
+            .collect();
         let mistake = Pattern::exact(&identity, both).expect_err("too long");
         assert_eq!(mistake.field(), "user");
-        let other = [Field::Originator].into_iter().collect();
+        let other = [IdentityField::Originator].into_iter().collect();
         assert_eq!(
             Pattern::exact(&identity, other),
             Err(PatternError::NothingSet)
@@ -456,7 +472,7 @@ mod tests {
             let mut random = Random::new(seed);
             let pattern = random.pattern();
             let [user, originator, ip, user_agent, listener] =
-                Field::ALL.map(|field| pattern.written(field));
+                IdentityField::ALL.map(|field| pattern.written(field));
             let text = PatternText {
                 user: &user,
                 originator: &originator,
@@ -540,7 +556,7 @@ mod tests {
         assert_eq!(pattern.to_string(), "ip=10.1.2.0/24 user_agent=curl*");
         assert_eq!(
             pattern.fields().iter().collect::<Vec<_>>(),
-            vec![Field::Ip, Field::UserAgent]
+            vec![IdentityField::Ip, IdentityField::UserAgent]
         );
     }
 }

@@ -14,7 +14,7 @@ pub(crate) const SLOTS: usize = 60;
 const KEPT: u64 = SLOTS as u64;
 
 /// The contents of a slot of a ring; `default()` is a slot without events.
-pub(crate) trait Slot: Copy + Default + PartialEq {}
+pub(crate) trait RingSlot: Copy + Default + PartialEq {}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ring<S, const SECONDS: u64> {
@@ -25,7 +25,7 @@ pub(crate) struct Ring<S, const SECONDS: u64> {
     older: Option<Box<[S; SLOTS]>>,
 }
 
-impl<S: Slot, const SECONDS: u64> Ring<S, SECONDS> {
+impl<S: RingSlot, const SECONDS: u64> Ring<S, SECONDS> {
     pub(crate) const fn number_at(now: Timestamp) -> u64 {
         now.as_nanos() / (SECONDS * 1_000_000_000)
     }
@@ -130,7 +130,7 @@ fn place(number: u64) -> usize {
 mod tests {
     use super::*;
 
-    impl Slot for u32 {}
+    impl RingSlot for u32 {}
 
     type Minutes = Ring<u32, 60>;
 

@@ -72,7 +72,7 @@ impl Charge {
 
 /// Where a row comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum RowKind {
     /// The row is in the config, and only the config can change it.
     Static,
     /// The row was made through the API, or promoted: registered by itself, and then given a label, a group, notes
@@ -100,11 +100,11 @@ pub enum LastCall {
 
 /// A caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct CallerRow {
     /// The id of the caller.
     pub id: CallerId,
     /// Where it comes from.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// The label of the caller, if it has one.
     pub label: Option<Label>,
     /// The groups that it is in, in the order in which they were given.
@@ -121,7 +121,7 @@ pub struct Row {
     pub weight: Option<Weight>,
 }
 
-impl Row {
+impl CallerRow {
     /// The label of the caller, or its pattern.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
@@ -135,13 +135,13 @@ impl Row {
 
 /// A row in the table.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) row: Row,
+pub(super) struct TableEntry {
+    pub(super) row: CallerRow,
     /// The neighbours among the rows that may be evicted.
     pub(super) links: Links,
 }
 
-impl Linked for Entry {
+impl Linked for TableEntry {
     fn links(&mut self) -> &mut Links {
         &mut self.links
     }

@@ -15,16 +15,18 @@ use crate::bounds::{
 };
 use crate::churn::Churn;
 use crate::error::TableError;
-use crate::identity::{Field, FieldSet, Identity};
+use crate::identity::{FieldSet, Identity, IdentityField};
 use crate::index::Index;
 use crate::matches::Matches;
 use crate::names::{Group, Notes};
 use crate::network::Ipv6Prefix;
 use crate::pattern::{Pattern, PatternError};
-use crate::row::{CallerId, Charge, Entry, Kind, LastCall, NewCaller, Patch, RateLimitId, Row};
+use crate::row::{
+    CallerId, CallerRow, Charge, LastCall, NewCaller, Patch, RateLimitId, RowKind, TableEntry,
+};
 use tidegate_limits::Timestamp;
 use tidegate_limits::recency::{Links, Recency};
-use tidegate_limits::slab::{Key, Slab};
+use tidegate_limits::slab::{Slab, SlabKey};
 
 /// How callers register themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl Default for TableSettings {
         Self {
             auto_register: AutoRegister(100),
             auto_register_per_second: 10,
-            identify: Field::ALL.into_iter().collect(),
+            identify: IdentityField::ALL.into_iter().collect(),
             ipv6_prefix: Ipv6Prefix::default(),
         }
     }
@@ -85,7 +87,7 @@ pub struct Fold {
 
 /// The result of a new caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inserted {
+pub struct InsertOutcome {
     /// The id of the new caller: that of a registered row with one of the patterns, if there was one, so that its
     /// statistics go on.
     pub id: CallerId,
@@ -95,7 +97,7 @@ pub struct Inserted {
 
 /// The result of new rows from the config.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// The ids, in the order given.
     pub ids: Vec<CallerId>,
     /// Rows that the config no longer has.
@@ -108,7 +110,7 @@ pub struct Reloaded {
 
 /// The result of the rows of an earlier run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreOutcome {
     /// Registered rows without room: the least recently called.
     pub trimmed: Vec<CallerId>,
     /// Rows that were not accepted, and why.
@@ -136,36 +138,36 @@ pub struct Restored {
 /// No operation costs more than a logarithm of the number of rows, except a look-up and those
 /// that say so.
 #[derive(Debug)]
-pub struct Table {
+pub struct CallerTable {
     settings: TableSettings,
     churn: Churn,
-    rows: Slab<Entry>,
-    by_id: BTreeMap<CallerId, Key>,
-    index: Index<Key>,
+    rows: Slab<TableEntry>,
+    by_id: BTreeMap<CallerId, SlabKey>,
+    index: Index<SlabKey>,
     /// Rows that can be evicted, in the order of their last calls.
     autos: Recency,
     next_id: u64,
-    unknown: Key,
+    unknown: SlabKey,
     /// The number of rows in each group.
     groups: BTreeMap<Group, u32>,
     /// The patterns of rows that are kept.
     kept_patterns: usize,
 }
 
-impl Default for Table {
+impl Default for CallerTable {
     fn default() -> Self {
         Self::new(TableSettings::default())
     }
 }
 
-impl Table {
+impl CallerTable {
     /// A table with only [`CallerId::UNKNOWN`].
     #[must_use]
     pub fn new(settings: TableSettings) -> Self {
         let mut rows = Slab::default();
-        let unknown = Row {
+        let unknown = CallerRow {
             id: CallerId::UNKNOWN,
-            kind: Kind::Unknown,
+            kind: RowKind::Unknown,
             label: None,
             groups: Box::default(),
             notes: Notes::default(),
@@ -174,7 +176,7 @@ impl Table {
             last_call: LastCall::Never,
             weight: None,
         };
-        let unknown = rows.insert(Entry {
+        let unknown = rows.insert(TableEntry {
             row: unknown,
             links: Links::default(),
         });
@@ -240,7 +242,7 @@ impl Table {
     /// # Errors
     ///
     /// If the draft has a mistake, or if another caller has one of its patterns.
-    pub fn insert(&mut self, new: NewCaller) -> Result<Inserted, TableError> {
+    pub fn insert(&mut self, new: NewCaller) -> Result<InsertOutcome, TableError> {
         check_distinct_patterns(&new.patterns)?;
         check_groups(&new.groups)?;
         let mut absorbed = BTreeSet::new();
@@ -249,7 +251,7 @@ impl Table {
                 continue;
             };
             let holder = self.row(key);
-            if holder.kind != Kind::Auto {
+            if holder.kind != RowKind::Auto {
                 return Err(TableError::PatternExists {
                     pattern: pattern.clone().into(),
                     holder: holder.id,
@@ -262,9 +264,9 @@ impl Table {
         let last_call = id.into_iter().chain(absorbed.iter().copied());
         let last_call = last_call.map(|id| self.take_out(id).last_call).max();
         let id = id.unwrap_or_else(|| self.fresh_id());
-        self.place(Row {
+        self.place(CallerRow {
             id,
-            kind: Kind::Made,
+            kind: RowKind::Made,
             label: Some(new.label),
             groups: distinct(new.groups),
             notes: new.notes,
@@ -274,7 +276,7 @@ impl Table {
             weight: new.weight,
         });
         let folded = absorbed.into_iter().map(|from| Fold { from, into: id });
-        Ok(Inserted {
+        Ok(InsertOutcome {
             id,
             folded: folded.collect(),
         })
@@ -289,7 +291,7 @@ impl Table {
     pub fn patch(&mut self, id: CallerId, patch: Patch) -> Result<(), TableError> {
         let key = self.key_of_changeable(id)?;
         let row = self.row(key);
-        if row.kind == Kind::Unknown && patch.label.is_some() {
+        if row.kind == RowKind::Unknown && patch.label.is_some() {
             return Err(TableError::IsFixed);
         }
         if patch == Patch::default() {
@@ -342,7 +344,7 @@ impl Table {
         for id in core::iter::once(&into).chain(from) {
             let key = self.key_of_changeable(*id)?;
             let row = self.row(key);
-            if row.kind == Kind::Unknown {
+            if row.kind == RowKind::Unknown {
                 return Err(TableError::IsFixed);
             }
             if row.charge != charge {
@@ -387,9 +389,9 @@ impl Table {
     /// # Errors
     ///
     /// If no caller has that id, or if it is from the config or is the unknown row.
-    pub fn remove(&mut self, id: CallerId) -> Result<Row, TableError> {
+    pub fn remove(&mut self, id: CallerId) -> Result<CallerRow, TableError> {
         let key = self.key_of_changeable(id)?;
-        if self.row(key).kind == Kind::Unknown {
+        if self.row(key).kind == RowKind::Unknown {
             return Err(TableError::IsFixed);
         }
         Ok(self.take_out(id))
@@ -423,7 +425,7 @@ impl Table {
 
     /// A caller.
     #[must_use]
-    pub fn get(&self, id: CallerId) -> Option<&Row> {
+    pub fn get(&self, id: CallerId) -> Option<&CallerRow> {
         self.by_id.get(&id).map(|key| self.row(*key))
     }
 
@@ -434,7 +436,7 @@ impl Table {
     }
 
     /// All callers in the order of their ids, [`CallerId::UNKNOWN`] first.
-    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+    pub fn rows(&self) -> impl Iterator<Item = &CallerRow> {
         self.by_id.values().map(|key| self.row(*key))
     }
 
@@ -484,9 +486,9 @@ impl Table {
         };
         let id = self.fresh_id();
         let specificity = pattern.specificity();
-        let key = self.place(Row {
+        let key = self.place(CallerRow {
             id,
-            kind: Kind::Auto,
+            kind: RowKind::Auto,
             label: None,
             groups: Box::default(),
             notes: Notes::default(),
@@ -507,14 +509,14 @@ impl Table {
         matches: &Matches,
     ) -> bool {
         let prefix = self.settings.ipv6_prefix;
-        seen.contains(Field::Ip)
+        seen.contains(IdentityField::Ip)
             && identity
                 .ip()
                 .is_some_and(|address| prefix.shortens(address))
             && matches.found.entries.iter().any(|(specificity, _)| {
                 let exact = specificity.exact_set();
-                let exact = exact.with(Field::Ip);
-                specificity.literal_bits_of(Field::Ip) >= prefix.bits().into()
+                let exact = exact.with(IdentityField::Ip);
+                specificity.literal_bits_of(IdentityField::Ip) >= prefix.bits().into()
                     && exact.includes(seen)
             })
     }
@@ -527,37 +529,37 @@ impl Table {
     }
 
     /// Records a call of a row.
-    fn touch(&mut self, now: Timestamp, key: Key) {
+    fn touch(&mut self, now: Timestamp, key: SlabKey) {
         let row = self.row_mut(key);
         row.last_call = LastCall::At(now);
-        if row.kind == Kind::Auto {
+        if row.kind == RowKind::Auto {
             self.autos.touch(&mut self.rows, key);
         }
     }
 
     /// Makes a registered row a kept one.
-    fn promote(&mut self, key: Key) {
+    fn promote(&mut self, key: SlabKey) {
         let row = self.row_mut(key);
-        if row.kind == Kind::Auto {
-            row.kind = Kind::Made;
+        if row.kind == RowKind::Auto {
+            row.kind = RowKind::Made;
             self.kept_patterns += row.patterns.len();
             self.autos.remove(&mut self.rows, key);
         }
     }
 
     /// Inserts a row; no other row has its id or its patterns.
-    fn place(&mut self, row: Row) -> Key {
+    fn place(&mut self, row: CallerRow) -> SlabKey {
         let (id, kind) = (row.id, row.kind);
         self.count_groups(&row.groups);
         let patterns = row.patterns.len();
         let links = Links::default();
-        let key = self.rows.insert(Entry { row, links });
+        let key = self.rows.insert(TableEntry { row, links });
         for pattern in &self.rows.get(key).expect("it was put there").row.patterns {
             let free = self.index.insert(pattern, key);
             free.expect("no row has the pattern");
         }
         self.by_id.insert(id, key);
-        if kind == Kind::Auto {
+        if kind == RowKind::Auto {
             self.autos.push(&mut self.rows, key);
         } else {
             self.kept_patterns += patterns;
@@ -566,9 +568,9 @@ impl Table {
     }
 
     /// Undoes [`Self::place`].
-    fn take_out(&mut self, id: CallerId) -> Row {
+    fn take_out(&mut self, id: CallerId) -> CallerRow {
         let key = self.by_id.remove(&id).expect("an id names a row");
-        if self.row(key).kind == Kind::Auto {
+        if self.row(key).kind == RowKind::Auto {
             self.autos.remove(&mut self.rows, key);
         }
         let row = self.rows.remove(key).expect("an id names a row").row;
@@ -577,14 +579,14 @@ impl Table {
             held.expect("a row has its patterns");
         }
         self.uncount_groups(&row.groups);
-        if row.kind != Kind::Auto {
+        if row.kind != RowKind::Auto {
             self.kept_patterns -= row.patterns.len();
         }
         row
     }
 
     /// Removes one of several patterns from a kept row.
-    fn narrow(&mut self, key: Key, pattern: &Pattern) {
+    fn narrow(&mut self, key: SlabKey, pattern: &Pattern) {
         let held = self.index.remove(pattern);
         held.expect("a row has its patterns");
         let row = self.row_mut(key);
@@ -593,19 +595,19 @@ impl Table {
         self.kept_patterns -= 1;
     }
 
-    fn key_of_changeable(&self, id: CallerId) -> Result<Key, TableError> {
+    fn key_of_changeable(&self, id: CallerId) -> Result<SlabKey, TableError> {
         let key = *self.by_id.get(&id).ok_or(TableError::Unknown(id))?;
-        if self.row(key).kind == Kind::Static {
+        if self.row(key).kind == RowKind::Static {
             return Err(TableError::IsStatic(id));
         }
         Ok(key)
     }
 
-    fn row(&self, key: Key) -> &Row {
+    fn row(&self, key: SlabKey) -> &CallerRow {
         &self.rows.get(key).expect("the row is there").row
     }
 
-    fn row_mut(&mut self, key: Key) -> &mut Row {
+    fn row_mut(&mut self, key: SlabKey) -> &mut CallerRow {
         &mut self.rows.get_mut(key).expect("the row is there").row
     }
 
@@ -614,10 +616,10 @@ impl Table {
     }
 
     /// The number of patterns that would be kept and are not kept now.
-    fn patterns_if_auto(&self, key: Key) -> usize {
+    fn patterns_if_auto(&self, key: SlabKey) -> usize {
         let row = self.row(key);
         match row.kind {
-            Kind::Auto => row.patterns.len(),
+            RowKind::Auto => row.patterns.len(),
             _ => 0,
         }
     }

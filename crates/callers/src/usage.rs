@@ -34,7 +34,7 @@ pub use suggest::{Basis, DELAYED_MAX, Headroom, Suggestion};
 
 use crate::ring::{self, Ring, SLOTS};
 use halves::Halves;
-use history::{CELLS, History};
+use history::{CELLS, UsageHistory};
 use rounded::RoundedUp;
 use suggest::Stretch;
 use tidegate_limits::Timestamp;
@@ -60,7 +60,7 @@ impl FunctionId {
 
 /// A span of time up to now, for which usage is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Span {
+pub enum UsageSpan {
     /// 60 slots of 5 s.
     FiveMinutes,
     /// 60 slots of 1 min.
@@ -69,7 +69,7 @@ pub enum Span {
     Day,
 }
 
-impl Span {
+impl UsageSpan {
     /// Every span, the shortest first.
     pub const ALL: [Self; 3] = [Self::FiveMinutes, Self::Hour, Self::Day];
 
@@ -101,7 +101,7 @@ impl Span {
 
 /// Calls and tokens that were counted together. All counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct UsageTally {
     /// Calls that were counted, whatever became of them.
     pub calls: u64,
     /// The cost of the calls.
@@ -112,7 +112,7 @@ pub struct Tally {
     pub refused: u64,
 }
 
-impl Tally {
+impl UsageTally {
     /// Both together.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
@@ -131,19 +131,19 @@ pub struct UsageNow {
     /// When the latest call was counted; `None` if there was none since the start.
     pub last_access: Option<Timestamp>,
     /// Everything.
-    pub total: Tally,
+    pub total: UsageTally,
     /// The cost of the most expensive single call.
     pub most_expensive: TokenCount,
     /// The latest five minutes, hour and day, in the order of [`Span::ALL`].
     pub spans: [SpanUse; 3],
     /// The waits of delayed calls; `None` if none was delayed lately.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitTimes>,
 }
 
 impl UsageNow {
     /// The usage over a span.
     #[must_use]
-    pub const fn over(&self, span: Span) -> &SpanUse {
+    pub const fn over(&self, span: UsageSpan) -> &SpanUse {
         &self.spans[span as usize]
     }
 }
@@ -152,11 +152,11 @@ impl UsageNow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanUse {
     /// The span.
-    pub span: Span,
+    pub span: UsageSpan,
     /// From when on calls count.
     pub since: Timestamp,
     /// The sum over the span.
-    pub tally: Tally,
+    pub tally: UsageTally,
     /// The most common functions.
     pub common: CommonFunctions,
 }
@@ -190,7 +190,7 @@ pub struct FunctionUse {
 ///
 /// Quantiles are off by at most an eighth of themselves and half a millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct WaitTimes {
     /// From when on calls count.
     pub since: Timestamp,
     /// Half of the delayed calls waited no longer.
@@ -199,21 +199,21 @@ pub struct Waits {
     pub p99: Duration,
 }
 
-type FineRing = Ring<Counts, SLOT>;
+type FineRing = Ring<UsageCounts, SLOT>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counts {
+struct UsageCounts {
     calls: u32,
     delayed: u32,
     refused: u32,
     tokens: PackedTokens,
 }
 
-impl ring::Slot for Counts {}
+impl ring::RingSlot for UsageCounts {}
 
-impl Counts {
-    fn tally(self) -> Tally {
-        Tally {
+impl UsageCounts {
+    fn tally(self) -> UsageTally {
+        UsageTally {
             calls: self.calls.into(),
             tokens: self.tokens.get(),
             delayed: self.delayed.into(),
@@ -238,12 +238,12 @@ enum Stretches<S, D> {
 /// A slot of the day, and the most tokens within five seconds and within a minute of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct DayCounts {
-    counts: Counts,
+    counts: UsageCounts,
     slot_peak: RoundedUp,
     minute_peak: RoundedUp,
 }
 
-impl ring::Slot for DayCounts {}
+impl ring::RingSlot for DayCounts {}
 
 impl DayCounts {
     fn raise_peaks(&mut self, slot: TokenCount, minute: TokenCount) {
@@ -271,12 +271,12 @@ pub struct Usage {
     latest: Timestamp,
     first_access: Option<Timestamp>,
     last_access: Option<Timestamp>,
-    total: Tally,
+    total: UsageTally,
     most_expensive: TokenCount,
     slots: FineRing,
-    minutes: Ring<Counts, MINUTE>,
+    minutes: Ring<UsageCounts, MINUTE>,
     days: Ring<DayCounts, DAY_SLOT>,
-    history: History,
+    history: UsageHistory,
     /// The most common functions of each span, in the order of [`Span::ALL`].
     common: [Halves<Top>; 3],
     waits: Halves<WaitCounts>,
@@ -285,7 +285,7 @@ pub struct Usage {
 impl Usage {
     /// Usage that begins at this total: the count of an earlier process.
     #[must_use]
-    pub fn with_total(total: Tally) -> Self {
+    pub fn with_total(total: UsageTally) -> Self {
         Self {
             total,
             ..Self::default()
@@ -298,10 +298,10 @@ impl Usage {
         self.first_access.get_or_insert(self.latest);
         self.last_access = Some(self.latest);
         self.most_expensive = self.most_expensive.max(cost);
-        self.add(Counts {
+        self.add(UsageCounts {
             calls: 1,
             tokens: PackedTokens::new(cost),
-            ..Counts::default()
+            ..UsageCounts::default()
         });
         for common in &mut self.common {
             common.current.count(function, cost);
@@ -312,18 +312,18 @@ impl Usage {
     pub fn delayed(&mut self, now: Timestamp, wait: Duration) {
         self.advance(now);
         self.waits.current.count(wait);
-        self.add(Counts {
+        self.add(UsageCounts {
             delayed: 1,
-            ..Counts::default()
+            ..UsageCounts::default()
         });
     }
 
     /// Counts that a call, counted before, was refused.
     pub fn refused(&mut self, now: Timestamp) {
         self.advance(now);
-        self.add(Counts {
+        self.add(UsageCounts {
             refused: 1,
-            ..Counts::default()
+            ..UsageCounts::default()
         });
     }
 
@@ -349,7 +349,7 @@ impl Usage {
         self.total.tokens = tokens.saturating_sub(less);
 
         self.correct_slots(arrived, more, less);
-        for (common, span) in self.common.iter_mut().zip(Span::ALL) {
+        for (common, span) in self.common.iter_mut().zip(UsageSpan::ALL) {
             if let Some(top) = common.half_at_mut(span.half_at(arrived)) {
                 top.correct(function, more, less);
             }
@@ -370,7 +370,7 @@ impl Usage {
             last_access: self.last_access,
             total: self.total,
             most_expensive: self.most_expensive,
-            spans: Span::ALL.map(|span| {
+            spans: UsageSpan::ALL.map(|span| {
                 let (since, tally) = tallies[span as usize];
                 SpanUse {
                     span,
@@ -391,7 +391,12 @@ impl Usage {
     /// a day, an upper bound of it. That takes up to 0.2 ms for a day: under a contended lock, suggest
     /// from a clone.
     #[must_use]
-    pub fn suggest(&self, now: Timestamp, span: Span, headroom: Headroom) -> Option<Suggestion> {
+    pub fn suggest(
+        &self,
+        now: Timestamp,
+        span: UsageSpan,
+        headroom: Headroom,
+    ) -> Option<Suggestion> {
         let most_expensive = self.most_expensive.tokens();
         match self.stretches(now, span)? {
             Stretches::Slots(slots) => suggest::suggest(slots, headroom, most_expensive),
@@ -402,7 +407,13 @@ impl Usage {
     /// The share of the tokens of a span that a bucket might have delayed, if it was full at first: an
     /// upper bound, as for [`Usage::suggest`]. `None` if no token was used.
     #[must_use]
-    pub fn would_delay(&self, now: Timestamp, span: Span, fill: f64, burst: f64) -> Option<f64> {
+    pub fn would_delay(
+        &self,
+        now: Timestamp,
+        span: UsageSpan,
+        fill: f64,
+        burst: f64,
+    ) -> Option<f64> {
         match self.stretches(now, span)? {
             Stretches::Slots(slots) => suggest::delayed(slots, fill, burst),
             Stretches::Days(days) => suggest::delayed(days, fill, burst),
@@ -413,7 +424,7 @@ impl Usage {
     fn stretches(
         &self,
         now: Timestamp,
-        span: Span,
+        span: UsageSpan,
     ) -> Option<
         Stretches<
             impl Iterator<Item = Stretch> + Clone + use<'_>,
@@ -431,18 +442,20 @@ impl Usage {
             })
         };
         Some(match span {
-            Span::FiveMinutes => Stretches::Slots(latest(SLOTS as u64)),
-            Span::Hour => Stretches::Slots(latest(CELLS as u64)),
-            Span::Day => Stretches::Days(self.days.at(now).filter_map(move |(number, day)| {
-                let begins = (number * CELLS_IN_DAY_SLOT).max(first);
-                let ends = ((number + 1) * CELLS_IN_DAY_SLOT).min(newest + 1);
-                Some(Stretch {
-                    slots: ends.checked_sub(begins).filter(|&slots| slots > 0)?,
-                    tokens: day.counts.tokens.get().tokens(),
-                    slot_peak: day.slot_peak.count().tokens(),
-                    minute_peak: day.minute_peak.count().tokens(),
-                })
-            })),
+            UsageSpan::FiveMinutes => Stretches::Slots(latest(SLOTS as u64)),
+            UsageSpan::Hour => Stretches::Slots(latest(CELLS as u64)),
+            UsageSpan::Day => {
+                Stretches::Days(self.days.at(now).filter_map(move |(number, day)| {
+                    let begins = (number * CELLS_IN_DAY_SLOT).max(first);
+                    let ends = ((number + 1) * CELLS_IN_DAY_SLOT).min(newest + 1);
+                    Some(Stretch {
+                        slots: ends.checked_sub(begins).filter(|&slots| slots > 0)?,
+                        tokens: day.counts.tokens.get().tokens(),
+                        slot_peak: day.slot_peak.count().tokens(),
+                        minute_peak: day.minute_peak.count().tokens(),
+                    })
+                }))
+            }
         })
     }
 
@@ -458,8 +471,8 @@ impl Usage {
         self.most_expensive = self.most_expensive.max(other.most_expensive);
         self.history
             .merge(&self.slots, &other.history, &other.slots);
-        self.slots.merge(&other.slots, Counts::add);
-        self.minutes.merge(&other.minutes, Counts::add);
+        self.slots.merge(&other.slots, UsageCounts::add);
+        self.minutes.merge(&other.minutes, UsageCounts::add);
         self.days.merge(&other.days, DayCounts::add);
         for (ours, theirs) in self.common.iter_mut().zip(&other.common) {
             ours.merge(theirs);
@@ -478,17 +491,17 @@ impl Usage {
         self.history.keep(&self.slots, slot);
         self.slots.advance(slot);
         self.minutes
-            .advance(Ring::<Counts, MINUTE>::number_at(self.latest));
+            .advance(Ring::<UsageCounts, MINUTE>::number_at(self.latest));
         self.days
             .advance(Ring::<DayCounts, DAY_SLOT>::number_at(self.latest));
-        for (common, span) in self.common.iter_mut().zip(Span::ALL) {
+        for (common, span) in self.common.iter_mut().zip(UsageSpan::ALL) {
             common.advance(span.half_at(self.latest));
         }
-        self.waits.advance(Span::Hour.half_at(self.latest));
+        self.waits.advance(UsageSpan::Hour.half_at(self.latest));
     }
 
     /// Adds to the newest slots.
-    fn add(&mut self, counts: Counts) {
+    fn add(&mut self, counts: UsageCounts) {
         self.total = self.total.saturating_add(counts.tally());
         self.slots.newest_mut().add(counts);
         self.minutes.newest_mut().add(counts);
@@ -508,7 +521,7 @@ impl Usage {
         self.history.correct(&self.slots, number, more, less);
         let slot = self.history.tokens(&self.slots, number);
 
-        let number = Ring::<Counts, MINUTE>::number_at(moment);
+        let number = Ring::<UsageCounts, MINUTE>::number_at(moment);
         let minute = self.minutes.get_mut(number).map(|minute| {
             minute.tokens.correct(more, less);
             minute.tokens.get()
@@ -525,18 +538,18 @@ impl Usage {
         }
     }
 
-    fn waits_at(&self, now: Timestamp) -> Option<Waits> {
-        let half = self.waits.newest(Span::Hour.half_at(now));
+    fn waits_at(&self, now: Timestamp) -> Option<WaitTimes> {
+        let half = self.waits.newest(UsageSpan::Hour.half_at(now));
         let counts = self.waits.at(half).into_iter().flatten();
-        Some(Waits {
-            since: Span::Hour.since(half),
+        Some(WaitTimes {
+            since: UsageSpan::Hour.since(half),
             p50: waits::quantile(counts.clone(), 50)?,
             p99: waits::quantile(counts, 99)?,
         })
     }
 
     /// The most common functions of a span.
-    fn common_at(&self, now: Timestamp, span: Span) -> CommonFunctions {
+    fn common_at(&self, now: Timestamp, span: UsageSpan) -> CommonFunctions {
         let common = &self.common[span as usize];
         let half = common.newest(span.half_at(now));
         let mut functions: Vec<FunctionUse> = Vec::new();
@@ -571,10 +584,12 @@ impl Usage {
 }
 
 /// Since when these slots count, and what they count.
-fn tally<const SECONDS: u64>(mut slots: impl Iterator<Item = (u64, Counts)>) -> (Timestamp, Tally) {
+fn tally<const SECONDS: u64>(
+    mut slots: impl Iterator<Item = (u64, UsageCounts)>,
+) -> (Timestamp, UsageTally) {
     let (oldest, counts) = slots.next().expect("a ring has a newest slot at least");
     let tally = slots.fold(counts.tally(), |tally, (_, counts)| {
         tally.saturating_add(counts.tally())
     });
-    (Ring::<Counts, SECONDS>::start_of(oldest), tally)
+    (Ring::<UsageCounts, SECONDS>::start_of(oldest), tally)
 }

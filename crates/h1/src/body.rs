@@ -1,7 +1,7 @@
 //! The rest of a body that is still to come, whatever its framing.
 
 use crate::Framing;
-use crate::chunks::{Chunks, Malformed, Step};
+use crate::chunks::{BadChunk, ChunkPart, Chunks};
 
 /// The rest of a body that is still to come.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +48,14 @@ impl BodyLeft {
     ///
     /// # Errors
     /// If they are no part of a chunked body.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<ChunkPart, BadChunk> {
         let (step, has_ended) = match self {
-            Self::None => return Ok(Step::default()),
-            Self::Close => (Step::data(bytes.len()), false),
+            Self::None => return Ok(ChunkPart::default()),
+            Self::Close => (ChunkPart::data(bytes.len()), false),
             Self::Length(left) => {
                 let data = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 *left -= data as u64;
-                (Step::data(data), *left == 0)
+                (ChunkPart::data(data), *left == 0)
             }
             Self::Chunks(chunks) => (chunks.step(bytes)?, chunks.has_ended()),
         };

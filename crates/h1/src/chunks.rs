@@ -11,13 +11,13 @@ const TRAILERS: u8 = 100;
 /// Reads one chunked body, piece by piece. Extensions, spaces behind a size, and trailers are read and dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chunks {
-    state: State,
+    state: ChunkState,
     extra_bytes: u32,
     trailers: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// Before the first digit.
     #[default]
     Start,
@@ -41,14 +41,14 @@ enum State {
 
 /// The meaning of the front of some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct ChunkPart {
     /// The number of bytes of framing at the front.
     pub framing: usize,
     /// The number of bytes of data behind them; 0 at the end, or if more bytes are needed.
     pub data: usize,
 }
 
-impl Step {
+impl ChunkPart {
     pub(crate) fn data(data: usize) -> Self {
         Self { framing: 0, data }
     }
@@ -56,33 +56,33 @@ impl Step {
 
 /// The body is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct BadChunk;
 
 impl Chunks {
     /// Whether the body has ended. Bytes behind it are not its own.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.state == State::End
+        self.state == ChunkState::End
     }
 
     /// Reads up to the end of the data at the front of these bytes.
     ///
     /// # Errors
     /// If they are no part of a chunked body.
-    pub fn step(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
+    pub fn step(&mut self, bytes: &[u8]) -> Result<ChunkPart, BadChunk> {
         let mut at = 0;
         loop {
-            if let State::Data(left) = self.state {
+            if let ChunkState::Data(left) = self.state {
                 let here = bytes.len() - at;
                 let data = usize::try_from(left).map_or(here, |left| left.min(here));
                 self.state = match left - data as u64 {
-                    0 => State::DataCr,
-                    left => State::Data(left),
+                    0 => ChunkState::DataCr,
+                    left => ChunkState::Data(left),
                 };
-                return Ok(Step { framing: at, data });
+                return Ok(ChunkPart { framing: at, data });
             }
-            if self.state == State::End || at == bytes.len() {
-                return Ok(Step {
+            if self.state == ChunkState::End || at == bytes.len() {
+                return Ok(ChunkPart {
                     framing: at,
                     data: 0,
                 });
@@ -93,51 +93,55 @@ impl Chunks {
     }
 
     /// The state behind a byte of framing.
-    fn behind(&mut self, byte: u8) -> Result<State, Malformed> {
+    fn behind(&mut self, byte: u8) -> Result<ChunkState, BadChunk> {
         let is_text = byte == b'\t' || byte >= b' ' && byte != 127;
         let next = match (self.state, byte) {
-            (State::Start, _) => State::Size(digit(byte).ok_or(Malformed)?),
-            (State::Size(size), b'\r') => State::SizeLf(size),
-            (State::Size(size), b' ' | b'\t') => self.extra(State::Space(size))?,
-            (State::Size(size), b';') => self.extra(State::Extension(size))?,
-            (State::Size(size), _) => {
-                let digit = digit(byte).ok_or(Malformed)?;
-                State::Size(size.checked_mul(16).ok_or(Malformed)? + digit)
+            (ChunkState::Start, _) => ChunkState::Size(digit(byte).ok_or(BadChunk)?),
+            (ChunkState::Size(size), b'\r') => ChunkState::SizeLf(size),
+            (ChunkState::Size(size), b' ' | b'\t') => self.extra(ChunkState::Space(size))?,
+            (ChunkState::Size(size), b';') => self.extra(ChunkState::Extension(size))?,
+            (ChunkState::Size(size), _) => {
+                let digit = digit(byte).ok_or(BadChunk)?;
+                ChunkState::Size(size.checked_mul(16).ok_or(BadChunk)? + digit)
             }
-            (State::Space(size) | State::Extension(size), b'\r') => State::SizeLf(size),
-            (State::Space(size), b' ' | b'\t') => self.extra(State::Space(size))?,
-            (State::Space(size), b';') => self.extra(State::Extension(size))?,
-            (State::Extension(size), _) if is_text => self.extra(State::Extension(size))?,
-            (State::SizeLf(0), b'\n') => State::Line,
-            (State::SizeLf(size), b'\n') => State::Data(size),
-            (State::DataCr, b'\r') => State::DataLf,
-            (State::DataLf, b'\n') => State::Start,
-            (State::Line, b'\r') => State::LastLf,
-            (State::LastLf, b'\n') => State::End,
-            (State::TrailerName, b':') => self.extra(State::TrailerValue)?,
-            (State::Line | State::TrailerName, _) if octets::is_of_token(byte) => {
-                self.extra(State::TrailerName)?
+            (ChunkState::Space(size) | ChunkState::Extension(size), b'\r') => {
+                ChunkState::SizeLf(size)
             }
-            (State::TrailerValue, b'\r') => self.extra(State::TrailerLf)?,
-            (State::TrailerValue, _) if is_text => self.extra(State::TrailerValue)?,
-            (State::TrailerLf, b'\n') => {
+            (ChunkState::Space(size), b' ' | b'\t') => self.extra(ChunkState::Space(size))?,
+            (ChunkState::Space(size), b';') => self.extra(ChunkState::Extension(size))?,
+            (ChunkState::Extension(size), _) if is_text => {
+                self.extra(ChunkState::Extension(size))?
+            }
+            (ChunkState::SizeLf(0), b'\n') => ChunkState::Line,
+            (ChunkState::SizeLf(size), b'\n') => ChunkState::Data(size),
+            (ChunkState::DataCr, b'\r') => ChunkState::DataLf,
+            (ChunkState::DataLf, b'\n') => ChunkState::Start,
+            (ChunkState::Line, b'\r') => ChunkState::LastLf,
+            (ChunkState::LastLf, b'\n') => ChunkState::End,
+            (ChunkState::TrailerName, b':') => self.extra(ChunkState::TrailerValue)?,
+            (ChunkState::Line | ChunkState::TrailerName, _) if octets::is_of_token(byte) => {
+                self.extra(ChunkState::TrailerName)?
+            }
+            (ChunkState::TrailerValue, b'\r') => self.extra(ChunkState::TrailerLf)?,
+            (ChunkState::TrailerValue, _) if is_text => self.extra(ChunkState::TrailerValue)?,
+            (ChunkState::TrailerLf, b'\n') => {
                 self.trailers += 1;
                 if self.trailers > TRAILERS {
-                    return Err(Malformed);
+                    return Err(BadChunk);
                 }
-                self.extra(State::Line)?
+                self.extra(ChunkState::Line)?
             }
-            _ => return Err(Malformed),
+            _ => return Err(BadChunk),
         };
         Ok(next)
     }
 
     /// Counts a byte that is dropped.
-    fn extra(&mut self, next: State) -> Result<State, Malformed> {
+    fn extra(&mut self, next: ChunkState) -> Result<ChunkState, BadChunk> {
         self.extra_bytes += 1;
         match self.extra_bytes <= EXTRA_BYTES {
             true => Ok(next),
-            false => Err(Malformed),
+            false => Err(BadChunk),
         }
     }
 }
@@ -151,7 +155,7 @@ mod tests {
     use super::*;
 
     /// The data, and how many bytes the body has; `Ok(None)` if it goes on.
-    fn read(bytes: &[u8], pieces: usize) -> Result<Option<(Vec<u8>, usize)>, Malformed> {
+    fn read(bytes: &[u8], pieces: usize) -> Result<Option<(Vec<u8>, usize)>, BadChunk> {
         let mut chunks = Chunks::default();
         let mut data = Vec::new();
         let mut taken = 0;
@@ -229,7 +233,7 @@ mod tests {
                 if body.is_empty() {
                     Ok(None)
                 } else {
-                    Err(Malformed)
+                    Err(BadChunk)
                 },
                 "{body:?}"
             );
@@ -257,11 +261,11 @@ mod tests {
         let step = chunks.step(b"ffffffffffffffff\r\nab");
         assert_eq!(
             step,
-            Ok(Step {
+            Ok(ChunkPart {
                 framing: 18,
                 data: 2
             })
         );
-        assert_eq!(chunks.state, State::Data(u64::MAX - 2));
+        assert_eq!(chunks.state, ChunkState::Data(u64::MAX - 2));
     }
 }

@@ -4,12 +4,12 @@ use smallvec::SmallVec;
 
 /// A part of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct ByteSpan {
     at: u32,
     length: u32,
 }
 
-impl Span {
+impl ByteSpan {
     /// The bytes from `at` on.
     ///
     /// # Panics
@@ -44,14 +44,14 @@ impl Span {
 
 /// A field of a head, without the white space around its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct HeadField {
     /// The name of the field, as it was written.
-    pub name: Span,
+    pub name: ByteSpan,
     /// The value of the field.
-    pub value: Span,
+    pub value: ByteSpan,
 }
 
-impl Field {
+impl HeadField {
     /// Whether this is its name, in any case. Its length is compared first, which is enough for most.
     #[must_use]
     pub fn is_named(&self, name: &str, head: &[u8]) -> bool {
@@ -62,7 +62,7 @@ impl Field {
 
 /// The fields that a proxy passes on, in their order: not those that concern one hop, and not those of the
 /// framing.
-pub type Fields = SmallVec<[Field; 8]>;
+pub type HeadFields = SmallVec<[HeadField; 8]>;
 
 /// The meaning of a field to a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +202,7 @@ impl Meaning {
 /// The options that the Connection fields of a head list (RFC 9110, 7.6.1).
 #[derive(Default)]
 pub(crate) struct ConnectionOptions {
-    options: SmallVec<[Span; 2]>,
+    options: SmallVec<[ByteSpan; 2]>,
     /// Whether `close` is one.
     pub(crate) closes: bool,
     /// Whether `keep-alive` is one.
@@ -233,7 +233,7 @@ impl ConnectionOptions {
     }
 
     /// Leaves out the fields that are named. Host is none of those of one hop.
-    pub(crate) fn leave_out(&self, bytes: &[u8], fields: &mut Fields) {
+    pub(crate) fn leave_out(&self, bytes: &[u8], fields: &mut HeadFields) {
         if !self.options.is_empty() {
             fields.retain(|field| {
                 let name = field.name.of(bytes);
@@ -244,10 +244,10 @@ impl ConnectionOptions {
 }
 
 /// Where this part is in the bytes of which it is a part.
-pub(crate) fn span(bytes: &[u8], part: &[u8]) -> Span {
+pub(crate) fn span(bytes: &[u8], part: &[u8]) -> ByteSpan {
     match part {
-        [] => Span::new(0, 0),
-        part => Span::new(part.as_ptr().addr() - bytes.as_ptr().addr(), part.len()),
+        [] => ByteSpan::new(0, 0),
+        part => ByteSpan::new(part.as_ptr().addr() - bytes.as_ptr().addr(), part.len()),
     }
 }
 

@@ -17,7 +17,7 @@ pub mod response;
 pub mod write;
 
 pub use body::BodyLeft;
-pub use fields::{Field, Fields, Span, is_hop_by_hop};
+pub use fields::{ByteSpan, HeadField, HeadFields, is_hop_by_hop};
 
 /// Most bytes of a head.   bytes
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;

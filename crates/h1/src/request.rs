@@ -12,11 +12,11 @@ use std::fmt;
 
 use crate::Framing;
 use crate::HEAD_BYTES_MAX;
-use crate::fields::{Fields, Span};
+use crate::fields::{ByteSpan, HeadFields};
 
 /// Bounds of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct HeadBounds {
     /// Fields.
     pub fields: usize,
     /// Bytes, up to [`HEAD_BYTES_MAX`].
@@ -25,16 +25,16 @@ pub struct Bounds {
 
 /// A head that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct RequestHead {
     /// The method: any token (RFC 9110, 5.6.2) except `CONNECT`.
-    pub method: Span,
+    pub method: ByteSpan,
     /// The target of the request.
-    pub target: Target,
+    pub target: RequestTarget,
     /// The version of the client.
-    pub version: Version,
+    pub version: HttpVersion,
     /// The fields that are passed on, in their order, with Host: not those of one hop, not those of the framing, and
     /// not those that Connection lists. A target that names its host replaces Host.
-    pub fields: Fields,
+    pub fields: HeadFields,
     /// How its body ends: [`Framing::None`], [`Framing::Length`] or [`Framing::Chunked`]. A length of 0 was
     /// written as such.
     pub framing: Framing,
@@ -43,28 +43,28 @@ pub struct Request {
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
     /// The protocol that the client asks for instead, as the value of Upgrade. HTTP/2 is ignored.
-    pub upgrade: Option<Span>,
+    pub upgrade: Option<ByteSpan>,
     /// Whether a field says where the request came from, as `X-Forwarded-For` and `Forwarded` do.
     pub is_forwarded: bool,
     /// Whether its Authorization logs in the connection and not only the request: NTLM, Negotiate or Kerberos.
     pub is_stateful: bool,
     /// The number in Max-Forwards, of TRACE and OPTIONS.
-    pub max_forwards: Option<Span>,
+    pub max_forwards: Option<ByteSpan>,
     /// Bytes up to the body.
     pub length: usize,
 }
 
 /// The target of a request (RFC 9112, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RequestTarget {
     /// A path, and a query if it has one.
-    Path(Span),
+    Path(ByteSpan),
     /// A URI.
     Absolute {
         /// Host, and port if it has one. It replaces Host.
-        authority: Span,
+        authority: ByteSpan,
         /// Path and query. The path, or both, may be empty.
-        path_and_query: Span,
+        path_and_query: ByteSpan,
     },
     /// `*`: the server as a whole. Only of OPTIONS.
     Asterisk,
@@ -73,7 +73,7 @@ pub enum Target {
 /// The version of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the standard's words")]
-pub enum Version {
+pub enum HttpVersion {
     Http10,
     Http11,
 }
@@ -86,7 +86,7 @@ pub struct BadHead {
     /// Whether its method is HEAD, so that the answer has no body.
     pub to_head: bool,
     /// The fields, without Host, to identify the caller. Empty if they cannot be read.
-    pub fields: Fields,
+    pub fields: HeadFields,
 }
 
 /// Declares the flaws that are a text and nothing else.
@@ -167,18 +167,18 @@ impl std::error::Error for BadHead {}
 ///
 /// # Errors
 /// If it is refused, or the part that is here cannot become a head that is not.
-pub fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
+pub fn read(bytes: &[u8], bounds: HeadBounds) -> Result<Option<RequestHead>, Box<BadHead>> {
     match usual::read(bytes, bounds) {
         Ok(request) => Ok(Some(request)),
-        Err(usual::Stop::Odd) => complete::read(bytes, bounds),
-        Err(usual::Stop::Partial) if bytes.len() > bounds.bytes_max() => {
+        Err(usual::UnusualHead::Odd) => complete::read(bytes, bounds),
+        Err(usual::UnusualHead::Partial) if bytes.len() > bounds.bytes_max() => {
             Err(BadHead::unread(bytes, bounds.too_many_bytes()))
         }
-        Err(usual::Stop::Partial) => Ok(None),
+        Err(usual::UnusualHead::Partial) => Ok(None),
     }
 }
 
-impl Bounds {
+impl HeadBounds {
     fn bytes_max(self) -> usize {
         self.bytes.min(HEAD_BYTES_MAX)
     }
@@ -195,7 +195,7 @@ impl BadHead {
         Box::new(Self {
             flaw,
             to_head: bytes[begin.unwrap_or(0)..].starts_with(b"HEAD "),
-            fields: Fields::new(),
+            fields: HeadFields::new(),
         })
     }
 }

@@ -6,7 +6,7 @@
 use httparse::Status;
 use smallvec::SmallVec;
 
-use crate::fields::{ConnectionOptions, Field, Fields, Meaning, Span, span};
+use crate::fields::{ByteSpan, ConnectionOptions, HeadField, HeadFields, Meaning, span};
 use crate::{Framing, HEAD_BYTES_MAX, octets};
 
 /// Most fields that are read without an allocation.
@@ -17,13 +17,13 @@ const LENGTH_MAX: u64 = u64::MAX - 2;
 
 /// A head that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct ResponseHead {
     /// Three digits.
     pub status: u16,
     /// The words behind it.
-    pub reason: Span,
+    pub reason: ByteSpan,
     /// The fields, without `Content-Length`.
-    pub fields: Fields,
+    pub fields: HeadFields,
     /// How its body ends.
     pub framing: Framing,
     /// The length that it announces, also of an answer to HEAD and of 304, which have no body.
@@ -31,7 +31,7 @@ pub struct Response {
     /// Whether the connection is of no use after it.
     pub closes: bool,
     /// The protocol that a 101 switches to, as the value of Upgrade. A 101 without it switches to nothing that is known.
-    pub upgrade: Option<Span>,
+    pub upgrade: Option<ByteSpan>,
     /// Whether it asks for a login of the connection and not only of the request: NTLM, Negotiate or Kerberos.
     pub is_stateful: bool,
     /// Bytes up to the body.
@@ -40,7 +40,7 @@ pub struct Response {
 
 /// Why a response cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum ResponseFlaw {
     /// A line is malformed.
     Malformed(httparse::Error),
     /// The lengths of the response differ, or are no number.
@@ -58,7 +58,7 @@ pub enum Broken {
     Large,
 }
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for ResponseFlaw {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Malformed(error) => write!(f, "not valid HTTP ({error})"),
@@ -77,17 +77,21 @@ impl std::fmt::Display for Broken {
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for ResponseFlaw {}
 
 /// Reads the head at the front of these bytes, with at most `fields_max` fields; `None` if only part of it is
 /// here. An interim response (1xx) has no body.
 ///
 /// # Errors
 /// If it cannot be passed on.
-pub fn read(bytes: &[u8], to_head: bool, fields_max: usize) -> Result<Option<Response>, Broken> {
+pub fn read(
+    bytes: &[u8],
+    to_head: bool,
+    fields_max: usize,
+) -> Result<Option<ResponseHead>, ResponseFlaw> {
     let mut few = [httparse::EMPTY_HEADER; FIELDS];
     let parsed = match parse(bytes, to_head, &mut few[..FIELDS.min(fields_max)]) {
-        Err(Broken::Malformed(httparse::Error::TooManyHeaders)) if fields_max > FIELDS => {
+        Err(ResponseFlaw::Malformed(httparse::Error::TooManyHeaders)) if fields_max > FIELDS => {
             let mut many: SmallVec<[_; 0]> =
                 SmallVec::from_elem(httparse::EMPTY_HEADER, fields_max);
             parse(bytes, to_head, &mut many)
@@ -95,10 +99,10 @@ pub fn read(bytes: &[u8], to_head: bool, fields_max: usize) -> Result<Option<Res
         parsed => parsed,
     };
     match parsed {
-        Err(Broken::Malformed(httparse::Error::TooManyHeaders)) => {
-            Err(Broken::TooManyFields(fields_max))
+        Err(ResponseFlaw::Malformed(httparse::Error::TooManyHeaders)) => {
+            Err(ResponseFlaw::TooManyFields(fields_max))
         }
-        Ok(None) if bytes.len() > HEAD_BYTES_MAX => Err(Broken::Large),
+        Ok(None) if bytes.len() > HEAD_BYTES_MAX => Err(ResponseFlaw::Large),
         parsed => parsed,
     }
 }
@@ -107,42 +111,42 @@ fn parse<'a>(
     bytes: &'a [u8],
     to_head: bool,
     room: &mut [httparse::Header<'a>],
-) -> Result<Option<Response>, Broken> {
+) -> Result<Option<ResponseHead>, ResponseFlaw> {
     let mut head = httparse::Response::new(room);
-    let length = match head.parse(bytes).map_err(Broken::Malformed)? {
-        Status::Complete(length) if length > HEAD_BYTES_MAX => return Err(Broken::Large),
+    let length = match head.parse(bytes).map_err(ResponseFlaw::Malformed)? {
+        Status::Complete(length) if length > HEAD_BYTES_MAX => return Err(ResponseFlaw::Large),
         Status::Complete(length) => length,
         Status::Partial => return Ok(None),
     };
     let status = head.code.unwrap_or_default();
     // No class of responses has these.
     if status < 100 {
-        return Err(Broken::Malformed(httparse::Error::Status));
+        return Err(ResponseFlaw::Malformed(httparse::Error::Status));
     }
     let is_1_1 = head.version == Some(1);
-    let mut found = Found::default();
+    let mut found = ResponseFields::default();
     for field in &*head.headers {
         found.add(bytes, field);
     }
     let is_bodyless = to_head || matches!(status, 100..=199 | 204 | 304);
     let framing = match (found.codings, found.length) {
-        (1.., _) if found.has_other_coding => return Err(Broken::Coding),
-        (2.., _) => return Err(Broken::Coding),
+        (1.., _) if found.has_other_coding => return Err(ResponseFlaw::Coding),
+        (2.., _) => return Err(ResponseFlaw::Coding),
         _ if is_bodyless => Framing::None,
-        (1, _) if !is_1_1 => return Err(Broken::EarlyCoding),
+        (1, _) if !is_1_1 => return Err(ResponseFlaw::EarlyCoding),
         (1, _) => Framing::Chunked,
         (_, Length::None) => Framing::Close,
         (_, Length::Some(length)) => Framing::Length(length),
-        (_, Length::Bad) => return Err(Broken::Length),
+        (_, Length::Bad) => return Err(ResponseFlaw::Length),
     };
     found.options.leave_out(bytes, &mut found.passed);
     let switches =
         status == 101 && is_1_1 && found.upgrades == 1 && found.options.has(bytes, b"upgrade");
-    Ok(Some(Response {
+    Ok(Some(ResponseHead {
         status,
         reason: head
             .reason
-            .map_or(Span::new(0, 0), |it| span(bytes, it.as_bytes())),
+            .map_or(ByteSpan::new(0, 0), |it| span(bytes, it.as_bytes())),
         fields: found.passed,
         framing,
         announced: match (found.codings, found.length, status) {
@@ -169,18 +173,18 @@ enum Length {
 
 /// The fields of a head, and what they say about the message.
 #[derive(Default)]
-struct Found {
-    passed: Fields,
+struct ResponseFields {
+    passed: HeadFields,
     length: Length,
     codings: usize,
     has_other_coding: bool,
     options: ConnectionOptions,
     upgrades: usize,
-    upgrade: Option<Span>,
+    upgrade: Option<ByteSpan>,
     is_stateful: bool,
 }
 
-impl Found {
+impl ResponseFields {
     fn add(&mut self, bytes: &[u8], field: &httparse::Header<'_>) {
         let value = field.value;
         let meaning = Meaning::of(field.name.as_bytes());
@@ -212,7 +216,7 @@ impl Found {
             _ => {}
         }
         if meaning.is_passed() {
-            self.passed.push(Field {
+            self.passed.push(HeadField {
                 name: span(bytes, field.name.as_bytes()),
                 value: span(bytes, value),
             });
@@ -224,14 +228,14 @@ impl Found {
 mod tests {
     use super::*;
 
-    fn whole(head: &str, to_head: bool) -> Response {
+    fn whole(head: &str, to_head: bool) -> ResponseHead {
         match read(head.as_bytes(), to_head, 64) {
             Ok(Some(response)) => response,
             other => panic!("{head:?}: {other:?}"),
         }
     }
 
-    fn framing(fields: &str) -> Result<(Framing, bool), Broken> {
+    fn framing(fields: &str) -> Result<(Framing, bool), ResponseFlaw> {
         let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
         let response = read(head.as_bytes(), false, 64)?.expect("it is whole");
         Ok((response.framing, response.closes))
@@ -270,7 +274,7 @@ mod tests {
         ] {
             assert_eq!(
                 framing(&format!("Content-Length: {bad}\r\n")),
-                Err(Broken::Length),
+                Err(ResponseFlaw::Length),
                 "{bad}"
             );
         }
@@ -283,7 +287,7 @@ mod tests {
         ] {
             assert_eq!(
                 framing(&format!("Transfer-Encoding: {bad}\r\n")),
-                Err(Broken::Coding),
+                Err(ResponseFlaw::Coding),
                 "{bad}"
             );
         }
@@ -369,7 +373,7 @@ mod tests {
             "HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: Keep-Alive, \u{e9}\r\n\r\n";
         assert!(whole(doubtful, false).closes);
         let coded = b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert_eq!(read(coded, false, 64), Err(Broken::EarlyCoding));
+        assert_eq!(read(coded, false, 64), Err(ResponseFlaw::EarlyCoding));
     }
 
     #[test]
@@ -399,7 +403,7 @@ mod tests {
             let head = format!("HTTP/1.1 {status} OK\r\nContent-Length: 0\r\n\r\n");
             assert_eq!(
                 read(head.as_bytes(), false, 64),
-                Err(Broken::Malformed(httparse::Error::Status)),
+                Err(ResponseFlaw::Malformed(httparse::Error::Status)),
                 "{status}"
             );
         }
@@ -411,9 +415,9 @@ mod tests {
         assert_eq!(whole(&head(64), false).fields.len(), 64);
         for max in [64, 16] {
             let many = read(head(max + 1).as_bytes(), false, max);
-            assert_eq!(many, Err(Broken::TooManyFields(max)), "{max}");
+            assert_eq!(many, Err(ResponseFlaw::TooManyFields(max)), "{max}");
         }
         let long = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(HEAD_BYTES_MAX));
-        assert_eq!(read(long.as_bytes(), false, 64), Err(Broken::Large));
+        assert_eq!(read(long.as_bytes(), false, 64), Err(ResponseFlaw::Large));
     }
 }

@@ -1,6 +1,6 @@
 //! First lines, fields and framings, as they are sent.
 
-use crate::fields::Field;
+use crate::fields::HeadField;
 
 /// A body up to this size is best written from the same buffer as its head: to copy it costs less than a list of two
 /// buffers.   bytes
@@ -16,7 +16,11 @@ pub fn field(name: &[u8], value: &[u8], into: &mut Vec<u8>) {
 
 /// Copies fields of a head. Lines that stand side by side in it, exactly as they are written here, are copied
 /// together.
-pub fn fields<'a>(head: &[u8], fields: impl IntoIterator<Item = &'a Field>, into: &mut Vec<u8>) {
+pub fn fields<'a>(
+    head: &[u8],
+    fields: impl IntoIterator<Item = &'a HeadField>,
+    into: &mut Vec<u8>,
+) {
     let mut together = 0..0;
     for each in fields {
         let begin = each.name.at();
@@ -37,7 +41,7 @@ pub fn fields<'a>(head: &[u8], fields: impl IntoIterator<Item = &'a Field>, into
 }
 
 /// Where the line of a field ends, if the head has it exactly as it would be written.
-fn end_if_plain(head: &[u8], field: &Field) -> Option<usize> {
+fn end_if_plain(head: &[u8], field: &HeadField) -> Option<usize> {
     let (colon, end) = (field.name.end(), field.value.end());
     let is_plain = field.value.at() == colon + 2
         && head.get(colon..colon + 2) == Some(b": ")
@@ -149,9 +153,9 @@ mod tests {
                 .position(|it| it == line.as_bytes())
                 .expect("it is there")
         };
-        let field = |line: &str, value: usize, length: usize| Field {
-            name: crate::Span::new(at(line), 1),
-            value: crate::Span::new(at(line) + value, length),
+        let field = |line: &str, value: usize, length: usize| HeadField {
+            name: crate::ByteSpan::new(at(line), 1),
+            value: crate::ByteSpan::new(at(line) + value, length),
         };
         let all = [
             field("a: 1", 3, 1),
@@ -166,7 +170,7 @@ mod tests {
         ];
         // Any of them may be left out, and they may change places.
         for chosen in 0..1 << all.len() {
-            let mut some: Vec<Field> = (0..all.len())
+            let mut some: Vec<HeadField> = (0..all.len())
                 .filter(|at| chosen >> at & 1 == 1)
                 .map(|at| all[at])
                 .collect();

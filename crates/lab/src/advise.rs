@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tidegate_advice::advice::{Advice, Question, Slo, advise};
+use tidegate_advice::advice::{Advice, AdviceRequest, Slo, advise};
 use tidegate_runtime::command::{note, parse_duration, print, shows_progress, tell};
 
 use self::edit::Edited;
@@ -275,11 +275,11 @@ fn today(arguments: &Arguments, logs: &Logs) -> Result<Option<Today>, String> {
     }))
 }
 
-fn question(arguments: &Arguments, today: Option<&Today>) -> Question {
-    let mut question = Question {
+fn question(arguments: &Arguments, today: Option<&Today>) -> AdviceRequest {
+    let mut question = AdviceRequest {
         slo: arguments.slo,
         seed: arguments.seed,
-        ..Question::default()
+        ..AdviceRequest::default()
     };
     if let Some(today) = today {
         let settings = &today.config.admit;

@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use tidegate_leases::book::{Band, Book, Capacity, Holder, Report, Split, Terms};
+use tidegate_leases::book::{Band, Book, Capacity, Holder, HolderReport, Split, Terms};
 use tidegate_limits::Timestamp;
 
 const STRETCHES: usize = 200;
@@ -76,7 +76,7 @@ impl Asking {
             wants: Capacity::new(digits as f64).expect("a capacity"),
         }];
         let has = self.has[client as usize];
-        let report = Report { bands: &bands, has };
+        let report = HolderReport { bands: &bands, has };
         let lease = black_box(&mut self.book).ask(self.now, Holder(client), report, None);
         self.has[client as usize] = lease.capacity;
     }

@@ -30,7 +30,7 @@ use core::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::OutOfRange;
 
-pub use held::{Book, Held};
+pub use held::{Book, HeldLease};
 pub use rows::Rows;
 
 /// An amount of what is shared, such as calls per second: a number from 0 to 10^18.
@@ -94,7 +94,7 @@ pub struct Band {
 
 /// The request of a holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report<'a> {
+pub struct HolderReport<'a> {
     /// The holder's demand: of a client in one band; of a server below, for its own clients, in one band for each
     /// priority. Bands of the same priority count as one.
     pub bands: &'a [Band],

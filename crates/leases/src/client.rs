@@ -29,22 +29,22 @@ use tidegate_runtime::{Clock, lock};
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::connect::Servers;
+use self::connect::ServerList;
 use self::entitlement::{Entitlement, capacity};
 use self::handles::Handle;
-use self::leases::{Failure, Heard, Leases, Opening, RequestId};
-use self::line::{Line, Wants};
+use self::leases::{AnswerEffect, Leases, RequestFailure, RequestId, ResourceOpening};
+use self::line::{HandleDemand, ResourceQueue};
 
 pub use self::entitlement::{AfterExpiry, Allowance, NotACapacity, SafeCapacity};
 pub use self::handles::{GaugeResource, Guard, RateResource};
 pub use self::line::WaitError;
 pub use self::metrics::ClientMetrics;
 pub use self::options::{
-    ClientError, ClientOptions, Kind, OpenError, ResourceOptions, ResourceState,
+    ClientError, ClientOptions, OpenError, ResourceKind, ResourceOptions, ResourceState,
 };
-pub use self::probe::{Standing, Unanswered, standing};
-pub use self::share::{Leased, Share, Use};
-pub use crate::dial::{Dial, Dialed, Dialing, TcpDial, TlsDial};
+pub use self::probe::{ReportedRole, Unanswered, standing};
+pub use self::share::{CapacityShare, ShareLease, ShareReport};
+pub use crate::dial::{Dial, DialedConnection, Dialing, TcpDial, TlsDial};
 pub use crate::sharing::{BadAddress, ID_BYTES_MAX, ServerAddress};
 pub use tidegate_limits::Tokens;
 
@@ -57,14 +57,14 @@ const RELEASE_BOUND: Duration = Duration::from_secs(1);
 ///
 /// When the last clone and the last handle are dropped, it releases its leases and ends.
 #[derive(Clone, Debug)]
-pub struct Client {
-    state: Arc<State>,
+pub struct LeaseClient {
+    state: Arc<ClientState>,
     lifetime: Arc<DropGuard>,
 }
 
 /// The state that a client, its handles and its task share.
 #[derive(Debug)]
-struct State {
+struct ClientState {
     clock: Clock,
     metrics: ClientMetrics,
     registry: Mutex<Registry>,
@@ -84,21 +84,21 @@ struct State {
 #[derive(Debug)]
 struct Registry {
     leases: Leases,
-    resources: BTreeMap<Arc<str>, Weak<Resource>>,
+    resources: BTreeMap<Arc<str>, Weak<OpenResource>>,
     /// Resources that are used as shares.
-    shares: BTreeMap<Arc<str>, Weak<share::Shared>>,
+    shares: BTreeMap<Arc<str>, Weak<share::ShareHandle>>,
 }
 
 /// A resource in use. When it is no longer used, its lease is released.
 #[derive(Debug)]
-struct Resource {
+struct OpenResource {
     id: Arc<str>,
-    line: Line,
-    state: Arc<State>,
+    line: ResourceQueue,
+    state: Arc<ClientState>,
     _lifetime: Arc<DropGuard>,
 }
 
-impl Client {
+impl LeaseClient {
     /// A client of these servers, of which any may name another as the master. Runs a task in
     /// the tokio runtime that it is called in.
     ///
@@ -137,7 +137,7 @@ impl Client {
             return Err(ClientError::Zero("interval_min"));
         }
         let client_id = options.client_id.unwrap_or_else(unique_id);
-        let state = Arc::new(State {
+        let state = Arc::new(ClientState {
             clock,
             metrics: options.metrics.clone(),
             registry: Mutex::new(Registry {
@@ -152,7 +152,7 @@ impl Client {
             closed: CancellationToken::new(),
             handles: AtomicU64::new(0),
         });
-        let servers = Servers::new(
+        let servers = ServerList::new(
             servers,
             options.dial,
             options.request_timeout,
@@ -184,7 +184,7 @@ impl Client {
     ///
     /// [`OpenError`], with the reason.
     pub fn rate(&self, id: &str, options: ResourceOptions) -> Result<RateResource, OpenError> {
-        self.open(id, Kind::Rate, options).map(RateResource)
+        self.open(id, ResourceKind::Rate, options).map(RateResource)
     }
 
     /// A handle to a resource whose capacity is holders at once. Several handles to one id share
@@ -194,7 +194,8 @@ impl Client {
     ///
     /// [`OpenError`], with the reason.
     pub fn gauge(&self, id: &str, options: ResourceOptions) -> Result<GaugeResource, OpenError> {
-        self.open(id, Kind::Gauge, options).map(GaugeResource)
+        self.open(id, ResourceKind::Gauge, options)
+            .map(GaugeResource)
     }
 
     /// A share of a resource, for a user that keeps to it itself. `wants_min` is the minimum
@@ -203,14 +204,14 @@ impl Client {
     /// # Errors
     ///
     /// [`OpenError`], with the reason; a resource has one such user.
-    pub fn share(&self, id: &str, wants_min: f64) -> Result<Share, OpenError> {
+    pub fn share(&self, id: &str, wants_min: f64) -> Result<CapacityShare, OpenError> {
         let wants_min = capacity("wants_min", wants_min)?;
         let mut registry = self.opening(id)?;
         if registry.resources.contains_key(id) {
             return Err(OpenError::OtherKind(id.to_owned()));
         }
         let id: Arc<str> = id.into();
-        let opening = Opening {
+        let opening = ResourceOpening {
             priority: 0,
             wants: wants_min,
             // Its user knows its safe share.
@@ -218,7 +219,7 @@ impl Client {
             safe: None,
         };
         let entitlement = registry.open_new(self.state.clock.now(), &id, opening)?;
-        let shared = Arc::new(share::Shared {
+        let shared = Arc::new(share::ShareHandle {
             id: Arc::clone(&id),
             client: Arc::clone(&self.state),
             state: Mutex::new(share::ShareState {
@@ -232,7 +233,7 @@ impl Client {
         registry.shares.insert(id, Arc::downgrade(&shared));
         drop(registry);
         self.state.wake.notify_one();
-        Ok(Share(shared))
+        Ok(CapacityShare(shared))
     }
 
     /// Waits until a lease of a [`Share`] has changed since the last call.
@@ -256,15 +257,15 @@ impl Client {
     fn open(
         &self,
         id: &str,
-        kind: Kind,
+        kind: ResourceKind,
         options: ResourceOptions,
     ) -> Result<Arc<Handle>, OpenError> {
         let at_first = capacity("wants_at_first", options.wants_at_first)?;
         let wants = match options.wants {
-            Some(wants) => Wants::Fixed(capacity("wants", wants)?),
-            None => Wants::Measured { at_first },
+            Some(wants) => HandleDemand::Fixed(capacity("wants", wants)?),
+            None => HandleDemand::Measured { at_first },
         };
-        let opening = Opening {
+        let opening = ResourceOpening {
             priority: options.priority,
             wants: 0.0,
             after_expiry: options.after_expiry,
@@ -276,7 +277,7 @@ impl Client {
         }
         let number = self.state.handles.fetch_add(1, Ordering::Relaxed);
         resource.line.add_handle(number, wants);
-        let opening = Opening {
+        let opening = ResourceOpening {
             wants: resource.line.wants(),
             ..opening
         };
@@ -304,19 +305,19 @@ impl Client {
     fn resource(
         &self,
         id: &str,
-        kind: Kind,
+        kind: ResourceKind,
         waiting_max: usize,
-        opening: Opening,
-    ) -> Result<Arc<Resource>, OpenError> {
+        opening: ResourceOpening,
+    ) -> Result<Arc<OpenResource>, OpenError> {
         let mut registry = self.opening(id)?;
         if let Some(resource) = registry.resources.get(id).and_then(Weak::upgrade) {
             return Ok(resource);
         }
         let id: Arc<str> = id.into();
         let entitlement = registry.open_new(self.state.clock.now(), &id, opening)?;
-        let resource = Arc::new(Resource {
+        let resource = Arc::new(OpenResource {
             id: Arc::clone(&id),
-            line: Line::new(self.state.clock, kind, waiting_max, entitlement),
+            line: ResourceQueue::new(self.state.clock, kind, waiting_max, entitlement),
             state: Arc::clone(&self.state),
             _lifetime: Arc::clone(&self.lifetime),
         });
@@ -331,7 +332,7 @@ impl Registry {
         &mut self,
         now: Timestamp,
         id: &Arc<str>,
-        opening: Opening,
+        opening: ResourceOpening,
     ) -> Result<Entitlement, OpenError> {
         if self.shares.contains_key(id) {
             Err(OpenError::OtherKind(id.to_string()))
@@ -343,7 +344,7 @@ impl Registry {
     }
 }
 
-impl Resource {
+impl OpenResource {
     /// The current demand; the task decides whether to request it.
     fn tell(&self, wants: f64) {
         let now = self.state.clock.now();
@@ -356,7 +357,7 @@ impl Resource {
     }
 }
 
-impl Drop for Resource {
+impl Drop for OpenResource {
     fn drop(&mut self) {
         let mut registry = lock(&self.state.registry);
         // The id may have been opened again since the last handle was dropped.
@@ -371,16 +372,16 @@ impl Drop for Resource {
 }
 
 /// The task's next step.
-enum Step {
+enum TaskStep {
     Ask(RequestId, crate::wire::GetCapacityRequest),
     Release(crate::wire::ReleaseCapacityRequest),
     SleepUntil(Timestamp),
     Idle,
 }
 
-impl State {
+impl ClientState {
     /// Every resource in use. The registry must not be locked when they are dropped.
-    fn in_use(&self) -> Vec<Arc<Resource>> {
+    fn in_use(&self) -> Vec<Arc<OpenResource>> {
         let registry = lock(&self.registry);
         registry
             .resources
@@ -392,7 +393,7 @@ impl State {
     /// Takes the current demand of every resource.
     fn measure(&self) {
         let resources = self.in_use();
-        let shares: Vec<Arc<share::Shared>> = {
+        let shares: Vec<Arc<share::ShareHandle>> = {
             let registry = lock(&self.registry);
             registry.shares.values().filter_map(Weak::upgrade).collect()
         };
@@ -408,20 +409,20 @@ impl State {
         drop(registry);
     }
 
-    fn step(&self) -> Step {
+    fn step(&self) -> TaskStep {
         self.measure();
         let mut registry = lock(&self.registry);
         let now = self.clock.now();
         if let Some(release) = registry.leases.release(now) {
-            return Step::Release(release);
+            return TaskStep::Release(release);
         }
         if let Some((request, message)) = registry.leases.ask(now) {
-            return Step::Ask(request, message);
+            return TaskStep::Ask(request, message);
         }
         registry
             .leases
             .next_due()
-            .map_or(Step::Idle, Step::SleepUntil)
+            .map_or(TaskStep::Idle, TaskStep::SleepUntil)
     }
 
     /// Passes on what may be used.
@@ -446,8 +447,8 @@ impl State {
         }
     }
 
-    fn heard(&self, request: RequestId, answered: &connect::Answered) {
-        let Heard { changed, ignored } = {
+    fn heard(&self, request: RequestId, answered: &connect::MasterAnswer) {
+        let AnswerEffect { changed, ignored } = {
             let mut registry = lock(&self.registry);
             let now = self.clock.now();
             registry
@@ -458,7 +459,7 @@ impl State {
         self.entitle(changed);
     }
 
-    fn not_heard(&self, request: RequestId, failure: Failure) {
+    fn not_heard(&self, request: RequestId, failure: RequestFailure) {
         let now = self.clock.now();
         lock(&self.registry)
             .leases
@@ -467,11 +468,11 @@ impl State {
 }
 
 /// Asks the servers until the client is no longer used.
-async fn run(state: Arc<State>, mut servers: Servers) {
+async fn run(state: Arc<ClientState>, mut servers: ServerList) {
     let _closed = state.closed.clone().drop_guard();
     while !state.closing.is_cancelled() {
         match state.step() {
-            Step::Ask(request, message) => {
+            TaskStep::Ask(request, message) => {
                 let sent = |at| lock(&state.registry).leases.sent_again(at, request);
                 let outcome = tokio::select! {
                     outcome = servers.get_capacity(&message, sent) => outcome,
@@ -484,13 +485,13 @@ async fn run(state: Arc<State>, mut servers: Servers) {
                     Err(failure) => state.not_heard(request, failure),
                 }
             }
-            Step::Release(message) => release(&mut servers, &message).await,
-            Step::SleepUntil(due) => tokio::select! {
+            TaskStep::Release(message) => release(&mut servers, &message).await,
+            TaskStep::SleepUntil(due) => tokio::select! {
                 () = state.clock.sleep_until(due) => {}
                 () = state.wake.notified() => {}
                 () = state.closing.cancelled() => {}
             },
-            Step::Idle => tokio::select! {
+            TaskStep::Idle => tokio::select! {
                 () = state.wake.notified() => {}
                 () = state.closing.cancelled() => {}
             },
@@ -518,7 +519,7 @@ async fn run(state: Arc<State>, mut servers: Servers) {
 }
 
 /// Informs the servers once. Best effort: a lease that is not released expires by itself.
-async fn release(servers: &mut Servers, message: &crate::wire::ReleaseCapacityRequest) {
+async fn release(servers: &mut ServerList, message: &crate::wire::ReleaseCapacityRequest) {
     let released = tokio::time::timeout(RELEASE_BOUND, servers.release_capacity(message)).await;
     if !matches!(released, Ok(Ok(()))) {
         tracing::debug!(

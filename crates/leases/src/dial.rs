@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use tidegate_runtime::tls::{Said, TlsClient};
-use tidegate_runtime::{Stream, lock};
+use tidegate_runtime::tls::{CloseReason, TlsClient};
+use tidegate_runtime::{ByteStream, lock};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Status;
 use tower::{Service, service_fn};
 
 /// A connection that was made.
-pub struct Dialed {
+pub struct DialedConnection {
     /// The stream that carries the requests.
-    pub stream: Box<dyn Stream>,
+    pub stream: Box<dyn ByteStream>,
     /// Why the server ended it, once it has said so.
-    pub said: Said,
+    pub said: CloseReason,
 }
 
 /// A future connection.
-pub type Dialing = Pin<Box<dyn Future<Output = io::Result<Dialed>> + Send>>;
+pub type Dialing = Pin<Box<dyn Future<Output = io::Result<DialedConnection>> + Send>>;
 
 /// Makes connections to capacity servers. The default is plain TCP.
 pub trait Dial: fmt::Debug + Send + Sync + 'static {
@@ -43,8 +43,8 @@ impl Dial for TcpDial {
         let server = server.to_owned();
         Box::pin(async move {
             let stream = Box::new(connected(&server).await?);
-            let said = Said::default();
-            Ok(Dialed { stream, said })
+            let said = CloseReason::default();
+            Ok(DialedConnection { stream, said })
         })
     }
 }
@@ -62,7 +62,7 @@ impl Dial for TlsDial {
             let session = tls.connect(host, connected(&server).await?).await?;
             let said = session.said();
             let stream = Box::new(session);
-            Ok(Dialed { stream, said })
+            Ok(DialedConnection { stream, said })
         })
     }
 }
@@ -77,7 +77,7 @@ async fn connected(server: &str) -> io::Result<TcpStream> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dials {
     has_failed: Arc<AtomicBool>,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<CloseReason>>,
 }
 
 impl Dials {
@@ -87,7 +87,7 @@ impl Dials {
         dial: &Arc<dyn Dial>,
         server: &str,
         within: Duration,
-    ) -> impl Service<Uri, Response = TokioIo<Box<dyn Stream>>, Error = io::Error, Future: Send>
+    ) -> impl Service<Uri, Response = TokioIo<Box<dyn ByteStream>>, Error = io::Error, Future: Send>
     + Send
     + 'static
     + use<> {
@@ -97,10 +97,10 @@ impl Dials {
             let dials = dials.clone();
             async move {
                 // What an earlier connection was told says nothing about this one.
-                *lock(&dials.said) = Said::default();
+                *lock(&dials.said) = CloseReason::default();
                 let dialed = dialing.await.unwrap_or_else(|late| Err(late.into()));
                 dials.has_failed.store(dialed.is_err(), Ordering::Relaxed);
-                let Dialed { stream, said } = dialed?;
+                let DialedConnection { stream, said } = dialed?;
                 *lock(&dials.said) = said;
                 Ok(TokioIo::new(stream))
             }

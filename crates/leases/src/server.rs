@@ -28,10 +28,10 @@ pub use metrics::Metrics;
 pub use parent::keep_asking;
 pub use rejected::Rejected;
 pub use serve::serve;
-pub use service::Service;
-pub use settings::{Bounds, Place, Reach, Settings, Unmatched};
+pub use service::CapacityService;
+pub use settings::{NetworkBounds, ServerBounds, ServerSettings, TreePlace, Unmatched};
 pub use state::CapacityServer;
-pub use status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
+pub use status::{LeaseNow, ResourceNow, Resources, ServerCounts, ServerRole, ServerStatus, View};
 pub use templates::{
     Algorithm, Catchall, Frees, RawAlgorithm, RawKind, RawTemplate, Reserve, Template,
     TemplateMistake, Templates,

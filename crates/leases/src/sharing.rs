@@ -14,9 +14,9 @@ pub const ID_BYTES_MAX: usize = 1024;
 
 /// The settings of shared limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct SharingSettings {
     /// The connection to the capacity servers, and the id of this sidecar.
-    pub servers: Servers,
+    pub servers: SharedServers,
     /// The expected maximum of sidecars, each of which always owns its safe share.
     pub expected_sidecars: NonZeroU32,
     /// The limits, each once, each with its own resource.
@@ -25,7 +25,7 @@ pub struct Settings {
 
 /// The connection to the capacity servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Servers {
+pub struct SharedServers {
     /// Their addresses; at least one.
     pub addresses: Vec<ServerAddress>,
     /// The id of this sidecar. `None`: a unique one.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate_limits::scheduler::{LimitNow, Supply};
 use tidegate_limits::{Fill, Timestamp};
 
-use crate::client::{Leased, Use};
+use crate::client::{ShareLease, ShareReport};
 
 /// The time over which a rate is measured, and within which all waiting calls should be served.
 pub const RATE_OVER: Duration = Duration::from_secs(10);
@@ -21,7 +21,11 @@ const ROUNDING: f64 = 1e-6;
 const UNITS_PER_TOKEN: f64 = (1 << 20) as f64;
 
 /// The supply of a counting limit: whole calls of its lease, and always its safe share.
-pub fn whole(lease: Option<Leased>, safe: NonZeroU32, quiet_until: Option<Timestamp>) -> Supply {
+pub fn whole(
+    lease: Option<ShareLease>,
+    safe: NonZeroU32,
+    quiet_until: Option<Timestamp>,
+) -> Supply {
     let safe = safe.get();
     if let Some(quiet_until) = quiet_until {
         return Supply::until(0, quiet_until, safe);
@@ -34,7 +38,7 @@ pub fn whole(lease: Option<Leased>, safe: NonZeroU32, quiet_until: Option<Timest
 }
 
 /// The fill rate of a bucket.
-pub fn rate(lease: Option<Leased>, safe: Fill) -> Supply<Fill> {
+pub fn rate(lease: Option<ShareLease>, safe: Fill) -> Supply<Fill> {
     let leased = lease.and_then(|lease| {
         let fill = Fill::new(lease.capacity.min(1e9)).ok()?;
         (fill.get() > safe.get()).then_some((fill, lease.expires))
@@ -45,7 +49,7 @@ pub fn rate(lease: Option<Leased>, safe: Fill) -> Supply<Fill> {
 }
 
 /// The need and use of a limit. The need is at most its rule, because more could not be used.
-pub fn use_of(state: &LimitNow) -> Use {
+pub fn use_of(state: &LimitNow) -> ShareReport {
     let configured = f64::from(state.configured);
     let needs = match &state.paced {
         Some(paced) => {
@@ -54,7 +58,7 @@ pub fn use_of(state: &LimitNow) -> Use {
         }
         None => state.need as f64,
     };
-    Use {
+    ShareReport {
         needs: needs.min(configured),
         in_force: f64::from(state.max),
         in_use: state.used as f64,
@@ -69,8 +73,8 @@ mod tests {
         Timestamp::ZERO + Duration::from_millis(millis)
     }
 
-    fn leased(capacity: f64) -> Option<Leased> {
-        Some(Leased {
+    fn leased(capacity: f64) -> Option<ShareLease> {
+        Some(ShareLease {
             capacity,
             expires: at(3_000),
         })

@@ -24,7 +24,7 @@ use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
 };
 use tidegate_limits::quota::{
-    Record, Rule, RuleSettings, Standing, StoreReply, StoreTime, Version,
+    QuotaRecord, RecordVersion, RuleSettings, StoreReply, StoreTime, StoredRecord, WindowRule,
 };
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
@@ -304,7 +304,7 @@ struct Drawn {
     scheduler: Scheduler<u64>,
     function: Arc<str>,
     named: Vec<Option<Arc<[QuotaKey]>>>,
-    records: BTreeMap<QuotaKey, (Version, Record)>,
+    records: BTreeMap<QuotaKey, (RecordVersion, QuotaRecord)>,
     calls: u64,
     now: Timestamp,
 }
@@ -314,7 +314,7 @@ impl Drawn {
     fn new(users: usize, quotas: usize) -> Self {
         let mut scheduler = Scheduler::new(no_limits());
         let rule = QuotaRule {
-            rule: Rule::check(RuleSettings::new(1_000_000_000, Duration::from_secs(3_600)))
+            rule: WindowRule::check(RuleSettings::new(1_000_000_000, Duration::from_secs(3_600)))
                 .expect("a rule"),
             own: Arc::default(),
             on_excess: OnExcess::Delay,
@@ -378,13 +378,13 @@ impl Drawn {
             QuotaAsk::Time(of) => (of, StoreReply::Time),
             QuotaAsk::Read(of) => {
                 let standing = match stands {
-                    None => Standing::Absent,
-                    Some(&(version, record)) => Standing::Record { version, record },
+                    None => StoredRecord::Absent,
+                    Some(&(version, record)) => StoredRecord::Record { version, record },
                 };
                 (of, StoreReply::Stands(standing))
             }
             QuotaAsk::Write(of, write) => {
-                let version = Version(self.calls);
+                let version = RecordVersion(self.calls);
                 let written = (version, write.record);
                 self.records.insert(question.of.clone(), written);
                 (of, StoreReply::Written(version))

@@ -11,7 +11,7 @@ const CAUSES_MAX: usize = 16;
 
 /// A cause of a call's wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum DelayCause {
     /// A limit or bucket was closed to the call, or to one with an earlier turn there.
     Limit(Arc<str>),
     /// The call's turn had not come. No limit was known to bar it.
@@ -24,7 +24,7 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Delay {
     /// The cause of the wait.
-    pub cause: Cause,
+    pub cause: DelayCause,
     /// For how long.
     pub time: Duration,
 }
@@ -36,7 +36,7 @@ pub struct Delays(Box<[Delay]>);
 
 impl Delays {
     /// Adds waiting time.
-    pub fn add(&mut self, cause: Cause, time: Duration) {
+    pub fn add(&mut self, cause: DelayCause, time: Duration) {
         if time.is_zero() {
             return;
         }
@@ -44,8 +44,8 @@ impl Delays {
             delay.time = delay.time.saturating_add(time);
             return;
         }
-        if self.0.len() >= CAUSES_MAX - 1 && cause != Cause::Others {
-            return self.add(Cause::Others, time);
+        if self.0.len() >= CAUSES_MAX - 1 && cause != DelayCause::Others {
+            return self.add(DelayCause::Others, time);
         }
         // Most calls wait for one thing, and many may wait: no room is kept for a second.
         let mut parts = mem::take(&mut self.0).into_vec();
@@ -83,8 +83,8 @@ impl Delays {
     #[must_use]
     pub fn longest(&self) -> Option<&Arc<str>> {
         let limits = self.0.iter().filter_map(|delay| match &delay.cause {
-            Cause::Limit(name) => Some((delay.time, name)),
-            Cause::Turn | Cause::Others => None,
+            DelayCause::Limit(name) => Some((delay.time, name)),
+            DelayCause::Turn | DelayCause::Others => None,
         });
         // Of several with the same time, the first.
         let longest = limits.reduce(|one, other| if other.0 > one.0 { other } else { one });
@@ -98,8 +98,8 @@ mod tests {
     use alloc::format;
     use alloc::vec::Vec;
 
-    fn limit(name: &str) -> Cause {
-        Cause::Limit(name.into())
+    fn limit(name: &str) -> DelayCause {
+        DelayCause::Limit(name.into())
     }
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -108,9 +108,9 @@ mod tests {
     fn a_cause_stands_there_once_with_all_its_time() {
         let mut delays = Delays::default();
         delays.add(limit("total"), SECOND);
-        delays.add(Cause::Turn, 3 * SECOND);
+        delays.add(DelayCause::Turn, 3 * SECOND);
         delays.add(limit("bucket"), 2 * SECOND);
-        delays.add(Cause::Turn, Duration::ZERO);
+        delays.add(DelayCause::Turn, Duration::ZERO);
         let mut again = Delays::default();
         again.add(limit("total"), SECOND);
         delays.extend(again);

@@ -8,12 +8,12 @@ mod acquire;
 mod error;
 mod keys;
 mod limiter;
-mod lines;
+mod queues;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use acquire::AcquireKey;
 pub use error::{KeyError, TooManyKeys};
 pub use keys::{BucketKeys, Keys, PacedKeys};
-pub use limiter::Keyed;
-pub use lines::WAITING_MAX;
+pub use limiter::KeyedLimiter;
+pub use queues::WAITING_MAX;

@@ -12,15 +12,15 @@ use core::mem;
 use core::time::Duration;
 
 pub use level::{BucketLimit, PacerNow};
-pub(crate) use level::{Level, Taken};
-use state::State;
-pub(crate) use state::{Opening, Progress, Stake, Unit};
+pub(crate) use level::{Level, TokenDraw};
+use state::LimitState;
+pub(crate) use state::{Departures, LimitOpening, Stake, Unit};
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Call, Class, Cost};
 use crate::policy::{Limit, LimitRule, Reserve, WindowStamp};
-use crate::queue::Queued;
-use crate::supply::{Share, Supplier, Supply};
+use crate::queue::QueueTotals;
+use crate::supply::{Supplier, Supply, SupplyShare};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 use crate::window::Window;
@@ -37,40 +37,40 @@ pub(crate) struct Limiter {
     /// The supply that each [`Supplier`] has set.
     supplies: [Supply; Supplier::ALL.len()],
     /// The part of the maximum that may be given out.
-    share: Share,
+    share: SupplyShare,
     /// A supply or the share may lower the maximum.
     is_lowered: bool,
-    state: State,
-    kept: Option<Box<Kept>>,
+    state: LimitState,
+    kept: Option<Box<ReserveState>>,
     /// The calls that wait and meet it.
-    pub(crate) queued: Queued,
+    pub(crate) queued: QueueTotals,
     /// Need and use, as last reported by [`Scheduler::demand`](crate::Scheduler::demand).
     pub(crate) reported: (u64, u64),
 }
 
 /// The reserve of one class, and what that class uses of the limit.
 #[derive(Debug)]
-struct Kept {
+struct ReserveState {
     reserve: Reserve,
-    used: State,
+    used: LimitState,
 }
 
 impl Limiter {
     pub(crate) fn new(now: Timestamp, rule: &LimitRule) -> Self {
-        let state = || State::new(now, &rule.limit);
+        let state = || LimitState::new(now, &rule.limit);
         let kept = |reserve| {
             let used = state();
-            Box::new(Kept { reserve, used })
+            Box::new(ReserveState { reserve, used })
         };
         Self {
             rule: rule.clone(),
             configured: rule.limit.max(),
             supplies: Default::default(),
-            share: Share::FULL,
+            share: SupplyShare::FULL,
             is_lowered: false,
             state: state(),
             kept: rule.reserve.map(kept),
-            queued: Queued::default(),
+            queued: QueueTotals::default(),
             reported: (0, 0),
         }
     }
@@ -89,11 +89,11 @@ impl Limiter {
     /// admit in time later.
     #[inline]
     pub(crate) fn is_growing(&self) -> bool {
-        self.share < Share::FULL
+        self.share < SupplyShare::FULL
     }
 
     /// Sets the part of the maximum that may be given out. False if it was the same before.
-    pub(crate) fn set_share(&mut self, now: Timestamp, share: Share) -> bool {
+    pub(crate) fn set_share(&mut self, now: Timestamp, share: SupplyShare) -> bool {
         let changes = self.share != share;
         if changes {
             self.share = share;
@@ -105,7 +105,7 @@ impl Limiter {
 
     fn note_lowered(&mut self) {
         let is_supplied = |supply: &Supply| *supply != Supply::Configured;
-        self.is_lowered = self.share < Share::FULL || self.supplies.iter().any(is_supplied);
+        self.is_lowered = self.share < SupplyShare::FULL || self.supplies.iter().any(is_supplied);
     }
 
     /// The event that counts as a departure, if any does.
@@ -129,7 +129,9 @@ impl Limiter {
     /// Sets a pace to what the rule and the supplies allow now.
     pub(crate) fn follow_supply(&mut self, now: Timestamp) {
         let max = self.max(now);
-        if let (State::Paced(level), &Limit::Paced { pace }) = (&mut self.state, &self.rule.limit) {
+        if let (LimitState::Paced(level), &Limit::Paced { pace }) =
+            (&mut self.state, &self.rule.limit)
+        {
             let supply = (max < self.configured).then_some(f64::from(max));
             level.follow(now, BucketLimit::Paced(pace), supply);
         }
@@ -138,9 +140,9 @@ impl Limiter {
     /// The unit of the draws.
     pub(crate) const fn unit(&self) -> Unit {
         match self.state {
-            State::Outstanding(_) => Unit::Calls,
-            State::Window(_) => Unit::Cost,
-            State::Paced(_) => Unit::Tokens,
+            LimitState::Outstanding(_) => Unit::Calls,
+            LimitState::Window(_) => Unit::Cost,
+            LimitState::Paced(_) => Unit::Tokens,
         }
     }
 
@@ -148,17 +150,17 @@ impl Limiter {
     #[inline]
     pub(crate) fn draw_of(&self, call: &Call) -> u64 {
         match self.state {
-            State::Outstanding(_) => 1,
-            State::Window(_) => u64::from(call.cost.get()),
-            State::Paced(_) => TokenCount::of_turn(call.tokens).micros(),
+            LimitState::Outstanding(_) => 1,
+            LimitState::Window(_) => u64::from(call.cost.get()),
+            LimitState::Paced(_) => TokenCount::of_turn(call.tokens).micros(),
         }
     }
 
     /// The state of a paced limit at `now`; `None` for any other.
     pub(crate) fn paced_now(&self, now: Timestamp) -> Option<PacerNow> {
         match &self.state {
-            State::Paced(level) => level.paced_now(now),
-            State::Outstanding(_) | State::Window(_) => None,
+            LimitState::Paced(level) => level.paced_now(now),
+            LimitState::Outstanding(_) | LimitState::Window(_) => None,
         }
     }
 
@@ -175,14 +177,14 @@ impl Limiter {
 
     /// The reserve, if it belongs to this class.
     #[inline]
-    fn kept_by(&self, class: Class) -> Option<&Kept> {
+    fn kept_by(&self, class: Class) -> Option<&ReserveState> {
         let kept = self.kept.as_deref();
         kept.filter(|kept| kept.reserve.class == class)
     }
 
     /// The reserve, if it belongs to another class.
     #[inline]
-    fn kept_beside(&self, class: Class) -> Option<&Kept> {
+    fn kept_beside(&self, class: Class) -> Option<&ReserveState> {
         let kept = self.kept.as_deref();
         kept.filter(|kept| kept.reserve.class != class)
     }
@@ -190,7 +192,7 @@ impl Limiter {
     /// The state of the reserve, if it belongs to this class: a call of the class draws from the limit
     /// and from it.
     #[inline]
-    fn used_by(&mut self, class: Class) -> Option<&mut State> {
+    fn used_by(&mut self, class: Class) -> Option<&mut LimitState> {
         let kept = self.kept.as_deref_mut();
         let kept = kept.filter(|kept| kept.reserve.class == class);
         kept.map(|kept| &mut kept.used)
@@ -198,7 +200,7 @@ impl Limiter {
 
     /// Changes the state of the limit, and that of the reserve if it belongs to this class.
     #[inline]
-    fn change(&mut self, class: Class, change: impl Fn(&mut State)) {
+    fn change(&mut self, class: Class, change: impl Fn(&mut LimitState)) {
         change(&mut self.state);
         if let Some(used) = self.used_by(class) {
             change(used);
@@ -215,7 +217,7 @@ impl Limiter {
     /// Whether this call costs more than the rule ever allows its class.
     #[inline]
     pub(crate) fn is_beyond(&self, call: &Call) -> bool {
-        if let State::Paced(_) = self.state {
+        if let LimitState::Paced(_) = self.state {
             // A call that costs more than the pool goes into debt.
             return false;
         }
@@ -234,7 +236,7 @@ impl Limiter {
     /// When the reserve of its class covers this call, if that moment is known.
     pub(crate) fn keeps_from(&self, now: Timestamp, call: &Call) -> Option<Timestamp> {
         let kept = self.kept_by(call.class)?;
-        let State::Window(used) = &kept.used else {
+        let LimitState::Window(used) = &kept.used else {
             return None;
         };
         match used.peek(now, call.cost, kept.reserve.amount) {
@@ -252,17 +254,17 @@ impl Limiter {
     #[inline]
     pub(crate) fn opens_by(&self, now: Timestamp) -> Timestamp {
         match &self.state {
-            State::Outstanding(_) => now,
-            State::Window(window) => window.opens_by(now),
-            State::Paced(level) => now + level.limiter().wait_behind(now, 0.0, Tokens::MAX),
+            LimitState::Outstanding(_) => now,
+            LimitState::Window(window) => window.opens_by(now),
+            LimitState::Paced(level) => now + level.limiter().wait_behind(now, 0.0, Tokens::MAX),
         }
     }
 
     /// The length of a window, if it has one; `None` for any other limit.
     pub(crate) fn window(&self) -> Option<Duration> {
         match &self.state {
-            State::Window(window) => Some(window.length()).filter(|length| !length.is_zero()),
-            State::Outstanding(_) | State::Paced(_) => None,
+            LimitState::Window(window) => Some(window.length()).filter(|length| !length.is_zero()),
+            LimitState::Outstanding(_) | LimitState::Paced(_) => None,
         }
     }
 
@@ -275,17 +277,17 @@ impl Limiter {
             return Verdict::Never;
         }
         match (&self.state, self.kept_beside(call.class)) {
-            (State::Outstanding(outstanding), None) => outstanding.peek(max),
-            (State::Outstanding(outstanding), Some(kept)) => {
+            (LimitState::Outstanding(outstanding), None) => outstanding.peek(max),
+            (LimitState::Outstanding(outstanding), Some(kept)) => {
                 let unused = u64::from(kept.reserve.amount).saturating_sub(kept.used.used(now));
                 outstanding.peek(max.saturating_sub(unused as u32))
             }
-            (State::Window(window), None) => window.peek(now, call.cost, max),
-            (State::Window(window), Some(kept)) => {
+            (LimitState::Window(window), None) => window.peek(now, call.cost, max),
+            (LimitState::Window(window), Some(kept)) => {
                 window.peek_beside(now, call.cost, max, kept.reserve.amount, kept.window())
             }
-            (State::Paced(_), _) if configured == 0 => Verdict::OnChange,
-            (State::Paced(level), _) => {
+            (LimitState::Paced(_), _) if configured == 0 => Verdict::OnChange,
+            (LimitState::Paced(level), _) => {
                 let ahead = TokenCount::from_micros(ahead).tokens();
                 level.limiter().verdict_behind(now, ahead, call.tokens)
             }
@@ -297,8 +299,8 @@ impl Limiter {
     pub(crate) fn has_room(&self, now: Timestamp, call: &Call) -> bool {
         // A call that fits now is not beyond the rule.
         match (&self.state, &self.kept) {
-            (State::Outstanding(outstanding), None) => outstanding.in_use < self.max(now),
-            (State::Window(window), None) => window.has_room(now, call.cost, self.max(now)),
+            (LimitState::Outstanding(outstanding), None) => outstanding.in_use < self.max(now),
+            (LimitState::Window(window), None) => window.has_room(now, call.cost, self.max(now)),
             _ => self.peek(now, call, 0) == Verdict::Ready,
         }
     }
@@ -308,13 +310,13 @@ impl Limiter {
     pub(crate) fn earliest(&self, now: Timestamp, call: &Call, verdict: Verdict) -> Timestamp {
         match (verdict, &self.state) {
             (Verdict::NotBefore(moment), _) => moment,
-            (Verdict::OnChange, State::Window(window)) => {
+            (Verdict::OnChange, LimitState::Window(window)) => {
                 let max = self.max(now).saturating_sub(self.out_of_reach(call.class));
                 window.earliest(
                     now,
                     call.cost,
                     max,
-                    self.kept_beside(call.class).map(Kept::window),
+                    self.kept_beside(call.class).map(ReserveState::window),
                 )
             }
             (Verdict::Ready | Verdict::OnChange | Verdict::Never, _) => now,
@@ -375,10 +377,10 @@ impl Limiter {
         let ahead = self.queued.draw;
         let max = self.max(now).saturating_sub(self.out_of_reach(call.class));
         let wait = match &self.state {
-            State::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
-            State::Window(window) => window.wait_behind(now, max, ahead, call.cost),
-            State::Paced(_) if max == 0 => None,
-            State::Paced(level) => {
+            LimitState::Outstanding(outstanding) => outstanding.wait_behind(max, ahead),
+            LimitState::Window(window) => window.wait_behind(now, max, ahead, call.cost),
+            LimitState::Paced(_) if max == 0 => None,
+            LimitState::Paced(level) => {
                 let ahead = TokenCount::from_micros(ahead).tokens();
                 Some(level.limiter().wait_behind(now, ahead, call.tokens))
             }
@@ -432,7 +434,7 @@ impl Limiter {
         call: &Call,
         ahead: u64,
         in_class: u64,
-    ) -> Opening {
+    ) -> LimitOpening {
         let max = self.max_open(from);
         let open = max.saturating_sub(self.out_of_reach(call.class));
         let opening = self.state.opening(from, call, open, ahead);
@@ -444,8 +446,10 @@ impl Limiter {
         };
         let kept = kept.used.opening(from, call, kept.reserve.amount, in_class);
         match (opening, kept) {
-            (Opening::At(at), Opening::At(kept)) => Opening::At(at.min(kept)),
-            (Opening::Unknown | Opening::After { .. }, Opening::At(kept)) => Opening::At(kept),
+            (LimitOpening::At(at), LimitOpening::At(kept)) => LimitOpening::At(at.min(kept)),
+            (LimitOpening::Unknown | LimitOpening::After { .. }, LimitOpening::At(kept)) => {
+                LimitOpening::At(kept)
+            }
             (opening, _) => opening,
         }
     }
@@ -460,10 +464,12 @@ impl Limiter {
     ) -> bool {
         self.reported = old.reported;
         match (&mut self.state, &mut old.state) {
-            (State::Outstanding(new), State::Outstanding(old)) => mem::swap(new, old),
-            (State::Window(new), State::Window(old)) => new.inherit(old),
-            (State::Paced(new), State::Paced(old)) => mem::swap(new, old),
-            (State::Outstanding(_) | State::Window(_) | State::Paced(_), _) => return false,
+            (LimitState::Outstanding(new), LimitState::Outstanding(old)) => mem::swap(new, old),
+            (LimitState::Window(new), LimitState::Window(old)) => new.inherit(old),
+            (LimitState::Paced(new), LimitState::Paced(old)) => mem::swap(new, old),
+            (LimitState::Outstanding(_) | LimitState::Window(_) | LimitState::Paced(_), _) => {
+                return false;
+            }
         }
         self.supplies = old.supplies;
         self.share = old.share;
@@ -471,7 +477,8 @@ impl Limiter {
         self.follow_supply(now);
         if let (Some(new), Some(old)) = (&mut self.kept, &mut old.kept)
             && same_class(old.reserve.class, new.reserve.class)
-            && let (State::Window(new), State::Window(old)) = (&mut new.used, &mut old.used)
+            && let (LimitState::Window(new), LimitState::Window(old)) =
+                (&mut new.used, &mut old.used)
         {
             // Calls in flight are counted again.
             new.inherit(old);
@@ -499,12 +506,12 @@ impl Limiter {
     }
 
     /// The departure that this limit counts, if it has happened.
-    fn departed(&self, progress: Progress) -> Option<Timestamp> {
+    fn departed(&self, progress: Departures) -> Option<Timestamp> {
         progress.departed(self.stamp()?)
     }
 
     /// Counts a call that was in flight before this limit applied to it.
-    pub(crate) fn adopt(&mut self, now: Timestamp, call: &Call, progress: Progress) -> Stake {
+    pub(crate) fn adopt(&mut self, now: Timestamp, call: &Call, progress: Departures) -> Stake {
         self.state.adopt(now, call, self.departed(progress))
     }
 
@@ -520,9 +527,9 @@ impl Limiter {
 
     /// Corrects the stake of a call in flight after `inherit`, if the policy before counted another moment
     /// as the departure. What was counted once stays counted.
-    pub(crate) fn readopt(&mut self, now: Timestamp, stake: &mut Stake, progress: Progress) {
+    pub(crate) fn readopt(&mut self, now: Timestamp, stake: &mut Stake, progress: Departures) {
         let departed = self.departed(progress);
-        let State::Window(window) = &mut self.state else {
+        let LimitState::Window(window) = &mut self.state else {
             return;
         };
         match (*stake, departed) {
@@ -539,11 +546,11 @@ impl Limiter {
     }
 }
 
-impl Kept {
+impl ReserveState {
     fn window(&self) -> &Window {
         match &self.used {
-            State::Window(window) => window,
-            State::Outstanding(_) | State::Paced(_) => {
+            LimitState::Window(window) => window,
+            LimitState::Outstanding(_) | LimitState::Paced(_) => {
                 unreachable!("the reserve of a window is a window")
             }
         }

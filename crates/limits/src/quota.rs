@@ -33,29 +33,32 @@ mod rule;
 mod store_time;
 
 pub use ledger::{
-    Action, Answer, Counts, Ledger, LedgerNow, Question, Spent, StoreReply, Trouble, Waiting, Write,
+    Action, Coverage, Ledger, LedgerCounts, LedgerNow, LedgerTrouble, Payment, QuestionId,
+    RecordWrite, StoreReply, WaitingCost,
 };
-pub use record::{FORMAT, Record, RecordError, TEXT_BYTES_MAX};
-pub use rule::{Away, LENGTH_MAX, LENGTH_MIN, Mode, Rule, RuleError, RuleSettings, TOTAL_MAX};
+pub use record::{FORMAT, QuotaRecord, RecordError, TEXT_BYTES_MAX};
+pub use rule::{
+    DrawMode, LENGTH_MAX, LENGTH_MIN, OutagePolicy, RuleError, RuleSettings, TOTAL_MAX, WindowRule,
+};
 pub use store_time::StoreTime;
 
 /// The version of a record, as the store counts its writes.
 ///
 /// Two writes of a key never have the same version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u64);
+pub struct RecordVersion(pub u64);
 
 /// The contents of the store for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StoredRecord {
     /// The store has no record.
     Absent,
     /// A record of ours.
     Record {
         /// The version of the write.
-        version: Version,
+        version: RecordVersion,
         /// The contents.
-        record: Record,
+        record: QuotaRecord,
     },
     /// Something that is no record of ours: never written over.
     Unreadable {
@@ -64,11 +67,11 @@ pub enum Standing {
     },
 }
 
-impl Standing {
+impl StoredRecord {
     /// Reads the contents of the store.
     #[must_use]
-    pub fn read(version: Version, text: &[u8]) -> Self {
-        match Record::parse(text) {
+    pub fn read(version: RecordVersion, text: &[u8]) -> Self {
+        match QuotaRecord::parse(text) {
             Ok(record) => Self::Record { version, record },
             Err(error) => Self::Unreadable { error },
         }

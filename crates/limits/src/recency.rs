@@ -5,7 +5,7 @@
 //!
 //! Public for the crates beside this one, and no part of what it promises.
 
-use crate::slab::{Key, Slab};
+use crate::slab::{Slab, SlabKey};
 
 /// A value that can be in a list.
 pub trait Linked {
@@ -19,16 +19,16 @@ pub trait Linked {
 /// The ends of the list.
 #[derive(Debug, Default)]
 pub struct Recency {
-    oldest: Option<Key>,
-    newest: Option<Key>,
+    oldest: Option<SlabKey>,
+    newest: Option<SlabKey>,
     len: usize,
 }
 
 /// The neighbours of a value in the list.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Links {
-    older: Option<Key>,
-    newer: Option<Key>,
+    older: Option<SlabKey>,
+    newer: Option<SlabKey>,
 }
 
 impl Recency {
@@ -43,7 +43,7 @@ impl Recency {
     }
 
     /// The one that was used least recently.
-    pub fn oldest(&self) -> Option<Key> {
+    pub fn oldest(&self) -> Option<SlabKey> {
         self.oldest
     }
 
@@ -51,8 +51,8 @@ impl Recency {
     pub fn newest_first<'a, V: Linked>(
         &self,
         values: &'a Slab<V>,
-    ) -> impl Iterator<Item = (Key, &'a V)> {
-        let found = |key: Key| {
+    ) -> impl Iterator<Item = (SlabKey, &'a V)> {
+        let found = |key: SlabKey| {
             let value = values.get(key).expect("what is in the list is there");
             (key, value)
         };
@@ -61,7 +61,7 @@ impl Recency {
     }
 
     /// Adds one as that which was used last.
-    pub fn push<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
+    pub fn push<V: Linked>(&mut self, values: &mut Slab<V>, key: SlabKey) {
         let before = self.newest.replace(key);
         links(values, key).older = before;
         match before {
@@ -72,7 +72,7 @@ impl Recency {
     }
 
     /// Takes one out of the list.
-    pub fn remove<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
+    pub fn remove<V: Linked>(&mut self, values: &mut Slab<V>, key: SlabKey) {
         let Links { older, newer } = core::mem::take(links(values, key));
         match older {
             Some(older) => links(values, older).newer = newer,
@@ -86,7 +86,7 @@ impl Recency {
     }
 
     /// Makes one of the list that which was used last.
-    pub fn touch<V: Linked>(&mut self, values: &mut Slab<V>, key: Key) {
+    pub fn touch<V: Linked>(&mut self, values: &mut Slab<V>, key: SlabKey) {
         if self.newest != Some(key) {
             self.remove(values, key);
             self.push(values, key);
@@ -94,7 +94,7 @@ impl Recency {
     }
 }
 
-fn links<V: Linked>(values: &mut Slab<V>, key: Key) -> &mut Links {
+fn links<V: Linked>(values: &mut Slab<V>, key: SlabKey) -> &mut Links {
     let value = values.get_mut(key);
     value.expect("what is in the list is there").links()
 }

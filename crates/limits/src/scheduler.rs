@@ -1,8 +1,8 @@
 //! The scheduler: whose turn it is, and whether that call may go.
 //!
-//! A call is submitted, waits in a line, and leaves it in [`Scheduler::next`] as a step: it runs,
+//! A call is submitted, waits in a flow, and leaves it in [`Scheduler::next`] as a step: it runs,
 //! with a [`Hold`] for everything it has drawn, or its deadline has passed. If nothing waits,
-//! [`Scheduler::run_at_once`] spares it the line. Every hold ends in
+//! [`Scheduler::run_at_once`] spares it the flow. Every hold ends in
 //! exactly one of [`finish`](Scheduler::finish), [`give_back`](Scheduler::give_back) and
 //! [`requeue`](Scheduler::requeue).
 //!
@@ -13,8 +13,8 @@
 //! [`apply`](Scheduler::apply), [`remove_bucket`](Scheduler::remove_bucket) and the snapshots,
 //! which are linear. With [`Postpone::Jitter`](crate::policy::Postpone::Jitter) that is per call asked, and
 //! every call is asked each time it has been aside; with
-//! [`Postpone::InTurn`](crate::policy::Postpone::InTurn) a call is asked only when it is first in its line and
-//! something has changed for that line.
+//! [`Postpone::InTurn`](crate::policy::Postpone::InTurn) a call is asked only when it is first in its flow and
+//! something has changed for that flow.
 
 mod at_once;
 mod audit;
@@ -45,20 +45,20 @@ pub use bucket::{
     Settlement, TooManyBuckets,
 };
 pub use event::LedgerEvent;
-pub(crate) use forecast::Counted;
-pub use forecast::Foreseen;
+pub(crate) use forecast::ForecastEntry;
+pub use forecast::Prediction;
 pub use hold::{Hold, Outcome};
 pub use moved::Jitter;
 pub use next::Step;
 pub use quota::{
     QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble,
 };
-pub use refusal::{Reason, Refusal};
-pub use snapshot::{ClassNow, Demand, FunctionNow, LimitNow, QueueNow};
+pub use refusal::{Refusal, RefusalReason};
+pub use snapshot::{ClassNow, FunctionNow, LimitDemand, LimitNow, QueueNow};
 pub use state::Scheduler;
-pub use waited::Waited;
+pub use waited::WaitReport;
 
-pub use crate::delay::{Cause, Delay, Delays};
+pub use crate::delay::{Delay, DelayCause, Delays};
 pub use crate::limiter::{BucketLimit, PacerNow};
 pub use crate::queue::Ticket;
-pub use crate::supply::{Share, Supplier, Supply};
+pub use crate::supply::{Supplier, Supply, SupplyShare};

@@ -9,9 +9,9 @@ use core::ops::{Index, IndexMut};
 
 /// A place and its generation, in one number: keys are compared all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(pub(crate) u64);
+pub struct SlabKey(pub(crate) u64);
 
-impl Key {
+impl SlabKey {
     const fn new(index: u32, generation: u32) -> Self {
         Self((index as u64) << 32 | generation as u64)
     }
@@ -28,14 +28,14 @@ impl Key {
 
 #[derive(Debug)]
 pub struct Slab<V> {
-    places: Vec<Place<V>>,
+    places: Vec<SlabEntry<V>>,
     free: Vec<u32>,
     /// Places that are not used again.
     retired: usize,
 }
 
 #[derive(Debug)]
-struct Place<V> {
+struct SlabEntry<V> {
     generation: u32,
     value: Option<V>,
 }
@@ -61,9 +61,9 @@ impl<V> Slab<V> {
         self.len() == 0
     }
 
-    pub fn insert(&mut self, value: V) -> Key {
+    pub fn insert(&mut self, value: V) -> SlabKey {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place {
+            self.places.push(SlabEntry {
                 generation: 0,
                 value: None,
             });
@@ -71,10 +71,10 @@ impl<V> Slab<V> {
         });
         let place = &mut self.places[index as usize];
         place.value = Some(value);
-        Key::new(index, place.generation)
+        SlabKey::new(index, place.generation)
     }
 
-    pub fn get(&self, key: Key) -> Option<&V> {
+    pub fn get(&self, key: SlabKey) -> Option<&V> {
         let place = self.places.get(key.index() as usize);
         place.filter(|place| place.is_of(key))?.value.as_ref()
     }
@@ -84,24 +84,24 @@ impl<V> Slab<V> {
         self.places.get(index as usize)?.value.as_ref()
     }
 
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut V> {
+    pub fn get_mut(&mut self, key: SlabKey) -> Option<&mut V> {
         let place = self.places.get_mut(key.index() as usize);
         place.filter(|place| place.is_of(key))?.value.as_mut()
     }
 
-    pub fn remove(&mut self, key: Key) -> Option<V> {
+    pub fn remove(&mut self, key: SlabKey) -> Option<V> {
         self.vacate(key)?.take()
     }
 
     /// Drops a value where it is, if it is there.
-    pub fn discard(&mut self, key: Key) {
+    pub fn discard(&mut self, key: SlabKey) {
         if let Some(place) = self.vacate(key) {
             *place = None;
         }
     }
 
     /// The place of a value, which another one may take from now on.
-    fn vacate(&mut self, key: Key) -> Option<&mut Option<V>> {
+    fn vacate(&mut self, key: SlabKey) -> Option<&mut Option<V>> {
         let place = self.places.get_mut(key.index() as usize);
         let place = place.filter(|place| place.is_of(key) && place.value.is_some())?;
         match place.generation.checked_add(1) {
@@ -114,40 +114,40 @@ impl<V> Slab<V> {
         Some(&mut place.value)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Key, &V)> {
+    pub fn iter(&self) -> impl Iterator<Item = (SlabKey, &V)> {
         let places = self.places.iter().zip(0..);
         places.filter_map(|(place, index)| {
-            Some((Key::new(index, place.generation), place.value.as_ref()?))
+            Some((SlabKey::new(index, place.generation), place.value.as_ref()?))
         })
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut V)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SlabKey, &mut V)> {
         let places = self.places.iter_mut().zip(0..);
         places.filter_map(|(place, index)| {
-            Some((Key::new(index, place.generation), place.value.as_mut()?))
+            Some((SlabKey::new(index, place.generation), place.value.as_mut()?))
         })
     }
 }
 
-impl<V> Place<V> {
-    fn is_of(&self, key: Key) -> bool {
+impl<V> SlabEntry<V> {
+    fn is_of(&self, key: SlabKey) -> bool {
         self.generation == key.generation()
     }
 }
 
 /// The value of a key that is known to be there.
-impl<V> Index<Key> for Slab<V> {
+impl<V> Index<SlabKey> for Slab<V> {
     type Output = V;
 
     #[inline]
-    fn index(&self, key: Key) -> &V {
+    fn index(&self, key: SlabKey) -> &V {
         self.get(key).expect(THERE)
     }
 }
 
-impl<V> IndexMut<Key> for Slab<V> {
+impl<V> IndexMut<SlabKey> for Slab<V> {
     #[inline]
-    fn index_mut(&mut self, key: Key) -> &mut V {
+    fn index_mut(&mut self, key: SlabKey) -> &mut V {
         self.get_mut(key).expect(THERE)
     }
 }

@@ -18,7 +18,7 @@ const SHORT: usize = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Sorted<E> {
     /// Ascending. The first and the last one are alive.
-    run: VecDeque<Entry<E>>,
+    run: VecDeque<SortedEntry<E>>,
     /// Tombstones in the run.
     dead: usize,
     /// The items that came out of order.
@@ -26,7 +26,7 @@ pub(crate) struct Sorted<E> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<E> {
+struct SortedEntry<E> {
     value: E,
     alive: bool,
 }
@@ -78,7 +78,7 @@ impl<E: Copy + Ord> Sorted<E> {
         }
         let new = !self.is_stray(&value);
         if new {
-            self.run.push_back(Entry { value, alive: true });
+            self.run.push_back(SortedEntry { value, alive: true });
         }
         new
     }
@@ -95,7 +95,7 @@ impl<E: Copy + Ord> Sorted<E> {
                 true
             }
             Err(index) if self.run.len() < SHORT && !self.is_stray(&value) => {
-                self.run.insert(index, Entry { value, alive: true });
+                self.run.insert(index, SortedEntry { value, alive: true });
                 true
             }
             Err(_) => self.strays.insert(value),

@@ -85,9 +85,9 @@ impl<A: Copy> Supply<A> {
 
 /// The part of every limit that may be given out, while a backend warms up: thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Share(u16);
+pub struct SupplyShare(u16);
 
-impl Share {
+impl SupplyShare {
     /// All of it.
     pub const FULL: Self = Self(1000);
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_part_is_at_least_one_and_never_more_than_the_whole() {
-        let tenth = Share::of_thousandths(100);
+        let tenth = SupplyShare::of_thousandths(100);
         for (amount, part) in [
             (0, 0),
             (1, 1),
@@ -132,9 +132,9 @@ mod tests {
             (u32::MAX, 429_496_729),
         ] {
             assert_eq!(tenth.of(amount), part, "{amount}");
-            assert_eq!(Share::FULL.of(amount), amount);
+            assert_eq!(SupplyShare::FULL.of(amount), amount);
         }
-        assert_eq!(Share::of_thousandths(0).thousandths(), 1);
-        assert_eq!(Share::of_thousandths(2000), Share::FULL);
+        assert_eq!(SupplyShare::of_thousandths(0).thousandths(), 1);
+        assert_eq!(SupplyShare::of_thousandths(2000), SupplyShare::FULL);
     }
 }

@@ -38,7 +38,7 @@ use crate::call::Call;
 use crate::clock::{Clock, MonotonicClock};
 use crate::pace::{ThreadSleep, Timer, TimerThread};
 use crate::policy::Policy;
-use crate::scheduler::{Hold, Outcome, Reason, Refusal, Scheduler, Step, Ticket};
+use crate::scheduler::{Hold, Outcome, Refusal, RefusalReason, Scheduler, Step, Ticket};
 use crate::time::Timestamp;
 
 /// Makes calls wait for their turn. Services made by clones of one layer share its limits.
@@ -59,7 +59,7 @@ use crate::time::Timestamp;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LimitLayer<F> {
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
     classify: F,
 }
 
@@ -80,7 +80,7 @@ impl<F> LimitLayer<F> {
             alarm: None,
             drawn: 0,
         };
-        let shared = Shared {
+        let shared = LayerState {
             core: Mutex::new(core),
             clock: MonotonicClock::new(),
             timer: TimerThread::shared().expect("the system starts a thread for the timer"),
@@ -135,7 +135,7 @@ where
 
     fn call(&mut self, request: R) -> LimitFuture<S, R> {
         let shared = &self.layer.shared;
-        let turn = Arc::new(Mutex::new(Turn::default()));
+        let turn = Arc::new(Mutex::new(CallTurn::default()));
         let classify = &self.layer.classify;
         let submitted = shared.change(|scheduler, now| {
             scheduler.submit(now, classify(&request, now), Arc::clone(&turn))
@@ -169,7 +169,7 @@ impl<E> fmt::Display for LimitError<E> {
             Self::Refused(refusal) => {
                 write!(f, "the call was refused ({})", refusal.reason.as_str())?;
                 match refusal.reason {
-                    Reason::NeverPossible => Ok(()),
+                    RefusalReason::NeverPossible => Ok(()),
                     _ => write!(f, "; retry after {:?}", refusal.retry_after),
                 }
             }
@@ -191,8 +191,8 @@ impl<E: core::error::Error + 'static> core::error::Error for LimitError<E> {
 /// made. Poll it to its end or drop it; see the [module](self) about cancellation.
 #[must_use = "holds a place in the queue, or slots, until it is polled to its end or dropped"]
 pub struct LimitFuture<S: Service<R>, R> {
-    shared: Arc<Shared>,
-    turn: Arc<Mutex<Turn>>,
+    shared: Arc<LayerState>,
+    turn: Arc<Mutex<CallTurn>>,
     /// While it waits.
     ticket: Option<Ticket>,
     /// The inner service, which may not be ready, and the request, until the service is called.
@@ -255,7 +255,8 @@ impl<S: Service<R>, R> Future for LimitFuture<S, R> {
 impl<S: Service<R>, R> LimitFuture<S, R> {
     fn finish(&mut self, outcome: Outcome) {
         if let Some(hold) = self.hold.take() {
-            let finish = |scheduler: &mut Queue, now| scheduler.finish(now, hold, outcome, None);
+            let finish =
+                |scheduler: &mut TowerQueue, now| scheduler.finish(now, hold, outcome, None);
             self.shared.change(finish);
         }
     }
@@ -285,16 +286,16 @@ impl<S: Service<R>, R> Drop for LimitFuture<S, R> {
     }
 }
 
-type Queue = Scheduler<Arc<Mutex<Turn>>>;
+type TowerQueue = Scheduler<Arc<Mutex<CallTurn>>>;
 
 /// The turn of a waiting call. Its lock is taken inside the lock of [`Core`], or alone.
 #[derive(Debug, Default)]
-struct Turn {
+struct CallTurn {
     result: Option<Result<Hold, Refusal>>,
     waker: Option<Waker>,
 }
 
-impl Turn {
+impl CallTurn {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Hold, Refusal>> {
         if let Some(result) = self.result.take() {
             return Poll::Ready(result);
@@ -312,7 +313,7 @@ impl Turn {
 
 /// The state that all calls of a layer share.
 #[derive(Debug)]
-struct Shared {
+struct LayerState {
     core: Mutex<Core>,
     clock: MonotonicClock,
     timer: &'static TimerThread,
@@ -321,16 +322,16 @@ struct Shared {
 
 #[derive(Debug)]
 struct Core {
-    scheduler: Queue,
+    scheduler: TowerQueue,
     /// When the scheduler must be asked again, and the sleep until then.
     alarm: Option<(Timestamp, Pin<Box<ThreadSleep>>)>,
     /// Random numbers used so far.
     drawn: u64,
 }
 
-impl Shared {
+impl LayerState {
     /// Changes the scheduler, and lets all calls go whose turn has come.
-    fn change<V>(self: &Arc<Self>, change: impl FnOnce(&mut Queue, Timestamp) -> V) -> V {
+    fn change<V>(self: &Arc<Self>, change: impl FnOnce(&mut TowerQueue, Timestamp) -> V) -> V {
         let mut core = lock(&self.core);
         let result = change(&mut core.scheduler, self.clock.now());
         let wakers = self.drive(&mut core);
@@ -386,7 +387,7 @@ impl Shared {
 }
 
 /// Asks the scheduler when its moment has come.
-struct Alarm(Weak<Shared>);
+struct Alarm(Weak<LayerState>);
 
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {

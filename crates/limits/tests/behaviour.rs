@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Scope, WhenFull};
-use tidegate_limits::scheduler::{Outcome, Reason, Refusal, Supplier, Supply};
+use tidegate_limits::scheduler::{Outcome, Refusal, RefusalReason, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Class, Cost, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp, Tokens,
 };
@@ -338,7 +338,7 @@ fn a_call_whose_limits_open_only_after_its_deadline_is_refused_at_once() {
         refusal,
         Refusal {
             limit: Some("total".into()),
-            reason: Reason::DeadlineUnreachable,
+            reason: RefusalReason::DeadlineUnreachable,
             retry_after
         }
     );
@@ -369,7 +369,7 @@ fn a_threshold_of_zero_runs_at_once_or_not_at_all() {
         let (id, refusal) = gate.expire();
         assert_eq!(
             (id, refusal.reason, refusal.limit),
-            (1, Reason::DeadlinePassed, Some("outstanding".into()))
+            (1, RefusalReason::DeadlinePassed, Some("outstanding".into()))
         );
         gate.finish(hold);
         gate.idles();
@@ -383,7 +383,7 @@ fn a_call_that_costs_more_than_a_limit_is_never_possible() {
     let refusal = gate.refuse(call(gate.now, "f").cost(cost(6)));
     assert_eq!(
         (refusal.reason, refusal.limit),
-        (Reason::NeverPossible, Some("total".into()))
+        (RefusalReason::NeverPossible, Some("total".into()))
     );
 }
 
@@ -397,7 +397,7 @@ fn a_waiting_call_that_a_reload_made_impossible_is_refused() {
     gate.scheduler
         .apply(gate.now, policy(vec![window("total", Scope::Every, 3)]));
     let (id, refusal) = gate.expire();
-    assert_eq!((id, refusal.reason), (1, Reason::NeverPossible));
+    assert_eq!((id, refusal.reason), (1, RefusalReason::NeverPossible));
     gate.finish(hold);
 }
 
@@ -419,7 +419,10 @@ fn a_full_queue_refuses_and_says_when_to_come_back() {
     gate.now = at(200);
     // Three wait, two go a second: the fourth finds room in the second second.
     let refusal = gate.refuse(call(gate.now, "f"));
-    assert_eq!((refusal.reason, refusal.limit), (Reason::QueueFull, None));
+    assert_eq!(
+        (refusal.reason, refusal.limit),
+        (RefusalReason::QueueFull, None)
+    );
     assert_eq!(refusal.retry_after, Duration::from_millis(1800));
 }
 
@@ -436,7 +439,7 @@ impl Gate {
     /// When a call of this caller that is refused now comes back.
     fn comes_back(&mut self, function: &str, caller: u32) -> Timestamp {
         let refusal = self.refuse(call(self.now, function).caller(Caller(caller.into())));
-        assert_eq!(refusal.reason, Reason::QueueFull);
+        assert_eq!(refusal.reason, RefusalReason::QueueFull);
         self.now + refusal.retry_after
     }
 }
@@ -495,7 +498,10 @@ fn a_call_that_is_refused_in_a_pause_comes_back_after_it_and_what_is_ahead() {
     // The first is behind two of its own and one of the other caller, the second behind one of two.
     for (expected, moment) in [(2, at(33_000)), (3, at(31_000))] {
         let (id, refusal) = gate.expire();
-        assert_eq!((id, refusal.reason), (expected, Reason::DeadlinePassed));
+        assert_eq!(
+            (id, refusal.reason),
+            (expected, RefusalReason::DeadlinePassed)
+        );
         assert_eq!(gate.now + refusal.retry_after, moment);
     }
 }
@@ -540,7 +546,10 @@ fn a_call_at_the_door_goes_in_its_turn_and_can_leave_from_there() {
         })
         .collect();
     assert!(!gate.scheduler.has_room());
-    assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::QueueFull);
+    assert_eq!(
+        gate.refuse(call(gate.now, "f")).reason,
+        RefusalReason::QueueFull
+    );
     assert_eq!(gate.crowd(), (1, 3));
     gate.sleeps_until(50);
     gate.now = at(50);
@@ -626,7 +635,7 @@ fn a_call_at_the_door_keeps_its_turn_over_reloads_and_takes_another_with_its_cla
     assert_eq!(gate.crowd(), (5, 1));
     gate.scheduler.apply(gate.now, policy(1, 0));
     assert_eq!(gate.crowd(), (1, 5));
-    assert_eq!(gate.refuse(poll(&gate, 9)).reason, Reason::QueueFull);
+    assert_eq!(gate.refuse(poll(&gate, 9)).reason, RefusalReason::QueueFull);
     // One that had a place gets one, and goes before those that came later.
     gate.scheduler.requeue(gate.now, hold, 0);
     assert_eq!(gate.crowd(), (1, 6));
@@ -654,7 +663,10 @@ fn calls_at_the_door_of_a_drained_queue_are_served_or_taken_out() {
         let (_, hold) = gate.run_and_send();
         assert!(matches!(gate.next(), Step::Idle | Step::SleepUntil(_)));
         gate.scheduler.drain();
-        assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::Draining);
+        assert_eq!(
+            gate.refuse(call(gate.now, "f")).reason,
+            RefusalReason::Draining
+        );
         gate.finish(hold);
         gate.now = at(4000);
         assert_eq!(gate.drain(4).len(), 4);
@@ -706,7 +718,10 @@ fn a_call_set_aside_comes_back_within_the_jitter_and_keeps_its_place_in_the_capa
         }
         gate.submit(call(gate.now, "f"), id);
     }
-    assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::QueueFull);
+    assert_eq!(
+        gate.refuse(call(gate.now, "f")).reason,
+        RefusalReason::QueueFull
+    );
     let mut woken = BTreeMap::new();
     for _ in 0..100 {
         let Step::SleepUntil(moment) = gate.next() else {
@@ -776,7 +791,7 @@ fn a_deadline_that_is_moved_holds_and_the_call_keeps_its_turn() {
     gate.now = at(1500);
     let told = gate.scheduler.refusal_now(gate.now, first);
     let told = told.expect("it waits");
-    assert_eq!(told.reason, Reason::DeadlinePassed);
+    assert_eq!(told.reason, RefusalReason::DeadlinePassed);
     assert_eq!(told.limit.as_deref(), Some("outstanding"));
     assert_eq!(
         gate.scheduler.waiting(),
@@ -1061,7 +1076,10 @@ fn nothing_is_taken_in_while_draining_and_what_waits_goes_on() {
     let mut gate = Gate::new(policy(vec![]));
     gate.submit(call(gate.now, "f"), 0);
     gate.scheduler.drain();
-    assert_eq!(gate.refuse(call(gate.now, "f")).reason, Reason::Draining);
+    assert_eq!(
+        gate.refuse(call(gate.now, "f")).reason,
+        RefusalReason::Draining
+    );
     assert_eq!(gate.drain(1), [0]);
 }
 

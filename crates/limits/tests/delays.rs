@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
 use tidegate_limits::scheduler::{
-    BucketLimit, BucketMode, BucketOrder, BucketRule, Cause, Delays, OnExcess, Outcome, Settlement,
-    Waited,
+    BucketLimit, BucketMode, BucketOrder, BucketRule, DelayCause, Delays, OnExcess, Outcome,
+    Settlement, WaitReport,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
@@ -74,7 +74,7 @@ impl Gate {
     }
 
     /// Who runs now. Their bytes leave at once.
-    fn run(&mut self, now: u64) -> Vec<(u64, Hold, Waited)> {
+    fn run(&mut self, now: u64) -> Vec<(u64, Hold, WaitReport)> {
         let mut ran = Vec::new();
         loop {
             match self.0.next(at(now), &mut || 0) {
@@ -106,11 +106,11 @@ impl Gate {
     }
 }
 
-fn name(cause: &Cause) -> &str {
+fn name(cause: &DelayCause) -> &str {
     match cause {
-        Cause::Limit(name) => name,
-        Cause::Turn => "turn",
-        Cause::Others => "others",
+        DelayCause::Limit(name) => name,
+        DelayCause::Turn => "turn",
+        DelayCause::Others => "others",
     }
 }
 

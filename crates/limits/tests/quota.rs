@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use take_all::take_all;
 use tidegate_limits::quota::{
-    Action, Answer, Away, Ledger, Mode, Question, Record, RecordError, Rule, RuleSettings,
-    Standing, StoreReply, StoreTime, Trouble, Version, Waiting, Write,
+    Action, Coverage, DrawMode, Ledger, LedgerTrouble, OutagePolicy, QuestionId, QuotaRecord,
+    RecordError, RecordVersion, RecordWrite, RuleSettings, StoreReply, StoreTime, StoredRecord,
+    WaitingCost, WindowRule,
 };
 use tidegate_limits::{Timestamp, Verdict};
 
 /// The window that runs at second 100.
 const WINDOW: u64 = 10;
 
-fn rule(change: impl FnOnce(&mut RuleSettings)) -> Rule {
+fn rule(change: impl FnOnce(&mut RuleSettings)) -> WindowRule {
     let mut settings = RuleSettings::new(100, Duration::from_secs(10));
-    settings.away = Away::Deny;
+    settings.away = OutagePolicy::Deny;
     settings.nodes_expected = 2;
     change(&mut settings);
-    Rule::check(settings).expect("a rule")
+    WindowRule::check(settings).expect("a rule")
 }
 
 /// The store's time, known exactly; local clocks show the same.
@@ -33,32 +34,32 @@ fn ledger(change: impl FnOnce(&mut RuleSettings)) -> Ledger {
     Ledger::new(rule(change), Timestamp::from_nanos(1))
 }
 
-fn waits(cost: u64) -> Waiting {
-    Waiting {
+fn waits(cost: u64) -> WaitingCost {
+    WaitingCost {
         next: cost,
         sum: cost,
     }
 }
 
-fn record(window: u64, left: u64) -> Record {
-    Record::new(window, left, 100, 0, Duration::from_secs(10)).expect("a record")
+fn record(window: u64, left: u64) -> QuotaRecord {
+    QuotaRecord::new(window, left, 100, 0, Duration::from_secs(10)).expect("a record")
 }
 
-fn stands(version: u64, record: Record) -> StoreReply {
-    StoreReply::Stands(Standing::Record {
-        version: Version(version),
+fn stands(version: u64, record: QuotaRecord) -> StoreReply {
+    StoreReply::Stands(StoredRecord::Record {
+        version: RecordVersion(version),
         record,
     })
 }
 
-fn read(ledger: &mut Ledger, cost: u64, ms: u64) -> Question {
+fn read(ledger: &mut Ledger, cost: u64, ms: u64) -> QuestionId {
     match ledger.next(waits(cost), &at(ms)) {
         Action::Read(question) => question,
         other => panic!("{other:?}"),
     }
 }
 
-fn write(ledger: &mut Ledger, cost: u64, ms: u64) -> (Question, Write) {
+fn write(ledger: &mut Ledger, cost: u64, ms: u64) -> (QuestionId, RecordWrite) {
     match ledger.next(waits(cost), &at(ms)) {
         Action::Write(question, write) => (question, write),
         other => panic!("{other:?}"),
@@ -66,22 +67,22 @@ fn write(ledger: &mut Ledger, cost: u64, ms: u64) -> (Question, Write) {
 }
 
 /// Draws for a call of this cost, where this stands in the store.
-fn drawn(ledger: &mut Ledger, cost: u64, standing: StoreReply, ms: u64) -> Record {
+fn drawn(ledger: &mut Ledger, cost: u64, standing: StoreReply, ms: u64) -> QuotaRecord {
     let question = read(ledger, cost, ms);
     ledger.done(question, standing, &at(ms), 0);
     let (question, write) = write(ledger, cost, ms);
-    ledger.done(question, StoreReply::Written(Version(9)), &at(ms), 0);
+    ledger.done(question, StoreReply::Written(RecordVersion(9)), &at(ms), 0);
     write.record
 }
 
 #[test]
 fn the_first_call_opens_the_window_and_draws_in_one_write() {
     let mut ledger = ledger(|_| {});
-    assert_eq!(ledger.take(5, &at(100_000)), Err(Answer::Draw));
+    assert_eq!(ledger.take(5, &at(100_000)), Err(Coverage::Draw));
     let record = drawn(
         &mut ledger,
         5,
-        StoreReply::Stands(Standing::Absent),
+        StoreReply::Stands(StoredRecord::Absent),
         100_000,
     );
     assert_eq!(record.window(), WINDOW);
@@ -94,15 +95,15 @@ fn the_first_call_opens_the_window_and_draws_in_one_write() {
 fn tokens_die_with_their_window() {
     let mut ledger = ledger(|_| {});
     drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
-    assert_eq!(ledger.peek(5, &at(109_999)), Answer::Covered);
-    assert_eq!(ledger.peek(5, &at(110_000)), Answer::Draw);
+    assert_eq!(ledger.peek(5, &at(109_999)), Coverage::Covered);
+    assert_eq!(ledger.peek(5, &at(110_000)), Coverage::Draw);
     // The next window may not have begun yet, or this one may be over.
     let unsure = StoreTime::between(
         Timestamp::from_nanos(110_000_000_000),
         Duration::from_millis(109_900),
         Duration::from_millis(110_100),
     );
-    assert!(matches!(ledger.peek(5, &unsure), Answer::Between { .. }));
+    assert!(matches!(ledger.peek(5, &unsure), Coverage::Between { .. }));
 }
 
 #[test]
@@ -112,9 +113,17 @@ fn an_unknown_outcome_grants_nothing_and_a_late_reply_is_ignored() {
     ledger.done(question, stands(1, record(WINDOW, 50)), &at(100_000), 0);
     let (question, _) = write(&mut ledger, 5, 100_000);
     ledger.done(question, StoreReply::Unknown, &at(100_200), 0);
-    ledger.done(question, StoreReply::Written(Version(2)), &at(100_300), 0);
+    ledger.done(
+        question,
+        StoreReply::Written(RecordVersion(2)),
+        &at(100_300),
+        0,
+    );
     assert_eq!(ledger.now(&at(100_300)).held, 0);
-    assert!(matches!(ledger.peek(5, &at(100_300)), Answer::Away { .. }));
+    assert!(matches!(
+        ledger.peek(5, &at(100_300)),
+        Coverage::Away { .. }
+    ));
     // It has to look again before it writes again.
     read(&mut ledger, 5, 101_300);
 }
@@ -128,15 +137,15 @@ fn a_conflict_shows_what_is_left_and_more_is_refused_until_the_end_or_a_change()
     ledger.done(question, stands(2, record(WINDOW, 3)), &at(100_001), 0);
     let refused = ledger.take(5, &at(100_001));
     assert!(
-        matches!(refused, Err(Answer::Exhausted { .. })),
+        matches!(refused, Err(Coverage::Exhausted { .. })),
         "{refused:?}"
     );
-    assert_eq!(ledger.take(3, &at(100_001)), Err(Answer::Draw));
+    assert_eq!(ledger.take(3, &at(100_001)), Err(Coverage::Draw));
     assert!(ledger.watches(&at(100_001)));
     ledger.told();
     let question = read(&mut ledger, 0, 100_002);
     ledger.done(question, stands(3, record(WINDOW, 40)), &at(100_002), 0);
-    assert_eq!(ledger.peek(5, &at(100_002)), Answer::Draw);
+    assert_eq!(ledger.peek(5, &at(100_002)), Coverage::Draw);
 }
 
 #[test]
@@ -147,7 +156,7 @@ fn a_call_of_several_keys_takes_from_all_or_from_none() {
     let time = at(100_001);
     let (of_user, of_all) = (user.now(&time).held, all.now(&time).held);
     let refused = take_all(&mut [(&mut user, 5), (&mut all, 1_000)], &time);
-    assert_eq!(refused, Err((1, Answer::Never)));
+    assert_eq!(refused, Err((1, Coverage::Never)));
     assert_eq!(
         (user.now(&time).held, all.now(&time).held),
         (of_user, of_all)
@@ -162,11 +171,14 @@ fn a_call_of_several_keys_takes_from_all_or_from_none() {
 fn an_unreadable_record_is_kept_and_reported() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
-    let foreign = StoreReply::Stands(Standing::read(Version(1), b"100"));
+    let foreign = StoreReply::Stands(StoredRecord::read(RecordVersion(1), b"100"));
     ledger.done(question, foreign, &at(100_000), 0);
-    let trouble = Trouble::Unreadable(RecordError::Foreign);
+    let trouble = LedgerTrouble::Unreadable(RecordError::Foreign);
     assert_eq!(ledger.now(&at(100_000)).trouble, Some(trouble));
-    assert!(matches!(ledger.peek(5, &at(100_000)), Answer::Away { .. }));
+    assert!(matches!(
+        ledger.peek(5, &at(100_000)),
+        Coverage::Away { .. }
+    ));
     assert!(matches!(
         ledger.next(waits(5), &at(100_500)),
         Action::Sleep(_)
@@ -182,20 +194,25 @@ fn a_record_that_vanished_is_written_again_with_nothing_left() {
     drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
     ledger.told();
     let cost = ledger.now(&at(100_001)).held + 1;
-    assert_eq!(ledger.take(cost, &at(100_001)), Err(Answer::Draw));
+    assert_eq!(ledger.take(cost, &at(100_001)), Err(Coverage::Draw));
     let question = read(&mut ledger, cost, 100_001);
     ledger.done(
         question,
-        StoreReply::Stands(Standing::Absent),
+        StoreReply::Stands(StoredRecord::Absent),
         &at(100_001),
         0,
     );
-    assert_eq!(ledger.now(&at(100_001)).trouble, Some(Trouble::Lost));
+    assert_eq!(ledger.now(&at(100_001)).trouble, Some(LedgerTrouble::Lost));
     let (question, write) = write(&mut ledger, cost, 100_001);
     assert_eq!((write.replaces, write.record.left()), (None, 0));
-    ledger.done(question, StoreReply::Written(Version(1)), &at(100_001), 0);
+    ledger.done(
+        question,
+        StoreReply::Written(RecordVersion(1)),
+        &at(100_001),
+        0,
+    );
     let refused = ledger.peek(cost, &at(100_002));
-    assert!(matches!(refused, Answer::Exhausted { .. }), "{refused:?}");
+    assert!(matches!(refused, Coverage::Exhausted { .. }), "{refused:?}");
 }
 
 #[test]
@@ -204,22 +221,25 @@ fn a_read_that_was_old_costs_the_rest_of_the_window_nothing() {
     let written = drawn(&mut ledger, 5, stands(1, record(WINDOW, 50)), 100_000);
     ledger.told();
     let cost = ledger.now(&at(100_001)).held + 1;
-    assert_eq!(ledger.take(cost, &at(100_001)), Err(Answer::Draw));
+    assert_eq!(ledger.take(cost, &at(100_001)), Err(Coverage::Draw));
     let question = read(&mut ledger, cost, 100_001);
     // What stood there before its own write.
     let old = stands(8, record(WINDOW - 1, 0));
     ledger.done(question, old, &at(100_001), 0);
     let refused = ledger.take(cost, &at(100_001));
     assert!(
-        matches!(refused, Err(Answer::Exhausted { .. })),
+        matches!(refused, Err(Coverage::Exhausted { .. })),
         "{refused:?}"
     );
     // Calls that are refused wait no more. The write finds out all the same.
     let (question, write) = write(&mut ledger, 0, 100_002);
-    assert_eq!((write.replaces, write.record.left()), (Some(Version(8)), 0));
+    assert_eq!(
+        (write.replaces, write.record.left()),
+        (Some(RecordVersion(8)), 0)
+    );
     ledger.done(question, stands(9, written), &at(100_002), 0);
     assert_eq!(ledger.now(&at(100_002)).trouble, None);
-    assert_eq!(ledger.peek(cost, &at(100_002)), Answer::Draw);
+    assert_eq!(ledger.peek(cost, &at(100_002)), Coverage::Draw);
 }
 
 #[test]
@@ -227,10 +247,10 @@ fn a_record_of_the_future_is_followed_and_reported() {
     let mut ledger = ledger(|_| {});
     let question = read(&mut ledger, 5, 100_000);
     ledger.done(question, stands(1, record(WINDOW + 3, 4)), &at(100_000), 0);
-    let ahead = Trouble::Ahead(Duration::from_secs(30));
+    let ahead = LedgerTrouble::Ahead(Duration::from_secs(30));
     assert_eq!(ledger.now(&at(100_000)).trouble, Some(ahead));
     let refused = ledger.peek(5, &at(100_000));
-    assert!(matches!(refused, Answer::Exhausted { .. }), "{refused:?}");
+    assert!(matches!(refused, Coverage::Exhausted { .. }), "{refused:?}");
 }
 
 #[test]
@@ -243,14 +263,14 @@ fn while_the_store_is_unavailable_the_rule_decides_what_passes() {
         let passed = (0..60).filter(|_| ledger.take(1, &at(100_001)).is_ok());
         assert_eq!(passed.count() as u64, covered);
     };
-    check(Away::Deny, 0);
-    check(Away::Allow, 60);
-    check(Away::Safe { percent: 50 }, 25);
+    check(OutagePolicy::Deny, 0);
+    check(OutagePolicy::Allow, 60);
+    check(OutagePolicy::Safe { percent: 50 }, 25);
 }
 
 #[test]
 fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_started() {
-    let safe = |settings: &mut RuleSettings| settings.away = Away::Safe { percent: 50 };
+    let safe = |settings: &mut RuleSettings| settings.away = OutagePolicy::Safe { percent: 50 };
     let mut ledger = ledger(safe);
     assert_eq!(ledger.now(&at(100_000)).safe, 25);
     let _ = ledger.take(20, &at(100_000)).expect("its own");
@@ -263,7 +283,7 @@ fn a_safe_share_is_there_anew_in_the_next_window_and_not_for_a_node_that_just_st
 
 #[test]
 fn a_window_that_is_lived_through_twice_has_one_safe_share() {
-    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    let mut ledger = ledger(|settings| settings.away = OutagePolicy::Safe { percent: 50 });
     for second in [104, 110, 120] {
         let _ = ledger.take(25, &at(second * 1_000)).expect("its own");
     }
@@ -283,7 +303,7 @@ fn a_window_that_is_lived_through_twice_has_one_safe_share() {
 
 #[test]
 fn returning_tokens_of_an_old_safe_share_adds_nothing_to_the_next() {
-    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    let mut ledger = ledger(|settings| settings.away = OutagePolicy::Safe { percent: 50 });
     let older = ledger.take(25, &at(100_000)).expect("its own");
     let newer = ledger.take(20, &at(110_001)).expect("it is there anew");
     ledger.give_back(older);
@@ -298,13 +318,13 @@ fn returning_tokens_of_an_old_safe_share_adds_nothing_to_the_next() {
 
 #[test]
 fn a_waiting_call_knows_when_the_share_is_renewed_without_the_store() {
-    let mut ledger = ledger(|settings| settings.away = Away::Safe { percent: 50 });
+    let mut ledger = ledger(|settings| settings.away = OutagePolicy::Safe { percent: 50 });
     let _ = ledger.take(25, &at(104_000)).expect("its own");
     let moment = ledger.own_share_at(&at(104_000)).expect("it is spent");
     let drift = moment.since(at(110_000).now());
     assert!((1..3).contains(&drift.as_millis()), "{drift:?}");
     assert_eq!(ledger.verdict(1, &at(104_000)), Verdict::NotBefore(moment));
-    assert_eq!(ledger.peek(1, &at(110_002)), Answer::Covered);
+    assert_eq!(ledger.peek(1, &at(110_002)), Coverage::Covered);
     assert_eq!(ledger.own_share_at(&at(110_002)), None);
     let unknown = |ms: u64| StoreTime::unknown(at(ms).now());
     let moment = ledger.own_share_at(&unknown(104_000)).expect("it is spent");
@@ -314,18 +334,18 @@ fn a_waiting_call_knows_when_the_share_is_renewed_without_the_store() {
         "{after:?}"
     );
     let then = StoreTime::unknown(moment + Duration::from_nanos(1));
-    assert_eq!(ledger.peek(1, &then), Answer::Covered);
+    assert_eq!(ledger.peek(1, &then), Coverage::Covered);
 }
 
 #[test]
 fn an_optimistic_call_passes_on_account_up_to_the_base_and_the_draw_pays_it() {
     let mut ledger = ledger(|settings| {
-        settings.mode = Mode::Optimistic;
+        settings.mode = DrawMode::Optimistic;
         settings.base = Some(10);
     });
     let spent = ledger.take(10, &at(100_000)).expect("on account");
     assert_eq!(spent.owed, 10);
-    assert_eq!(ledger.take(1, &at(100_000)), Err(Answer::Draw));
+    assert_eq!(ledger.take(1, &at(100_000)), Err(Coverage::Draw));
     drawn(&mut ledger, 0, stands(1, record(WINDOW, 100)), 100_000);
     let now = ledger.now(&at(100_001));
     assert_eq!(now.owed, 0);
@@ -360,10 +380,10 @@ fn a_changed_rule_counts_from_the_next_window_on() {
         settings.total = 7;
         settings.length = Duration::from_secs(4);
     }));
-    assert_eq!(ledger.peek(5, &at(100_001)), Answer::Covered);
+    assert_eq!(ledger.peek(5, &at(100_001)), Coverage::Covered);
     // 110 s is within a window of 4 s, which therefore is not opened.
     let answer = ledger.peek(5, &at(110_000));
-    assert!(matches!(answer, Answer::Between { .. }), "{answer:?}");
+    assert!(matches!(answer, Coverage::Between { .. }), "{answer:?}");
     let (_, write) = write(&mut ledger, 7, 112_000);
     assert_eq!((write.record.window(), write.record.total()), (28, 7));
 }
@@ -372,7 +392,7 @@ fn a_changed_rule_counts_from_the_next_window_on() {
 fn an_answer_of_another_kind_than_the_question_counts_as_unknown() {
     let wrong = [
         StoreReply::Time,
-        StoreReply::Written(Version(7)),
+        StoreReply::Written(RecordVersion(7)),
         stands(7, record(WINDOW, 50)),
     ];
     for wrong in wrong {

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
-use tidegate_limits::quota::{Away, Mode, Question, Rule, RuleSettings, StoreReply, StoreTime};
+use tidegate_limits::quota::{DrawMode, OutagePolicy, QuestionId, RuleSettings, WindowRule, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
-    QuotaRef, QuotaRule, QuotaSpent, Reason, Refusal, Settlement,
+    QuotaRef, QuotaRule, QuotaSpent, Refusal, RefusalReason, Settlement,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Limit, Policy, Scheduler, Ticket, Timestamp, Tokens,
@@ -40,14 +40,14 @@ fn ms(millis: u64) -> Duration {
 
 fn settings(total: u64) -> RuleSettings {
     RuleSettings {
-        away: Away::Deny,
+        away: OutagePolicy::Deny,
         ..RuleSettings::new(total, ms(1_000))
     }
 }
 
 fn quota(settings: RuleSettings) -> QuotaRule {
     QuotaRule {
-        rule: Rule::check(settings).expect("a sound rule"),
+        rule: WindowRule::check(settings).expect("a sound rule"),
         own: Arc::default(),
         on_excess: OnExcess::Delay,
     }
@@ -310,7 +310,7 @@ fn a_call_that_costs_more_than_a_window_is_refused_for_good() {
     let mut gate = one_by_user(3);
     let expensive = costing(4.0, call(gate.now, &[of_user("alice")]));
     let refusal = gate.submit(expensive).expect_err("it never fits");
-    assert_eq!(refusal.reason, Reason::NeverPossible);
+    assert_eq!(refusal.reason, RefusalReason::NeverPossible);
     assert_eq!(refusal.limit.as_deref(), Some(USER));
 }
 
@@ -327,7 +327,7 @@ fn a_call_that_may_not_wait_is_refused_with_the_windows_end() {
     }
     let third = call(gate.now, &[of_user("alice")]);
     let refusal = gate.submit(third).expect_err("nothing is left");
-    assert_eq!(refusal.reason, Reason::RateLimited);
+    assert_eq!(refusal.reason, RefusalReason::RateLimited);
     assert_eq!(refusal.limit.as_deref(), Some(USER));
     let until = gate.now + refusal.retry_after;
     assert!((ms(1_000)..ms(1_001)).contains(&until), "{until:?}");
@@ -362,7 +362,7 @@ fn a_waiting_call_that_may_not_wait_is_refused_once_no_tokens_are_left() {
     assert!(
         gate.refused
             .values()
-            .all(|it| it.reason == Reason::RateLimited)
+            .all(|it| it.reason == RefusalReason::RateLimited)
     );
 }
 
@@ -375,7 +375,7 @@ fn a_call_with_a_deadline_before_the_windows_end_is_refused_at_once() {
     let refusal = gate
         .submit(hurried.clone())
         .expect_err("it would be too late");
-    assert_eq!(refusal.reason, Reason::DeadlineUnreachable);
+    assert_eq!(refusal.reason, RefusalReason::DeadlineUnreachable);
     assert_eq!(refusal.limit.as_deref(), Some(USER));
     hurried.deadline = Some(at(ms(1_002)));
     let (id, _) = gate.submit(hurried).expect("it can wait so long");
@@ -488,7 +488,7 @@ fn one_key_may_have_a_rule_of_its_own() {
 #[test]
 fn a_rule_that_a_quota_has_for_a_key_holds_from_its_first_call() {
     let shared = |total| RuleSettings {
-        away: Away::Safe { percent: 50 },
+        away: OutagePolicy::Safe { percent: 50 },
         ..settings(total)
     };
     let own = |key: &str, total| (key.into(), quota(shared(total)).rule);
@@ -506,7 +506,7 @@ fn a_rule_that_a_quota_has_for_a_key_holds_from_its_first_call() {
     };
     assert_eq!(
         submit(&mut gate, "mallory").err(),
-        Some(Reason::NeverPossible)
+        Some(RefusalReason::NeverPossible)
     );
     let went = |gate: &mut Alone, user: &str| {
         let ids: Vec<_> = (0..60).filter_map(|_| submit(gate, user).ok()).collect();
@@ -536,7 +536,7 @@ fn a_rule_that_a_quota_has_for_a_key_holds_from_its_first_call() {
 #[test]
 fn a_node_whose_past_is_known_spends_its_own_share_of_the_window_that_runs() {
     let shared = RuleSettings {
-        away: Away::Safe { percent: 50 },
+        away: OutagePolicy::Safe { percent: 50 },
         ..settings(100)
     };
     let check = |from: Duration, expected: usize| {
@@ -612,7 +612,7 @@ fn calls_of_alice(gate: &mut Alone, count: u64, mut between: impl FnMut(&mut Alo
 
 #[test]
 fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
-    let refused = |reason: Reason, change: &dyn Fn(&mut Call)| {
+    let refused = |reason: RefusalReason, change: &dyn Fn(&mut Call)| {
         let mut gate = Alone::new(&[
             (USER, quota(settings(100))),
             (TOTAL, rejecting(settings(1))),
@@ -627,7 +627,7 @@ fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
         let refusal = gate.submit(call(gate.now, std::slice::from_ref(&all)));
         assert_eq!(
             refusal.expect_err("nothing is left").reason,
-            Reason::RateLimited
+            RefusalReason::RateLimited
         );
         let went = calls_of_alice(&mut gate, 40, |gate, stranger| {
             let stranger = of_user(&format!("stranger {stranger}"));
@@ -640,14 +640,14 @@ fn calls_that_are_refused_take_nothing_from_the_keys_of_others() {
         let counts = gate.node.scheduler().quota_counts(USER).expect("a quota");
         assert_eq!((counts.keys, counts.forgotten), (1, 0), "{reason:?}");
     };
-    refused(Reason::DeadlinePassed, &|call| {
+    refused(RefusalReason::DeadlinePassed, &|call| {
         call.arrived = Timestamp::ZERO;
         call.deadline = Some(Timestamp::ZERO);
     });
-    refused(Reason::NeverPossible, &|call| {
+    refused(RefusalReason::NeverPossible, &|call| {
         call.tokens = Tokens::new(101.0).expect("a cost");
     });
-    refused(Reason::RateLimited, &|call| {
+    refused(RefusalReason::RateLimited, &|call| {
         let stranger = call.quotas.clone().expect("one");
         call.quotas = Some([stranger[0].clone(), key(TOTAL, "all")].into());
     });
@@ -667,7 +667,10 @@ fn calls_that_find_no_place_take_nothing_from_the_keys_of_others() {
             .scheduler_mut()
             .apply(at(gate.now), policy(Vec::new(), 1));
         let refusal = gate.submit(call(gate.now, &[of_user(&format!("stranger {stranger}"))]));
-        assert_eq!(refusal.expect_err("no place").reason, Reason::QueueFull);
+        assert_eq!(
+            refusal.expect_err("no place").reason,
+            RefusalReason::QueueFull
+        );
         gate.node
             .scheduler_mut()
             .apply(at(gate.now), policy(Vec::new(), 1_000));
@@ -752,7 +755,10 @@ fn keys_that_a_silent_store_takes_nothing_back_for_stay_few_and_let_new_ones_in(
     let asked = gate.unanswered.len();
     assert_eq!(asked, 16, "few give back at once");
     let refused = gate.submit(call(gate.now, &[of_user("alice")]));
-    assert_eq!(refused.expect_err("no room yet").reason, Reason::QueueFull);
+    assert_eq!(
+        refused.expect_err("no room yet").reason,
+        RefusalReason::QueueFull
+    );
     // None of them is answered: nothing can be given back.
     for _ in 0..10 {
         gate.go_to(gate.now + ms(90));
@@ -775,7 +781,7 @@ fn a_key_that_a_call_waits_for_is_not_forgotten_and_a_call_without_one_is_refuse
     let refusal = gate
         .submit(third)
         .expect_err("there is no room for a third");
-    assert_eq!(refusal.reason, Reason::QueueFull);
+    assert_eq!(refusal.reason, RefusalReason::QueueFull);
     assert_eq!(refusal.limit.as_deref(), Some(USER));
     gate.go_to(ms(1_000));
     let id = gate.call(&[of_user("c")]);
@@ -812,7 +818,7 @@ fn however_many_keys_come_the_number_known_is_bounded_and_other_keys_are_not_aff
 #[test]
 fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
     let safe = RuleSettings {
-        away: Away::Safe { percent: 50 },
+        away: OutagePolicy::Safe { percent: 50 },
         ..settings(4)
     };
     let mut gate = Alone::new(&[(USER, quota(safe))]);
@@ -842,7 +848,7 @@ fn a_forgotten_key_that_comes_back_has_spent_its_own_share() {
 /// window. No question is answered.
 fn on_account_up_to_three() -> Alone {
     let optimistic = RuleSettings {
-        mode: Mode::Optimistic,
+        mode: DrawMode::Optimistic,
         base: Some(3),
         ..settings(100)
     };
@@ -896,7 +902,11 @@ fn a_question_that_is_never_answered_wakes_the_calls_that_no_longer_need_the_ans
 
 #[test]
 fn while_the_store_is_silent_a_call_that_waits_goes_where_a_new_one_could() {
-    for away in [Away::Allow, Away::Deny, Away::Safe { percent: 50 }] {
+    for away in [
+        OutagePolicy::Allow,
+        OutagePolicy::Deny,
+        OutagePolicy::Safe { percent: 50 },
+    ] {
         let silent = RuleSettings {
             away,
             ..settings(10)
@@ -1008,12 +1018,12 @@ fn a_store_that_is_gone_bars_only_what_needs_it() {
         .values()
         .next()
         .expect("a call that may not wait is refused");
-    assert_eq!(refused.reason, Reason::StoreAway);
+    assert_eq!(refused.reason, RefusalReason::StoreAway);
     assert_eq!(refused.limit.as_deref(), Some(TOTAL));
     let again = gate.submit(call(gate.now, &[key(TOTAL, "all")]));
     assert_eq!(
         again.expect_err("the store is unavailable").reason,
-        Reason::StoreAway
+        RefusalReason::StoreAway
     );
     gate.answers = true;
     gate.go_to(ms(1_200));

@@ -23,7 +23,7 @@ use quota_model::exhaustive;
 use quota_model::original::{Original, WINDOW};
 use quota_model::world::{Faults, MS, Run, Setup, run};
 use random::Random;
-use tidegate_limits::quota::{Away, Mode, Rule, RuleSettings};
+use tidegate_limits::quota::{DrawMode, OutagePolicy, RuleSettings, WindowRule};
 
 const SEEDS: u64 = 5_000;
 
@@ -73,8 +73,8 @@ fn hold(run: &Run) {
     }
 }
 
-fn rule(settings: RuleSettings) -> Rule {
-    Rule::check(settings).expect("a rule")
+fn rule(settings: RuleSettings) -> WindowRule {
+    WindowRule::check(settings).expect("a rule")
 }
 
 /// Anything that can be configured, and anything that can go wrong.
@@ -85,13 +85,13 @@ fn anything(seed: u64) -> Setup {
     let length = random.pick(&[100, 250, 500, 1_000]);
     let keys = random.pick(&[1, 1, 1, 2, 4]);
     let away = random.pick(&[
-        Away::Deny,
-        Away::Safe { percent: 50 },
-        Away::Safe { percent: 50 },
-        Away::Safe { percent: 100 },
-        Away::Safe { percent: 7 },
+        OutagePolicy::Deny,
+        OutagePolicy::Safe { percent: 50 },
+        OutagePolicy::Safe { percent: 50 },
+        OutagePolicy::Safe { percent: 100 },
+        OutagePolicy::Safe { percent: 7 },
     ]);
-    let steps = random.one_in(6) && away == Away::Deny;
+    let steps = random.one_in(6) && away == OutagePolicy::Deny;
     let rules = (0..keys)
         .map(|_| {
             let total = random.pick(&[1, 3, 10, 37, 100, 500, 3_000]);
@@ -105,7 +105,7 @@ fn anything(seed: u64) -> Setup {
             settings.relinquish_above = random.pick(&[1, 2, 2, 5]);
             settings.draw_timeout = Duration::from_millis(random.pick(&[5, 20, 50]));
             if random.one_in(4) {
-                settings.mode = Mode::Optimistic;
+                settings.mode = DrawMode::Optimistic;
             }
             rule(settings)
         })
@@ -219,7 +219,7 @@ fn saturated(
 ) -> Setup {
     let mut settings = RuleSettings::new(total, Duration::from_millis(length_ms));
     settings.nodes_expected = nodes as u32;
-    settings.away = Away::Deny;
+    settings.away = OutagePolicy::Deny;
     Setup {
         seed: 1,
         nodes,

@@ -12,8 +12,8 @@ use random::Random;
 use tidegate_limits::call::BucketId;
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, Reserve, Scope, WhenFull};
 use tidegate_limits::scheduler::{
-    BUCKETS_MAX, BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Reason,
-    Refusal, Settlement, Supply, Waited,
+    BUCKETS_MAX, BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, Refusal,
+    RefusalReason, Settlement, Supply, WaitReport,
 };
 use tidegate_limits::{
     Burst, Call, Caller, Class, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
@@ -165,7 +165,7 @@ impl Gate {
     }
 
     /// Lives until no call waits, every call taking no time. Returns when each ran, and what it waited for.
-    fn live(&mut self) -> Vec<(u64, Timestamp, Waited)> {
+    fn live(&mut self) -> Vec<(u64, Timestamp, WaitReport)> {
         let mut ran = Vec::new();
         loop {
             match self.next() {
@@ -205,7 +205,7 @@ fn every_case_of_the_source_is_let_through_when_it_is_there() {
             for (nth, &(arrives, name, cost, granted)) in case.calls.iter().enumerate() {
                 let arrives = Timestamp::ZERO + Duration::from_secs_f64(arrives);
                 while let Step::Run { payload, hold, .. } = gate.next() {
-                    ran.push((payload, gate.now, Waited::default()));
+                    ran.push((payload, gate.now, WaitReport::default()));
                     gate.finish(hold);
                 }
                 gate.now = arrives;
@@ -608,7 +608,7 @@ fn a_rejected_call_gets_the_limit_and_the_retry_time_at_once() {
     // This one waits for the slot, and the tokens that are left are its own.
     gate.submit(call.clone(), 1);
     let refusal = gate.refuse(call.clone());
-    assert_eq!(refusal.reason, Reason::RateLimited);
+    assert_eq!(refusal.reason, RefusalReason::RateLimited);
     assert_eq!(refusal.limit.as_deref(), Some("bucket"));
     gate.now = at(250);
     gate.submit(call.clone(), 2);
@@ -635,7 +635,7 @@ fn a_call_whose_bucket_opens_only_after_its_deadline_is_refused_at_once() {
     assert_eq!(gate.drain(), [0]);
     let late = gate.call(1.0).deadline(at(999));
     let refusal = gate.refuse(late);
-    assert_eq!(refusal.reason, Reason::DeadlineUnreachable);
+    assert_eq!(refusal.reason, RefusalReason::DeadlineUnreachable);
     assert_eq!(refusal.limit.as_deref(), Some("bucket"));
     let in_time = gate.call(1.0).deadline(at(1000));
     gate.submit(in_time, 1);

@@ -6,7 +6,7 @@ use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, Scope, WhenFull, WindowShape, WindowStamp,
 };
-use tidegate_limits::scheduler::{Reason, Share, Supplier, Supply};
+use tidegate_limits::scheduler::{RefusalReason, Supplier, Supply, SupplyShare};
 use tidegate_limits::{Call, Hold, Limit, Policy, Scheduler, Step, Timestamp};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -15,8 +15,8 @@ fn at(ms: u64) -> Timestamp {
     Timestamp::ZERO + Duration::from_millis(ms)
 }
 
-fn share(thousandths: u16) -> Share {
-    Share::of_thousandths(thousandths)
+fn share(thousandths: u16) -> SupplyShare {
+    SupplyShare::of_thousandths(thousandths)
 }
 
 fn policy(outstanding: u32, window: u32) -> Policy {
@@ -77,7 +77,7 @@ fn every_limit_gives_out_its_share_except_that_of_a_backend_and_waiting_calls_go
     scheduler.set_share(at(100), share(250));
     holds.extend(run(&mut scheduler, at(100)));
     assert_eq!(holds.len(), 5);
-    scheduler.set_share(at(200), Share::FULL);
+    scheduler.set_share(at(200), SupplyShare::FULL);
     holds.extend(run(&mut scheduler, at(200)));
     assert_eq!(holds.len(), 7, "the limit of the backend holds the others");
     assert_eq!(max(&scheduler, at(200), "total"), 50);
@@ -109,7 +109,7 @@ fn a_share_is_of_what_a_supply_leaves_and_never_nothing_of_something() {
         Supply::capacity(10),
     );
     assert_eq!(max(&scheduler, at(0), "outstanding"), 1);
-    scheduler.set_share(at(1), Share::FULL);
+    scheduler.set_share(at(1), SupplyShare::FULL);
     assert_eq!(max(&scheduler, at(1), "outstanding"), 10);
     scheduler.supply(at(1), "outstanding", Supplier::Operator, Supply::Configured);
     assert_eq!(max(&scheduler, at(1), "outstanding"), 20);
@@ -149,7 +149,7 @@ fn a_call_is_not_refused_for_a_deadline_that_only_the_share_cannot_meet() {
     assert_eq!(holds.len(), 5);
     assert_eq!(
         deadline(&mut scheduler, at(1)),
-        Err(Reason::DeadlineUnreachable)
+        Err(RefusalReason::DeadlineUnreachable)
     );
     scheduler.set_share(at(2), share(900));
     assert_eq!(deadline(&mut scheduler, at(2)), Ok(()));

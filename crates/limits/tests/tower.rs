@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use tidegate_limits::policy::LimitRule;
-use tidegate_limits::scheduler::Reason;
+use tidegate_limits::scheduler::RefusalReason;
 use tidegate_limits::tower::{LimitError, LimitLayer};
 use tidegate_limits::{Call, Limit, Policy, Timestamp};
 use tower_layer::Layer;
@@ -154,8 +154,8 @@ fn a_call_is_refused_by_a_full_queue_and_at_its_deadline() {
         Err(LimitError::Refused(refusal)) => refusal.reason,
         other => panic!("it is refused, not {other:?}"),
     };
-    assert_eq!(reason(wait(service.call(LONG))), Reason::QueueFull);
-    assert_eq!(reason(wait(short)), Reason::DeadlinePassed);
+    assert_eq!(reason(wait(service.call(LONG))), RefusalReason::QueueFull);
+    assert_eq!(reason(wait(short)), RefusalReason::DeadlinePassed);
     assert_eq!(backend.called.load(SeqCst), 1);
 }
 

@@ -22,28 +22,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::Version;
+use tidegate_limits::quota::RecordVersion;
 use tidegate_runtime::Clock;
 use tidegate_runtime::election::TimeToLive;
-use tidegate_runtime::etcd::{self, Change, Client, KeyValue, Range, Watch, Watched};
+use tidegate_runtime::etcd::{self, EtcdClient, EtcdWatch, KeyChange, KeyValue, Range, WatchEvent};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use self::keeper::Told;
+use self::keeper::StoredTime;
 use self::leases::RecordLeases;
-use super::node::{Node, sleep_about};
-use super::obstacle::{NAME, Obstacle, Step};
-use super::remote::{Member, Remote};
+use super::node::{StoreNode, sleep_about};
+use super::obstacle::{NAME, Obstacle, StoreStep};
+use super::remote::{Remote, StoreMember};
 use super::waiters::Waiters;
-use super::{Configured, Entry, Error, Key, QuotaStore, Swapped};
+use super::{Configured, StoreEntry, StoreError, RecordKey, QuotaStore, SwapResult};
 
 /// The place of the records, and the count of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct EtcdStoreSettings {
     /// The address of etcd, the user, and the time limit of a call.
-    pub store: etcd::Settings,
+    pub store: etcd::EtcdSettings,
     /// The prefix of all keys.
     pub prefix: String,
     /// How long a silent node counts as a member, and keeps the time.
@@ -52,12 +52,12 @@ pub struct Settings {
     pub member: Option<Arc<str>>,
 }
 
-impl Settings {
+impl EtcdStoreSettings {
     /// Below `/tidegate/quota/`, with 1 s for a call.
     #[must_use]
-    pub fn new(store: etcd::Settings) -> Self {
+    pub fn new(store: etcd::EtcdSettings) -> Self {
         Self {
-            store: etcd::Settings {
+            store: etcd::EtcdSettings {
                 deadline: store.deadline.min(Duration::from_secs(1)),
                 ..store
             },
@@ -71,7 +71,7 @@ impl Settings {
     pub(super) fn apart(&self) -> Vec<Self> {
         let endpoints = self.store.endpoints.iter().cloned();
         let alone = |endpoint| Self {
-            store: etcd::Settings {
+            store: etcd::EtcdSettings {
                 endpoints: vec![endpoint],
                 ..self.store.clone()
             },
@@ -96,17 +96,17 @@ const NO_REVISION: u64 = i64::MAX as u64;
 /// Connects to etcd, becomes a member and a candidate for keeping the time, in the background;
 /// needs a tokio runtime.
 #[must_use]
-pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
+pub fn start(settings: EtcdStoreSettings, clock: Clock) -> impl QuotaStore {
     let (follow, follows) = mpsc::channel(1);
     let etcd = Etcd {
-        client: Client::new(settings.store.clone()),
-        node: Node::new("etcd", clock, settings.member.as_deref()),
+        client: EtcdClient::new(settings.store.clone()),
+        node: StoreNode::new("etcd", clock, settings.member.as_deref()),
         settings,
         waiters: Waiters::default(),
         leases: RecordLeases::default(),
         follow,
     };
-    Member::start(etcd, |etcd, stopped| async move {
+    StoreMember::start(etcd, |etcd, stopped| async move {
         let reads = async { tokio::join!(etcd.count_members(), etcd.follow(follows)) };
         tokio::join!(
             etcd.live(&stopped),
@@ -117,17 +117,17 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
 }
 
 /// Does once what a node does, without becoming one. Its keys end with its lease at the latest.
-pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
-    let client = Client::new(settings.store.clone());
+pub(super) async fn try_out(settings: EtcdStoreSettings) -> Result<(), Obstacle> {
+    let client = EtcdClient::new(settings.store.clone());
     let id: u64 = rand::random();
     let record = settings.key(&format!("{RECORDS}{NAME}-{id:016x}"));
     let member = settings.key(&format!("{MEMBERS}{NAME}-{id:016x}"));
     let read = client.get(record.as_bytes()).await.map_err(told);
-    read.map_err(Obstacle::at(Step::Read, &record))?;
+    read.map_err(Obstacle::at(StoreStep::Read, &record))?;
     let granted = client.lease_grant(settings.time_to_live.get()).await;
     let lease = granted
         .map_err(told)
-        .map_err(Obstacle::at(Step::Write, &record))?
+        .map_err(Obstacle::at(StoreStep::Write, &record))?
         .id;
     let put = async |key: &str| {
         let put = client.put(key.as_bytes(), b"", Some(lease)).await;
@@ -136,10 +136,10 @@ pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
     let done = async {
         put(&record)
             .await
-            .map_err(Obstacle::at(Step::Write, &record))?;
+            .map_err(Obstacle::at(StoreStep::Write, &record))?;
         put(&member)
             .await
-            .map_err(Obstacle::at(Step::Join, &member))?;
+            .map_err(Obstacle::at(StoreStep::Join, &member))?;
         Ok(())
     };
     let done = done.await;
@@ -149,9 +149,9 @@ pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
 }
 
 struct Etcd {
-    client: Client,
-    settings: Settings,
-    node: Node,
+    client: EtcdClient,
+    settings: EtcdStoreSettings,
+    node: StoreNode,
     waiters: Waiters,
     leases: RecordLeases,
     /// Has the records followed, from the given revision on, unless they are followed already.
@@ -164,7 +164,7 @@ const ASKED: &str = "asked/";
 const TIME: &str = "time";
 const MASTER: &str = "master";
 
-impl Settings {
+impl EtcdStoreSettings {
     /// The key of this name, below the prefix.
     fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
@@ -172,7 +172,7 @@ impl Settings {
 }
 
 impl Etcd {
-    fn record(&self, key: &Key) -> Vec<u8> {
+    fn record(&self, key: &RecordKey) -> Vec<u8> {
         format!("{}{RECORDS}{}", self.settings.prefix, key.encoded()).into_bytes()
     }
 
@@ -202,7 +202,7 @@ impl Etcd {
     }
 
     /// Holds one lease while it lasts, and asks for the time meanwhile.
-    async fn membership(&self, lease: &mut Option<i64>) -> Result<(), etcd::Error> {
+    async fn membership(&self, lease: &mut Option<i64>) -> Result<(), etcd::EtcdError> {
         let ttl = self.settings.time_to_live.get();
         let granted = self.client.lease_grant(ttl).await?;
         *lease = Some(granted.id);
@@ -239,7 +239,7 @@ impl Etcd {
 
     /// Asks for the time regularly, sooner after an unanswered request. The number of a request is
     /// when it was made, by this node's clock.
-    async fn ask(&self, lease: i64, answered: &Notify) -> Result<(), etcd::Error> {
+    async fn ask(&self, lease: i64, answered: &Notify) -> Result<(), etcd::EtcdError> {
         let key = self.own(ASKED);
         loop {
             let number = self.node.clock.now().as_nanos().to_string();
@@ -255,13 +255,13 @@ impl Etcd {
     }
 
     /// Receives the time, and the requests that it answers. A late answer is still right.
-    async fn hear(&self, answered: &Notify) -> Result<(), etcd::Error> {
+    async fn hear(&self, answered: &Notify) -> Result<(), etcd::EtcdError> {
         let key = Range::key(self.settings.key(TIME).as_bytes());
         let from = self.client.range(&key).await?.revision + 1;
         let mut watch = self.client.watch(key, from);
         loop {
             for entry in puts(watch.next().await?) {
-                let Ok(told) = Told::read(&entry.value) else {
+                let Ok(told) = StoredTime::read(&entry.value) else {
                     continue;
                 };
                 let Some(&number) = told.answers.get(&self.node.id) else {
@@ -289,7 +289,7 @@ impl Etcd {
     }
 
     /// Counts until changes were missed.
-    async fn counted(&self) -> Result<(), etcd::Error> {
+    async fn counted(&self) -> Result<(), etcd::EtcdError> {
         let range = Range::prefix(self.settings.key(MEMBERS).as_bytes());
         let found = self.client.range(&range).await?;
         let mut watch = self.client.watch(range, found.revision + 1);
@@ -297,13 +297,13 @@ impl Etcd {
         let mut members: HashSet<Vec<u8>> = keys.collect();
         loop {
             self.node.count(members.len());
-            let Watched::Changes(changes) = watch.next().await? else {
+            let WatchEvent::Changes(changes) = watch.next().await? else {
                 return Ok(());
             };
             for change in changes.changes {
                 match change {
-                    Change::Put(entry) => members.insert(entry.key),
-                    Change::Deleted { key, .. } => members.remove(&key),
+                    KeyChange::Put(entry) => members.insert(entry.key),
+                    KeyChange::Deleted { key, .. } => members.remove(&key),
                 };
             }
         }
@@ -322,19 +322,20 @@ impl Etcd {
     }
 
     /// Returns the next event, if one comes before the next check for waiting tasks.
-    async fn tell_next(&self, watch: &mut Watch, records: &str) {
+    async fn tell_next(&self, watch: &mut EtcdWatch, records: &str) {
         match timeout(Duration::from_secs(1), watch.next()).await {
             Err(_) => {}
-            Ok(Ok(Watched::Changes(changes))) => {
+            Ok(Ok(WatchEvent::Changes(changes))) => {
                 for change in changes.changes {
-                    let (Change::Put(KeyValue { key, .. }) | Change::Deleted { key, .. }) = change;
+                    let (KeyChange::Put(KeyValue { key, .. }) | KeyChange::Deleted { key, .. }) =
+                        change;
                     let key = str::from_utf8(&key).ok();
                     if let Some(key) = key.and_then(|key| key.strip_prefix(records)) {
-                        self.waiters.tell(&Key::of_encoded(key));
+                        self.waiters.tell(&RecordKey::of_encoded(key));
                     }
                 }
             }
-            Ok(Ok(Watched::Compacted { .. })) => self.waiters.tell_all(),
+            Ok(Ok(WatchEvent::Compacted { .. })) => self.waiters.tell_all(),
             Ok(Err(error)) => {
                 debug!(%error, "quota: etcd does not tell of changes");
                 self.waiters.tell_all();
@@ -347,22 +348,22 @@ impl Etcd {
 impl Remote for Etcd {
     const CONFIGURES: bool = false;
 
-    fn node(&self) -> &Node {
+    fn node(&self) -> &StoreNode {
         &self.node
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+    async fn get(&self, key: &RecordKey) -> Result<Option<StoreEntry>, StoreError> {
         let found = self.client.get(&self.record(key)).await.map_err(told)?;
         Ok(found.map(entry))
     }
 
     async fn compare_and_set(
         &self,
-        key: &Key,
-        expected: Option<Version>,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
         text: &[u8],
         kept_until: Duration,
-    ) -> Result<Swapped, Error> {
+    ) -> Result<SwapResult, StoreError> {
         let key = self.record(key);
         let clock = self.node.clock;
         // 0 is the revision of a missing key.
@@ -382,19 +383,23 @@ impl Remote for Etcd {
             swapped = swap().await;
         }
         Ok(match swapped.map_err(told)? {
-            etcd::Swapped::Done(revision) => Swapped::Done(Version(revision)),
-            etcd::Swapped::Refused(found) => Swapped::Conflict(found.map(entry)),
+            etcd::KeySwap::Done(revision) => SwapResult::Done(RecordVersion(revision)),
+            etcd::KeySwap::Refused(found) => SwapResult::Conflict(found.map(entry)),
         })
     }
 
-    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+    async fn changed(
+        &self,
+        key: &RecordKey,
+        since: Option<RecordVersion>,
+    ) -> Result<(), StoreError> {
         let range = Range::key(&self.record(key));
         loop {
             // In this order no change is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
             let found = self.client.range(&range).await.map_err(self::told)?;
             let stands = found.entries.first();
-            if stands.map(|entry| Version(entry.mod_revision)) != since {
+            if stands.map(|entry| RecordVersion(entry.mod_revision)) != since {
                 return Ok(());
             }
             // If this is full, an earlier start revision is already waiting, and that is enough.
@@ -405,8 +410,8 @@ impl Remote for Etcd {
     }
 
     /// Tries a write whose condition never holds. etcd checks the permission and its space all the same.
-    async fn try_out(&self) -> Result<(), Error> {
-        let key = self.record(&Key::trial());
+    async fn try_out(&self) -> Result<(), StoreError> {
+        let key = self.record(&RecordKey::trial());
         let swapped = self.client.swap(&key, NO_REVISION, b"", None).await;
         swapped.map_err(told).map(drop)
     }
@@ -428,49 +433,49 @@ impl Remote for Etcd {
 }
 
 /// Whether a write was refused because etcd does not know its lease.
-fn is_of_unknown_lease(swapped: &Result<etcd::Swapped, etcd::Error>) -> bool {
-    matches!(swapped, Err(etcd::Error::Refused { code, .. }) if *code == etcd::NOT_FOUND)
+fn is_of_unknown_lease(swapped: &Result<etcd::KeySwap, etcd::EtcdError>) -> bool {
+    matches!(swapped, Err(etcd::EtcdError::Refused { code, .. }) if *code == etcd::NOT_FOUND)
 }
 
 /// The written keys among the changes.
-fn puts(news: Watched) -> impl Iterator<Item = KeyValue> {
+fn puts(news: WatchEvent) -> impl Iterator<Item = KeyValue> {
     let changes = match news {
-        Watched::Changes(changes) => changes.changes,
+        WatchEvent::Changes(changes) => changes.changes,
         // At most an answer was missed: the next request gets another.
-        Watched::Compacted { .. } => Vec::new(),
+        WatchEvent::Compacted { .. } => Vec::new(),
     };
     changes.into_iter().filter_map(|change| match change {
-        Change::Put(entry) => Some(entry),
-        Change::Deleted { .. } => None,
+        KeyChange::Put(entry) => Some(entry),
+        KeyChange::Deleted { .. } => None,
     })
 }
 
-fn entry(found: KeyValue) -> Entry {
-    Entry {
-        version: Version(found.mod_revision),
+fn entry(found: KeyValue) -> StoreEntry {
+    StoreEntry {
+        version: RecordVersion(found.mod_revision),
         text: found.value,
     }
 }
 
 /// How long to wait after an error before trying again.
-fn pause(error: &etcd::Error) -> Duration {
+fn pause(error: &etcd::EtcdError) -> Duration {
     match error {
-        etcd::Error::Unauthenticated(_) => RETRY_STRANGER,
+        etcd::EtcdError::Unauthenticated(_) => RETRY_STRANGER,
         _ => RETRY,
     }
 }
 
-fn told(error: etcd::Error) -> Error {
-    use etcd::Error as E;
+fn told(error: etcd::EtcdError) -> StoreError {
+    use etcd::EtcdError as E;
     match error {
         // The user is known, but has no permission.
-        E::Refused { code: 7, .. } => Error::Denied(error.into()),
+        E::Refused { code: 7, .. } => StoreError::Denied(error.into()),
         // It has no space, or too much to do. It does not write, whatever the key.
-        E::Refused { code: 8, .. } => Error::Unavailable(error.into()),
-        E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
-        E::Refused { .. } => Error::Refused(error.into()),
-        E::Unknown(_) => Error::Unknown(error.into()),
-        E::Unreachable(_) => Error::Unavailable(error.into()),
-        E::Garbage(_) => Error::Garbage(error.into()),
+        E::Refused { code: 8, .. } => StoreError::Unavailable(error.into()),
+        E::Unauthenticated(_) => StoreError::Unauthenticated(error.into()),
+        E::Refused { .. } => StoreError::Refused(error.into()),
+        E::Unknown(_) => StoreError::Unknown(error.into()),
+        E::Unreachable(_) => StoreError::Unavailable(error.into()),
+        E::Garbage(_) => StoreError::Garbage(error.into()),
     }
 }

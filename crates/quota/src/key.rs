@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// are, and so does `.` unless it comes first (no store has a name `.` or `..`, and our own names
 /// begin with it). Every other byte is `%` and two digits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+pub struct RecordKey(Arc<str>);
 
 /// An invalid name of a quota's owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,14 +18,14 @@ pub enum KeyError {
     #[error("a quota's key must not be empty")]
     Empty,
     /// Longer than [`Key::BYTES_MAX`].
-    #[error("a quota's key must not be longer than {max} bytes, not {given}", max = Key::BYTES_MAX)]
+    #[error("a quota's key must not be longer than {max} bytes, not {given}", max = RecordKey::BYTES_MAX)]
     TooLong {
         /// The length in bytes.
         given: usize,
     },
 }
 
-impl Key {
+impl RecordKey {
     /// The longest id. Its encoded form is at most three times as long.
     pub const BYTES_MAX: usize = 256;
 
@@ -91,7 +91,7 @@ const UNKNOWN: &str = ":nobody";
 
 /// An id in the form that every store accepts.
 fn encode(id: &str) -> Result<String, KeyError> {
-    if id.len() > Key::BYTES_MAX {
+    if id.len() > RecordKey::BYTES_MAX {
         return Err(KeyError::TooLong { given: id.len() });
     }
     let mut encoded = String::with_capacity(id.len());
@@ -107,13 +107,13 @@ fn encode(id: &str) -> Result<String, KeyError> {
     Ok(encoded)
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.0)
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     fn check(id: &str, encoded: &str) {
-        assert_eq!(Key::new(id).expect("it is a key").encoded(), encoded);
+        assert_eq!(RecordKey::new(id).expect("it is a key").encoded(), encoded);
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn two_ids_never_have_one_name() {
         let ids = ["a/b", "a%2Fb", "a%2fb", ".", "%2E", "A", "a"];
-        let mut names: Vec<_> = ids.iter().map(|id| Key::new(id)).collect();
+        let mut names: Vec<_> = ids.iter().map(|id| RecordKey::new(id)).collect();
         names.sort_by_key(|name| name.clone().expect("it is a key"));
         names.dedup();
         assert_eq!(names.len(), ids.len());
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn keys_of_different_namespaces_never_collide() {
         let check = |namespace, id: &str, encoded: &str| {
-            let key = Key::within(namespace, id).expect("it is a key");
+            let key = RecordKey::within(namespace, id).expect("it is a key");
             assert_eq!(key.encoded(), encoded);
         };
         check(None, "alice", "alice");
@@ -163,19 +163,19 @@ mod tests {
         check(Some("caller"), "", "caller:");
         check(None, "", ":nobody");
         check(None, ":nobody", "%3Anobody");
-        assert_eq!(Key::within(Some(""), "a"), Err(KeyError::Empty));
-        let too_long = "x".repeat(Key::BYTES_MAX + 1);
+        assert_eq!(RecordKey::within(Some(""), "a"), Err(KeyError::Empty));
+        let too_long = "x".repeat(RecordKey::BYTES_MAX + 1);
         let refused = Err(KeyError::TooLong { given: 257 });
-        assert_eq!(Key::within(Some("a"), &too_long), refused);
+        assert_eq!(RecordKey::within(Some("a"), &too_long), refused);
     }
 
     #[test]
     fn a_key_is_neither_empty_nor_too_long() {
-        assert_eq!(Key::new(""), Err(KeyError::Empty));
-        let longest = "x".repeat(Key::BYTES_MAX);
-        assert!(Key::new(&longest).is_ok());
+        assert_eq!(RecordKey::new(""), Err(KeyError::Empty));
+        let longest = "x".repeat(RecordKey::BYTES_MAX);
+        assert!(RecordKey::new(&longest).is_ok());
         assert_eq!(
-            Key::new(&(longest + "x")),
+            RecordKey::new(&(longest + "x")),
             Err(KeyError::TooLong { given: 257 })
         );
     }

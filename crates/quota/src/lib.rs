@@ -44,17 +44,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{Standing, StoreTime, Version};
+use tidegate_limits::quota::{RecordVersion, StoreTime, StoredRecord};
 use tokio::sync::watch;
 
-pub use self::key::{Key, KeyError};
-pub use self::obstacle::{Obstacle, Step};
-pub use self::settings::{QuotaLimit, Quotas};
+pub use self::key::{KeyError, RecordKey};
+pub use self::obstacle::{Obstacle, StoreStep};
+pub use self::settings::{QuotaLimit, QuotaSettings};
 use tidegate_runtime::Clock;
 
 /// The result of a call to a store. Draws are rare, so a box for each costs almost nothing, and
 /// the config can choose the engine.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+pub type StoreCall<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// The store of the records, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,13 +65,13 @@ pub enum Engine {
     Memory,
     /// ZooKeeper.
     #[cfg(feature = "zookeeper")]
-    ZooKeeper(zookeeper::Settings),
+    ZooKeeper(zookeeper::ZooKeeperStoreSettings),
     /// etcd.
     #[cfg(feature = "etcd")]
-    Etcd(etcd::Settings),
+    Etcd(etcd::EtcdStoreSettings),
     /// Redis or Valkey.
     #[cfg(feature = "redis")]
-    Redis(redis::Settings),
+    Redis(redis::RedisSettings),
 }
 
 impl Engine {
@@ -178,7 +178,7 @@ pub trait QuotaStore: Send + Sync {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Entry>>;
+    fn get<'a>(&'a self, key: &'a RecordKey) -> StoreCall<'a, Option<StoreEntry>>;
 
     /// Writes a key over the expected version; `None` for a key that must not exist. The store keeps
     /// it up to `kept_until` of its own time, and removes it some time later, if it is not written
@@ -189,11 +189,11 @@ pub trait QuotaStore: Send + Sync {
     /// Any. If [`Error::is_open`], it may have been written, or may still be.
     fn compare_and_set<'a>(
         &'a self,
-        key: &'a Key,
-        expected: Option<Version>,
+        key: &'a RecordKey,
+        expected: Option<RecordVersion>,
         text: &'a [u8],
         kept_until: Duration,
-    ) -> Answer<'a, Swapped>;
+    ) -> StoreCall<'a, SwapResult>;
 
     /// The last known time of the store, in a channel that gets each reply's time.
     fn time(&self) -> watch::Receiver<StoreTime>;
@@ -209,7 +209,8 @@ pub trait QuotaStore: Send + Sync {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`], when the key cannot be watched now.
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()>;
+    fn changed<'a>(&'a self, key: &'a RecordKey, since: Option<RecordVersion>)
+    -> StoreCall<'a, ()>;
 
     /// The number of live nodes, this one included; 0 until the store has answered. Only for the
     /// size of grants: no guarantee depends on it.
@@ -228,8 +229,8 @@ pub trait QuotaStore: Send + Sync {
     /// # Errors
     ///
     /// Any.
-    fn try_out(&self) -> Answer<'_, ()> {
-        Box::pin(async { self.get(&Key::trial()).await.map(drop) })
+    fn try_out(&self) -> StoreCall<'_, ()> {
+        Box::pin(async { self.get(&RecordKey::trial()).await.map(drop) })
     }
 
     /// The keys that the store has removed to make room, since this node asked first; `None` while that is
@@ -245,40 +246,40 @@ pub trait QuotaStore: Send + Sync {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    fn configured<'a>(&'a self, key: &'a Key, known: &'a Configured) -> Answer<'a, Configured>;
+    fn configured<'a>(&'a self, key: &'a RecordKey, known: &'a StoredSettings) -> StoreCall<'a, StoredSettings>;
 }
 
 /// The value at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoreEntry {
     /// The version of its write.
-    pub version: Version,
+    pub version: RecordVersion,
     /// The written text; any text, if another program wrote it.
     pub text: Vec<u8>,
 }
 
-impl Entry {
+impl StoreEntry {
     /// The version of a key with or without an entry.
     #[must_use]
-    pub fn standing(entry: Option<&Self>) -> Standing {
-        entry.map_or(Standing::Absent, |entry| {
-            Standing::read(entry.version, &entry.text)
+    pub fn standing(entry: Option<&Self>) -> StoredRecord {
+        entry.map_or(StoredRecord::Absent, |entry| {
+            StoredRecord::read(entry.version, &entry.text)
         })
     }
 }
 
 /// The result of a [`QuotaStore::compare_and_set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Swapped {
+pub enum SwapResult {
     /// The value is written, as this version.
-    Done(Version),
+    Done(RecordVersion),
     /// The value is not written, and will not be. The value at the key a moment later.
-    Conflict(Option<Entry>),
+    Conflict(Option<StoreEntry>),
 }
 
 /// A store's settings for a key's quota. A value that it does not set is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Configured {
+pub struct StoredSettings {
     /// Tokens per window.
     pub total: Option<u64>,
     /// Tokens of the smallest draw.
@@ -289,12 +290,12 @@ pub struct Configured {
     /// what it spends.
     pub foreign_writer: Option<Box<str>>,
     /// The first check of the place where such a program writes.
-    pub marks: [Mark; 2],
+    pub marks: [ForeignMark; 2],
 }
 
 /// The state of a place where another kind of program writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mark {
+pub enum ForeignMark {
     /// Not checked.
     #[default]
     Unseen,
@@ -309,7 +310,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StoreError {
     /// The store does not answer, or cannot serve. The call had no effect.
     #[error("the store is unavailable")]
     Unavailable(#[source] Cause),
@@ -334,7 +335,7 @@ pub enum Error {
     Garbage(#[source] Cause),
 }
 
-impl Error {
+impl StoreError {
     /// The error with its cause, as operators see it.
     #[must_use]
     pub fn with_cause(&self) -> String {

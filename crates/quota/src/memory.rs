@@ -8,23 +8,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_limits::quota::{RecordVersion, StoreTime};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 
-use super::{Answer, Configured, Entry, Key, QuotaStore, Swapped};
+use super::{StoreCall, Configured, StoreEntry, RecordKey, QuotaStore, SwapResult};
 
 /// The records of one process, at first without a node. Its time is the process's clock.
 #[derive(Clone)]
-pub struct Memory(Arc<Shared>);
+pub struct Memory(Arc<MemoryState>);
 
 /// A node of a store in memory.
-pub struct Node {
-    shared: Arc<Shared>,
+pub struct MemoryNode {
+    shared: Arc<MemoryState>,
     time: watch::Sender<StoreTime>,
 }
 
-struct Shared {
+struct MemoryState {
     clock: Clock,
     records: watch::Sender<Records>,
     members: watch::Sender<usize>,
@@ -32,14 +32,14 @@ struct Shared {
 
 #[derive(Default)]
 struct Records {
-    standing: HashMap<Key, StoredRecord>,
+    standing: HashMap<RecordKey, StoredRecord>,
     versions: u64,
     /// The number of records at which those are removed that need not be kept.
     full: usize,
 }
 
 struct StoredRecord {
-    entry: Entry,
+    entry: StoreEntry,
     kept_until: Duration,
 }
 
@@ -56,7 +56,7 @@ impl Memory {
     /// No records yet, and the time of this clock.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(MemoryState {
             clock,
             records: watch::Sender::default(),
             members: watch::Sender::default(),
@@ -65,17 +65,17 @@ impl Memory {
 
     /// Adds a node.
     #[must_use]
-    pub fn node(&self) -> Node {
+    pub fn node(&self) -> MemoryNode {
         let shared = Arc::clone(&self.0);
         shared.members.send_modify(|members| *members += 1);
-        Node {
+        MemoryNode {
             shared,
             time: watch::channel(exact(Timestamp::ZERO)).0,
         }
     }
 
     /// Sets any text at a key, or removes its value, as another program would.
-    pub fn tamper(&self, key: &Key, text: Option<&[u8]>) {
+    pub fn tamper(&self, key: &RecordKey, text: Option<&[u8]>) {
         self.0.records.send_modify(|records| match text {
             Some(text) => drop(records.put(key, text, Duration::MAX)),
             None => drop(records.standing.remove(key)),
@@ -83,18 +83,18 @@ impl Memory {
     }
 }
 
-impl Drop for Node {
+impl Drop for MemoryNode {
     fn drop(&mut self) {
         self.shared.members.send_modify(|members| *members -= 1);
     }
 }
 
 impl Records {
-    fn version(&self, key: &Key) -> Option<Version> {
+    fn version(&self, key: &RecordKey) -> Option<RecordVersion> {
         self.get(key).map(|entry| entry.version)
     }
 
-    fn get(&self, key: &Key) -> Option<&Entry> {
+    fn get(&self, key: &RecordKey) -> Option<&StoreEntry> {
         self.standing.get(key).map(|stored| &stored.entry)
     }
 
@@ -106,40 +106,40 @@ impl Records {
         }
     }
 
-    fn put(&mut self, key: &Key, text: &[u8], kept_until: Duration) -> Version {
+    fn put(&mut self, key: &RecordKey, text: &[u8], kept_until: Duration) -> RecordVersion {
         // Counted over all keys, so that each version is unique even after a key was deleted.
         self.versions += 1;
-        let version = Version(self.versions);
+        let version = RecordVersion(self.versions);
         let text = text.to_vec();
-        let entry = Entry { version, text };
+        let entry = StoreEntry { version, text };
         let stored = StoredRecord { entry, kept_until };
         self.standing.insert(key.clone(), stored);
         version
     }
 }
 
-impl QuotaStore for Node {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Entry>> {
+impl QuotaStore for MemoryNode {
+    fn get<'a>(&'a self, key: &'a RecordKey) -> StoreCall<'a, Option<StoreEntry>> {
         Box::pin(async { Ok(self.shared.records.borrow().get(key).cloned()) })
     }
 
     fn compare_and_set<'a>(
         &'a self,
-        key: &'a Key,
-        expected: Option<Version>,
+        key: &'a RecordKey,
+        expected: Option<RecordVersion>,
         text: &'a [u8],
         kept_until: Duration,
-    ) -> Answer<'a, Swapped> {
+    ) -> StoreCall<'a, SwapResult> {
         let now = self.shared.clock.now().since(Timestamp::ZERO);
         Box::pin(async move {
-            let mut swapped = Swapped::Conflict(None);
+            let mut swapped = SwapResult::Conflict(None);
             self.shared.records.send_if_modified(|records| {
                 let is_expected = records.version(key) == expected;
                 swapped = if is_expected {
                     records.make_room(now);
-                    Swapped::Done(records.put(key, text, kept_until))
+                    SwapResult::Done(records.put(key, text, kept_until))
                 } else {
-                    Swapped::Conflict(records.get(key).cloned())
+                    SwapResult::Conflict(records.get(key).cloned())
                 };
                 is_expected
             });
@@ -155,7 +155,11 @@ impl QuotaStore for Node {
         exact(at)
     }
 
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
+    fn changed<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        since: Option<RecordVersion>,
+    ) -> StoreCall<'a, ()> {
         Box::pin(async move {
             let mut records = self.shared.records.subscribe();
             let changed = records.wait_for(|records| records.version(key) != since);
@@ -205,10 +209,10 @@ mod tests {
         let node = memory.node();
         let kept = Duration::from_secs(600);
         for minute in 0..1_000_u32 {
-            let key = Key::new(&format!("user-{minute}")).expect("it is a key");
+            let key = RecordKey::new(&format!("user-{minute}")).expect("it is a key");
             let until = Duration::from_secs(60) * minute + kept;
             let put = node.compare_and_set(&key, None, b"1", until).await;
-            assert!(matches!(put, Ok(Swapped::Done(_))), "{put:?}");
+            assert!(matches!(put, Ok(SwapResult::Done(_))), "{put:?}");
             tokio::time::advance(Duration::from_secs(60)).await;
         }
         let records = memory.0.records.borrow();
@@ -218,7 +222,7 @@ mod tests {
             records.standing.len()
         );
         for minute in 991..1_000 {
-            let key = Key::new(&format!("user-{minute}")).expect("it is a key");
+            let key = RecordKey::new(&format!("user-{minute}")).expect("it is a key");
             assert!(records.get(&key).is_some(), "{minute}");
         }
     }

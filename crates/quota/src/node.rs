@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::Key;
+use super::RecordKey;
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
 use tidegate_runtime::{Clock, lock};
@@ -19,7 +19,7 @@ const LOG_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct Checks {
     /// Set while all of them fail.
-    trouble: Option<Trouble>,
+    trouble: Option<CheckFailure>,
     /// The problem that was logged last, and when.
     logged: Option<(Timestamp, Arc<str>)>,
     /// The current failure was logged.
@@ -27,13 +27,13 @@ struct Checks {
 }
 
 /// Why all regular checks fail.
-struct Trouble {
+struct CheckFailure {
     since: Timestamp,
     why: Arc<str>,
 }
 
 /// A node of the store.
-pub(super) struct Node {
+pub(super) struct StoreNode {
     /// The store's name for people.
     store: &'static str,
     pub(super) clock: Clock,
@@ -46,10 +46,10 @@ pub(super) struct Node {
     checks: Mutex<Checks>,
 }
 
-impl Node {
+impl StoreNode {
     pub(super) fn new(store: &'static str, clock: Clock, member: Option<&str>) -> Self {
         let id = format!("{:016x}", rand::random::<u64>());
-        let named = member.and_then(|name| Key::new(name).ok());
+        let named = member.and_then(|name| RecordKey::new(name).ok());
         Self {
             store,
             clock,
@@ -91,7 +91,7 @@ impl Node {
             checks.logged = Some((now, news.into()));
             checks.was_logged = true;
         }
-        let known = checks.trouble.get_or_insert_with(|| Trouble {
+        let known = checks.trouble.get_or_insert_with(|| CheckFailure {
             since: now,
             why: cause.into(),
         });
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_store_that_fails_now_and_then_does_not_fill_the_log() {
-        let node = Node::new("a store", Clock::start(), None);
+        let node = StoreNode::new("a store", Clock::start(), None);
         let mut lines = 0;
         for _ in 0..1_000 {
             node.failed("no space");

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, ScriptInvocation};
-use tidegate_limits::quota::Version;
+use tidegate_limits::quota::RecordVersion;
 use tidegate_runtime::{BackOff, Clock};
 use tokio::sync::Mutex;
 use tokio::time::error::Elapsed;
@@ -39,17 +39,17 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use self::connect::{Connection, connect};
 pub use self::connect::{Credentials, Sentinel, Server};
+use self::connect::{RedisConnection, connect};
 use self::evictions::{Evictions, UNKNOWN_POLICY};
 use self::scripts::{BEAT_SCRIPT, READ_SCRIPT, SWAP_SCRIPT, TRY_JOIN_SCRIPT, TRY_WRITE_SCRIPT};
 use self::sentinels::Sentinels;
-pub use self::settings::{AddressError, Settings};
-use super::node::{AGAIN, Node, sleep_about};
-use super::obstacle::{Obstacle, Step};
-use super::remote::{Member, Remote};
+pub use self::settings::{AddressError, RedisSettings};
+use super::node::{AGAIN, StoreNode, sleep_about};
+use super::obstacle::{Obstacle, StoreStep};
+use super::remote::{Remote, StoreMember};
 use super::waiters::Waiters;
-use super::{Cause, Configured, Entry, Error, Key, QuotaStore, Swapped};
+use super::{Cause, Configured, StoreEntry, StoreError, RecordKey, QuotaStore, SwapResult};
 
 /// The settings to check when a server rejects the user.
 const OF_SERVER: &str = "check user and password in [quota]";
@@ -68,28 +68,31 @@ const DENIED: &str = "The user executing the script can't";
 
 /// Connects to Redis and becomes a member, in the background; needs a tokio runtime.
 #[must_use]
-pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
-    Member::start(Redis::new(settings, clock), |redis, stopped| async move {
+pub fn start(settings: RedisSettings, clock: Clock) -> impl QuotaStore {
+    StoreMember::start(Redis::new(settings, clock), |redis, stopped| async move {
         redis.live(&stopped).await
     })
 }
 
 /// Does once what a node does, without becoming one. Returns a danger for the records, if there is one.
-pub(super) async fn try_out(settings: Settings, clock: Clock) -> Result<Option<String>, Obstacle> {
+pub(super) async fn try_out(
+    settings: RedisSettings,
+    clock: Clock,
+) -> Result<Option<String>, Obstacle> {
     let redis = Redis::new(settings, clock);
-    let key = Key::trial();
+    let key = RecordKey::trial();
     let (record, members, channel) = (redis.record(&key), redis.members(), redis.channel(&key));
     let read = READ_SCRIPT.key(&record);
-    let done = redis.call(&read, Kind::Read).await;
-    done.map_err(Obstacle::at(Step::Read, &record))?;
+    let done = redis.call(&read, CallKind::Read).await;
+    done.map_err(Obstacle::at(StoreStep::Read, &record))?;
     let mut write = TRY_WRITE_SCRIPT.key(&record);
-    let done = redis.call(write.arg("a trial"), Kind::Read).await;
-    done.map_err(Obstacle::at(Step::Write, &record))?;
+    let done = redis.call(write.arg("a trial"), CallKind::Read).await;
+    done.map_err(Obstacle::at(StoreStep::Write, &record))?;
     let mut join = TRY_JOIN_SCRIPT.key(&members);
-    let done = redis.call(join.arg(&redis.node.id), Kind::Read).await;
-    done.map_err(Obstacle::at(Step::Join, &members))?;
+    let done = redis.call(join.arg(&redis.node.id), CallKind::Read).await;
+    done.map_err(Obstacle::at(StoreStep::Join, &members))?;
     let done = redis.subscribe(&key).await;
-    done.map_err(Obstacle::at(Step::Subscribe, &channel))?;
+    done.map_err(Obstacle::at(StoreStep::Subscribe, &channel))?;
     Ok(match redis.memory().await {
         Ok(memory) => memory.danger(),
         Err(_) => Some(UNKNOWN_POLICY.to_owned()),
@@ -97,8 +100,8 @@ pub(super) async fn try_out(settings: Settings, clock: Clock) -> Result<Option<S
 }
 
 struct Redis {
-    settings: Settings,
-    node: Node,
+    settings: RedisSettings,
+    node: StoreNode,
     link: Mutex<Link>,
     /// The sentinels that name the primary, if it is not the server of the config.
     sentinels: Option<Sentinels>,
@@ -112,7 +115,7 @@ struct Redis {
 
 /// The one connection, and the bound on its attempts.
 struct Link {
-    connection: Option<Connection>,
+    connection: Option<RedisConnection>,
     /// The server of the connection, and of the last attempt.
     server: Option<Server>,
     /// The number of the user and password that these connections used.
@@ -122,13 +125,13 @@ struct Link {
     /// When it last answered.
     used: Instant,
     back_off: BackOff,
-    broken: Option<Broken>,
+    broken: Option<LostConnection>,
 }
 
 /// The failure of the last connection. Calls fail with it until the next attempt.
-struct Broken {
+struct LostConnection {
     until: Instant,
-    error: fn(Cause) -> Error,
+    error: fn(Cause) -> StoreError,
     cause: String,
 }
 
@@ -137,32 +140,32 @@ struct Broken {
 struct Subscriptions {
     /// The number of that connection.
     number: u64,
-    keys: HashSet<Key>,
+    keys: HashSet<RecordKey>,
 }
 
 /// Whether a call without an answer may have had an effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CallKind {
     Read,
     Write,
 }
 
-impl Kind {
+impl CallKind {
     /// A call without an answer.
-    fn unanswered(self, cause: Cause) -> Error {
+    fn unanswered(self, cause: Cause) -> StoreError {
         match self {
-            Self::Read => Error::Unavailable(cause),
-            Self::Write => Error::Unknown(cause),
+            Self::Read => StoreError::Unavailable(cause),
+            Self::Write => StoreError::Unknown(cause),
         }
     }
 }
 
 impl Redis {
     /// Not connected yet.
-    fn new(settings: Settings, clock: Clock) -> Self {
+    fn new(settings: RedisSettings, clock: Clock) -> Self {
         let sentinel = settings.sentinel.as_ref();
         Self {
-            node: Node::new("Redis", clock, settings.member.as_deref()),
+            node: StoreNode::new("Redis", clock, settings.member.as_deref()),
             sentinels: sentinel.map(|sentinel| Sentinels::start(&settings, sentinel)),
             evictions: Evictions::default(),
             settings,
@@ -189,11 +192,11 @@ impl Redis {
         }
     }
 
-    fn record(&self, key: &Key) -> String {
+    fn record(&self, key: &RecordKey) -> String {
         format!("{}record:{}", self.settings.prefix, key.encoded())
     }
 
-    fn channel(&self, key: &Key) -> String {
+    fn channel(&self, key: &RecordKey) -> String {
         format!("{}changed:{}", self.settings.prefix, key.encoded())
     }
 
@@ -209,7 +212,7 @@ impl Redis {
         beat.arg(node).arg(micros(ttl));
         let beats = async {
             loop {
-                let pause = match self.call(&beat, Kind::Read).await {
+                let pause = match self.call(&beat, CallKind::Read).await {
                     Ok(told) => {
                         if let Some(count) = told.first().and_then(|count| parse(count)) {
                             self.node.count(count);
@@ -241,13 +244,17 @@ impl Redis {
 
     /// Calls a script, and a read once more if its connection was closed meanwhile. Takes the time from the
     /// answer and returns the rest.
-    async fn call(&self, script: &ScriptInvocation<'_>, kind: Kind) -> Result<Vec<Vec<u8>>, Error> {
+    async fn call(
+        &self,
+        script: &ScriptInvocation<'_>,
+        kind: CallKind,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
         let deadline = Instant::now() + self.settings.deadline;
         let mut is_first = true;
         loop {
             let (mut connection, number) = match kind {
-                Kind::Read => self.connection(deadline).await?,
-                Kind::Write => self.living_connection(deadline).await?,
+                CallKind::Read => self.connection(deadline).await?,
+                CallKind::Write => self.living_connection(deadline).await?,
             };
             let sent = self.node.clock.now();
             let called = script.invoke_async::<Vec<Vec<u8>>>(&mut connection.redis);
@@ -261,7 +268,7 @@ impl Redis {
                     return Ok(answer);
                 }
                 Ok(Err(error)) => {
-                    if is_first && kind == Kind::Read && error.is_connection_dropped() {
+                    if is_first && kind == CallKind::Read && error.is_connection_dropped() {
                         // Redis closes idle connections, and says so only by that.
                         is_first = false;
                         self.close(number).await;
@@ -276,7 +283,7 @@ impl Redis {
                 }
                 Err(_) => (kind.unanswered("no answer in time".into()), false),
             };
-            if !answered || matches!(error, Error::Unauthenticated(_)) {
+            if !answered || matches!(error, StoreError::Unauthenticated(_)) {
                 self.failed(number, &error).await;
             }
             return Err(error);
@@ -285,7 +292,10 @@ impl Redis {
 
     /// A connection as from [`connection`](Self::connection), for a call that cannot be repeated: one that was idle
     /// is tried first, because Redis may be closing it.
-    async fn living_connection(&self, deadline: Instant) -> Result<(Connection, u64), Error> {
+    async fn living_connection(
+        &self,
+        deadline: Instant,
+    ) -> Result<(RedisConnection, u64), StoreError> {
         let (mut connection, number) = self.connection(deadline).await?;
         let idle = self.link.lock().await.used.elapsed();
         if idle < IDLE || connection.since.elapsed() < IDLE {
@@ -304,7 +314,7 @@ impl Redis {
     }
 
     /// The current connection or a new one, and its number.
-    async fn connection(&self, deadline: Instant) -> Result<(Connection, u64), Error> {
+    async fn connection(&self, deadline: Instant) -> Result<(RedisConnection, u64), StoreError> {
         let server = match &self.sentinels {
             Some(sentinels) => sentinels.primary(deadline).await?,
             None => self.settings.servers[0].clone(),
@@ -359,7 +369,7 @@ impl Redis {
         if connection.is_closed() {
             if connection.since.elapsed() < BREAK.1 {
                 let cause = format!("{server} closed the connection");
-                link.trip(&Error::Unavailable(cause.into()));
+                link.trip(&StoreError::Unavailable(cause.into()));
             }
             link.connection = None;
         }
@@ -374,7 +384,7 @@ impl Redis {
     }
 
     /// Drops a connection: replies still in progress on it would come too late.
-    async fn failed(&self, number: u64, error: &Error) {
+    async fn failed(&self, number: u64, error: &StoreError) {
         let mut link = self.link.lock().await;
         if link.number == number && link.connection.take().is_some() {
             link.trip(error);
@@ -384,7 +394,7 @@ impl Redis {
     }
 
     /// The server's policy for a full memory.
-    async fn memory(&self) -> Result<server::MemoryPolicy, Error> {
+    async fn memory(&self) -> Result<server::MemoryPolicy, StoreError> {
         let deadline = Instant::now() + self.settings.deadline;
         let (mut connection, _) = self.connection(deadline).await?;
         let asked = timeout_at(deadline, server::memory(&mut connection.redis)).await;
@@ -397,7 +407,7 @@ impl Redis {
         self.evictions.learn(number, self.memory().await);
     }
 
-    async fn subscribe(&self, key: &Key) -> Result<(), Error> {
+    async fn subscribe(&self, key: &RecordKey) -> Result<(), StoreError> {
         let deadline = Instant::now() + self.settings.deadline;
         let subscriptions = timeout_at(deadline, self.subscriptions.lock()).await;
         let mut subscriptions = subscriptions.map_err(not_connected)?;
@@ -415,8 +425,8 @@ impl Redis {
                 subscriptions.keys.insert(key.clone());
                 return Ok(());
             }
-            Ok(Err(error)) => told(error, Kind::Read, OF_SERVER),
-            Err(_) => Error::Unavailable("no answer in time".into()),
+            Ok(Err(error)) => told(error, CallKind::Read, OF_SERVER),
+            Err(_) => StoreError::Unavailable("no answer in time".into()),
         };
         self.failed(number, &error).await;
         Err(error)
@@ -455,13 +465,13 @@ impl Redis {
 impl Remote for Redis {
     const CONFIGURES: bool = false;
 
-    fn node(&self) -> &Node {
+    fn node(&self) -> &StoreNode {
         &self.node
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+    async fn get(&self, key: &RecordKey) -> Result<Option<StoreEntry>, StoreError> {
         let read = READ_SCRIPT.key(self.record(key));
-        match &self.call(&read, Kind::Read).await?[..] {
+        match &self.call(&read, CallKind::Read).await?[..] {
             [version, text] => entry(version, text),
             _ => Err(garbage()),
         }
@@ -469,31 +479,35 @@ impl Remote for Redis {
 
     async fn compare_and_set(
         &self,
-        key: &Key,
-        expected: Option<Version>,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
         text: &[u8],
         kept_until: Duration,
-    ) -> Result<Swapped, Error> {
+    ) -> Result<SwapResult, StoreError> {
         let expected = expected.map(|version| version.0.to_string());
         let mut swap = SWAP_SCRIPT.key(self.record(key));
         swap.arg(expected.unwrap_or_default())
             .arg(text)
             .arg(self.channel(key))
             .arg(millis(kept_until));
-        match &self.call(&swap, Kind::Write).await?[..] {
+        match &self.call(&swap, CallKind::Write).await?[..] {
             [version, rest @ ..] if rest.is_empty() || rest.len() == 2 => {
                 if let [_, cause] = rest {
                     self.keeps_records(cause);
                 }
                 let version = parse(version).ok_or_else(garbage)?;
-                Ok(Swapped::Done(Version(version)))
+                Ok(SwapResult::Done(RecordVersion(version)))
             }
-            [version, text] => Ok(Swapped::Conflict(entry(version, text)?)),
+            [version, text] => Ok(SwapResult::Conflict(entry(version, text)?)),
             _ => Err(garbage()),
         }
     }
 
-    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+    async fn changed(
+        &self,
+        key: &RecordKey,
+        since: Option<RecordVersion>,
+    ) -> Result<(), StoreError> {
         loop {
             // In this order no change is missed: every change after the read is reported.
             let told = self.waiters.wait(key);
@@ -506,9 +520,11 @@ impl Remote for Redis {
         }
     }
 
-    async fn try_out(&self) -> Result<(), Error> {
-        let mut write = TRY_WRITE_SCRIPT.key(self.record(&Key::trial()));
-        self.call(write.arg("a trial"), Kind::Read).await.map(drop)
+    async fn try_out(&self) -> Result<(), StoreError> {
+        let mut write = TRY_WRITE_SCRIPT.key(self.record(&RecordKey::trial()));
+        self.call(write.arg("a trial"), CallKind::Read)
+            .await
+            .map(drop)
     }
 
     fn evictions(&self) -> Option<u64> {
@@ -528,51 +544,51 @@ impl Remote for Redis {
 
 impl Link {
     /// Refuses all calls for a while, longer each time.
-    fn trip(&mut self, error: &Error) {
+    fn trip(&mut self, error: &StoreError) {
         let cause = std::error::Error::source(error).expect("every error has a cause");
-        self.broken = Some(Broken {
+        self.broken = Some(LostConnection {
             until: Instant::now() + self.back_off.pause_with_jitter(rand::random()),
             error: match error {
-                Error::Unauthenticated(_) => Error::Unauthenticated,
-                Error::Unsuitable(_) => Error::Unsuitable,
-                _ => Error::Unavailable,
+                StoreError::Unauthenticated(_) => StoreError::Unauthenticated,
+                StoreError::Unsuitable(_) => StoreError::Unsuitable,
+                _ => StoreError::Unavailable,
             },
             cause: cause.to_string(),
         });
     }
 }
 
-fn not_connected(_: Elapsed) -> Error {
-    Error::Unavailable("no connection in time".into())
+fn not_connected(_: Elapsed) -> StoreError {
+    StoreError::Unavailable("no connection in time".into())
 }
 
-fn garbage() -> Error {
-    Error::Garbage("a script that was not asked for".into())
+fn garbage() -> StoreError {
+    StoreError::Garbage("a script that was not asked for".into())
 }
 
 /// Takes the server's time from the beginning of an answer.
-fn take_time(answer: &mut Vec<Vec<u8>>) -> Result<Duration, Error> {
+fn take_time(answer: &mut Vec<Vec<u8>>) -> Result<Duration, StoreError> {
     let time = answer.get(..2).and_then(|time| {
         let seconds = Duration::from_secs(parse(&time[0])?);
         Some(seconds.saturating_add(Duration::from_micros(parse(&time[1])?)))
     });
-    let time = time.ok_or_else(|| Error::Garbage("a time that is none".into()))?;
+    let time = time.ok_or_else(|| StoreError::Garbage("a time that is none".into()))?;
     answer.drain(..2);
     Ok(time)
 }
 
 /// The value at a key with this version and text; an empty version for none.
-fn entry(version: &[u8], text: &[u8]) -> Result<Option<Entry>, Error> {
+fn entry(version: &[u8], text: &[u8]) -> Result<Option<StoreEntry>, StoreError> {
     if version.is_empty() && text.is_empty() {
         return Ok(None);
     }
     // A foreign hash: it has no version to compare.
     let version = parse(version).ok_or_else(|| {
         let text = "a hash without a version of ours stands at the key";
-        Error::Refused(text.into())
+        StoreError::Refused(text.into())
     })?;
-    Ok(Some(Entry {
-        version: Version(version),
+    Ok(Some(StoreEntry {
+        version: RecordVersion(version),
         text: text.to_vec(),
     }))
 }
@@ -598,7 +614,7 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
             };
             let key = str::from_utf8(channel).ok();
             if let Some(key) = key.and_then(|channel| channel.strip_prefix(channels)) {
-                waiters.tell(&Key::of_encoded(key));
+                waiters.tell(&RecordKey::of_encoded(key));
             }
         }
         // Later messages reach no task.
@@ -607,19 +623,19 @@ fn pushed(push: &PushInfo, channels: &str, waiters: &Waiters) {
     }
 }
 
-fn denied(error: &RedisError) -> Error {
+fn denied(error: &RedisError) -> StoreError {
     let cure = "give this user the commands and keys that docs/how-to/quotas.md lists";
-    Error::Denied(format!("{error}: {cure}").into())
+    StoreError::Denied(format!("{error}: {cure}").into())
 }
 
 /// The meaning of the library's error for a call.
-fn told(error: RedisError, kind: Kind, credentials: &str) -> Error {
+fn told(error: RedisError, kind: CallKind, credentials: &str) -> StoreError {
     match (error.code(), error.kind()) {
         (Some("NOPERM"), _) => denied(&error),
         // Redis 7.0 and older say it in words, if a command of a script is denied.
         _ if error.detail().is_some_and(|it| it.contains(DENIED)) => denied(&error),
         (Some("NOAUTH" | "WRONGPASS"), _) | (_, ErrorKind::AuthenticationFailed) => {
-            Error::Unauthenticated(format!("{error}: {credentials}").into())
+            StoreError::Unauthenticated(format!("{error}: {credentials}").into())
         }
         // What this node of a cluster has not.
         (Some("MOVED" | "ASK" | "CROSSSLOT"), _) => server::part_of_a_cluster("the server"),
@@ -631,10 +647,10 @@ fn told(error: RedisError, kind: Kind, credentials: &str) -> Error {
                 | "NOTBUSY" | "OOM" | "READONLY" | "TRYAGAIN",
             ),
             _,
-        ) => Error::Unavailable(error.into()),
-        (_, ErrorKind::Server(_) | ErrorKind::Extension) => Error::Refused(error.into()),
+        ) => StoreError::Unavailable(error.into()),
+        (_, ErrorKind::Server(_) | ErrorKind::Extension) => StoreError::Refused(error.into()),
         (_, ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported) => {
-            Error::Garbage(error.into())
+            StoreError::Garbage(error.into())
         }
         _ => kind.unanswered(error.into()),
     }

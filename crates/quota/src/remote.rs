@@ -4,37 +4,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{StoreTime, Version};
+use tidegate_limits::quota::{RecordVersion, StoreTime};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::node::Node;
-use super::{Answer, Configured, Entry, Error, Key, QuotaStore, Swapped};
+use super::node::StoreNode;
+use super::{QuotaStore, RecordKey, StoreCall, StoreEntry, StoreError, StoredSettings, SwapResult};
 
 /// An engine: what differs from one store to the next. The methods are those of [`QuotaStore`].
 pub(super) trait Remote: Send + Sync + 'static {
     /// Whether the store has settings for the quotas of keys.
     const CONFIGURES: bool;
 
-    fn node(&self) -> &Node;
+    fn node(&self) -> &StoreNode;
 
-    fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Entry>, Error>> + Send;
+    fn get(
+        &self,
+        key: &RecordKey,
+    ) -> impl Future<Output = Result<Option<StoreEntry>, StoreError>> + Send;
 
     fn compare_and_set(
         &self,
-        key: &Key,
-        expected: Option<Version>,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
         text: &[u8],
         kept_until: Duration,
-    ) -> impl Future<Output = Result<Swapped, Error>> + Send;
+    ) -> impl Future<Output = Result<SwapResult, StoreError>> + Send;
 
     fn changed(
         &self,
-        key: &Key,
-        since: Option<Version>,
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+        key: &RecordKey,
+        since: Option<RecordVersion>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    fn try_out(&self) -> impl Future<Output = Result<(), Error>> + Send;
+    fn try_out(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     fn evictions(&self) -> Option<u64>;
 
@@ -42,18 +45,18 @@ pub(super) trait Remote: Send + Sync + 'static {
 
     fn configured(
         &self,
-        key: &Key,
-        known: &Configured,
-    ) -> impl Future<Output = Result<Configured, Error>> + Send;
+        key: &RecordKey,
+        known: &StoredSettings,
+    ) -> impl Future<Output = Result<StoredSettings, StoreError>> + Send;
 }
 
 /// A member of a store, until it is dropped.
-pub(super) struct Member<R> {
+pub(super) struct StoreMember<R> {
     remote: Arc<R>,
     _stop: DropGuard,
 }
 
-impl<R: Remote> Member<R> {
+impl<R: Remote> StoreMember<R> {
     /// Starts what `live` does in the background until its token is cancelled; needs a tokio
     /// runtime.
     pub(super) fn start<F>(remote: R, live: impl FnOnce(Arc<R>, CancellationToken) -> F) -> Self
@@ -70,18 +73,18 @@ impl<R: Remote> Member<R> {
     }
 }
 
-impl<R: Remote> QuotaStore for Member<R> {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Entry>> {
+impl<R: Remote> QuotaStore for StoreMember<R> {
+    fn get<'a>(&'a self, key: &'a RecordKey) -> StoreCall<'a, Option<StoreEntry>> {
         Box::pin(self.remote.get(key))
     }
 
     fn compare_and_set<'a>(
         &'a self,
-        key: &'a Key,
-        expected: Option<Version>,
+        key: &'a RecordKey,
+        expected: Option<RecordVersion>,
         text: &'a [u8],
         kept_until: Duration,
-    ) -> Answer<'a, Swapped> {
+    ) -> StoreCall<'a, SwapResult> {
         Box::pin(self.remote.compare_and_set(key, expected, text, kept_until))
     }
 
@@ -89,7 +92,11 @@ impl<R: Remote> QuotaStore for Member<R> {
         self.remote.node().time.subscribe()
     }
 
-    fn changed<'a>(&'a self, key: &'a Key, since: Option<Version>) -> Answer<'a, ()> {
+    fn changed<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        since: Option<RecordVersion>,
+    ) -> StoreCall<'a, ()> {
         Box::pin(self.remote.changed(key, since))
     }
 
@@ -105,7 +112,7 @@ impl<R: Remote> QuotaStore for Member<R> {
         self.remote.node().trouble()
     }
 
-    fn try_out(&self) -> Answer<'_, ()> {
+    fn try_out(&self) -> StoreCall<'_, ()> {
         Box::pin(self.remote.try_out())
     }
 
@@ -117,7 +124,11 @@ impl<R: Remote> QuotaStore for Member<R> {
         R::CONFIGURES
     }
 
-    fn configured<'a>(&'a self, key: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
+    fn configured<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        known: &'a StoredSettings,
+    ) -> StoreCall<'a, StoredSettings> {
         Box::pin(self.remote.configured(key, known))
     }
 }

@@ -10,7 +10,7 @@ use super::Engine;
 
 /// The quotas of a sidecar, and their store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quotas {
+pub struct QuotaSettings {
     /// The store.
     pub engine: Engine,
     /// The maximum number of keys at once, of all quotas together.
@@ -21,7 +21,7 @@ pub struct Quotas {
     pub limits: Vec<QuotaLimit>,
 }
 
-impl Quotas {
+impl QuotaSettings {
     /// The effective settings: a store in this process is never unavailable, and no other sidecar
     /// has a share of it, so no safe share is set aside.
     #[must_use]
@@ -45,13 +45,13 @@ pub struct QuotaLimit {
     /// The limit's name in refusals, logs and metrics; begins with `rate_limit:`.
     pub name: Arc<str>,
     /// The rule of each key without its own total.
-    pub rule: quota::Rule,
+    pub rule: quota::WindowRule,
     /// The handling of a call without tokens.
     pub on_excess: OnExcess,
     /// Whether it only observes: it draws, and holds no call.
     pub observes: bool,
     /// The rules of the keys with one.
-    pub totals: BTreeMap<Arc<str>, quota::Rule>,
+    pub totals: BTreeMap<Arc<str>, quota::WindowRule>,
     /// The prefix of its keys in the store, so that those of two quotas differ; `None` for no
     /// prefix.
     pub namespace: Option<Arc<str>>,
@@ -60,7 +60,7 @@ pub struct QuotaLimit {
 impl QuotaLimit {
     /// The rule of a key, as the config has it.
     #[must_use]
-    pub fn of(&self, key: &str) -> &quota::Rule {
+    pub fn of(&self, key: &str) -> &quota::WindowRule {
         self.totals.get(key).unwrap_or(&self.rule)
     }
 }

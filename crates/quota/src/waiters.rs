@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use tidegate_runtime::lock;
 use tokio::sync::oneshot;
 
-use super::Key;
+use super::RecordKey;
 
 /// The waiting tasks. A dropped one is removed at the next check of its key.
 #[derive(Debug, Default)]
-pub(super) struct Waiters(Mutex<HashMap<Key, Vec<oneshot::Sender<()>>>>);
+pub(super) struct Waiters(Mutex<HashMap<RecordKey, Vec<oneshot::Sender<()>>>>);
 
 impl Waiters {
     /// Waits for the next news of a key after this call; misses none.
-    pub(super) fn wait(&self, key: &Key) -> oneshot::Receiver<()> {
+    pub(super) fn wait(&self, key: &RecordKey) -> oneshot::Receiver<()> {
         let (tell, told) = oneshot::channel();
         let mut all = lock(&self.0);
         let waiters = all.entry(key.clone()).or_default();
@@ -24,7 +24,7 @@ impl Waiters {
     }
 
     /// Reports news of a key.
-    pub(super) fn tell(&self, key: &Key) {
+    pub(super) fn tell(&self, key: &RecordKey) {
         for waiter in lock(&self.0).remove(key).unwrap_or_default() {
             // An error means that the task no longer waits.
             let _ = waiter.send(());
@@ -39,7 +39,7 @@ impl Waiters {
     }
 
     /// The keys for which tasks wait.
-    pub(super) fn waited_for(&self) -> Vec<Key> {
+    pub(super) fn waited_for(&self) -> Vec<RecordKey> {
         let mut all = lock(&self.0);
         all.retain(|_, waiters| {
             waiters.retain(|waiter| !waiter.is_closed());
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn news_reach_exactly_those_that_wait_for_the_key() {
         let waiters = Waiters::default();
-        let [a, b] = ["a", "b"].map(|id| Key::new(id).expect("it is a key"));
+        let [a, b] = ["a", "b"].map(|id| RecordKey::new(id).expect("it is a key"));
         let mut first = waiters.wait(&a);
         let mut second = waiters.wait(&a);
         let mut other = waiters.wait(&b);
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_waiter_that_leaves_is_removed() {
         let waiters = Waiters::default();
-        let a = Key::new("a").expect("it is a key");
+        let a = RecordKey::new("a").expect("it is a key");
         drop(waiters.wait(&a));
         assert!(waiters.waited_for().is_empty());
     }

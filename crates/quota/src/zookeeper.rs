@@ -23,23 +23,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{TOTAL_MAX, Version};
+use tidegate_limits::quota::{RecordVersion, TOTAL_MAX};
 use tidegate_runtime::Clock;
-use tidegate_runtime::zookeeper::{self, Client, Stat, Write};
+use tidegate_runtime::zookeeper::{self, NodeWrite, Stat, ZooKeeperClient};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
-use super::node::{Node, sleep_about};
-use super::obstacle::{NAME, Obstacle, Step};
-use super::remote::{Member, Remote};
-use super::{Configured, Entry, Error, Key, Mark, QuotaStore, Swapped};
+use super::node::{StoreNode, sleep_about};
+use super::obstacle::{NAME, Obstacle, StoreStep};
+use super::remote::{Remote, StoreMember};
+use super::{
+    ForeignMark, QuotaStore, RecordKey, StoreEntry, StoreError, StoredSettings, SwapResult,
+};
 
 /// The place of records and members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ZooKeeperStoreSettings {
     /// The address of ZooKeeper, the credentials, and the time limit of a call.
-    pub store: zookeeper::Settings,
+    pub store: zookeeper::ZooKeeperSettings,
     /// The parent node of every key's node.
     pub records: String,
     /// The parent node of every member's node.
@@ -52,12 +54,12 @@ pub struct Settings {
     pub member: Option<Arc<str>>,
 }
 
-impl Settings {
+impl ZooKeeperStoreSettings {
     /// The default names, and 1 s for a call.
     #[must_use]
-    pub fn new(store: zookeeper::Settings) -> Self {
+    pub fn new(store: zookeeper::ZooKeeperSettings) -> Self {
         Self {
-            store: zookeeper::Settings {
+            store: zookeeper::ZooKeeperSettings {
                 deadline: store.deadline.min(Duration::from_secs(1)),
                 ..store
             },
@@ -86,7 +88,7 @@ impl Settings {
             None => (&*self.store.servers, String::new()),
         };
         let alone = |server| Self {
-            store: zookeeper::Settings {
+            store: zookeeper::ZooKeeperSettings {
                 servers: format!("{server}{root}"),
                 ..self.store.clone()
             },
@@ -109,15 +111,15 @@ const RESOLUTION: Duration = Duration::from_millis(1);
 
 /// Connects to ZooKeeper and becomes a member, in the background; needs a tokio runtime.
 #[must_use]
-pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
+pub fn start(settings: ZooKeeperStoreSettings, clock: Clock) -> impl QuotaStore {
     let zookeeper = ZooKeeper {
-        client: Client::new(settings.store.clone()),
-        node: Node::new("ZooKeeper", clock, settings.member.as_deref()),
+        client: ZooKeeperClient::new(settings.store.clone()),
+        node: StoreNode::new("ZooKeeper", clock, settings.member.as_deref()),
         settings,
         swept: Mutex::default(),
         sweeps: AtomicBool::new(false),
     };
-    Member::start(zookeeper, |zookeeper, stopped| async move {
+    StoreMember::start(zookeeper, |zookeeper, stopped| async move {
         let lives = async {
             tokio::join!(
                 zookeeper.beat(),
@@ -130,8 +132,8 @@ pub fn start(settings: Settings, clock: Clock) -> impl QuotaStore {
 }
 
 /// Does once what a node does, without becoming one. Its nodes end with its session at the latest.
-pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
-    let client = Client::new(settings.store.clone());
+pub(super) async fn try_out(settings: ZooKeeperStoreSettings) -> Result<(), Obstacle> {
+    let client = ZooKeeperClient::new(settings.store.clone());
     let id: u64 = rand::random();
     let put = async |place: &str| {
         client.put_ephemeral(place, b"").await?;
@@ -139,30 +141,30 @@ pub(super) async fn try_out(settings: Settings) -> Result<(), Obstacle> {
     };
     let record = format!("{}/{NAME}-{id:016x}", settings.records);
     let done = client.get(&record).await.map_err(told);
-    done.map_err(Obstacle::at(Step::Read, &settings.records))?;
+    done.map_err(Obstacle::at(StoreStep::Read, &settings.records))?;
     let done = client.get(&settings.swept).await.map_err(told);
-    done.map_err(Obstacle::at(Step::Read, &settings.swept))?;
+    done.map_err(Obstacle::at(StoreStep::Read, &settings.swept))?;
     let done = put(&record).await.map_err(told);
-    done.map_err(Obstacle::at(Step::Write, &settings.records))?;
+    done.map_err(Obstacle::at(StoreStep::Write, &settings.records))?;
     let member = format!("{}/{NAME}-{id:016x}", settings.members);
     let done = put(&member).await.map_err(told);
-    done.map_err(Obstacle::at(Step::Join, &settings.members))?;
+    done.map_err(Obstacle::at(StoreStep::Join, &settings.members))?;
     Ok(())
 }
 
 struct ZooKeeper {
-    client: Client,
-    settings: Settings,
-    node: Node,
+    client: ZooKeeperClient,
+    settings: ZooKeeperStoreSettings,
+    node: StoreNode,
     /// How often records were removed, as last read.
-    swept: Mutex<Option<Swept>>,
+    swept: Mutex<Option<RemovalCount>>,
     /// Whether this is the member that removes records.
     sweeps: AtomicBool,
 }
 
 /// The state of the node that counts removals.
 #[derive(Clone, Copy)]
-struct Swept {
+struct RemovalCount {
     count: i32,
     /// The transaction of the last one.
     mzxid: i64,
@@ -172,7 +174,7 @@ struct Swept {
 const CHECKS: &[u8] = b"checks swept";
 
 impl ZooKeeper {
-    fn path(&self, key: &Key, name: &str) -> String {
+    fn path(&self, key: &RecordKey, name: &str) -> String {
         format!("{}/{}/{name}", self.settings.records, key.encoded())
     }
 
@@ -226,7 +228,7 @@ impl ZooKeeper {
     }
 
     /// How often records were removed; read once, until a write was refused.
-    async fn swept(&self) -> Result<Swept, Error> {
+    async fn swept(&self) -> Result<RemovalCount, StoreError> {
         let mut known = self.swept.lock().await;
         if let Some(swept) = *known {
             return Ok(swept);
@@ -238,7 +240,7 @@ impl ZooKeeper {
             }
             self.client.create(place, b"").await.map_err(told)?;
         };
-        let swept = Swept {
+        let swept = RemovalCount {
             count: found.version,
             mzxid: found.mzxid,
         };
@@ -246,11 +248,11 @@ impl ZooKeeper {
     }
 
     /// The value of a node in the store. A missing read permission affects only its key.
-    async fn word(&self, path: &str) -> Result<Word, Error> {
+    async fn word(&self, path: &str) -> Result<Word, StoreError> {
         match self.client.get(path).await {
             Ok(Some(node)) => Ok(Word::Is(node.data, node.stat.mzxid)),
             Ok(None) => Ok(Word::Absent),
-            Err(error @ zookeeper::Error::Denied(_)) => {
+            Err(error @ zookeeper::ZooKeeperError::Denied(_)) => {
                 let error = told(error);
                 Ok(Word::Unreadable(error.with_cause()))
             }
@@ -262,11 +264,11 @@ impl ZooKeeper {
 impl Remote for ZooKeeper {
     const CONFIGURES: bool = true;
 
-    fn node(&self) -> &Node {
+    fn node(&self) -> &StoreNode {
         &self.node
     }
 
-    async fn get(&self, key: &Key) -> Result<Option<Entry>, Error> {
+    async fn get(&self, key: &RecordKey) -> Result<Option<StoreEntry>, StoreError> {
         // First: a removal behind this refuses each write of what is read below.
         let swept = self.swept().await?;
         let found = self.client.get(&self.path(key, "window")).await;
@@ -276,9 +278,9 @@ impl Remote for ZooKeeper {
         if node.seen < swept.mzxid {
             // What is read may be removed already.
             let text = "a server that is behind the one before answers";
-            return Err(Error::Unavailable(text.into()));
+            return Err(StoreError::Unavailable(text.into()));
         }
-        Ok(Some(Entry {
+        Ok(Some(StoreEntry {
             version: version(swept, &node.stat),
             text: node.data,
         }))
@@ -286,12 +288,12 @@ impl Remote for ZooKeeper {
 
     async fn compare_and_set(
         &self,
-        key: &Key,
-        expected: Option<Version>,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
         text: &[u8],
         // The one that removes records reads it from them.
         _kept_until: Duration,
-    ) -> Result<Swapped, Error> {
+    ) -> Result<SwapResult, StoreError> {
         let deadline = Instant::now() + self.settings.store.deadline;
         let path = self.path(key, "window");
         let (swept, sent, written) = match expected {
@@ -304,8 +306,8 @@ impl Remote for ZooKeeper {
             Some(version) => {
                 let (swept, count) = counts(version);
                 let writes = [
-                    Write::Check(&self.settings.swept, swept),
-                    Write::Set(&path, text, count),
+                    NodeWrite::Check(&self.settings.swept, swept),
+                    NodeWrite::Set(&path, text, count),
                 ];
                 let sent = self.node.clock.now();
                 let written = self.client.write_all(&writes).await;
@@ -315,16 +317,20 @@ impl Remote for ZooKeeper {
         };
         if let Some(stat) = written.map_err(told)? {
             self.stamped(sent, &stat);
-            return Ok(Swapped::Done(version_of(swept, stat.version)));
+            return Ok(SwapResult::Done(version_of(swept, stat.version)));
         }
         // It may be the count of removals that has changed.
         *self.swept.lock().await = None;
         let found = timeout_at(deadline, self.get(key)).await;
-        let late = |_| Error::Unavailable("what stands there was not told in time".into());
-        Ok(Swapped::Conflict(found.map_err(late)??))
+        let late = |_| StoreError::Unavailable("what stands there was not told in time".into());
+        Ok(SwapResult::Conflict(found.map_err(late)??))
     }
 
-    async fn changed(&self, key: &Key, since: Option<Version>) -> Result<(), Error> {
+    async fn changed(
+        &self,
+        key: &RecordKey,
+        since: Option<RecordVersion>,
+    ) -> Result<(), StoreError> {
         let path = self.path(key, "window");
         loop {
             let (node, changed) = self.client.get_and_watch(&path).await.map_err(told)?;
@@ -336,7 +342,7 @@ impl Remote for ZooKeeper {
         }
     }
 
-    async fn try_out(&self) -> Result<(), Error> {
+    async fn try_out(&self) -> Result<(), StoreError> {
         let place = format!("{}/{NAME}-{}", self.settings.records, self.node.id);
         self.client.put_ephemeral(&place, b"").await.map_err(told)?;
         // If this is not allowed or lost, it ends with the session.
@@ -351,7 +357,11 @@ impl Remote for ZooKeeper {
 
     /// The values of a key's configuration nodes. All are read at once, and none is watched: each
     /// new session would have to set the watches of thousands of keys again.
-    async fn configured(&self, key: &Key, known: &Configured) -> Result<Configured, Error> {
+    async fn configured(
+        &self,
+        key: &RecordKey,
+        known: &StoredSettings,
+    ) -> Result<StoredSettings, StoreError> {
         let paths = ["total", "base", "usable", "refresh"].map(|name| self.path(key, name));
         let [total, base, usable, refresh] = &paths;
         // One writer is enough, and its write can change with each call.
@@ -391,7 +401,7 @@ enum Word {
 }
 
 /// Takes the numbers of two nodes, each separately: an invalid value changes nothing.
-fn read_numbers(says: &mut Configured, total: &Word, base: &Word) {
+fn read_numbers(says: &mut StoredSettings, total: &Word, base: &Word) {
     let mut mistakes = Vec::new();
     let before = says.base;
     for (name, word, least, known) in [
@@ -441,16 +451,16 @@ fn number(name: &str, word: &Word, least: u64) -> Result<Option<u64>, String> {
 
 /// A value at the first check may be from a program that ended long ago. A later change is from a
 /// running program.
-fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
+fn saw_foreign(says: &mut StoredSettings, at: usize, word: &Word, path: &str) {
     let found = match word {
-        Word::Is(_, write) => Mark::Written(*write),
-        Word::Absent => Mark::Nothing,
+        Word::Is(_, write) => ForeignMark::Written(*write),
+        Word::Absent => ForeignMark::Nothing,
         Word::Unreadable(_) => return,
     };
-    if says.marks[at] == Mark::Unseen {
+    if says.marks[at] == ForeignMark::Unseen {
         says.marks[at] = found;
     }
-    if matches!(found, Mark::Written(_)) && found != says.marks[at] {
+    if matches!(found, ForeignMark::Written(_)) && found != says.marks[at] {
         says.foreign_writer = Some(path.into());
     }
 }
@@ -460,30 +470,30 @@ fn saw_foreign(says: &mut Configured, at: usize, word: &Word, path: &str) {
 /// ZooKeeper counts a node's writes up to 31 bits and then continues from the lowest number. All
 /// values except one are compared: -1 means any, so one write in four thousand million is not
 /// checked.
-fn version_of(swept: i32, writes: i32) -> Version {
+fn version_of(swept: i32, writes: i32) -> RecordVersion {
     let [swept, writes] = [swept, writes].map(|count| u64::from(count.cast_unsigned()));
-    Version(swept << 32 | writes)
+    RecordVersion(swept << 32 | writes)
 }
 
-fn version(swept: Swept, stat: &Stat) -> Version {
+fn version(swept: RemovalCount, stat: &Stat) -> RecordVersion {
     version_of(swept.count, stat.version)
 }
 
 /// The two counts that [`version_of`] made the version from.
-fn counts(Version(version): Version) -> (i32, i32) {
+fn counts(RecordVersion(version): RecordVersion) -> (i32, i32) {
     let low = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).expect("they are 32 bits");
     (low(version >> 32).cast_signed(), low(version).cast_signed())
 }
 
-fn told(error: zookeeper::Error) -> Error {
-    use zookeeper::Error as E;
+fn told(error: zookeeper::ZooKeeperError) -> StoreError {
+    use zookeeper::ZooKeeperError as E;
     match error {
-        E::Refused(_) => Error::Refused(error.into()),
-        E::Unknown(_) => Error::Unknown(error.into()),
-        E::Unreachable(_) => Error::Unavailable(error.into()),
-        E::Denied(_) => Error::Denied(error.into()),
-        E::Unauthenticated(_) => Error::Unauthenticated(error.into()),
-        E::Garbage(_) => Error::Garbage(error.into()),
+        E::Refused(_) => StoreError::Refused(error.into()),
+        E::Unknown(_) => StoreError::Unknown(error.into()),
+        E::Unreachable(_) => StoreError::Unavailable(error.into()),
+        E::Denied(_) => StoreError::Denied(error.into()),
+        E::Unauthenticated(_) => StoreError::Unauthenticated(error.into()),
+        E::Garbage(_) => StoreError::Garbage(error.into()),
     }
 }
 
@@ -496,7 +506,7 @@ mod tests {
     }
 
     fn check(
-        says: &mut Configured,
+        says: &mut StoredSettings,
         total: Option<&str>,
         base: Option<&str>,
         told: (Option<u64>, Option<u64>, Option<&str>),
@@ -508,7 +518,7 @@ mod tests {
 
     #[test]
     fn an_impossible_value_keeps_the_old_one_and_gives_the_reason() {
-        let mut of = Configured::default();
+        let mut of = StoredSettings::default();
         check(&mut of, None, None, (None, None, None));
         check(
             &mut of,
@@ -543,7 +553,7 @@ mod tests {
             ("0", "base must be 1 to 1000000000000000, not 0"),
             ("x", "base must be a number, not \"x\""),
         ] {
-            let mut new = Configured::default();
+            let mut new = StoredSettings::default();
             check(
                 &mut new,
                 Some("20"),
@@ -551,7 +561,7 @@ mod tests {
                 (Some(20), None, Some(told)),
             );
             // An earlier valid value stays.
-            let mut known = Configured::default();
+            let mut known = StoredSettings::default();
             check(&mut known, Some("30"), Some("5"), (Some(30), Some(5), None));
             check(
                 &mut known,
@@ -564,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_total_below_the_base_counts_and_the_base_does_not() {
-        let mut of = Configured::default();
+        let mut of = StoredSettings::default();
         check(&mut of, Some("100"), Some("5"), (Some(100), Some(5), None));
         let told = "base must not be above total, 3, but is 5";
         check(&mut of, Some("3"), Some("5"), (Some(3), None, Some(told)));
@@ -573,7 +583,7 @@ mod tests {
 
     #[test]
     fn a_node_that_may_not_be_read_has_its_own_message() {
-        let mut of = Configured::default();
+        let mut of = StoredSettings::default();
         let denied = Word::Unreadable("denied".into());
         read_numbers(&mut of, &word(Some("9")), &denied);
         let told = "base cannot be read: denied";
@@ -582,7 +592,7 @@ mod tests {
 
     #[test]
     fn a_node_left_by_an_old_tool_is_not_a_writer() {
-        let mut of = Configured::default();
+        let mut of = StoredSettings::default();
         let written = |write| Word::Is(Vec::new(), write);
         saw_foreign(&mut of, 0, &written(7), "/quota/a/usable");
         saw_foreign(&mut of, 1, &Word::Absent, "/quota/a/refresh");

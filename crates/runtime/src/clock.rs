@@ -33,7 +33,7 @@ static SUSPENDED: AtomicU64 = AtomicU64::new(0);
 /// Time since the process started, with the time in which the machine was suspended, and the time of day.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    reading: Reading,
+    reading: ClockReading,
     /// The runtime's clock at the start.
     started: Instant,
     /// The time of day at the start, as it was known then.
@@ -41,7 +41,7 @@ pub struct Clock {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Reading {
+enum ClockReading {
     /// `CLOCK_BOOTTIME`; what it showed at the start, and how long the machine had been suspended by then.   ns
     Boot { at: u64, suspended: u64 },
     /// The runtime's clock, which a test can pause.
@@ -56,7 +56,7 @@ impl Clock {
         // First, so that a timer that fires at an instant finds its moment past.
         let at = boot_time();
         Self {
-            reading: Reading::Boot { at, suspended },
+            reading: ClockReading::Boot { at, suspended },
             started: Instant::now(),
             started_wall: UNIX_EPOCH + Duration::from_nanos(booted() + at),
         }
@@ -67,7 +67,7 @@ impl Clock {
     #[must_use]
     pub fn of_runtime() -> Self {
         Self {
-            reading: Reading::Runtime,
+            reading: ClockReading::Runtime,
             started: Instant::now(),
             started_wall: SystemTime::now(),
         }
@@ -77,8 +77,8 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match self.reading {
-            Reading::Boot { at, .. } => Timestamp::from_nanos(boot_time().saturating_sub(at)),
-            Reading::Runtime => Timestamp::ZERO + self.started.elapsed(),
+            ClockReading::Boot { at, .. } => Timestamp::from_nanos(boot_time().saturating_sub(at)),
+            ClockReading::Runtime => Timestamp::ZERO + self.started.elapsed(),
         }
     }
 
@@ -87,8 +87,8 @@ impl Clock {
     #[must_use]
     pub fn instant(&self, at: Timestamp) -> Instant {
         let suspended = match self.reading {
-            Reading::Boot { suspended, .. } => noticed() - suspended,
-            Reading::Runtime => 0,
+            ClockReading::Boot { suspended, .. } => noticed() - suspended,
+            ClockReading::Runtime => 0,
         };
         let ran = at.as_nanos().saturating_sub(suspended);
         self.started
@@ -109,8 +109,8 @@ impl Clock {
     /// it was, all in all, since the start.
     pub fn notice_suspension(&self) -> Duration {
         match self.reading {
-            Reading::Boot { suspended, .. } => Duration::from_nanos(look() - suspended),
-            Reading::Runtime => Duration::ZERO,
+            ClockReading::Boot { suspended, .. } => Duration::from_nanos(look() - suspended),
+            ClockReading::Runtime => Duration::ZERO,
         }
     }
 
@@ -119,11 +119,11 @@ impl Clock {
     #[must_use]
     pub fn wall(&self, at: Timestamp) -> SystemTime {
         match self.reading {
-            Reading::Boot { at: started, .. } => {
+            ClockReading::Boot { at: started, .. } => {
                 let nanos = (booted() + started).saturating_add(at.as_nanos());
                 UNIX_EPOCH + Duration::from_nanos(nanos)
             }
-            Reading::Runtime => self.started_wall + at.since(Timestamp::ZERO),
+            ClockReading::Runtime => self.started_wall + at.since(Timestamp::ZERO),
         }
     }
 

@@ -30,8 +30,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::candidate::{Candidate, Step};
-use self::register::{Register, Swapped, Trouble};
+use self::candidate::{Candidate, CandidateStep};
+use self::register::{Register, RegisterFailure, RegisterSwap};
 
 /// The mastership as a candidate sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,25 +113,25 @@ impl Default for TimeToLive {
 
 /// A candidate, and how its election works.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// The address for the others and their clients when this candidate is the master.
     pub address: String,
     /// How long it stays the master without a renewal.
     pub time_to_live: TimeToLive,
     /// Where the election takes place.
-    pub place: Place,
+    pub place: ElectionStore,
 }
 
 /// Where an election takes place.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum ElectionStore {
     /// No store is needed: this is the only candidate.
     OneNode,
     /// At a key of etcd, bound to a lease.
     #[cfg(feature = "etcd")]
     Etcd {
         /// Where it is and who asks.
-        store: super::etcd::Settings,
+        store: super::etcd::EtcdSettings,
         /// The key of the register, the same for all candidates and without any other use.
         key: String,
     },
@@ -139,7 +139,7 @@ pub enum Place {
     #[cfg(feature = "zookeeper")]
     ZooKeeper {
         /// Where it is and who asks.
-        store: super::zookeeper::Settings,
+        store: super::zookeeper::ZooKeeperSettings,
         /// The absolute path of a node, the same for all candidates and without any other use. A
         /// missing node is made, with its ancestors.
         path: String,
@@ -147,7 +147,7 @@ pub enum Place {
 }
 
 #[cfg(feature = "tls")]
-impl Place {
+impl ElectionStore {
     /// The certificates that are trusted and shown there, if it is connected to over TLS.
     #[must_use]
     pub fn tls(&self) -> Option<&crate::tls::TlsClient> {
@@ -161,7 +161,7 @@ impl Place {
     }
 }
 
-impl Settings {
+impl ElectionSettings {
     /// Becomes a candidate; needs a tokio runtime.
     ///
     /// When `shutdown` is cancelled it resigns, so that another takes over at once. It closes the
@@ -170,15 +170,15 @@ impl Settings {
     pub fn start(self, clock: Clock, shutdown: CancellationToken) -> watch::Receiver<Mastership> {
         let ttl = self.time_to_live;
         match self.place {
-            Place::OneNode => always_the_master(shutdown),
+            ElectionStore::OneNode => always_the_master(shutdown),
             #[cfg(feature = "etcd")]
-            Place::Etcd { store, key } => {
-                let register = etcd::Key::new(store, &key, ttl);
+            ElectionStore::Etcd { store, key } => {
+                let register = etcd::EtcdRegister::new(store, &key, ttl);
                 contend(register, self.address, ttl, clock, shutdown)
             }
             #[cfg(feature = "zookeeper")]
-            Place::ZooKeeper { store, path } => {
-                let register = zookeeper::Node::new(store, path, ttl);
+            ElectionStore::ZooKeeper { store, path } => {
+                let register = zookeeper::ZooKeeperRegister::new(store, path, ttl);
                 contend(register, self.address, ttl, clock, shutdown)
             }
         }
@@ -243,9 +243,9 @@ impl<R: Register> Contest<R> {
             let now = self.clock.now();
             self.publish(self.candidate.mastership(now));
             match self.candidate.next(now) {
-                Step::Read => {
+                CandidateStep::Read => {
                     let read = timeout(self.ttl.renewal(), self.register.read()).await;
-                    match read.unwrap_or(Err(Trouble::Late)) {
+                    match read.unwrap_or(Err(RegisterFailure::Late)) {
                         Ok(entry) => {
                             self.candidate.found(self.clock.now(), entry);
                             self.answered();
@@ -253,12 +253,12 @@ impl<R: Register> Contest<R> {
                         Err(trouble) => self.failed(&trouble),
                     }
                 }
-                Step::Write { expected, record } => {
+                CandidateStep::Write { expected, record } => {
                     // Reads the clock before it sends: the fence counts from here.
                     self.candidate.sent(self.clock.now());
                     let swap = self.register.swap(expected, &record);
                     let swap = timeout(self.ttl.renewal(), swap).await;
-                    match swap.unwrap_or(Err(Trouble::Late)) {
+                    match swap.unwrap_or(Err(RegisterFailure::Late)) {
                         Ok(swapped) => {
                             self.candidate.swapped(self.clock.now(), swapped);
                             self.answered();
@@ -266,7 +266,7 @@ impl<R: Register> Contest<R> {
                         Err(trouble) => self.failed(&trouble),
                     }
                 }
-                Step::Wait(until) => {
+                CandidateStep::Wait(until) => {
                     tokio::select! {
                         () = self.clock.sleep_until(until) => {}
                         () = self.register.changed() => self.candidate.look(self.clock.now()),
@@ -282,7 +282,7 @@ impl<R: Register> Contest<R> {
         }
     }
 
-    fn failed(&mut self, trouble: &Trouble) {
+    fn failed(&mut self, trouble: &RegisterFailure) {
         let troubles = self.troubles.get_or_insert_default();
         if let Some(count) = troubles.count(&trouble.to_string()) {
             warn!(%trouble, count, "election: the store did not answer as it should");
@@ -328,7 +328,7 @@ impl<R: Register> Contest<R> {
             }
             let swapped = self.register.swap(Some(entry.version), &record).await?;
             self.register.settle().await;
-            Ok::<_, Trouble>(matches!(swapped, Swapped::Done(_)))
+            Ok::<_, RegisterFailure>(matches!(swapped, RegisterSwap::Done(_)))
         };
         match timeout(self.ttl.renewal(), resign).await {
             Ok(Ok(true)) => info!("election: resigned"),

@@ -25,17 +25,17 @@ use prost::Message;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use self::connection::Member;
+use self::connection::EtcdMember;
 pub use self::endpoint::{Endpoint, EndpointError};
-use self::failure::Failure;
-pub use self::messages::{KeyValue, Range, Ranged, Swapped};
-pub use self::watch::{Change, Changes, Watch, Watched};
+use self::failure::EtcdFailure;
+pub use self::messages::{KeySwap, KeyValue, Range, RangeContents};
+pub use self::watch::{Changes, EtcdWatch, KeyChange, WatchEvent};
 use crate::Renewable;
 use crate::tls::TlsClient;
 
 /// The address of etcd, the user, and the time limits of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct EtcdSettings {
     /// The members, in the order of attempts.
     pub endpoints: Vec<Endpoint>,
     /// Name and password, if etcd requires them. After they are renewed, a new token is fetched.
@@ -50,7 +50,7 @@ pub struct Settings {
     pub max_reply: usize,
 }
 
-impl Settings {
+impl EtcdSettings {
     /// 500 ms for a member, 2 s for a call, 4 MiB for an answer.
     #[must_use]
     pub fn new(endpoints: Vec<Endpoint>) -> Self {
@@ -82,7 +82,7 @@ impl fmt::Debug for Credentials {
 
 /// Why a call has no result.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Error {
+pub enum EtcdError {
     /// etcd refused, and did nothing.
     #[error("etcd refused: {message} (code {code})")]
     Refused {
@@ -133,33 +133,33 @@ enum Repeat {
 
 /// A client of one cluster. Clones share connections.
 #[derive(Clone)]
-pub struct Client(Arc<Shared>);
+pub struct EtcdClient(Arc<EtcdState>);
 
-struct Shared {
-    settings: Settings,
-    members: Vec<Member>,
+struct EtcdState {
+    settings: EtcdSettings,
+    members: Vec<EtcdMember>,
     /// The member that answered last.
     preferred: AtomicUsize,
     /// For the name and password of this number.
     token: Mutex<Option<(u64, String)>>,
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for EtcdClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Client").field(&self.0.settings).finish()
     }
 }
 
-impl Client {
+impl EtcdClient {
     /// Connects with the first call.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: EtcdSettings) -> Self {
         let members = settings
             .endpoints
             .iter()
-            .map(|endpoint| Member::new(endpoint.clone(), &settings))
+            .map(|endpoint| EtcdMember::new(endpoint.clone(), &settings))
             .collect();
-        Self(Arc::new(Shared {
+        Self(Arc::new(EtcdState {
             settings,
             members,
             preferred: AtomicUsize::new(0),
@@ -172,7 +172,7 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, Error> {
+    pub async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, EtcdError> {
         let mut found = self.range(&Range::key(key)).await?;
         Ok(found.entries.pop())
     }
@@ -182,7 +182,7 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn range(&self, range: &Range) -> Result<Ranged, Error> {
+    pub async fn range(&self, range: &Range) -> Result<RangeContents, EtcdError> {
         let request: proto::RangeRequest = range.clone().into();
         let reply: proto::RangeResponse = self
             .call("/etcdserverpb.KV/Range", request, Repeat::Harmless)
@@ -196,7 +196,12 @@ impl Client {
     /// # Errors
     ///
     /// Any. After [`Error::Unknown`] and [`Error::Garbage`] it may have been written or not.
-    pub async fn put(&self, key: &[u8], value: &[u8], lease: Option<i64>) -> Result<u64, Error> {
+    pub async fn put(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        lease: Option<i64>,
+    ) -> Result<u64, EtcdError> {
         let request = messages::put(key, value, lease);
         let reply: proto::PutResponse = self
             .call("/etcdserverpb.KV/Put", request, Repeat::Never)
@@ -216,7 +221,7 @@ impl Client {
         expected: u64,
         value: &[u8],
         lease: Option<i64>,
-    ) -> Result<Swapped, Error> {
+    ) -> Result<KeySwap, EtcdError> {
         let request = messages::swap(messages::put(key, value, lease), expected);
         let reply: proto::TxnResponse = self
             .call("/etcdserverpb.KV/Txn", request, Repeat::Never)
@@ -229,7 +234,7 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`]: after a lost answer another lease is requested.
-    pub async fn lease_grant(&self, time_to_live: Duration) -> Result<Lease, Error> {
+    pub async fn lease_grant(&self, time_to_live: Duration) -> Result<Lease, EtcdError> {
         let whole = time_to_live.as_secs() + u64::from(time_to_live.subsec_nanos() > 0);
         let request = proto::LeaseGrantRequest {
             ttl: i64::try_from(whole.max(1)).unwrap_or(i64::MAX),
@@ -239,7 +244,7 @@ impl Client {
             .await?;
         match (reply.id, reply.time_to_live()) {
             (id, Some(time_to_live)) if id != 0 => Ok(Lease { id, time_to_live }),
-            _ => Err(Error::Garbage("a lease without an id or a life".into())),
+            _ => Err(EtcdError::Garbage("a lease without an id or a life".into())),
         }
     }
 
@@ -252,7 +257,7 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<Duration>, Error> {
+    pub async fn lease_keep_alive(&self, id: i64) -> Result<Option<Duration>, EtcdError> {
         // A stream to etcd with this one message.
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let reply: proto::LeaseResponse = self
@@ -266,26 +271,31 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn lease_revoke(&self, id: i64) -> Result<bool, Error> {
+    pub async fn lease_revoke(&self, id: i64) -> Result<bool, EtcdError> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         let revoked: Result<proto::LeaseRevokeResponse, _> = self
             .call(path, proto::LeaseRequest { id }, Repeat::Harmless)
             .await;
         match revoked {
             Ok(_) => Ok(true),
-            Err(Error::Refused { code, .. }) if code == NOT_FOUND => Ok(false),
+            Err(EtcdError::Refused { code, .. }) if code == NOT_FOUND => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Follows the changes of a range from a revision; from now on, if it is 0.
     #[must_use]
-    pub fn watch(&self, range: Range, from: u64) -> Watch {
-        Watch::new(self.clone(), range, from)
+    pub fn watch(&self, range: Range, from: u64) -> EtcdWatch {
+        EtcdWatch::new(self.clone(), range, from)
     }
 
     /// Sends a call until a member answers it.
-    async fn call<Q, R>(&self, path: &'static str, request: Q, repeat: Repeat) -> Result<R, Error>
+    async fn call<Q, R>(
+        &self,
+        path: &'static str,
+        request: Q,
+        repeat: Repeat,
+    ) -> Result<R, EtcdError>
     where
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
@@ -298,7 +308,7 @@ impl Client {
                 .answered(path, &request, token.as_deref(), repeat, deadline)
                 .await;
             match (reply, token) {
-                (Err(Error::Unauthenticated(_)), Some(token)) if !authenticated_anew => {
+                (Err(EtcdError::Unauthenticated(_)), Some(token)) if !authenticated_anew => {
                     // Tokens end, and members forget them when they restart.
                     authenticated_anew = true;
                     self.forget(&token).await;
@@ -316,7 +326,7 @@ impl Client {
         token: Option<&str>,
         repeat: Repeat,
         deadline: Instant,
-    ) -> Result<R, Error>
+    ) -> Result<R, EtcdError>
     where
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
@@ -324,7 +334,7 @@ impl Client {
         let shared = &*self.0;
         let count = shared.members.len();
         let first = shared.preferred.load(Ordering::Relaxed);
-        let mut last = Error::Unreachable("there are no endpoints".into());
+        let mut last = EtcdError::Unreachable("there are no endpoints".into());
         for at in (0..count).map(|at| (first + at) % count) {
             let member = &shared.members[at];
             let end = deadline.min(Instant::now() + shared.settings.try_timeout);
@@ -333,12 +343,14 @@ impl Client {
                     shared.preferred.store(at, Ordering::Relaxed);
                     return Ok(reply);
                 }
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Trouble(cause)) if repeat == Repeat::Never => Error::Unknown(cause),
+                Err(EtcdFailure::Final(error)) => return Err(error),
+                Err(EtcdFailure::Trouble(cause)) if repeat == Repeat::Never => {
+                    EtcdError::Unknown(cause)
+                }
                 Err(failure) => failure.of_harmless(),
             };
-            if matches!(last, Error::Unknown(_))
-                || (repeat == Repeat::Never && matches!(last, Error::Garbage(_)))
+            if matches!(last, EtcdError::Unknown(_))
+                || (repeat == Repeat::Never && matches!(last, EtcdError::Garbage(_)))
             {
                 // The next call begins with another member.
                 shared.preferred.store((at + 1) % count, Ordering::Relaxed);
@@ -355,13 +367,13 @@ impl Client {
     }
 
     /// The token to send, fetched if missing; `None` if no user is configured.
-    async fn token(&self, deadline: Instant) -> Result<Option<String>, Error> {
+    async fn token(&self, deadline: Instant) -> Result<Option<String>, EtcdError> {
         let renewable = &self.0.settings.credentials;
         let (number, credentials) = (renewable.number(), renewable.get());
         let Some(credentials) = &*credentials else {
             return Ok(None);
         };
-        let late = || Error::Unreachable("no token in time".into());
+        let late = || EtcdError::Unreachable("no token in time".into());
         let mut token = timeout_at(deadline, self.0.token.lock())
             .await
             .map_err(|_| late())?;
@@ -377,11 +389,11 @@ impl Client {
             .answered(path, &request, None, Repeat::Harmless, deadline)
             .await
             .map_err(|error| match error {
-                Error::Refused { message, .. } => Error::Unauthenticated(message.into()),
+                EtcdError::Refused { message, .. } => EtcdError::Unauthenticated(message.into()),
                 other => other,
             })?;
         if reply.token.is_empty() {
-            return Err(Error::Garbage("a token that is empty".into()));
+            return Err(EtcdError::Garbage("a token that is empty".into()));
         }
         *token = Some((number, reply.token.clone()));
         Ok(Some(reply.token))

@@ -53,4 +53,4 @@ pub use per_thread::PerThread;
 pub use process_name::ProcessName;
 pub use renewable::Renewable;
 pub use scratch::with_scratch;
-pub use stream::{Stream, poll_write_both};
+pub use stream::{ByteStream, poll_write_both};

@@ -34,7 +34,7 @@ use crate::lock;
 
 mod buckets;
 
-pub use buckets::{Longest, buckets};
+pub use buckets::{TimeLimits, buckets};
 
 /// A metric, without its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Definition {
 pub struct Registry {
     shown: prometheus::Registry,
     defined: Arc<Mutex<Vec<Defined>>>,
-    longest: Longest,
+    longest: TimeLimits,
 }
 
 /// The metrics of one module.
@@ -74,7 +74,7 @@ pub type Defined = (&'static str, &'static [Definition]);
 impl Registry {
     /// An empty one, whose histograms have their buckets for these times.
     #[must_use]
-    pub fn with(longest: Longest) -> Self {
+    pub fn with(longest: TimeLimits) -> Self {
         Self {
             longest,
             ..Self::default()
@@ -129,10 +129,10 @@ impl Registry {
         &self,
         module: &'static str,
         definitions: &'static [Definition],
-    ) -> Registering<'_> {
+    ) -> Registration<'_> {
         let mut defined = lock(&self.defined);
         defined.push((module, definitions));
-        Registering {
+        Registration {
             registry: self,
             left: definitions.iter(),
         }
@@ -145,7 +145,7 @@ impl From<prometheus::Registry> for Registry {
         Self {
             shown,
             defined: Arc::default(),
-            longest: Longest::default(),
+            longest: TimeLimits::default(),
         }
     }
 }
@@ -153,20 +153,20 @@ impl From<prometheus::Registry> for Registry {
 /// Registers the metrics of one struct, in their order.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Registering<'a> {
+pub struct Registration<'a> {
     registry: &'a Registry,
     left: slice::Iter<'static, Definition>,
 }
 
-impl Registering<'_> {
+impl Registration<'_> {
     /// The next one, which has no labels.
-    pub fn alone<K: Kind>(&mut self) -> K::Alone {
+    pub fn alone<K: MetricKind>(&mut self) -> K::Alone {
         let definition = self.next();
         self.show(K::alone(opts(definition), self.registry.longest))
     }
 
     /// The next one, which has labels.
-    pub fn family<K: Kind>(&mut self) -> K::Family {
+    pub fn family<K: MetricKind>(&mut self) -> K::Family {
         let definition = self.next();
         let longest = self.registry.longest;
         self.show(K::family(opts(definition), longest, definition.labels))
@@ -190,7 +190,7 @@ fn opts(definition: &Definition) -> Opts {
 }
 
 /// A kind of metric.
-pub trait Kind {
+pub trait MetricKind {
     /// The Prometheus type.
     const TYPE: &'static str;
     /// A metric without labels, or with values for all of them.
@@ -199,9 +199,9 @@ pub trait Kind {
     type Family: Collector + Clone + 'static;
 
     /// Makes one without labels.
-    fn alone(opts: Opts, longest: Longest) -> Self::Alone;
+    fn alone(opts: Opts, longest: TimeLimits) -> Self::Alone;
     /// Makes one with labels.
-    fn family(opts: Opts, longest: Longest, labels: &[&str]) -> Self::Family;
+    fn family(opts: Opts, longest: TimeLimits, labels: &[&str]) -> Self::Family;
 }
 
 /// Makes the kinds from the types of the crate `prometheus`.
@@ -246,10 +246,10 @@ kinds! {
         |opts, _| HistogramOpts::from(opts).buckets(RATIOS.to_vec());
     /// Times that a call waits, with the [`buckets()`] for [`Longest::wait`].
     WaitHistogram "histogram": Histogram, HistogramVec,
-        |opts, longest: Longest| HistogramOpts::from(opts).buckets(buckets(longest.wait));
+        |opts, longest: TimeLimits| HistogramOpts::from(opts).buckets(buckets(longest.wait));
     /// Times that a backend takes, with the [`buckets()`] for [`Longest::reply`].
     ReplyHistogram "histogram": Histogram, HistogramVec,
-        |opts, longest: Longest| HistogramOpts::from(opts).buckets(buckets(longest.reply));
+        |opts, longest: TimeLimits| HistogramOpts::from(opts).buckets(buckets(longest.reply));
 }
 
 /// A value that a gauge can show, in its base unit.
@@ -284,25 +284,25 @@ impl Figure for Duration {
 }
 
 /// Mirrors a level.
-pub trait Show {
+pub trait SetLevel {
     /// Sets it.
     fn show(&self, figure: impl Figure);
 }
 
-impl Show for prometheus::Gauge {
+impl SetLevel for prometheus::Gauge {
     fn show(&self, figure: impl Figure) {
         self.set(figure.figure());
     }
 }
 
 /// Mirrors a total that another part counts.
-pub trait Reach<T> {
+pub trait SetTotal<T> {
     /// Adds the increase since the last time. A lower total means a restart, so the counter
     /// restarts too. Two scrapes must not do this at once.
     fn reach(&self, total: T);
 }
 
-impl<P: Atomic<T: Sub<Output = P::T>>> Reach<P::T> for GenericCounter<P> {
+impl<P: Atomic<T: Sub<Output = P::T>>> SetTotal<P::T> for GenericCounter<P> {
     fn reach(&self, total: P::T) {
         if total < self.get() {
             self.reset();

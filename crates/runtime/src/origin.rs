@@ -22,7 +22,7 @@ const LOOPBACK: [&str; 3] = ["localhost", "ip6-localhost", "ip6-loopback"];
 
 /// The header that shows another origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
+pub enum ForeignSign {
     /// `Host` is not a name of this address.
     Host,
     /// `Origin` is another address.
@@ -31,7 +31,7 @@ pub enum Foreign {
     Site,
 }
 
-impl Foreign {
+impl ForeignSign {
     /// The name of the header.
     #[must_use]
     pub const fn field(self) -> &'static str {
@@ -60,13 +60,13 @@ impl Foreign {
 /// The header of a request that shows another origin, if there is one. `allowed` are further names
 /// that `Host` may have.
 #[must_use]
-pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Option<Foreign> {
+pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Option<ForeignSign> {
     // Every browser sends it.
     let Ok(host) = text(headers, &header::HOST) else {
-        return Some(Foreign::Host);
+        return Some(ForeignSign::Host);
     };
     if host.is_some_and(|host| !is_ours(host, allowed)) {
-        return Some(Foreign::Host);
+        return Some(ForeignSign::Host);
     }
     let is_same = |origin: &str| {
         let origin = origin
@@ -77,7 +77,7 @@ pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Op
     match text(headers, &header::ORIGIN) {
         Ok(None) => {}
         Ok(Some(origin)) if is_same(origin) => {}
-        _ => return Some(Foreign::Origin),
+        _ => return Some(ForeignSign::Origin),
     }
     let follows_a_link = || {
         method.is_safe()
@@ -87,7 +87,7 @@ pub fn foreign(method: &Method, headers: &HeaderMap, allowed: &[Box<str>]) -> Op
     match text(headers, &SEC_FETCH_SITE) {
         Ok(None | Some("same-origin" | "none")) => None,
         Ok(Some(_)) if follows_a_link() => None,
-        _ => Some(Foreign::Site),
+        _ => Some(ForeignSign::Site),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
                 .iter()
                 .map(|&(name, text)| (name.clone(), value(text)));
             let field = foreign(&Method::GET, &headers.collect(), &allowed());
-            assert_eq!(field.map(Foreign::field), expected, "{given:?}");
+            assert_eq!(field.map(ForeignSign::field), expected, "{given:?}");
         };
         let (host, origin) = (&header::HOST, &header::ORIGIN);
         let (site, mode, dest) = (&SEC_FETCH_SITE, &SEC_FETCH_MODE, &SEC_FETCH_DEST);

@@ -17,12 +17,12 @@ const SLOTS: usize = 8;
 /// A thread locks its own, and nearly always alone. A look at the values of all threads locks one after the other,
 /// and never two.
 #[derive(Debug, Default)]
-pub struct PerThread<T>([Slot<T>; SLOTS]);
+pub struct PerThread<T>([ThreadSlot<T>; SLOTS]);
 
 /// On lines of its own, two of which a processor may fetch together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Slot<T>(Mutex<T>);
+struct ThreadSlot<T>(Mutex<T>);
 
 impl<T> PerThread<T> {
     /// The value of this thread.

@@ -35,14 +35,14 @@ use crate::Live;
 
 /// The certificates that a client shows to servers, its own first, and their key. In PEM.
 #[derive(Clone, Copy)]
-pub struct Identity<'a> {
+pub struct TlsIdentity<'a> {
     /// The certificate, followed by the chain to a known authority.
     pub cert: &'a [u8],
     /// The key of the first certificate, without a passphrase.
     pub key: &'a [u8],
 }
 
-impl fmt::Debug for Identity<'_> {
+impl fmt::Debug for TlsIdentity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Identity")
     }
@@ -65,10 +65,10 @@ pub fn client_config(authorities: RootCertStore, own: Option<CertifiedKey>) -> C
 /// The client's side of TLS to some servers. Clones share its settings, which a reload replaces
 /// for later connections.
 #[derive(Clone)]
-pub struct TlsClient(Arc<Live<Settings>>);
+pub struct TlsClient(Arc<Live<ClientSettings>>);
 
 #[derive(Clone)]
-struct Settings {
+struct ClientSettings {
     config: Arc<ClientConfig>,
     server_name: Option<ServerName<'static>>,
 }
@@ -78,7 +78,7 @@ impl TlsClient {
     /// to.
     #[must_use]
     pub fn new(config: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
-        Self(Arc::new(Live::new(Settings {
+        Self(Arc::new(Live::new(ClientSettings {
             config: Arc::new(config),
             server_name,
         })))
@@ -94,11 +94,11 @@ impl TlsClient {
     /// # Errors
     ///
     /// A text that names the cause and the cure.
-    pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<Session<S>>
+    pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<TlsSession<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Settings {
+        let ClientSettings {
             config,
             server_name,
         } = (*self.0.get()).clone();
@@ -111,10 +111,10 @@ impl TlsClient {
         };
         let has_identity = config.client_auth_cert_resolver.has_certs();
         match TlsConnector::from(config).connect(name, stream).await {
-            Ok(stream) => Ok(Session {
+            Ok(stream) => Ok(TlsSession {
                 stream,
                 has_identity,
-                said: Said::default(),
+                said: CloseReason::default(),
                 broken: None,
             }),
             Err(error) => Err(explained(error, has_identity)),
@@ -177,10 +177,10 @@ impl fmt::Debug for TlsServer {
 
 /// An encrypted connection to a server.
 #[derive(Debug)]
-pub struct Session<S> {
+pub struct TlsSession<S> {
     stream: TlsStream<S>,
     has_identity: bool,
-    said: Said,
+    said: CloseReason,
     /// Why a write failed, until all was read that came before.
     broken: Option<io::Error>,
 }
@@ -188,9 +188,9 @@ pub struct Session<S> {
 /// Why a server ended a session, once that was read. The library of a protocol above may lose it: to its
 /// calls a connection is only closed.
 #[derive(Clone, Debug, Default)]
-pub struct Said(Arc<OnceLock<Box<str>>>);
+pub struct CloseReason(Arc<OnceLock<Box<str>>>);
 
-impl Said {
+impl CloseReason {
     /// The cause and the cure, if the server gave one.
     #[must_use]
     pub fn get(&self) -> Option<&str> {
@@ -198,10 +198,10 @@ impl Said {
     }
 }
 
-impl<S> Session<S> {
+impl<S> TlsSession<S> {
     /// Where to look for the reason when it has ended.
     #[must_use]
-    pub fn said(&self) -> Said {
+    pub fn said(&self) -> CloseReason {
         self.said.clone()
     }
 
@@ -223,7 +223,7 @@ impl<S> Session<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsSession<S> {
     /// The result of a write. TLS 1.3 refuses a certificate behind the handshake, so a write may find the connection
     /// closed before the alert was read. Then it fails only once all that came before the end was read: the alert
     /// is with the kernel, but this process may not have heard of it.
@@ -266,7 +266,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Session<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsSession<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -277,7 +277,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Session<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Session<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsSession<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

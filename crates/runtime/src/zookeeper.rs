@@ -21,18 +21,18 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use self::servers::{Servers, is_path};
-pub use self::session::Trouble;
-use self::session::{Call, Failure, Reply, WAITING_MAX};
-use self::watches::Watch;
+use self::servers::{ServerAddresses, is_path};
+pub use self::session::FailureReason;
+use self::session::{CallReply, PendingCall, SessionFailure, WAITING_MAX};
+use self::watches::NodeWatch;
 pub use self::wire::{Code, Stat};
-use self::wire::{Fields, Lifetime, Meaning, Op, Reader};
+use self::wire::{Lifetime, Meaning, Op, Reader, WireFields};
 use crate::Renewable;
 use crate::tls::TlsClient;
 
 /// The address of ZooKeeper, the credentials, and the time limits of an answer.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct ZooKeeperSettings {
     /// `host:port,host:port/chroot`, as in every ZooKeeper client.
     pub servers: String,
     /// How long the servers keep a silent session. They bound it by their own settings.
@@ -46,7 +46,7 @@ pub struct Settings {
     pub deadline: Duration,
 }
 
-impl Settings {
+impl ZooKeeperSettings {
     /// A session of 4 s, a call of 2 s.
     #[must_use]
     pub fn new(servers: impl Into<String>) -> Self {
@@ -60,7 +60,7 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for ZooKeeperSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("servers", &self.servers)
@@ -77,16 +77,16 @@ impl fmt::Debug for Settings {
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ZooKeeperError {
     /// ZooKeeper refused, and did nothing.
     #[error("ZooKeeper refused: {0}")]
     Refused(Code),
     /// The call may have been applied, or may still be: the answer did not come.
     #[error("ZooKeeper did not say whether it was done: {0}")]
-    Unknown(Trouble),
+    Unknown(FailureReason),
     /// No server answers; the call had no effect.
     #[error("no ZooKeeper server answers: {0}")]
-    Unreachable(Trouble),
+    Unreachable(FailureReason),
     /// The credentials do not allow it, or are missing; the call had no effect.
     #[error("ZooKeeper denies it to these credentials: {0}")]
     Denied(Code),
@@ -95,34 +95,34 @@ pub enum Error {
     Unauthenticated(Code),
     /// The server's answer is not ZooKeeper's. A write may have been done or not.
     #[error("an answer that ZooKeeper does not give: {0}")]
-    Garbage(Trouble),
+    Garbage(FailureReason),
 }
 
-impl Error {
+impl ZooKeeperError {
     /// The meaning of a failure for a call.
-    fn of(failure: Failure, kind: Kind) -> Self {
+    fn of(failure: SessionFailure, kind: AccessKind) -> Self {
         let open = |trouble| match kind {
-            Kind::Read => Self::Unreachable(trouble),
-            Kind::Write => Self::Unknown(trouble),
+            AccessKind::Read => Self::Unreachable(trouble),
+            AccessKind::Write => Self::Unknown(trouble),
         };
         match failure {
-            Failure::Said(code) => match code.meaning() {
+            SessionFailure::Said(code) => match code.meaning() {
                 Meaning::Refused => Self::Refused(code),
                 Meaning::Denied => Self::Denied(code),
                 Meaning::Unauthenticated => Self::Unauthenticated(code),
-                Meaning::Open => open(Trouble::new(code)),
-                Meaning::Garbage => Self::Garbage(Trouble::new(code)),
+                Meaning::Open => open(FailureReason::new(code)),
+                Meaning::Garbage => Self::Garbage(FailureReason::new(code)),
             },
-            Failure::Unsent(trouble) => Self::Unreachable(trouble),
-            Failure::Unanswered(trouble) => open(trouble),
-            Failure::Garbage(trouble) => Self::Garbage(trouble),
+            SessionFailure::Unsent(trouble) => Self::Unreachable(trouble),
+            SessionFailure::Unanswered(trouble) => open(trouble),
+            SessionFailure::Garbage(trouble) => Self::Garbage(trouble),
         }
     }
 }
 
 /// A node and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeValue {
     /// The value of the node.
     pub data: Vec<u8>,
     /// The number, time and transaction of its writes.
@@ -134,7 +134,7 @@ pub struct Node {
 
 /// A write of several that are done together, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write<'a> {
+pub enum NodeWrite<'a> {
     /// Writes nothing, if the node has this number of writes.
     Check(&'a str, i32),
     /// Writes a node, as [`Client::set`].
@@ -147,22 +147,22 @@ pub enum Write<'a> {
 
 /// Ready when the node may have changed since it was read, or the connection is lost. If it is dropped
 /// before, the server forgets the watch.
-pub struct Changed {
+pub struct ChangeSignal {
     changed: oneshot::Receiver<()>,
     is_ready: bool,
     path: String,
     /// Also leaves the session to its end.
-    calls: mpsc::WeakSender<Call>,
+    calls: mpsc::WeakSender<PendingCall>,
     patience: Duration,
 }
 
-impl fmt::Debug for Changed {
+impl fmt::Debug for ChangeSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Changed").field("path", &self.path).finish()
     }
 }
 
-impl Future for Changed {
+impl Future for ChangeSignal {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -172,16 +172,16 @@ impl Future for Changed {
     }
 }
 
-impl Drop for Changed {
+impl Drop for ChangeSignal {
     fn drop(&mut self) {
         let fired = self.is_ready || self.changed.try_recv() != Err(TryRecvError::Empty);
         // The session must see that no caller waits here.
         self.changed.close();
         if let Some(calls) = self.calls.upgrade().filter(|_| !fired) {
             // If there is no place for it, the session notices later.
-            let _ = calls.try_send(Call {
+            let _ = calls.try_send(PendingCall {
                 op: Op::RemoveWatches,
-                fields: Fields::default(),
+                fields: WireFields::default(),
                 watch: None,
                 leaves: Some(std::mem::take(&mut self.path)),
                 deadline: Instant::now() + self.patience,
@@ -193,34 +193,34 @@ impl Drop for Changed {
 
 /// Whether a call without an answer may have had an effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AccessKind {
     Read,
     Write,
 }
 
 /// A client of one ensemble. Clones share its session, which ends with the last of them.
 #[derive(Clone)]
-pub struct Client(Arc<Shared>);
+pub struct ZooKeeperClient(Arc<ZooKeeperState>);
 
-struct Shared {
-    settings: Settings,
+struct ZooKeeperState {
+    settings: ZooKeeperSettings,
     /// The servers, or `None` if the addresses are not valid.
-    servers: Option<Servers>,
-    calls: OnceLock<mpsc::Sender<Call>>,
+    servers: Option<ServerAddresses>,
+    calls: OnceLock<mpsc::Sender<PendingCall>>,
 }
 
-impl fmt::Debug for Client {
+impl fmt::Debug for ZooKeeperClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Client").field(&self.0.settings).finish()
     }
 }
 
-impl Client {
+impl ZooKeeperClient {
     /// Connects with the first call, which needs a tokio runtime.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        Self(Arc::new(Shared {
-            servers: Servers::parse(&settings.servers),
+    pub fn new(settings: ZooKeeperSettings) -> Self {
+        Self(Arc::new(ZooKeeperState {
+            servers: ServerAddresses::parse(&settings.servers),
             settings,
             calls: OnceLock::new(),
         }))
@@ -231,10 +231,10 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn get(&self, path: &str) -> Result<Option<Node>, Error> {
-        let of = self.at(path, Kind::Read)?;
+    pub async fn get(&self, path: &str) -> Result<Option<NodeValue>, ZooKeeperError> {
+        let of = self.at(path, AccessKind::Read)?;
         of.error(match of.get().await {
-            Err(Failure::Said(Code::NO_NODE)) => Ok(None),
+            Err(SessionFailure::Said(Code::NO_NODE)) => Ok(None),
             read => read.map(Some),
         })
     }
@@ -244,12 +244,15 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn get_and_watch(&self, path: &str) -> Result<(Option<Node>, Changed), Error> {
-        let of = self.at(path, Kind::Read)?;
+    pub async fn get_and_watch(
+        &self,
+        path: &str,
+    ) -> Result<(Option<NodeValue>, ChangeSignal), ZooKeeperError> {
+        let of = self.at(path, AccessKind::Read)?;
         let found = async {
             loop {
                 match of.get_and_watch().await {
-                    Err(Failure::Said(Code::NO_NODE)) => {}
+                    Err(SessionFailure::Said(Code::NO_NODE)) => {}
                     found => return found.map(|(node, changed)| (Some(node), changed)),
                 }
                 let (is_there, changed) = of.exists_and_watch().await?;
@@ -270,10 +273,10 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn create(&self, path: &str, data: &[u8]) -> Result<Option<Stat>, Error> {
-        let of = self.at(path, Kind::Write)?;
+    pub async fn create(&self, path: &str, data: &[u8]) -> Result<Option<Stat>, ZooKeeperError> {
+        let of = self.at(path, AccessKind::Write)?;
         of.error(match of.make(data, Lifetime::Persistent).await {
-            Err(Failure::Said(Code::NODE_EXISTS)) => Ok(None),
+            Err(SessionFailure::Said(Code::NODE_EXISTS)) => Ok(None),
             made => made.map(Some),
         })
     }
@@ -284,10 +287,15 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn set(&self, path: &str, data: &[u8], version: i32) -> Result<Option<Stat>, Error> {
-        let of = self.at(path, Kind::Write)?;
+    pub async fn set(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: i32,
+    ) -> Result<Option<Stat>, ZooKeeperError> {
+        let of = self.at(path, AccessKind::Write)?;
         of.error(match of.set(data, version).await {
-            Err(Failure::Said(Code::BAD_VERSION | Code::NO_NODE)) => Ok(None),
+            Err(SessionFailure::Said(Code::BAD_VERSION | Code::NO_NODE)) => Ok(None),
             set => set.map(Some),
         })
     }
@@ -300,10 +308,10 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn put_ephemeral(&self, path: &str, data: &[u8]) -> Result<Stat, Error> {
-        let of = self.at(path, Kind::Write)?;
+    pub async fn put_ephemeral(&self, path: &str, data: &[u8]) -> Result<Stat, ZooKeeperError> {
+        let of = self.at(path, AccessKind::Write)?;
         of.error(match of.set(data, ANY_VERSION).await {
-            Err(Failure::Said(Code::NO_NODE)) => of.make(data, Lifetime::Ephemeral).await,
+            Err(SessionFailure::Said(Code::NO_NODE)) => of.make(data, Lifetime::Ephemeral).await,
             set => set,
         })
     }
@@ -313,11 +321,11 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn delete(&self, path: &str) -> Result<bool, Error> {
-        let of = self.at(path, Kind::Write)?;
-        let fields = Fields::default().text(&of.path).int(ANY_VERSION);
+    pub async fn delete(&self, path: &str) -> Result<bool, ZooKeeperError> {
+        let of = self.at(path, AccessKind::Write)?;
+        let fields = WireFields::default().text(&of.path).int(ANY_VERSION);
         of.error(match of.ask(Op::Delete, fields, None).await {
-            Err(Failure::Said(Code::NO_NODE)) => Ok(false),
+            Err(SessionFailure::Said(Code::NO_NODE)) => Ok(false),
             deleted => deleted.map(|_| true),
         })
     }
@@ -329,35 +337,44 @@ impl Client {
     /// # Errors
     ///
     /// Any.
-    pub async fn write_all(&self, writes: &[Write<'_>]) -> Result<Option<Vec<Stat>>, Error> {
-        let of = self.at("/", Kind::Write)?;
-        let mut fields = Fields::default();
+    pub async fn write_all(
+        &self,
+        writes: &[NodeWrite<'_>],
+    ) -> Result<Option<Vec<Stat>>, ZooKeeperError> {
+        let of = self.at("/", AccessKind::Write)?;
+        let mut fields = WireFields::default();
         for write in writes {
-            let (Write::Check(path, _)
-            | Write::Set(path, ..)
-            | Write::Put(path, _)
-            | Write::Delete(path, _)) = write;
-            let At { path, .. } = self.at(path, Kind::Write)?;
+            let (NodeWrite::Check(path, _)
+            | NodeWrite::Set(path, ..)
+            | NodeWrite::Put(path, _)
+            | NodeWrite::Delete(path, _)) = write;
+            let NodeAccess { path, .. } = self.at(path, AccessKind::Write)?;
             fields = match *write {
-                Write::Check(_, version) => fields.step(Some(Op::Check)).text(&path).int(version),
-                Write::Set(_, data, version) => {
+                NodeWrite::Check(_, version) => {
+                    fields.step(Some(Op::Check)).text(&path).int(version)
+                }
+                NodeWrite::Set(_, data, version) => {
                     let fields = fields.step(Some(Op::SetData)).text(&path);
                     fields.bytes(data).int(version)
                 }
-                Write::Put(_, data) => {
+                NodeWrite::Put(_, data) => {
                     let fields = fields.step(Some(Op::SetData)).text(&path);
                     fields.bytes(data).int(ANY_VERSION)
                 }
-                Write::Delete(_, version) => fields.step(Some(Op::Delete)).text(&path).int(version),
+                NodeWrite::Delete(_, version) => {
+                    fields.step(Some(Op::Delete)).text(&path).int(version)
+                }
             };
         }
         let done = async {
             let reply = of.ask(Op::Multi, fields.step(None), None).await?;
             let steps = Reader(&reply.fields).steps().ok_or_else(cut_short)?;
-            steps.map_err(Failure::Said)
+            steps.map_err(SessionFailure::Said)
         };
         of.error(match done.await {
-            Err(Failure::Said(Code::BAD_VERSION | Code::NO_NODE | Code::NOT_EMPTY)) => Ok(None),
+            Err(SessionFailure::Said(Code::BAD_VERSION | Code::NO_NODE | Code::NOT_EMPTY)) => {
+                Ok(None)
+            }
             done => done.map(Some),
         })
     }
@@ -367,11 +384,11 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn children(&self, path: &str) -> Result<Vec<String>, Error> {
-        let of = self.at(path, Kind::Read)?;
-        let fields = Fields::default().text(&of.path).flag(false);
+    pub async fn children(&self, path: &str) -> Result<Vec<String>, ZooKeeperError> {
+        let of = self.at(path, AccessKind::Read)?;
+        let fields = WireFields::default().text(&of.path).flag(false);
         let children = match of.ask(Op::GetChildren, fields, None).await {
-            Err(Failure::Said(Code::NO_NODE)) => Ok(Vec::new()),
+            Err(SessionFailure::Said(Code::NO_NODE)) => Ok(Vec::new()),
             Err(failure) => Err(failure),
             Ok(reply) => Reader(&reply.fields).texts().ok_or_else(cut_short),
         };
@@ -384,11 +401,14 @@ impl Client {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    pub async fn children_and_watch(&self, path: &str) -> Result<(Vec<String>, Changed), Error> {
-        let of = self.at(path, Kind::Read)?;
+    pub async fn children_and_watch(
+        &self,
+        path: &str,
+    ) -> Result<(Vec<String>, ChangeSignal), ZooKeeperError> {
+        let of = self.at(path, AccessKind::Read)?;
         let listed = async {
             let (reply, changed) = match of.ask_and_watch(Op::GetChildren).await {
-                Err(Failure::Said(Code::NO_NODE)) => {
+                Err(SessionFailure::Said(Code::NO_NODE)) => {
                     let (_, changed) = of.exists_and_watch().await?;
                     return Ok((Vec::new(), changed));
                 }
@@ -401,14 +421,14 @@ impl Client {
     }
 
     /// Something to do with one node, by a deadline from now.
-    fn at(&self, path: &str, kind: Kind) -> Result<At<'_>, Error> {
+    fn at(&self, path: &str, kind: AccessKind) -> Result<NodeAccess<'_>, ZooKeeperError> {
         let servers = self.0.servers.as_ref().filter(|_| is_path(path));
-        let servers = servers.ok_or(Error::Refused(Code::BAD_ARGUMENTS))?;
+        let servers = servers.ok_or(ZooKeeperError::Refused(Code::BAD_ARGUMENTS))?;
         let path = match path {
             "/" if !servers.chroot.is_empty() => servers.chroot.clone(),
             path => format!("{}{path}", servers.chroot),
         };
-        Ok(At {
+        Ok(NodeAccess {
             client: self,
             servers,
             path,
@@ -424,50 +444,50 @@ const GRACE: Duration = Duration::from_millis(100);
 const ANY_VERSION: i32 = -1;
 
 /// A node, and the deadline of all that is asked of it.
-struct At<'a> {
-    client: &'a Client,
-    servers: &'a Servers,
+struct NodeAccess<'a> {
+    client: &'a ZooKeeperClient,
+    servers: &'a ServerAddresses,
     path: String,
-    kind: Kind,
+    kind: AccessKind,
     deadline: Instant,
 }
 
-impl At<'_> {
-    fn error<T>(&self, done: Result<T, Failure>) -> Result<T, Error> {
-        done.map_err(|failure| Error::of(failure, self.kind))
+impl NodeAccess<'_> {
+    fn error<T>(&self, done: Result<T, SessionFailure>) -> Result<T, ZooKeeperError> {
+        done.map_err(|failure| ZooKeeperError::of(failure, self.kind))
     }
 
-    async fn get(&self) -> Result<Node, Failure> {
-        let fields = Fields::default().text(&self.path).flag(false);
+    async fn get(&self) -> Result<NodeValue, SessionFailure> {
+        let fields = WireFields::default().text(&self.path).flag(false);
         node(&self.ask(Op::GetData, fields, None).await?)
     }
 
-    async fn get_and_watch(&self) -> Result<(Node, Changed), Failure> {
+    async fn get_and_watch(&self) -> Result<(NodeValue, ChangeSignal), SessionFailure> {
         let (reply, changed) = self.ask_and_watch(Op::GetData).await?;
         Ok((node(&reply)?, changed))
     }
 
     /// Whether it is there, with a notice when it changes or is made.
-    async fn exists_and_watch(&self) -> Result<(bool, Changed), Failure> {
+    async fn exists_and_watch(&self) -> Result<(bool, ChangeSignal), SessionFailure> {
         let (sender, changed) = oneshot::channel();
         let is_there = match self.watch(Op::Exists, sender).await {
             Ok(_) => true,
-            Err(Failure::Said(Code::NO_NODE)) => false,
+            Err(SessionFailure::Said(Code::NO_NODE)) => false,
             Err(failure) => return Err(failure),
         };
         Ok((is_there, self.changed(changed)))
     }
 
-    async fn ask_and_watch(&self, op: Op) -> Result<(Reply, Changed), Failure> {
+    async fn ask_and_watch(&self, op: Op) -> Result<(CallReply, ChangeSignal), SessionFailure> {
         let (sender, changed) = oneshot::channel();
         let reply = self.watch(op, sender).await?;
         Ok((reply, self.changed(changed)))
     }
 
-    fn changed(&self, changed: oneshot::Receiver<()>) -> Changed {
+    fn changed(&self, changed: oneshot::Receiver<()>) -> ChangeSignal {
         let calls = self.client.0.calls.get();
         let calls = calls.expect("the watch was asked for over it");
-        Changed {
+        ChangeSignal {
             changed,
             is_ready: false,
             path: self.path.clone(),
@@ -476,21 +496,29 @@ impl At<'_> {
         }
     }
 
-    async fn watch(&self, op: Op, changed: oneshot::Sender<()>) -> Result<Reply, Failure> {
+    async fn watch(
+        &self,
+        op: Op,
+        changed: oneshot::Sender<()>,
+    ) -> Result<CallReply, SessionFailure> {
         let path = self.path.clone();
-        let fields = Fields::default().text(&path).flag(true);
-        self.ask(op, fields, Some(Watch { path, changed })).await
+        let fields = WireFields::default().text(&path).flag(true);
+        self.ask(op, fields, Some(NodeWatch { path, changed }))
+            .await
     }
 
-    async fn set(&self, data: &[u8], version: i32) -> Result<Stat, Failure> {
-        let fields = Fields::default().text(&self.path).bytes(data).int(version);
+    async fn set(&self, data: &[u8], version: i32) -> Result<Stat, SessionFailure> {
+        let fields = WireFields::default()
+            .text(&self.path)
+            .bytes(data)
+            .int(version);
         let reply = self.ask(Op::SetData, fields, None).await?;
         Reader(&reply.fields).stat().ok_or_else(cut_short)
     }
 
     /// Makes the node, and its missing ancestors: from the node upwards, since a client may have no
     /// right above an ancestor that is there.
-    async fn make(&self, data: &[u8], lifetime: Lifetime) -> Result<Stat, Failure> {
+    async fn make(&self, data: &[u8], lifetime: Lifetime) -> Result<Stat, SessionFailure> {
         let mut missing = vec![&*self.path];
         loop {
             let at = missing[missing.len() - 1];
@@ -499,12 +527,12 @@ impl At<'_> {
                 _ => self.make_one(at, b"", Lifetime::Persistent).await,
             };
             match made {
-                Err(Failure::Said(Code::NO_NODE)) => match at.rsplit_once('/') {
+                Err(SessionFailure::Said(Code::NO_NODE)) => match at.rsplit_once('/') {
                     Some((above, _)) if !above.is_empty() => missing.push(above),
                     _ => return made,
                 },
                 // Another client has made an ancestor.
-                Err(Failure::Said(Code::NODE_EXISTS)) if missing.len() > 1 => {
+                Err(SessionFailure::Said(Code::NODE_EXISTS)) if missing.len() > 1 => {
                     missing.pop();
                 }
                 Ok(_) if missing.len() > 1 => {
@@ -515,9 +543,14 @@ impl At<'_> {
         }
     }
 
-    async fn make_one(&self, at: &str, data: &[u8], lifetime: Lifetime) -> Result<Stat, Failure> {
+    async fn make_one(
+        &self,
+        at: &str,
+        data: &[u8],
+        lifetime: Lifetime,
+    ) -> Result<Stat, SessionFailure> {
         let of_creator = self.client.0.settings.auth.get().is_some();
-        let fields = Fields::default().text(at).bytes(data);
+        let fields = WireFields::default().text(at).bytes(data);
         let fields = fields.access(of_creator).int(lifetime as i32);
         let reply = self.ask(Op::Create, fields, None).await?;
         let mut fields = Reader(&reply.fields);
@@ -531,9 +564,14 @@ impl At<'_> {
         Ok(fields.stat().unwrap_or(untold))
     }
 
-    async fn ask(&self, op: Op, fields: Fields, watch: Option<Watch>) -> Result<Reply, Failure> {
+    async fn ask(
+        &self,
+        op: Op,
+        fields: WireFields,
+        watch: Option<NodeWatch>,
+    ) -> Result<CallReply, SessionFailure> {
         let (answer, answered) = oneshot::channel();
-        let call = Call {
+        let call = PendingCall {
             op,
             fields,
             watch,
@@ -549,27 +587,33 @@ impl At<'_> {
         });
         let place = timeout_at(self.deadline, calls.reserve()).await;
         let Ok(Ok(place)) = place else {
-            return Err(Failure::Unsent(Trouble::new("too many calls wait already")));
+            return Err(SessionFailure::Unsent(FailureReason::new(
+                "too many calls wait already",
+            )));
         };
         place.send(call);
         // The task looks at the deadline of the oldest call, which says whether that was sent. A later
         // step of an older call may have less time left.
         match timeout_at(self.deadline + GRACE, answered).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Failure::Unanswered(Trouble::new("the client has ended"))),
-            Err(_) => Err(Failure::Unanswered(Trouble::new("no answer in time"))),
+            Ok(Err(_)) => Err(SessionFailure::Unanswered(FailureReason::new(
+                "the client has ended",
+            ))),
+            Err(_) => Err(SessionFailure::Unanswered(FailureReason::new(
+                "no answer in time",
+            ))),
         }
     }
 }
 
-fn node(reply: &Reply) -> Result<Node, Failure> {
+fn node(reply: &CallReply) -> Result<NodeValue, SessionFailure> {
     let mut fields = Reader(&reply.fields);
     let data = fields.bytes().ok_or_else(cut_short)?.to_vec();
     let stat = fields.stat().ok_or_else(cut_short)?;
     let seen = reply.zxid;
-    Ok(Node { data, stat, seen })
+    Ok(NodeValue { data, stat, seen })
 }
 
-fn cut_short() -> Failure {
-    Failure::Garbage(Trouble::new("an answer without all its fields"))
+fn cut_short() -> SessionFailure {
+    SessionFailure::Garbage(FailureReason::new("an answer without all its fields"))
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_callers::{
-    AutoRegister, Charge, Field, FieldSet, Identity, Ipv6Prefix, Label, Matches, NewCaller, Notes,
-    Pattern, PatternText, Table, TableSettings,
+    AutoRegister, CallerTable, Charge, FieldSet, Identity, IdentityField, Ipv6Prefix, Label,
+    Matches, NewCaller, Notes, Pattern, PatternText, TableSettings,
 };
-use tidegate_h1::request::Target;
+use tidegate_h1::request::RequestTarget;
 use tidegate_h1::{request, response, write};
 use tidegate_limits::call::Backend;
 use tidegate_limits::policy::{
@@ -22,7 +22,7 @@ use tidegate_limits::policy::{
 };
 use tidegate_limits::scheduler::Outcome;
 use tidegate_limits::{Call, Limit, Policy, Scheduler, Step, Timestamp};
-use tidegate_zvm::framer::{Framed, Framer};
+use tidegate_zvm::framer::{FrameStatus, Framer};
 use tidegate_zvm::{array, reply, routes};
 
 /// A call of the socket protocol, in Python's form.
@@ -68,19 +68,19 @@ fn main() {
 #[inline(never)]
 fn framer() {
     let framed = Framer::new(CALL_MAX).push(black_box(CALL));
-    assert!(matches!(black_box(framed), Framed::End(_)));
+    assert!(matches!(black_box(framed), FrameStatus::End(_)));
 }
 
 #[inline(never)]
 fn http_request() {
-    let bounds = request::Bounds {
+    let bounds = request::HeadBounds {
         fields: 128,
         bytes: 64 * 1024,
     };
     let read = request::read(black_box(REQUEST), bounds);
     let head = read.expect("it is usual").expect("it is whole");
     let mut written = Vec::with_capacity(512);
-    let Target::Path(target) = head.target else {
+    let RequestTarget::Path(target) = head.target else {
         unreachable!("it is a path")
     };
     write::request_line(head.method.of(REQUEST), target.of(REQUEST), &mut written);
@@ -117,11 +117,14 @@ fn body() {
 
 #[inline(never)]
 fn reply_end() {
-    assert_eq!(reply::read(black_box(REPLY)), reply::Ending::Whole(Some(0)));
+    assert_eq!(
+        reply::read(black_box(REPLY)),
+        reply::ReplyEnding::Whole(Some(0))
+    );
 }
 
 #[inline(never)]
-fn caller(table: &Table, matches: &mut Matches) {
+fn caller(table: &CallerTable, matches: &mut Matches) {
     let identity = Identity {
         ip: Some(Ipv4Addr::new(10, 0, 0, 7).into()),
         user_agent: "python-requests/2.31.0",
@@ -174,13 +177,17 @@ fn scheduler() -> Scheduler<()> {
 }
 
 /// Callers with an address, an agent and a listener each.
-fn callers() -> Table {
-    let mut table = Table::new(TableSettings {
+fn callers() -> CallerTable {
+    let mut table = CallerTable::new(TableSettings {
         auto_register: AutoRegister::OFF,
         auto_register_per_second: 0,
-        identify: [Field::Listener, Field::Ip, Field::UserAgent]
-            .into_iter()
-            .collect::<FieldSet>(),
+        identify: [
+            IdentityField::Listener,
+            IdentityField::Ip,
+            IdentityField::UserAgent,
+        ]
+        .into_iter()
+        .collect::<FieldSet>(),
         ipv6_prefix: Ipv6Prefix::default(),
     });
     for n in 0..CALLERS {

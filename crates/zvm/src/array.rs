@@ -31,7 +31,7 @@ pub struct ArrayCall {
 
 /// Why bytes are not a call. Never quotes them: arguments carry passwords.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Malformed {
+pub enum BadArray {
     /// Not UTF-8.
     #[error("the request is not UTF-8")]
     NotUtf8,
@@ -70,8 +70,8 @@ pub enum Malformed {
 ///
 /// # Errors
 /// [`Malformed`], if it is not JSON, not a call, or does not fit.
-pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Malformed::NotUtf8)?;
+pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, BadArray> {
+    let text = std::str::from_utf8(bytes).map_err(|_| BadArray::NotUtf8)?;
     let text = text.trim_matches(is_space);
     let sound;
     let elements = match serde_json::from_str(text) {
@@ -88,7 +88,7 @@ pub fn parse(bytes: &[u8], bytes_max: usize) -> Result<ArrayCall, Malformed> {
     } else {
         let compact = compact(text.as_bytes());
         if compact.len() > bytes_max {
-            return Err(Malformed::TooLarge {
+            return Err(BadArray::TooLarge {
                 bytes: compact.len(),
                 bytes_max,
             });
@@ -118,18 +118,18 @@ impl<'a> Elements<'a> {
     ///
     /// # Errors
     /// [`Malformed`], if it is not JSON or not a call.
-    pub fn read(text: &'a str) -> Result<Self, Malformed> {
+    pub fn read(text: &'a str) -> Result<Self, BadArray> {
         Self::of(serde_json::from_str(text).map_err(|_| malformed(text))?)
     }
 
-    fn of(elements: [&'a RawValue; 3]) -> Result<Self, Malformed> {
+    fn of(elements: [&'a RawValue; 3]) -> Result<Self, BadArray> {
         let [function, args, kwargs] = elements.map(RawValue::get);
-        let function = name(function).ok_or(Malformed::BadName)?;
+        let function = name(function).ok_or(BadArray::BadName)?;
         if !args.starts_with('[') {
-            return Err(Malformed::BadArgs);
+            return Err(BadArray::BadArgs);
         }
         if !kwargs.starts_with('{') {
-            return Err(Malformed::BadKwargs);
+            return Err(BadArray::BadKwargs);
         }
         Ok(Self {
             function,
@@ -145,11 +145,11 @@ fn is_space(character: char) -> bool {
 }
 
 /// Distinguishes valid JSON of another shape from text that is not JSON.
-fn malformed(text: &str) -> Malformed {
+fn malformed(text: &str) -> BadArray {
     match serde_json::from_str::<IgnoredAny>(text) {
-        Ok(_) => Malformed::NotThree,
+        Ok(_) => BadArray::NotThree,
         // Its own message could quote what it found.
-        Err(error) => Malformed::NotJson {
+        Err(error) => BadArray::NotJson {
             line: error.line(),
             column: error.column(),
         },

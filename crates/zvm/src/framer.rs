@@ -14,19 +14,19 @@ pub const DEPTH_MAX: u32 = 64;
 
 /// The state after the bytes so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framed {
+pub enum FrameStatus {
     /// More bytes are needed.
     More,
     /// The array has ended. The index just past its closing bracket, counted from the first byte
     /// pushed. Bytes behind it are not read.
     End(usize),
     /// The bytes can never become an array.
-    Bad(Misframed),
+    Bad(FrameError),
 }
 
 /// Why bytes can never become an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Misframed {
+pub enum FrameError {
     /// The message begins with another byte.
     #[error("the request must be a JSON array")]
     NotAnArray,
@@ -49,24 +49,24 @@ pub enum Misframed {
 pub struct Framer {
     bytes_max: usize,
     seen: usize,
-    state: State,
+    state: FramerState,
     depth: u32,
     /// The open brackets, a bit for each, the innermost lowest; 1 is an object.
     nesting: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum FramerState {
     Leading,
     Outside,
     InString,
     Escaped,
-    Done(Framed),
+    Done(FrameStatus),
 }
 
 /// The class of a byte outside strings.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ByteClass {
     Plain,
     Quote,
     Open,
@@ -75,18 +75,18 @@ enum Class {
 }
 
 /// All letters are plain: the parser judges words such as `true` and Python's `NaN`.
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class::Stray; 256];
+const CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Stray; 256];
     let mut byte = 0;
     while byte < 256 {
         #[expect(clippy::cast_possible_truncation, reason = "below 256")]
         let class = match byte as u8 {
-            b' ' | b'\t' | b'\n' | b'\r' | b',' | b':' | b'+' | b'-' | b'.' => Class::Plain,
-            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => Class::Plain,
-            b'"' => Class::Quote,
-            b'[' | b'{' => Class::Open,
-            b']' | b'}' => Class::Close,
-            _ => Class::Stray,
+            b' ' | b'\t' | b'\n' | b'\r' | b',' | b':' | b'+' | b'-' | b'.' => ByteClass::Plain,
+            b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => ByteClass::Plain,
+            b'"' => ByteClass::Quote,
+            b'[' | b'{' => ByteClass::Open,
+            b']' | b'}' => ByteClass::Close,
+            _ => ByteClass::Stray,
         };
         classes[byte] = class;
         byte += 1;
@@ -104,7 +104,7 @@ impl Framer {
         Self {
             bytes_max,
             seen: 0,
-            state: State::Leading,
+            state: FramerState::Leading,
             depth: 0,
             nesting: 0,
         }
@@ -113,27 +113,27 @@ impl Framer {
     /// Whether any byte except white space has arrived.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.state != State::Leading
+        self.state != FramerState::Leading
     }
 
     /// Reads the next bytes. After `End` or `Bad`, every further call returns the same.
-    pub fn push(&mut self, chunk: &[u8]) -> Framed {
-        if let State::Done(framed) = self.state {
+    pub fn push(&mut self, chunk: &[u8]) -> FrameStatus {
+        if let FramerState::Done(framed) = self.state {
             return framed;
         }
         let room = self.bytes_max - self.seen;
         let framed = match self.scan(&chunk[..chunk.len().min(room)]) {
             // Full, and the array has not ended: any further byte is too many.
-            Framed::More if chunk.len() >= room => Framed::Bad(Misframed::TooLarge),
+            FrameStatus::More if chunk.len() >= room => FrameStatus::Bad(FrameError::TooLarge),
             framed => framed,
         };
-        if framed != Framed::More {
-            self.state = State::Done(framed);
+        if framed != FrameStatus::More {
+            self.state = FramerState::Done(framed);
         }
         framed
     }
 
-    fn scan(&mut self, chunk: &[u8]) -> Framed {
+    fn scan(&mut self, chunk: &[u8]) -> FrameStatus {
         let mut at = match self.resume(chunk) {
             Ok(at) => at,
             Err(framed) => return framed,
@@ -144,55 +144,55 @@ impl Framer {
         while let Some(&byte) = chunk.get(at) {
             at += 1;
             match CLASSES[usize::from(byte)] {
-                Class::Plain => {}
-                Class::Quote => match end_of_string(chunk, at) {
+                ByteClass::Plain => {}
+                ByteClass::Quote => match end_of_string(chunk, at) {
                     Ok(end) => at = end,
                     Err(state) => {
                         self.state = state;
                         break;
                     }
                 },
-                Class::Open => {
+                ByteClass::Open => {
                     if depth == DEPTH_MAX {
-                        return Framed::Bad(Misframed::TooDeep);
+                        return FrameStatus::Bad(FrameError::TooDeep);
                     }
                     depth += 1;
                     nesting = nesting << 1 | u64::from(byte == b'{');
                 }
-                Class::Close => {
+                ByteClass::Close => {
                     if nesting & 1 != u64::from(byte == b'}') {
-                        return Framed::Bad(Misframed::Unmatched);
+                        return FrameStatus::Bad(FrameError::Unmatched);
                     }
                     depth -= 1;
                     nesting >>= 1;
                     if depth == 0 {
-                        return Framed::End(self.seen + at);
+                        return FrameStatus::End(self.seen + at);
                     }
                 }
-                Class::Stray => return Framed::Bad(Misframed::StrayByte),
+                ByteClass::Stray => return FrameStatus::Bad(FrameError::StrayByte),
             }
         }
         self.depth = depth;
         self.nesting = nesting;
         self.seen += chunk.len();
-        Framed::More
+        FrameStatus::More
     }
 
     /// Continues where the last chunk ended. Returns the index of the first byte outside strings.
-    fn resume(&mut self, chunk: &[u8]) -> Result<usize, Framed> {
+    fn resume(&mut self, chunk: &[u8]) -> Result<usize, FrameStatus> {
         let string_from = match self.state {
-            State::Outside => return Ok(0),
-            State::Done(framed) => return Err(framed),
-            State::Leading => return self.open(chunk),
-            State::InString => 0,
-            State::Escaped => 1,
+            FramerState::Outside => return Ok(0),
+            FramerState::Done(framed) => return Err(framed),
+            FramerState::Leading => return self.open(chunk),
+            FramerState::InString => 0,
+            FramerState::Escaped => 1,
         };
         if chunk.is_empty() {
             return Ok(0);
         }
         match end_of_string(chunk, string_from) {
             Ok(end) => {
-                self.state = State::Outside;
+                self.state = FramerState::Outside;
                 Ok(end)
             }
             Err(state) => {
@@ -203,7 +203,7 @@ impl Framer {
     }
 
     /// Skips white space up to the outermost bracket, and reads that.
-    fn open(&mut self, chunk: &[u8]) -> Result<usize, Framed> {
+    fn open(&mut self, chunk: &[u8]) -> Result<usize, FrameStatus> {
         let Some(at) = chunk
             .iter()
             .position(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
@@ -211,10 +211,10 @@ impl Framer {
             return Ok(chunk.len());
         };
         if chunk[at] != b'[' {
-            return Err(Framed::Bad(Misframed::NotAnArray));
+            return Err(FrameStatus::Bad(FrameError::NotAnArray));
         }
         self.depth = 1;
-        self.state = State::Outside;
+        self.state = FramerState::Outside;
         Ok(at + 1)
     }
 }
@@ -222,16 +222,16 @@ impl Framer {
 /// Where the string that `at` is in ends: just past its closing quote. If it does not end in this
 /// chunk, the state after the chunk.
 #[inline]
-pub(crate) fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, State> {
+pub(crate) fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, FramerState> {
     loop {
         let rest = &chunk[at..];
         let ends = |byte: &u8| matches!(byte, b'"' | b'\\');
         let run = match rest.iter().take(WALK).position(ends) {
             Some(run) => run,
-            None if rest.len() <= WALK => return Err(State::InString),
+            None if rest.len() <= WALK => return Err(FramerState::InString),
             None => match memchr2(b'"', b'\\', &rest[WALK..]) {
                 Some(run) => WALK + run,
-                None => return Err(State::InString),
+                None => return Err(FramerState::InString),
             },
         };
         let end = at + run;
@@ -241,7 +241,7 @@ pub(crate) fn end_of_string(chunk: &[u8], mut at: usize) -> Result<usize, State>
         // Skips the escaped byte. The digits of \u end no string either.
         at = end + 2;
         if at > chunk.len() {
-            return Err(State::Escaped);
+            return Err(FramerState::Escaped);
         }
     }
 }

@@ -9,14 +9,14 @@ pub struct Function {
     /// The function's name on the wire.
     pub name: &'static str,
     /// Whether it changes anything.
-    pub kind: Kind,
+    pub kind: FunctionKind,
     /// The function's cost for the backend.
     pub effort: Effort,
 }
 
 /// Whether a function changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FunctionKind {
     /// The function changes no state, so identical calls may share an answer.
     Read,
     /// The function changes state, and a user waits for it.
@@ -119,12 +119,12 @@ pub const FUNCTIONS: &[Function] = {
 };
 
 const fn read(name: &'static str, effort: Effort) -> Function {
-    let kind = Kind::Read;
+    let kind = FunctionKind::Read;
     Function { name, kind, effort }
 }
 
 const fn write(name: &'static str, effort: Effort) -> Function {
-    let kind = Kind::Write;
+    let kind = FunctionKind::Write;
     Function { name, kind, effort }
 }
 

@@ -183,7 +183,7 @@ pub struct Path<'a> {
 
 /// A pattern fits a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matched<'a> {
+pub struct PathMatch<'a> {
     /// The segment at `{userid}`, if it can be a userid.
     pub target: Option<&'a str>,
 }
@@ -225,7 +225,7 @@ impl<'a> Path<'a> {
 
     /// Matches the path against a pattern.
     #[must_use]
-    pub fn matches<S: AsRef<str>>(&self, pattern: &[S]) -> Option<Matched<'a>> {
+    pub fn matches<S: AsRef<str>>(&self, pattern: &[S]) -> Option<PathMatch<'a>> {
         let segments = &self.segments[..self.count];
         if pattern.len() != segments.len() {
             return None;
@@ -242,7 +242,7 @@ impl<'a> Path<'a> {
             .iter()
             .position(|pattern| pattern.as_ref() == "{userid}")
             .and_then(|index| userid(segments[index]));
-        Some(Matched { target })
+        Some(PathMatch { target })
     }
 }
 

@@ -116,7 +116,7 @@ impl<'de> Visitor<'de> for FieldVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
-        while let Some(Key(key)) = map.next_key()? {
+        while let Some(FieldKey(key)) = map.next_key()? {
             if key == self.0 {
                 found = Some(map.next_value()?);
             } else {
@@ -129,7 +129,7 @@ impl<'de> Visitor<'de> for FieldVisitor {
 
 /// A key, in place unless it has escapes.
 #[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct FieldKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {

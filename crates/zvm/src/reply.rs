@@ -16,7 +16,7 @@ const OVERALL_RC: &str = "overallRC";
 
 /// The state of a reply that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ReplyEnding {
     /// The reply is complete. Its `overallRC`, if it has one.
     Whole(Option<i64>),
     /// The reply ended in the middle.
@@ -26,14 +26,14 @@ pub enum Ending {
 /// Reads a reply that has ended. Only a reply that stops in the middle is `Cut`: anything else that
 /// the backend says is passed on as it is.
 #[must_use]
-pub fn read(reply: &[u8]) -> Ending {
+pub fn read(reply: &[u8]) -> ReplyEnding {
     let unless_open = |overall_rc: &dyn Fn() -> Option<i64>| {
         let mut balance = Balance::default();
         balance.push(reply);
         if balance.is_open() {
-            Ending::Cut
+            ReplyEnding::Cut
         } else {
-            Ending::Whole(overall_rc())
+            ReplyEnding::Whole(overall_rc())
         }
     };
     // As nearly every reply begins. Its brackets show its end; the rest is for the client.
@@ -41,8 +41,8 @@ pub fn read(reply: &[u8]) -> Ending {
         return unless_open(&|| Some(overall_rc));
     }
     match sound_field(reply, OVERALL_RC) {
-        Ok(found) => Ending::Whole(found.and_then(|value| value.parse().ok())),
-        Err(error) if error.classify() == Category::Eof => Ending::Cut,
+        Ok(found) => ReplyEnding::Whole(found.and_then(|value| value.parse().ok())),
+        Err(error) if error.classify() == Category::Eof => ReplyEnding::Cut,
         // Python writes NaN and Infinity, which are not JSON: brackets show whether it is whole.
         Err(_) => unless_open(&|| field_of_python(reply, OVERALL_RC)?.parse().ok()),
     }
@@ -223,31 +223,40 @@ impl Balance {
 mod tests {
     use super::*;
 
-    fn check(reply: &str, ending: Ending) {
+    fn check(reply: &str, ending: ReplyEnding) {
         assert_eq!(read(reply.as_bytes()), ending, "{reply}");
     }
 
     #[test]
     fn only_a_reply_that_stops_in_the_middle_is_cut() {
-        check(r#"{"overallRC": 0, "output": ""}"#, Ending::Whole(Some(0)));
-        check(r#"{"output": "x"}"#, Ending::Whole(None));
-        check(r#"{"overallRC": 0, "output": NaN}"#, Ending::Whole(Some(0)));
-        check(r#"{"output": NaN}"#, Ending::Whole(None));
+        check(
+            r#"{"overallRC": 0, "output": ""}"#,
+            ReplyEnding::Whole(Some(0)),
+        );
+        check(r#"{"output": "x"}"#, ReplyEnding::Whole(None));
+        check(
+            r#"{"overallRC": 0, "output": NaN}"#,
+            ReplyEnding::Whole(Some(0)),
+        );
+        check(r#"{"output": NaN}"#, ReplyEnding::Whole(None));
         check(
             r#"{"overallRC": 503, "modID": 130}"#,
-            Ending::Whole(Some(503)),
+            ReplyEnding::Whole(Some(503)),
         );
-        check(r#"{"overallRC": -1}"#, Ending::Whole(Some(-1)));
-        check(r#"{"overallRC": 0"#, Ending::Cut);
-        check(r#"{"overallRC": 0, "output": "\"#, Ending::Cut);
+        check(r#"{"overallRC": -1}"#, ReplyEnding::Whole(Some(-1)));
+        check(r#"{"overallRC": 0"#, ReplyEnding::Cut);
+        check(r#"{"overallRC": 0, "output": "\"#, ReplyEnding::Cut);
         check(
             r#"{"overallRC": 0, "output": "\\"}"#,
-            Ending::Whole(Some(0)),
+            ReplyEnding::Whole(Some(0)),
         );
-        check("hello", Ending::Whole(None));
-        check(r#"{"overallRC": 0, "out"#, Ending::Cut);
-        check(r#"{"overallRC": 0, "output": NaN, "x": [1, "#, Ending::Cut);
-        check(r#"{"overallRC": 0, "output": "\"}"#, Ending::Cut);
+        check("hello", ReplyEnding::Whole(None));
+        check(r#"{"overallRC": 0, "out"#, ReplyEnding::Cut);
+        check(
+            r#"{"overallRC": 0, "output": NaN, "x": [1, "#,
+            ReplyEnding::Cut,
+        );
+        check(r#"{"overallRC": 0, "output": "\"}"#, ReplyEnding::Cut);
     }
 
     #[test]

@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use crate::array::Elements;
-use crate::path::{Matched, Path};
+use crate::path::{Path, PathMatch};
 use crate::python_json::as_sound_json;
 
 /// A row of the route table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct RouteRow {
     /// The method; HEAD asks as GET does.
     pub method: Method,
     /// The path's segments; one in braces stands for any one segment.
     pub segments: &'static [&'static str],
     /// The function that such a request asks for.
-    pub asks: Asks,
+    pub asks: RouteTarget,
 }
 
 /// The methods that sdkwsgi knows.
@@ -50,7 +50,7 @@ impl Method {
 
 /// The function that a request asks for, as far as its head shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum RouteTarget {
     /// The request asks for this function.
     Function(&'static str),
     /// The request asks for a function that its body names.
@@ -62,16 +62,16 @@ pub enum Asks {
 /// Makes the table from one row a line: the method, the segments of the path, what is asked for.
 macro_rules! routes {
     ($($method:ident [$($segment:literal),*] => $asks:expr;)*) => {
-        &[$(Row { method: $method, segments: &[$($segment),*], asks: $asks }),*]
+        &[$(RouteRow { method: $method, segments: &[$($segment),*], asks: $asks }),*]
     };
 }
 
 /// Every route of sdkwsgi, and the array of the socket protocol in HTTP dress. The first
 /// match wins, so fixed segments stand before braces.
-pub const ROUTES: &[Row] = {
-    use Asks::{Body, Function, Unlimited};
+pub const ROUTES: &[RouteRow] = {
     use BodyRule::{Action, Array, Couple, Vswitch};
     use Method::{Delete, Get, Post, Put};
+    use RouteTarget::{Body, Function, Unlimited};
     routes! {
         Get [] => Unlimited;
         Post [] => Body(Array);
@@ -159,7 +159,7 @@ pub const ACTIONS: &[(&str, &str)] = &[
 
 /// The route of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Routed<'a> {
+pub enum RouteMatch<'a> {
     /// The function, and the userid that it is about.
     Function(&'a str, Option<&'a str>),
     /// The body names the function; the userid that it is about.
@@ -172,27 +172,27 @@ pub enum Routed<'a> {
 
 /// Looks up what a request asks for. A query and a slash at the end make no difference.
 #[must_use]
-pub fn route<'a>(method: &str, path: &'a str) -> Routed<'a> {
+pub fn route<'a>(method: &str, path: &'a str) -> RouteMatch<'a> {
     let method = match method {
         "GET" | "HEAD" => Method::Get,
         "POST" => Method::Post,
         "PUT" => Method::Put,
         "DELETE" => Method::Delete,
-        _ => return Routed::Other,
+        _ => return RouteMatch::Other,
     };
     let Some(path) = Path::split(path) else {
-        return Routed::Other;
+        return RouteMatch::Other;
     };
     for row in ROUTES.iter().filter(|row| row.method == method) {
-        if let Some(Matched { target }) = path.matches(row.segments) {
+        if let Some(PathMatch { target }) = path.matches(row.segments) {
             return match row.asks {
-                Asks::Function(name) => Routed::Function(name, target),
-                Asks::Body(rule) => Routed::ReadBody(rule, target),
-                Asks::Unlimited => Routed::Unlimited,
+                RouteTarget::Function(name) => RouteMatch::Function(name, target),
+                RouteTarget::Body(rule) => RouteMatch::ReadBody(rule, target),
+                RouteTarget::Unlimited => RouteMatch::Unlimited,
             };
         }
     }
-    Routed::Other
+    RouteMatch::Other
 }
 
 /// Where a request's body names the function.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate_callers::{
     CallerId, Charge, CostModel, CostUnit, GROUPS_PER_CALLER_MAX, Group, Headroom, Identity, Label,
-    NameError, NewCaller, Notes, PATTERNS_PER_CALLER_MAX, Patch, Pattern, Span,
+    NameError, NewCaller, Notes, PATTERNS_PER_CALLER_MAX, Patch, Pattern, UsageSpan,
 };
 use tidegate_limits::bucket::{OutOfRange, TokenCount};
 use tidegate_limits::pace::{BurstRatio, Rate};
@@ -423,8 +423,8 @@ fn derived(value: Value) -> Read<Derive> {
     })
 }
 
-pub(super) fn window(fields: &mut Fields) -> Read<Span> {
-    Ok(fields.optional("window", word)?.unwrap_or(Span::Hour))
+pub(super) fn window(fields: &mut Fields) -> Read<UsageSpan> {
+    Ok(fields.optional("window", word)?.unwrap_or(UsageSpan::Hour))
 }
 
 pub(super) fn headroom(number: f64) -> Result<Headroom, &'static str> {

@@ -1,6 +1,6 @@
 //! Queries and ids in paths, as read and checked.
 
-use tidegate_callers::{CallerId, Group, Headroom, RateLimitId, Span};
+use tidegate_callers::{CallerId, Group, Headroom, RateLimitId, UsageSpan};
 
 use super::asked::{Asked, Read, headroom, named, numbered, window, word};
 use super::json::{Fields, Value, cut};
@@ -31,8 +31,8 @@ pub(super) enum Sort {
     Label,
     LastAccess,
     /// By calls over a span; without one, in all.
-    Calls(Option<Span>),
-    Tokens(Option<Span>),
+    Calls(Option<UsageSpan>),
+    Tokens(Option<UsageSpan>),
 }
 
 impl Words for Sort {
@@ -40,13 +40,13 @@ impl Words for Sort {
         ("id", Self::Id),
         ("label", Self::Label),
         ("last_access", Self::LastAccess),
-        ("calls_5m", Self::Calls(Some(Span::FiveMinutes))),
-        ("calls_1h", Self::Calls(Some(Span::Hour))),
-        ("calls_24h", Self::Calls(Some(Span::Day))),
+        ("calls_5m", Self::Calls(Some(UsageSpan::FiveMinutes))),
+        ("calls_1h", Self::Calls(Some(UsageSpan::Hour))),
+        ("calls_24h", Self::Calls(Some(UsageSpan::Day))),
         ("calls_total", Self::Calls(None)),
-        ("tokens_5m", Self::Tokens(Some(Span::FiveMinutes))),
-        ("tokens_1h", Self::Tokens(Some(Span::Hour))),
-        ("tokens_24h", Self::Tokens(Some(Span::Day))),
+        ("tokens_5m", Self::Tokens(Some(UsageSpan::FiveMinutes))),
+        ("tokens_1h", Self::Tokens(Some(UsageSpan::Hour))),
+        ("tokens_24h", Self::Tokens(Some(UsageSpan::Day))),
         ("tokens_total", Self::Tokens(None)),
     ];
 }
@@ -113,7 +113,7 @@ impl Asked for Frames {
 
 /// The usage to show.
 pub(super) struct UsageOf {
-    pub(super) span: Span,
+    pub(super) span: UsageSpan,
     pub(super) group: Option<Group>,
 }
 
@@ -131,7 +131,7 @@ impl Asked for UsageOf {
 
 /// What to suggest a limit from.
 pub(super) struct Suggest {
-    pub(super) span: Span,
+    pub(super) span: UsageSpan,
     pub(super) headroom: Headroom,
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 use tidegate_callers::{
-    CallerId, FunctionId, Group, Kind, Label, Notes, Pattern, RateLimitId, Row, Span, SpanUse,
-    Suggestion, Tally, UsageNow,
+    CallerId, CallerRow, FunctionId, Group, Label, Notes, Pattern, RateLimitId, RowKind, SpanUse,
+    Suggestion, UsageNow, UsageSpan, UsageTally,
 };
 
 use tidegate_limits::Weight;
@@ -61,7 +61,7 @@ fn some_word<T: Words, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok,
     value.map(T::word).serialize(to)
 }
 
-words!(Span { "5m" => FiveMinutes, "1h" => Hour, "24h" => Day });
+words!(UsageSpan { "5m" => FiveMinutes, "1h" => Hour, "24h" => Day });
 
 /// The origin of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -116,7 +116,7 @@ pub struct CallerState {
 impl CallerState {
     /// The shown state of a row.
     #[must_use]
-    pub fn new(row: Row, last_access: Option<SystemTime>, usage: &UsageNow) -> Self {
+    pub fn new(row: CallerRow, last_access: Option<SystemTime>, usage: &UsageNow) -> Self {
         Self {
             id: row.id,
             label: row.label,
@@ -125,12 +125,12 @@ impl CallerState {
             notes: row.notes,
             weight: row.weight.map(Weight::get),
             origin: match row.kind {
-                Kind::Static => Origin::Config,
-                Kind::Made => Origin::Api,
-                Kind::Auto => Origin::Auto,
-                Kind::Unknown => Origin::Unknown,
+                RowKind::Static => Origin::Config,
+                RowKind::Made => Origin::Api,
+                RowKind::Auto => Origin::Auto,
+                RowKind::Unknown => Origin::Unknown,
             },
-            auto: row.kind == Kind::Auto,
+            auto: row.kind == RowKind::Auto,
             rate_limit: row.charge.limit(),
             last_access: last_access.map(Moment),
             calls: Spans::of(usage, |it| it.calls),
@@ -157,21 +157,21 @@ pub struct Spans<T> {
 
 impl<T: Copy> Spans<T> {
     /// The figure over a span; without one, in all.
-    pub(super) fn over(&self, span: Option<Span>) -> T {
+    pub(super) fn over(&self, span: Option<UsageSpan>) -> T {
         match span {
-            Some(Span::FiveMinutes) => self.five_minutes,
-            Some(Span::Hour) => self.hour,
-            Some(Span::Day) => self.day,
+            Some(UsageSpan::FiveMinutes) => self.five_minutes,
+            Some(UsageSpan::Hour) => self.hour,
+            Some(UsageSpan::Day) => self.day,
             None => self.total,
         }
     }
 
     /// One figure of the usage of a caller or a group.
-    pub fn of(usage: &UsageNow, figure: impl Fn(&Tally) -> T) -> Self {
+    pub fn of(usage: &UsageNow, figure: impl Fn(&UsageTally) -> T) -> Self {
         Self {
-            five_minutes: figure(&usage.over(Span::FiveMinutes).tally),
-            hour: figure(&usage.over(Span::Hour).tally),
-            day: figure(&usage.over(Span::Day).tally),
+            five_minutes: figure(&usage.over(UsageSpan::FiveMinutes).tally),
+            hour: figure(&usage.over(UsageSpan::Hour).tally),
+            day: figure(&usage.over(UsageSpan::Day).tally),
             total: figure(&usage.total),
         }
     }
@@ -264,9 +264,9 @@ impl CallerUsage {
             },
             rejected: Spans::of(usage, |it| it.refused),
             top: Top {
-                five_minutes: common(Span::FiveMinutes),
-                hour: common(Span::Hour),
-                day: common(Span::Day),
+                five_minutes: common(UsageSpan::FiveMinutes),
+                hour: common(UsageSpan::Hour),
+                day: common(UsageSpan::Day),
             },
         }
     }
@@ -283,7 +283,7 @@ pub fn milliseconds(duration: Duration) -> f64 {
 pub struct UsageTable {
     /// The span: `5m`, `1h` or `24h`.
     #[serde(serialize_with = "word")]
-    pub window: Span,
+    pub window: UsageSpan,
     /// The requested group; `None` is all callers.
     pub group: Option<String>,
     /// The usage of the group. A call counts once, even if several callers of the group match it.
@@ -319,8 +319,8 @@ pub struct Used {
     pub rejected: u64,
 }
 
-impl From<&Tally> for Used {
-    fn from(tally: &Tally) -> Self {
+impl From<&UsageTally> for Used {
+    fn from(tally: &UsageTally) -> Self {
         Self {
             calls: tally.calls,
             tokens: tally.tokens.tokens(),

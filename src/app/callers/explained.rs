@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::scheduler::Cause;
+use tidegate_limits::scheduler::DelayCause;
 
 use super::super::Shared;
 use super::super::lately::{ENDED_MAX, Found, Report, durations};
@@ -176,7 +176,9 @@ impl Known {
                 }
                 sentence += &format!(": {queued} in the queue");
                 let longest = delays.iter().max_by_key(|delay| delay.time);
-                if let Some((Cause::Limit(name), time)) = longest.map(|it| (&it.cause, it.time)) {
+                if let Some((DelayCause::Limit(name), time)) =
+                    longest.map(|it| (&it.cause, it.time))
+                {
                     sentence += &format!(", {} of them for `{name}`", seconds(time));
                 }
                 if let Some(backend) = took.backend {
@@ -204,9 +206,9 @@ fn held(report: &Report) -> Vec<Held> {
         (cause, None, elsewhere)
     });
     let delays = report.delays.iter().map(|delay| match &delay.cause {
-        Cause::Limit(name) => (HeldBy::Limit, Some(name.to_string()), delay.time),
-        Cause::Turn => (HeldBy::Turn, None, delay.time),
-        Cause::Others => (HeldBy::Others, None, delay.time),
+        DelayCause::Limit(name) => (HeldBy::Limit, Some(name.to_string()), delay.time),
+        DelayCause::Turn => (HeldBy::Turn, None, delay.time),
+        DelayCause::Others => (HeldBy::Others, None, delay.time),
     });
     let mut parts: Vec<_> = delays.chain(elsewhere).collect();
     parts.sort_by_key(|&(.., time)| Reverse(time));
@@ -223,7 +225,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::sync::Arc;
 
-    use tidegate_limits::scheduler::{Delays, Foreseen};
+    use tidegate_limits::scheduler::{Delays, Prediction};
     use tidegate_limits::{Tokens, Weight};
 
     use super::*;
@@ -279,7 +281,7 @@ mod tests {
                     at: at(3_000),
                     held_by: held_by.map(Arc::from),
                     delays: Delays::default(),
-                    foreseen: Foreseen {
+                    foreseen: Prediction {
                         starts,
                         ahead,
                         by: None,
@@ -332,7 +334,7 @@ mod tests {
         let mut delayed = report(Some(1_500), Some(240));
         delayed.verdict = Verdict::Delayed;
         delayed.delays.add(
-            Cause::Limit("rate_limit:gold".into()),
+            DelayCause::Limit("rate_limit:gold".into()),
             Duration::from_millis(1_200),
         );
         assert_eq!(
@@ -377,7 +379,7 @@ mod tests {
                 at: at(since),
                 held_by: None,
                 delays: Delays::default(),
-                foreseen: Foreseen {
+                foreseen: Prediction {
                     starts: None,
                     ahead: 0,
                     by: None,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tidegate_callers::{
-    CallerId, Charge, CostUnit, Group, Kind, Label, LastCall, Notes, Pattern, PatternText,
-    RateLimitId, Row, Tally,
+    CallerId, CallerRow, Charge, CostUnit, Group, Label, LastCall, Notes, Pattern, PatternText,
+    RateLimitId, RowKind, UsageTally,
 };
 use tidegate_limits::bucket::TokenCount;
 use tidegate_limits::pace::{BurstRatio, Rate};
@@ -42,9 +42,9 @@ struct StoredState {
 #[serde(remote = "SavedRow", deny_unknown_fields)]
 struct StoredRow {
     #[serde(flatten, with = "Caller")]
-    caller: Row,
+    caller: CallerRow,
     #[serde(flatten, with = "Counted")]
-    total: Tally,
+    total: UsageTally,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -53,7 +53,7 @@ struct Caller {
     #[serde(with = "Id")]
     id: CallerId,
     #[serde(with = "RowKind")]
-    kind: Kind,
+    kind: RowKind,
     #[serde(serialize_with = "some_text", deserialize_with = "label")]
     label: Option<Label>,
     #[serde(serialize_with = "texts", deserialize_with = "groups")]

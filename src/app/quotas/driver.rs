@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Away, Question, StoreReply, StoreTime, Write};
+use tidegate_limits::quota::{OutagePolicy, QuestionId, RecordWrite, StoreReply, StoreTime};
 use tidegate_limits::scheduler::QuotaAsk;
-use tidegate_quota::{Configured, Engine, Key, QuotaLimit, QuotaStore};
+use tidegate_quota::{Engine, QuotaLimit, QuotaStore, RecordKey, StoredSettings};
 use tidegate_runtime::{Causes, Clock, lock};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
@@ -68,7 +68,7 @@ pub(super) struct Driver {
     pub(super) engine: Engine,
     pub(super) started: Timestamp,
     pub(super) store: Arc<dyn QuotaStore>,
-    pub(super) settings: watch::Sender<Arc<tidegate_quota::Quotas>>,
+    pub(super) settings: watch::Sender<Arc<tidegate_quota::QuotaSettings>>,
     watches: Arc<Semaphore>,
     seen: Mutex<Seen>,
 }
@@ -168,15 +168,15 @@ impl OutageLog {
 struct Asked {
     at: QuotaAt,
     quota: Arc<str>,
-    question: Question,
+    question: QuestionId,
     /// What to write; else the record is read, or only the time is asked for.
-    write: Option<Write>,
+    write: Option<RecordWrite>,
     taken: Instant,
     /// The longest time of an answer.
     timeout: Duration,
     /// The length of a window.
     window: Duration,
-    away: Away,
+    away: OutagePolicy,
 }
 
 /// The end of a request to the store.
@@ -191,9 +191,9 @@ struct Done {
 enum Work {
     Question {
         answer: QuotaAnswer,
-        away: Away,
+        away: OutagePolicy,
         /// The settings of the key, if they were also read.
-        says: Option<Configured>,
+        says: Option<StoredSettings>,
     },
     /// The store's time.
     Time,
@@ -202,7 +202,7 @@ enum Work {
     /// The settings of a key, read again.
     Settings {
         at: QuotaAt,
-        says: Option<Configured>,
+        says: Option<StoredSettings>,
     },
 }
 
@@ -235,7 +235,7 @@ impl Driver {
         clock: Clock,
         metrics: QuotaMetrics,
         store: Arc<dyn QuotaStore>,
-        settings: tidegate_quota::Quotas,
+        settings: tidegate_quota::QuotaSettings,
     ) -> Self {
         Self {
             gate,
@@ -449,14 +449,14 @@ impl Carrying {
         if self.keys.contains_key(&at) {
             return;
         }
-        match Key::within(limit.namespace.as_deref(), &of.key) {
+        match RecordKey::within(limit.namespace.as_deref(), &of.key) {
             Ok(key) => {
                 let mut tended = Tended::new(of.clone(), key);
                 if driver.store.configures() {
                     self.turns.push_back(at);
                 } else {
                     // There is nothing to wait for.
-                    tended.take(driver, at, limit, Configured::default());
+                    tended.take(driver, at, limit, StoredSettings::default());
                     tended.read_at = Some(Instant::now());
                 }
                 self.keys.insert(at, tended);
@@ -483,8 +483,9 @@ impl Carrying {
     /// The result of a request that the store did not answer, or that is not sent because it does
     /// not answer. The key counts as unavailable only once the store does. If nothing passes
     /// without the store, calls wait for a store that may only be slow to start.
-    fn unanswered(&self, away: Away, outcome: StoreReply) -> StoreReply {
-        let waits = !self.breaker.is_open() || (self.breaker.is_cold() && away == Away::Deny);
+    fn unanswered(&self, away: OutagePolicy, outcome: StoreReply) -> StoreReply {
+        let waits =
+            !self.breaker.is_open() || (self.breaker.is_cold() && away == OutagePolicy::Deny);
         match outcome {
             StoreReply::Unknown if waits => StoreReply::Late,
             StoreReply::Unavailable if waits => StoreReply::NotYet,
@@ -609,7 +610,13 @@ impl Carrying {
     }
 
     /// Applies the settings of a key, if they were read.
-    fn take_word(&mut self, driver: &Driver, at: QuotaAt, now: Instant, says: Option<Configured>) {
+    fn take_word(
+        &mut self,
+        driver: &Driver,
+        at: QuotaAt,
+        now: Instant,
+        says: Option<StoredSettings>,
+    ) {
         let settings = Arc::clone(&driver.settings.borrow());
         let (Some(says), Some(tended)) = (says, self.keys.get_mut(&at)) else {
             return;
@@ -652,7 +659,10 @@ impl Asked {
     }
 }
 
-fn limit_of<'a>(settings: &'a tidegate_quota::Quotas, quota: &str) -> Option<&'a QuotaLimit> {
+fn limit_of<'a>(
+    settings: &'a tidegate_quota::QuotaSettings,
+    quota: &str,
+) -> Option<&'a QuotaLimit> {
     settings.limits.iter().find(|limit| *limit.name == *quota)
 }
 

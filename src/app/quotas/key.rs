@@ -4,15 +4,15 @@
 //! heap except its name, unless the store has settings of it.
 
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::Rule;
-use tidegate_quota::{Configured, Key};
+use tidegate_limits::quota::WindowRule;
+use tidegate_quota::{RecordKey, StoredSettings};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 /// One key. Dropping it ends the work for it.
 pub(super) struct Tended {
     /// The place of its record.
-    pub(super) key: Key,
+    pub(super) key: RecordKey,
     /// Which it is.
     pub(super) of: QuotaKey,
     /// When its settings were last read; `None` before the first time.
@@ -22,9 +22,9 @@ pub(super) struct Tended {
     /// The store has refused it since the last answer.
     pub(super) refused: bool,
     /// Its settings in the store, if any.
-    pub(super) said: Option<Box<Configured>>,
+    pub(super) said: Option<Box<StoredSettings>>,
     /// Its own rule, if it is not the quota's.
-    pub(super) rule: Option<Box<Rule>>,
+    pub(super) rule: Option<Box<WindowRule>>,
     pub(super) watching: Option<AbortOnDropHandle<()>>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Note {
 
 impl Tended {
     /// A key without settings.
-    pub(super) fn new(of: QuotaKey, key: Key) -> Self {
+    pub(super) fn new(of: QuotaKey, key: RecordKey) -> Self {
         Self {
             key,
             of,
@@ -55,7 +55,7 @@ impl Tended {
     }
 
     /// Its known settings.
-    pub(super) fn said(&self) -> Configured {
+    pub(super) fn said(&self) -> StoredSettings {
         self.said.as_deref().cloned().unwrap_or_default()
     }
 

@@ -1,6 +1,6 @@
 //! Metrics of quotas that sidecars share.
 
-use tidegate_runtime::metric::{Reach, Show};
+use tidegate_runtime::metric::{SetLevel, SetTotal};
 
 use crate::admin::{QuotaState, QuotasState};
 

@@ -1,7 +1,7 @@
 //! The rule of a key by its settings in the store. The gate has the config's from the first call.
 
-use tidegate_limits::quota::{Rule, RuleError, RuleSettings};
-use tidegate_quota::{Configured, QuotaLimit};
+use tidegate_limits::quota::{RuleError, RuleSettings, WindowRule};
+use tidegate_quota::{QuotaLimit, StoredSettings};
 
 /// The rule of one key by its settings in the store, `None` for that of the config; and the invalid
 /// settings in the store, which are ignored.
@@ -12,8 +12,8 @@ use tidegate_quota::{Configured, QuotaLimit};
 pub(super) fn rule_of(
     limit: &QuotaLimit,
     key: &str,
-    configured: &Configured,
-) -> (Option<Rule>, Option<String>) {
+    configured: &StoredSettings,
+) -> (Option<WindowRule>, Option<String>) {
     let own = limit.of(key);
     let told = *own.settings();
     let total = configured.total.unwrap_or(told.total);
@@ -26,7 +26,7 @@ pub(super) fn rule_of(
         ));
         base = own_base;
     }
-    let checked = Rule::check(RuleSettings {
+    let checked = WindowRule::check(RuleSettings {
         total,
         // No draw comes from a total of 0.
         base: base.filter(|_| total > 0),
@@ -55,9 +55,9 @@ mod tests {
 
     use super::*;
 
-    fn rule(total: u64, base: Option<u64>) -> Rule {
+    fn rule(total: u64, base: Option<u64>) -> WindowRule {
         let settings = RuleSettings::new(total, Duration::from_secs(60));
-        Rule::check(RuleSettings { base, ..settings }).expect("it can be")
+        WindowRule::check(RuleSettings { base, ..settings }).expect("it can be")
     }
 
     fn check(
@@ -74,10 +74,10 @@ mod tests {
             totals: [("alice".into(), rule(5_000, Some(100)))].into(),
             namespace: None,
         };
-        let says = Configured {
+        let says = StoredSettings {
             total,
             base,
-            ..Configured::default()
+            ..StoredSettings::default()
         };
         let (told, mistake) = rule_of(&limit, key, &says);
         let told = told.map(|rule| (rule.settings().total, rule.settings().base));

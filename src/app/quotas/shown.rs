@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{Away, Mode, Trouble};
+use tidegate_limits::quota::{DrawMode, LedgerTrouble, OutagePolicy};
 use tidegate_limits::scheduler::{OnExcess, QuotaCounts, QuotaNow};
 use tidegate_quota::{Engine, QuotaLimit};
 use tidegate_runtime::lock;
@@ -120,14 +120,14 @@ impl Driver {
                 OnExcess::Reject => "reject",
             },
             mode: match settings.mode {
-                Mode::Drawn if limit.observes => "observe",
-                Mode::Drawn => "enforce",
-                Mode::Optimistic => "optimistic",
+                DrawMode::Drawn if limit.observes => "observe",
+                DrawMode::Drawn => "enforce",
+                DrawMode::Optimistic => "optimistic",
             },
             when_store_away: match settings.away {
-                Away::Deny => "deny",
-                Away::Allow => "allow",
-                Away::Safe { .. } => "safe",
+                OutagePolicy::Deny => "deny",
+                OutagePolicy::Allow => "allow",
+                OutagePolicy::Safe { .. } => "safe",
             },
             safe_share: limit.rule.safe_share(),
             decisions: Decisions {
@@ -181,23 +181,23 @@ fn key_state(of: &QuotaNow, note: &Note, now: Timestamp) -> QuotaKeyState {
 }
 
 /// The troubles of a key, for an operator.
-fn in_words(trouble: Trouble, now: Timestamp) -> String {
+fn in_words(trouble: LedgerTrouble, now: Timestamp) -> String {
     match trouble {
-        Trouble::Away(since) => {
+        LedgerTrouble::Away(since) => {
             let silent = seconds(now.since(since));
             format!("the store has not answered for {silent:.1} s")
         }
-        Trouble::Unreadable(error) => {
+        LedgerTrouble::Unreadable(error) => {
             format!("what stands in the store is no record of ours: {error}; it is left alone")
         }
-        Trouble::Lost => {
+        LedgerTrouble::Lost => {
             "the record vanished or went back; nothing is left of this window".to_owned()
         }
-        Trouble::Ahead(by) => format!(
+        LedgerTrouble::Ahead(by) => format!(
             "the record is of a window that begins {:.1} s after the store's time; it is followed",
             seconds(by)
         ),
-        Trouble::OtherReserve { reserved } => format!(
+        LedgerTrouble::OtherReserve { reserved } => format!(
             "another sidecar opened the window with {reserved} tokens set aside, too few for the \
              safe shares, so there are none"
         ),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, PaceSpec, Rate, SpecError, SpecScope, Verb};
-use tidegate_limits::quota::{self, Away, LENGTH_MAX, LENGTH_MIN, TOTAL_MAX};
+use tidegate_limits::quota::{self, LENGTH_MAX, LENGTH_MIN, OutagePolicy, TOTAL_MAX};
 use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 use tidegate_limits::{Burst, Fill};
 
@@ -245,8 +245,10 @@ fn usual() -> quota::RuleSettings {
 
 fn usual_share() -> u32 {
     match usual().away {
-        Away::Safe { percent } => percent,
-        Away::Deny | Away::Allow => unreachable!("each node has a share of its own by default"),
+        OutagePolicy::Safe { percent } => percent,
+        OutagePolicy::Deny | OutagePolicy::Allow => {
+            unreachable!("each node has a share of its own by default")
+        }
     }
 }
 
@@ -335,10 +337,10 @@ impl RateLimitSection {
     }
 
     /// Whether calls of a quota may go before its draw is done.
-    pub(crate) fn quota_mode(&self) -> quota::Mode {
+    pub(crate) fn quota_mode(&self) -> quota::DrawMode {
         match self.mode.value {
-            Mode::Enforce | Mode::Observe => quota::Mode::Drawn,
-            Mode::Optimistic => quota::Mode::Optimistic,
+            Mode::Enforce | Mode::Observe => quota::DrawMode::Drawn,
+            Mode::Optimistic => quota::DrawMode::Optimistic,
         }
     }
 
@@ -436,11 +438,16 @@ impl QuotaSection {
     }
 
     /// The rule of a key with this total, as far as everything it is made of could be read.
-    pub(crate) fn rule(&self, total: u64, nodes: u32, mode: quota::Mode) -> Option<quota::Rule> {
+    pub(crate) fn rule(
+        &self,
+        total: u64,
+        nodes: u32,
+        mode: quota::DrawMode,
+    ) -> Option<quota::WindowRule> {
         let away = match self.when_store_away.meant()? {
-            WhenAway::Deny => Away::Deny,
-            WhenAway::Allow => Away::Allow,
-            WhenAway::Safe => Away::Safe {
+            WhenAway::Deny => OutagePolicy::Deny,
+            WhenAway::Allow => OutagePolicy::Allow,
+            WhenAway::Safe => OutagePolicy::Safe {
                 percent: *self.safe.meant()?,
             },
         };
@@ -457,6 +464,6 @@ impl QuotaSection {
             mode,
             away,
         };
-        quota::Rule::check(settings).ok()
+        quota::WindowRule::check(settings).ok()
     }
 }

@@ -1,6 +1,8 @@
 //! `[[caller]]` and `[costs]`.
 
-use tidegate_callers::{Charge, Field, Label, NewCaller, Notes as CallerNotes, Table, TableError};
+use tidegate_callers::{
+    CallerTable, Charge, IdentityField, Label, NewCaller, Notes as CallerNotes, TableError,
+};
 
 use crate::callers::options::CallerSection;
 use crate::classify::OTHER;
@@ -39,7 +41,7 @@ fn listeners_exist(caller: &CallerSection, all: &Sections, notes: &Notes) {
             .filter_map(|it| it.listen.name.value.as_deref())
     };
     for pattern in &caller.patterns.value {
-        let Some(listener) = pattern.text(Field::Listener) else {
+        let Some(listener) = pattern.text(IdentityField::Listener) else {
             continue;
         };
         let literal = listener.literal();
@@ -73,7 +75,7 @@ fn are_apart(callers: &[CallerSection], notes: &Notes) {
         .filter_map(|section| Some((section, row(section)?)));
     let (sections, rows): (Vec<&CallerSection>, Vec<NewCaller>) = rows.unzip();
     for (section, row) in sections.iter().zip(&rows) {
-        for mistake in Table::check_static(std::slice::from_ref(row)) {
+        for mistake in CallerTable::check_static(std::slice::from_ref(row)) {
             let at: &Mark = match &mistake {
                 TableError::TooManyGroups { .. } => &section.groups,
                 _ => &section.patterns,
@@ -81,7 +83,7 @@ fn are_apart(callers: &[CallerSection], notes: &Notes) {
             notes.error(at, mistake.to_string(), "take some out");
         }
     }
-    for mistake in Table::check_static(&rows) {
+    for mistake in CallerTable::check_static(&rows) {
         // The later of the two is the one that is too many.
         let last = |label: &Label| rows.iter().rposition(|row| row.label == *label);
         let at: Option<&Mark> = match &mistake {

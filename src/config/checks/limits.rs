@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::admit::LimitMode;
 use crate::admit::options::{LimitsSection, PostponeBy};
-use crate::call::sdk::Kind;
+use crate::call::sdk::FunctionKind;
 use crate::options::kind::show_duration;
 use crate::options::shown::quoted;
 use crate::options::{Mark, Notes, Setting};
@@ -147,7 +147,7 @@ fn coalesced_are_reads(all: &Sections, functions: &Functions<'_>, notes: &Notes)
         let mut methods = own.map(|route| route.method.value.as_deref()).peekable();
         let at = coalesced.item(index);
         let cause = match functions.built_in(name) {
-            Some(function) if function.kind == Kind::Read => continue,
+            Some(function) if function.kind == FunctionKind::Read => continue,
             Some(_) => "changes something, so each call of it is made",
             None if methods.peek().is_none() => {
                 if let Some(doubt) = functions.doubt(name, None) {

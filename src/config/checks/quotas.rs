@@ -1,7 +1,7 @@
 //! Quotas: `[[rate_limit]]` of kind "quota", and `[quota]`.
 
 use tidegate_limits::bucket::TokenCount;
-use tidegate_limits::quota::Away;
+use tidegate_limits::quota::OutagePolicy;
 
 use crate::call::costs::Costs;
 use crate::callers::rate_limit::options::{QuotaSection, WhenAway};
@@ -166,7 +166,7 @@ fn most_expensive_can_pass(RateLimit { limit, quota }: &RateLimit, all: &Section
             let cure = "give a higher total or a smaller safe, or lower the cost in [costs]";
             notes.error(&at, cause, cure);
         }
-        if matches!(rule.settings().away, Away::Safe { .. }) && rule.safe_share() == 0 {
+        if matches!(rule.settings().away, OutagePolicy::Safe { .. }) && rule.safe_share() == 0 {
             let cause = format!(
                 "nothing passes while the store is unavailable: shared among {sidecars} sidecars, \
                  the safe share of {total} is no whole token"

@@ -18,7 +18,7 @@ use crate::options::shown::quoted;
 use crate::options::{Kind, Mistake, Setting, options, words};
 use crate::telemetry::{Format, level};
 use tidegate_leases::book::Split;
-use tidegate_leases::server::{Bounds, RawAlgorithm, RawKind, Reach, Unmatched};
+use tidegate_leases::server::{NetworkBounds, RawAlgorithm, RawKind, ServerBounds, Unmatched};
 use tidegate_leases::wire::{self, NamedParameter};
 
 /// Longest lease.
@@ -103,49 +103,49 @@ options! {
     /// Bounds. A request beyond them is refused as a whole, and no other client is affected.
     pub struct BoundsSection {
         /// Resources in all.
-        resources: usize = integer(1..=1_000_000).of("resources").or(Bounds::default().resources);
+        resources: usize = integer(1..=1_000_000).of("resources").or(ServerBounds::default().resources);
 
         /// How many of these one client may create by asking for them. An id that a rule names literally
         /// does not count, nor does one that the client has left and others hold. Raise it for a client
         /// that alone uses more.
         resources_per_client: usize = integer(1..=65_000).of("resources")
-            .or(Bounds::default().resources_per_client);
+            .or(ServerBounds::default().resources_per_client);
 
         /// Leases over all resources.
-        leases: usize = integer(1..=50_000_000).of("leases").or(Bounds::default().leases);
+        leases: usize = integer(1..=50_000_000).of("leases").or(ServerBounds::default().leases);
 
         /// Leases of one client, and resources in one request.
         leases_per_client: usize = integer(1..=100_000).of("leases")
-            .or(Bounds::default().leases_per_client);
+            .or(ServerBounds::default().leases_per_client);
 
         /// Priorities in the request of a server.
-        bands: usize = integer(1..=10_000).of("priorities").or(Bounds::default().bands);
+        bands: usize = integer(1..=10_000).of("priorities").or(ServerBounds::default().bands);
 
         /// The longest id.
-        id_bytes: usize = integer(1..=65_536).of("bytes").or(Bounds::default().id_bytes);
+        id_bytes: usize = integer(1..=65_536).of("bytes").or(ServerBounds::default().id_bytes);
 
         /// Open connections. Further ones wait.
         connections: usize = integer(1..=1_000_000).of("connections")
-            .or(Reach::default().connections);
+            .or(NetworkBounds::default().connections);
 
         /// Requests at once. Further ones are refused.
-        requests: usize = integer(1..=100_000).of("requests").or(Reach::default().requests);
+        requests: usize = integer(1..=100_000).of("requests").or(NetworkBounds::default().requests);
 
         /// The largest request.
-        message_bytes: usize = size(1 << 10..=64 * MIB).or(Reach::default().message_bytes);
+        message_bytes: usize = size(1 << 10..=64 * MIB).or(NetworkBounds::default().message_bytes);
 
         /// How long a request may take.
         request_timeout: Duration = duration(100 * MS..=HOUR)
-            .or(Reach::default().request_timeout);
+            .or(NetworkBounds::default().request_timeout);
 
         /// How long a new connection may take to begin HTTP/2. After that it is closed, logged and
         /// counted.
         handshake_timeout: Duration = duration(100 * MS..=HOUR)
-            .or(Reach::default().handshake_timeout);
+            .or(NetworkBounds::default().handshake_timeout);
 
         /// How long a connection may be without a request. After that it is closed and counted; clients
         /// connect again.
-        idle_timeout: Duration = duration(SECOND..=DAY).or(Reach::default().idle_timeout);
+        idle_timeout: Duration = duration(SECOND..=DAY).or(NetworkBounds::default().idle_timeout);
     }
 }
 
@@ -308,8 +308,8 @@ options! {
 }
 
 impl BoundsSection {
-    pub(super) fn bounds(&self) -> Bounds {
-        Bounds {
+    pub(super) fn bounds(&self) -> ServerBounds {
+        ServerBounds {
             resources: self.resources.value,
             resources_per_client: self.resources_per_client.value,
             leases: self.leases.value,
@@ -319,8 +319,8 @@ impl BoundsSection {
         }
     }
 
-    pub(super) fn reach(&self) -> Reach {
-        Reach {
+    pub(super) fn reach(&self) -> NetworkBounds {
+        NetworkBounds {
             connections: self.connections.value,
             requests: self.requests.value,
             message_bytes: self.message_bytes.value,

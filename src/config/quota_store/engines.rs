@@ -68,14 +68,14 @@ impl QuotaStore {
         };
         let cure = "write the node's whole path, such as \"/quota\"";
         self.check_root(notes, fits, cure);
-        let mut store = tidegate_runtime::zookeeper::Settings::new(servers.join(","));
+        let mut store = tidegate_runtime::zookeeper::ZooKeeperSettings::new(servers.join(","));
         let session = &mut self.store.session_timeout.value;
         store.session_timeout = *session.get_or_insert(store.session_timeout);
         let digest = |(user, password)| ("digest".to_owned(), format!("{user}:{password}").into());
         store.auth = self.credentials().map(digest).into();
         // Its addresses have no scheme.
         store.tls = self.tls.load(Inside::Other, notes).flatten();
-        let mut settings = tidegate_quota::zookeeper::Settings::new(store);
+        let mut settings = tidegate_quota::zookeeper::ZooKeeperStoreSettings::new(store);
         let root = self
             .store
             .root
@@ -98,11 +98,11 @@ impl QuotaStore {
         });
         let cure = "let it end with a slash, such as \"/tidegate/quota/\"";
         self.check_root(notes, |root| root.ends_with('/'), cure);
-        let mut store = etcd::Settings::new(endpoints);
+        let mut store = etcd::EtcdSettings::new(endpoints);
         let credentials = self.credentials();
         let credentials = credentials.map(|(user, password)| etcd::Credentials { user, password });
         store.credentials = credentials.into();
-        let mut settings = tidegate_quota::etcd::Settings::new(store);
+        let mut settings = tidegate_quota::etcd::EtcdStoreSettings::new(store);
         let is_tls = |server: &str| server.starts_with("https:");
         settings.store.tls = self.tls(is_tls, Inside::Http2, notes);
         let root = &mut self.store.root.value;
@@ -138,7 +138,7 @@ impl QuotaStore {
         let servers = self.servers(notes, |given| {
             let is_url = given.starts_with("redis://") || given.starts_with("rediss://");
             let is_plain = is_url && !given.contains(['@', '?']);
-            let settings = tidegate_quota::redis::Settings::new(given);
+            let settings = tidegate_quota::redis::RedisSettings::new(given);
             settings.ok().filter(|_| is_plain).ok_or_else(|| {
                 let cause = format!("{} is no address of Redis", quoted(given));
                 let cure = "write it as \"redis://host:port\", or \"rediss://host:port\" for TLS, \

@@ -1,6 +1,6 @@
 //! Reads the certificates for servers.
 
-use tidegate_runtime::tls::{self, Identity, TlsClient};
+use tidegate_runtime::tls::{self, TlsClient, TlsIdentity};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::ServerTlsSection;
@@ -60,7 +60,7 @@ impl ServerTlsSection {
         let own = match &shows {
             None => None,
             Some(((cert_path, cert_bytes), (key_path, key_bytes))) => {
-                let identity = Identity {
+                let identity = TlsIdentity {
                     cert: cert_bytes,
                     key: key_bytes,
                 };

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use tidegate_h1::request::{BadHead, Version};
+use tidegate_h1::request::{BadHead, HttpVersion};
 use tidegate_h1::write;
 
 use super::super::stream::Stream;
@@ -219,7 +219,7 @@ impl<S: Serve> Connection<S> {
                     loop {
                         let served = serving.as_mut().poll(cx);
                         if let Some(more) = progress.take_interim()
-                            && form.version == Version::Http11
+                            && form.version == HttpVersion::Http11
                         {
                             interim.extend_from_slice(&more);
                         }
@@ -261,7 +261,7 @@ impl<S: Serve> Connection<S> {
             drop(progress);
             match sent {
                 Err(_) => {
-                    if form.version == Version::Http10 {
+                    if form.version == HttpVersion::Http10 {
                         // A plain end would make a part of the body look like all of it.
                         self.socket.stream.reset_when_closed();
                     }

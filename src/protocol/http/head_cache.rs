@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use tidegate_h1::Framing;
-use tidegate_h1::request::{self, BadHead, Bounds, Version};
+use tidegate_h1::request::{self, BadHead, HeadBounds, HttpVersion};
 
 use crate::call::Head;
 
@@ -35,7 +35,7 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub(super) struct KnownHead {
     pub(super) head: Arc<Head>,
-    pub(super) version: Version,
+    pub(super) version: HttpVersion,
     pub(super) framing: Framing,
     /// Whether the client wants no more answers on this connection.
     pub(super) closes: bool,
@@ -66,7 +66,7 @@ struct Place {
 struct Kept {
     bytes: Box<[u8]>,
     /// The bounds that it was read with.
-    bounds: Bounds,
+    bounds: HeadBounds,
     read: KnownHead,
 }
 
@@ -77,7 +77,7 @@ struct Kept {
 /// If it, or the part that is here, cannot be passed on.
 pub(super) fn read(
     bytes: &[u8],
-    bounds: Bounds,
+    bounds: HeadBounds,
     local: impl FnOnce() -> String,
 ) -> Result<Option<KnownHead>, Box<BadHead>> {
     HEADS.with_borrow_mut(|Heads { places, next }| {
@@ -95,7 +95,7 @@ pub(super) fn read(
             return Ok(None);
         };
         let head = &bytes[..request.length];
-        let names_host = request.version == Version::Http11;
+        let names_host = request.version == HttpVersion::Http11;
         let local = if names_host { String::new() } else { local() };
         let max_forwards = request.max_forwards.and_then(|value| {
             let value = str::from_utf8(value.of(head)).ok()?;
@@ -146,7 +146,7 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds {
+    const BOUNDS: HeadBounds = HeadBounds {
         fields: 100,
         bytes: 65_536,
     };
@@ -225,7 +225,7 @@ mod tests {
         for _ in 0..3 {
             read_now(&bytes);
         }
-        let fewer = Bounds {
+        let fewer = HeadBounds {
             fields: 1,
             ..BOUNDS
         };

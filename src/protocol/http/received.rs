@@ -9,7 +9,7 @@ use tidegate_h1::request::BadHead;
 use tokio::net::TcpStream;
 
 use super::super::{Settings, socket};
-use crate::call::sdk::{self, Malformed};
+use crate::call::sdk::{self, BadArray};
 use crate::call::{Head, HttpCall, Reason, Refusal, RequestBody};
 
 /// Largest head of a request.   bytes
@@ -74,7 +74,7 @@ pub(super) fn read_array(settings: &Settings, call: &mut HttpCall) -> Result<(),
     let max = settings.max_request_bytes;
     let parsed = sdk::array::parse(bytes.trim_ascii(), max);
     let array = parsed.map_err(|why| match why {
-        Malformed::TooLarge { .. } => socket::too_large(max),
+        BadArray::TooLarge { .. } => socket::too_large(max),
         why => Refusal::new(Reason::BadRequest, why.to_string()),
     })?;
     call.array = Some(Box::new(array));

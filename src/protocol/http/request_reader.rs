@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tidegate_h1::request::{BadHead, Bounds};
+use tidegate_h1::request::{BadHead, HeadBounds};
 use tidegate_h1::{Framing, HeadEnd, write};
 use tidegate_limits::Timestamp;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -290,7 +290,7 @@ impl RequestReader {
         conversation: &Conversation<S>,
         bytes: &[u8],
     ) -> Result<Option<PendingRequest>, Box<BadHead>> {
-        let bounds = Bounds {
+        let bounds = HeadBounds {
             fields: conversation.settings.max_request_fields,
             bytes: HEAD_BYTES,
         };

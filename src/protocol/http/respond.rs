@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Body as _;
-use tidegate_h1::request::Version;
+use tidegate_h1::request::HttpVersion;
 use tidegate_h1::write::{self, ONE_BUFFER};
 use tidegate_runtime::{poll_write_both, with_scratch};
 use tokio::io::AsyncWrite;
@@ -39,7 +39,7 @@ const LINGER_SILENCE: Duration = Duration::from_secs(5);
 /// What an answer must keep to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    pub(super) version: Version,
+    pub(super) version: HttpVersion,
     /// The request was HEAD: the answer has no body.
     to_head: bool,
     /// The connection ends behind it.
@@ -59,7 +59,7 @@ impl Form {
     /// The form of the answer to a request that cannot be read.
     pub(super) fn of_refused(to_head: bool) -> Self {
         Self {
-            version: Version::Http11,
+            version: HttpVersion::Http11,
             to_head,
             closes: true,
         }
@@ -206,7 +206,7 @@ impl Answer {
     /// Sets how the end of the body is signalled: a client of HTTP/1.0 knows no chunks, so it sees the end of the
     /// connection.
     pub(super) fn settle(&mut self) {
-        if self.form.version == Version::Http10 && !self.form.to_head && self.is_stream() {
+        if self.form.version == HttpVersion::Http10 && !self.form.to_head && self.is_stream() {
             self.form.closes = true;
         }
     }
@@ -226,7 +226,7 @@ impl Answer {
         first.extend_from_slice(&ahead);
         let at = first.len();
         head.write(first);
-        if form.version == Version::Http10 {
+        if form.version == HttpVersion::Http10 {
             let minor = at + b"HTTP/1.".len();
             first[minor] = b'0';
         }
@@ -241,8 +241,8 @@ impl Answer {
         first.extend_from_slice(&more);
         match form.version {
             _ if form.closes => write::field(b"connection", b"close", first),
-            Version::Http10 => write::field(b"connection", b"keep-alive", first),
-            Version::Http11 => {}
+            HttpVersion::Http10 => write::field(b"connection", b"keep-alive", first),
+            HttpVersion::Http11 => {}
         }
         let rest = match body {
             body if form.to_head || has_no_body => {
@@ -267,11 +267,11 @@ impl Answer {
                         write::content_length(length, first);
                         StreamedAs::Length
                     }
-                    (None, Version::Http11) => {
+                    (None, HttpVersion::Http11) => {
                         write::chunked(first);
                         StreamedAs::Chunks
                     }
-                    (None, Version::Http10) => StreamedAs::Close,
+                    (None, HttpVersion::Http10) => StreamedAs::Close,
                 };
                 Rest::Stream(body, streamed_as)
             }

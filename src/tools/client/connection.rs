@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tidegate_runtime::Stream;
+use tidegate_runtime::ByteStream;
 use tidegate_runtime::command::executor;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -73,7 +73,7 @@ pub fn answer(
 pub(super) type Anything = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connects to the socket file, or to the first of the addresses that takes the connection.
-async fn connect(address: &Address) -> Result<Box<dyn Stream>, Anything> {
+async fn connect(address: &Address) -> Result<Box<dyn ByteStream>, Anything> {
     if let Some(file) = address.file() {
         return match UnixStream::connect(file).await {
             Ok(stream) => Ok(Box::new(stream)),

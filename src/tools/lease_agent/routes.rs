@@ -15,7 +15,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate_leases::client::{
-    Allowance, Kind, NotACapacity, OpenError, ResourceState, Tokens, WaitError,
+    Allowance, NotACapacity, OpenError, ResourceKind, ResourceState, Tokens, WaitError,
 };
 use tidegate_runtime::origin::foreign;
 use tokio::time::{Instant, timeout};
@@ -183,8 +183,8 @@ impl<'a> Shown<'a> {
         Self {
             id: &state.id,
             kind: match state.kind {
-                Kind::Rate => "rate",
-                Kind::Gauge => "gauge",
+                ResourceKind::Rate => "rate",
+                ResourceKind::Gauge => "gauge",
             },
             allowance: match state.allowance {
                 Allowance::UpTo(up_to) => Some(up_to),

@@ -1,7 +1,7 @@
 //! Logs of modelled backends, as a sidecar writes them.
 
 use serde_json::{Value, json};
-use tidegate_backends::{Done, Ending, Limits, Outcome, drive};
+use tidegate_backends::{CallEnding, DriveLimits, FinishedCall, ServiceOutcome, drive};
 
 use crate::advice_worlds::{Kind, World};
 
@@ -55,13 +55,13 @@ pub(super) fn gate(event: &str, at_ns: u64, config: &str) -> Value {
 }
 
 /// The access line of a call.
-fn line(number: u64, done: &Done) -> Value {
+fn line(number: u64, done: &FinishedCall) -> Value {
     let function = ["guest_capture", "guest_list"][done.function];
     let asked = done.arrived;
     let end = match done.ending {
-        Ending::Backend(Outcome::Served) => "served",
-        Ending::Backend(_) => "failed",
-        Ending::GaveUp => "left",
+        CallEnding::Backend(ServiceOutcome::Served) => "served",
+        CallEnding::Backend(_) => "failed",
+        CallEnding::GaveUp => "left",
     };
     let mut steps = vec![json!(["asked", asked, "polling"])];
     if let Some(at) = done.started {
@@ -83,7 +83,7 @@ fn line(number: u64, done: &Done) -> Value {
 }
 
 /// The log of a sidecar that had these calls under this config.
-pub(super) fn log_of(done: &[Done], config: &str) -> String {
+pub(super) fn log_of(done: &[FinishedCall], config: &str) -> String {
     let mut lines: Vec<(u64, Value)> = (0..)
         .zip(done)
         .map(|(number, done)| (done.ended, line(number, done)))
@@ -98,15 +98,15 @@ pub(super) fn log_of(done: &[Done], config: &str) -> String {
 }
 
 /// The calls of a modelled backend under a limit, of the first hour.
-pub(super) fn calls(world: &World, limit: u32) -> Vec<Done> {
+pub(super) fn calls(world: &World, limit: u32) -> Vec<FinishedCall> {
     calls_that_leave(world, limit, None)
 }
 
 /// The same, with clients that leave after a wait.   ns
-pub(super) fn calls_that_leave(world: &World, limit: u32, after: Option<u64>) -> Vec<Done> {
+pub(super) fn calls_that_leave(world: &World, limit: u32, after: Option<u64>) -> Vec<FinishedCall> {
     let arrivals = world.arrivals.iter().filter(|it| it.at < HOUR);
     let arrivals: Vec<_> = arrivals.copied().collect();
-    let mut limits = Limits::total(limit);
+    let mut limits = DriveLimits::total(limit);
     limits.patience = after;
     drive(world.backend.clone(), &arrivals, &limits)
 }

@@ -21,9 +21,9 @@ use tidegate::call::rate_limit::{
     Allowance, Derive, NewRateLimit, RateLimitPatch, Size, SizePatch,
 };
 use tidegate_callers::{
-    CallerId, Charge, DELAYED_MAX, Field, FunctionId, Group, Identity, Label, LastCall, Matches,
-    NewCaller, Notes, Patch, Pattern, PatternText, RateLimitId, Row, Span, Table, TableSettings,
-    Usage, UsageNow,
+    CallerId, CallerRow, CallerTable, Charge, DELAYED_MAX, FunctionId, Group, Identity,
+    IdentityField, Label, LastCall, Matches, NewCaller, Notes, Patch, Pattern, PatternText,
+    RateLimitId, TableSettings, Usage, UsageNow, UsageSpan,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -54,7 +54,7 @@ pub(crate) struct Fake {
 }
 
 struct State {
-    table: Table,
+    table: CallerTable,
     limits: BTreeMap<RateLimitId, RateLimitState>,
     next_limit: u32,
     costs: CostsState,
@@ -64,7 +64,7 @@ struct State {
 
 impl Fake {
     pub(crate) fn new() -> Self {
-        let mut table = Table::new(TableSettings::default());
+        let mut table = CallerTable::new(TableSettings::default());
         let poller = NewCaller {
             label: Label::new("poller").expect("a label"),
             groups: vec![Group::new("polling").expect("a group")],
@@ -152,7 +152,7 @@ fn used() -> UsageNow {
     usage().snapshot(Timestamp::ZERO)
 }
 
-fn shown(row: &Row) -> CallerState {
+fn shown(row: &CallerRow) -> CallerState {
     let last_access = match row.last_call {
         LastCall::At(at) => Some(wall(at)),
         LastCall::Never | LastCall::Earlier(_) => None,
@@ -170,7 +170,7 @@ impl State {
         Ok(())
     }
 
-    fn row(&self, id: CallerId) -> Result<&Row, ApiRefusal> {
+    fn row(&self, id: CallerId) -> Result<&CallerRow, ApiRefusal> {
         let row = self.table.get(id);
         row.ok_or_else(|| ApiRefusal::unknown(What::Caller, id))
     }
@@ -359,7 +359,7 @@ impl CallersSource for Fake {
         }))
     }
 
-    fn usage(&self, span: Span, group: Option<&Group>) -> Result<UsageTable, ApiRefusal> {
+    fn usage(&self, span: UsageSpan, group: Option<&Group>) -> Result<UsageTable, ApiRefusal> {
         let state = self.lock();
         if let Some(group) = group
             && !state.table.groups().any(|(name, _)| name == group)
@@ -742,7 +742,7 @@ impl CallersSource for Fake {
 
 /// The fields that distinguish callers.
 pub(crate) fn fields() -> [&'static str; 5] {
-    Field::ALL.map(Field::name)
+    IdentityField::ALL.map(IdentityField::name)
 }
 
 impl Source for Fake {

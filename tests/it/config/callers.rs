@@ -3,7 +3,7 @@
 use tidegate::callers::rate_limit::Allowance;
 use tidegate::callers::settings::StaticCaller;
 use tidegate::config::{self, Config, Severity};
-use tidegate_callers::{Field, Label};
+use tidegate_callers::{IdentityField, Label};
 use tidegate_limits::Weight;
 use tidegate_limits::scheduler::{BucketMode, BucketOrder, OnExcess};
 
@@ -101,7 +101,9 @@ fn everything_that_can_be_said_is_understood() {
     let settings = good(WHOLE).callers;
     assert_eq!(
         settings.table.identify,
-        [Field::Ip, Field::UserAgent].into_iter().collect()
+        [IdentityField::Ip, IdentityField::UserAgent]
+            .into_iter()
+            .collect()
     );
     assert_eq!(settings.table.ipv6_prefix.bits(), 56);
     assert_eq!(settings.table.auto_register.rows(), 10_000);
@@ -136,7 +138,7 @@ fn everything_that_can_be_said_is_understood() {
         rate_limit,
     } = &settings.callers[0];
     assert_eq!(Ok(poller.label.clone()), Label::new("nova's \"poller\""));
-    let written = poller.patterns[0].written(Field::UserAgent);
+    let written = poller.patterns[0].written(IdentityField::UserAgent);
     assert_eq!((poller.patterns.len(), &*written), (2, r"foo\*"));
     assert_eq!(poller.groups.len(), 2);
     assert_eq!(rate_limit.as_deref(), Some("polls"));

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tidegate::callers::settings::{Quota, QuotaBy};
 use tidegate::config::{self, Config, Severity};
 use tidegate::tools;
-use tidegate_limits::quota::{Away, Mode};
+use tidegate_limits::quota::{DrawMode, OutagePolicy};
 use tidegate_limits::scheduler::OnExcess;
-use tidegate_quota::{Engine, QuotaLimit, Quotas};
+use tidegate_quota::{Engine, QuotaLimit, QuotaSettings};
 
 use super::{read, with};
 use crate::certificates::Files;
@@ -37,7 +37,7 @@ fn good(more: &str) -> Config {
 }
 
 #[track_caller]
-fn quotas(more: &str) -> Quotas {
+fn quotas(more: &str) -> QuotaSettings {
     good(more).quotas.expect("there is a quota")
 }
 
@@ -156,8 +156,8 @@ fn everything_that_can_be_said_of_a_quota_is_understood() {
     assert_eq!(settings.relinquish_every, Duration::from_secs(1));
     assert_eq!(settings.relinquish_above, 3);
     assert_eq!(settings.draw_timeout, Duration::from_millis(1500));
-    assert_eq!(settings.mode, Mode::Optimistic);
-    assert_eq!(settings.away, Away::Safe { percent: 10 });
+    assert_eq!(settings.mode, DrawMode::Optimistic);
+    assert_eq!(settings.away, OutagePolicy::Safe { percent: 10 });
     assert_eq!(limit.on_excess, OnExcess::Reject);
     assert_eq!(limit.namespace.as_deref(), Some("by-hour"));
     let totals = limit.totals.iter();
@@ -175,14 +175,14 @@ fn everything_that_can_be_said_of_a_quota_is_understood() {
 #[test]
 fn words_for_a_missing_store_and_a_spent_total_are_read() {
     let away = |line: &str| limit(&in_memory(line)).rule.settings().away;
-    assert_eq!(away("when_store_away = \"deny\""), Away::Deny);
-    assert_eq!(away("when_store_away = \"allow\""), Away::Allow);
-    assert_eq!(away("safe = 100"), Away::Safe { percent: 100 });
+    assert_eq!(away("when_store_away = \"deny\""), OutagePolicy::Deny);
+    assert_eq!(away("when_store_away = \"allow\""), OutagePolicy::Allow);
+    assert_eq!(away("safe = 100"), OutagePolicy::Safe { percent: 100 });
     let excess = |line: &str| limit(&in_memory(line)).on_excess;
     assert_eq!(excess("on_excess = \"wait\""), OnExcess::Delay);
     assert_eq!(excess("on_excess = \"reject\""), OnExcess::Reject);
     let enforce = limit(&in_memory("mode = \"enforce\""));
-    assert_eq!(enforce.rule.settings().mode, Mode::Drawn);
+    assert_eq!(enforce.rule.settings().mode, DrawMode::Drawn);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tidegate::call::{Dialect, Observe, Origin, Reason, Record, Verdict};
 use tidegate::callers::{self, Callers};
 use tidegate::telemetry::access::{AccessLog, Look};
 use tidegate::telemetry::spans::Spans;
-use tidegate_limits::scheduler::Cause;
+use tidegate_limits::scheduler::DelayCause;
 use tidegate_runtime::Clock;
 
 use super::{Out, at, peer};
@@ -161,10 +161,10 @@ async fn each_limit_has_its_own_part_of_a_wait_and_a_turn_counts_for_none() {
         record.note(|facts| {
             facts.verdict = verdict;
             for (cause, seconds) in [
-                (Cause::Limit("total".into()), 3),
-                (Cause::Limit("guest_create".into()), 2),
-                (Cause::Turn, 7),
-                (Cause::Others, 11),
+                (DelayCause::Limit("total".into()), 3),
+                (DelayCause::Limit("guest_create".into()), 2),
+                (DelayCause::Turn, 7),
+                (DelayCause::Others, 11),
             ] {
                 facts.delays.add(cause, Duration::from_secs(seconds));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use tidegate_backends::{Demand, Profile, drive};
+use tidegate_backends::{ServiceDemand, ValueProfile, drive};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -68,7 +68,7 @@ impl Maker {
     }
 
     /// This many calls at the beginning.
-    pub(super) fn burst(mut self, calls: usize, like: Call, work: Demand) -> Self {
+    pub(super) fn burst(mut self, calls: usize, like: Call, work: ServiceDemand) -> Self {
         for _ in 0..calls {
             let work_ms = millis(work.quantile(self.random.random()));
             self.calls.push((Duration::ZERO, Call { work_ms, ..like }));
@@ -82,9 +82,9 @@ impl Maker {
         per_second: f64,
         seconds: u64,
         like: Call,
-        work: Demand,
+        work: ServiceDemand,
     ) -> Self {
-        let rate = Profile::constant(per_second).expect("a rate");
+        let rate = ValueProfile::constant(per_second).expect("a rate");
         let mut unit = || self.random.random();
         let arrivals = drive::poisson(&rate, seconds * SECOND, 0, work, &mut unit);
         let calls = arrivals.iter().map(|it| {
@@ -104,8 +104,8 @@ impl Maker {
         mut self,
         clients: usize,
         calls: usize,
-        think: Demand,
-        work: Demand,
+        think: ServiceDemand,
+        work: ServiceDemand,
         like: Call,
     ) -> Load {
         let clients = (0..clients).map(|_| {

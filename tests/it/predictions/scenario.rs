@@ -6,7 +6,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate_backends::Demand;
+use tidegate_backends::ServiceDemand;
 use tidegate_lab::backend::ModelOptions;
 
 use super::load::{Call, Load, Maker, Wire};
@@ -48,8 +48,8 @@ pub(super) fn all(seed: u64) -> Vec<Scenario> {
 }
 
 /// Work of a few milliseconds, which does not matter.
-fn short() -> Demand {
-    Demand::even(10 * MS, 20 * MS).expect("a range")
+fn short() -> ServiceDemand {
+    ServiceDemand::even(10 * MS, 20 * MS).expect("a range")
 }
 
 fn burst(seed: u64, postpone: &'static str) -> Scenario {
@@ -120,8 +120,8 @@ fn deadline(seed: u64, postpone: &'static str) -> Scenario {
 }
 
 /// Thirty clients, each of which asks this many times.
-fn clients(seed: u64, calls: usize, work: Demand) -> Load {
-    let think = Demand::exponential(100 * MS);
+fn clients(seed: u64, calls: usize, work: ServiceDemand) -> Load {
+    let think = ServiceDemand::exponential(100 * MS);
     Maker::new(seed).closed(30, calls, think, work, Call::READ)
 }
 
@@ -143,7 +143,7 @@ pub(super) fn window_asked_again(seed: u64, calls: usize) -> Scenario {
 }
 
 fn outstanding(seed: u64, postpone: &'static str) -> Scenario {
-    let work = Demand::even(60 * MS, 100 * MS).expect("a range");
+    let work = ServiceDemand::even(60 * MS, 100 * MS).expect("a range");
     let limits = |outstanding| Limits {
         outstanding,
         ..Limits::none(postpone)
@@ -245,7 +245,7 @@ fn functions(seed: u64) -> Scenario {
 
 /// Half of the capacity fails while calls come.
 fn step(seed: u64) -> Scenario {
-    let work = Demand::even(30 * MS, 60 * MS).expect("a range");
+    let work = ServiceDemand::even(30 * MS, 60 * MS).expect("a range");
     let load = Maker::new(seed).steady(66.0, 15, Call::READ, work);
     let limits = |deadline_seconds| Limits {
         outstanding: 6,
@@ -270,7 +270,7 @@ fn step(seed: u64) -> Scenario {
 
 /// A few calls take a hundred times as long as most.
 fn heavy_tail(seed: u64) -> Scenario {
-    let work = Demand::lognormal(40 * MS, 1.0).expect("a tail");
+    let work = ServiceDemand::lognormal(40 * MS, 1.0).expect("a tail");
     let load = Maker::new(seed).steady(45.0, 14, Call::READ, work);
     let limits = |outstanding| Limits {
         outstanding,

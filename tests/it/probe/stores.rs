@@ -133,9 +133,9 @@ async fn a_redis_that_lets_the_sidecar_in_only_with_all_that_it_needs() {
 async fn a_zookeeper_and_an_etcd_that_deny_the_sidecar_access() {
     let backend = backend().await;
     let store = ZooKeeper::start(1).await;
-    let mut owner = zookeeper::Settings::new(store.servers());
+    let mut owner = zookeeper::ZooKeeperSettings::new(store.servers());
     owner.auth = Some(("digest".into(), b"owner:secret".to_vec())).into();
-    let owner = zookeeper::Client::new(owner);
+    let owner = zookeeper::ZooKeeperClient::new(owner);
     owner.create("/quota", b"").await.expect("made");
     let lines = format!(
         "engine = \"zookeeper\"\nservers = [\"{}\"]",

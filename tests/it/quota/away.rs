@@ -110,7 +110,7 @@ async fn a_sidecar_that_is_alone_has_its_own_share_in_its_first_window_unless_on
     // Two that drain, of which the first spends nothing of its share, and the second does.
     let rig = Rig::start().await;
     let begun = async || {
-        let key = Key::of_sidecars();
+        let key = RecordKey::of_sidecars();
         let node = rig.memory.node();
         let word = async || node.get(&key).await.expect("it is up").map(|it| it.text);
         eventually(async || word().await.filter(|word| word.ends_with(b"runs"))).await;

@@ -11,7 +11,7 @@ async fn a_record_of_another_tool_is_left_alone_and_reported_and_other_keys_go_o
     let limits =
         limit("per_user", "user", 5, LONG, REJECT) + &limit("all", "total", 50, LONG, REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
-    let key = Key::within(None, "eve").expect("it is a key");
+    let key = RecordKey::within(None, "eve").expect("it is a key");
     rig.memory.tamper(&key, Some(b"{\"usable\": 70}"));
     // Eve's calls are not covered, others are.
     eventually(async || (sidecar.call("eve").await.status == 503).then_some(())).await;
@@ -107,7 +107,7 @@ async fn a_record_of_a_window_far_away_closes_its_key_only_as_long_as_it_is_ther
     let limits = limit("per_user", "user", 5, "1s", REJECT);
     let sidecar = rig.sidecar(ALONE, &limits);
     assert_eq!(sidecar.call("eve").await.status, 200);
-    let key = Key::within(None, "eve").expect("it is a key");
+    let key = RecordKey::within(None, "eve").expect("it is a key");
     let far = b"tidegate 1 window=1000000000000000 left=5 total=5 reserved=0 length_ms=1000";
     rig.memory.tamper(&key, Some(far));
     let eve = eventually(async || {

@@ -1,6 +1,6 @@
 //! The same on real stores.
 
-use tidegate_runtime::zookeeper::{Client, Settings};
+use tidegate_runtime::zookeeper::{ZooKeeperClient, ZooKeeperSettings};
 
 use super::*;
 
@@ -64,7 +64,7 @@ async fn two_sidecars_share_a_budget_in_redis() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_total_in_zookeeper_reaches_a_key_that_spends_only_the_sidecars_own_share() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let made = client.create("/quota/eve/total", b"0").await;
     made.expect("it is up").expect("it is new");
     let backend = Scripted::in_both_dialects().await;
@@ -89,7 +89,7 @@ async fn a_total_in_zookeeper_reaches_a_key_that_spends_only_the_sidecars_own_sh
 #[tokio::test(flavor = "multi_thread")]
 async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let made = client.create("/quota/alice/total", b"7").await;
     let mut version = made.expect("it is up").expect("it is new").version;
     let backend = Scripted::in_both_dialects().await;
@@ -150,7 +150,7 @@ async fn a_users_total_in_zookeeper_holds_before_the_first_draw_and_changes_live
         .await
         .expect("it is up")
         .expect("it was made");
-    assert!(Record::parse(&record.data).is_ok());
+    assert!(QuotaRecord::parse(&record.data).is_ok());
 }
 
 /// A store whose one member stands still for longer than a session lasts, and goes on.
@@ -475,9 +475,9 @@ async fn a_store_with_nothing_listening_is_unavailable_before_any_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_that_zookeeper_denies_is_shown_with_the_cause_and_others_are_served() {
     let zookeeper = ZooKeeper::start(1).await;
-    let mut owner = Settings::new(zookeeper.servers());
+    let mut owner = ZooKeeperSettings::new(zookeeper.servers());
     owner.auth = Some(("digest".into(), b"owner:secret".to_vec())).into();
-    let owner = Client::new(owner);
+    let owner = ZooKeeperClient::new(owner);
     let backend = Scripted::in_both_dialects().await;
     let limits = limit("per_user", "user", 10, LONG, REJECT);
     let quota = format!("{}\n{ALONE}", on_zookeeper(&zookeeper));
@@ -521,9 +521,9 @@ async fn a_real_store_that_denies_access_is_unavailable_and_no_call_waits_for_it
             .is_ok_and(|it| it.success())
     );
     let zookeeper = ZooKeeper::start(1).await;
-    let mut owner = Settings::new(zookeeper.servers());
+    let mut owner = ZooKeeperSettings::new(zookeeper.servers());
     owner.auth = Some(("digest".into(), b"owner:secret".to_vec())).into();
-    let made = Client::new(owner).create("/quota", b"").await;
+    let made = ZooKeeperClient::new(owner).create("/quota", b"").await;
     made.expect("it is up").expect("it is new");
     let etcd = Etcd::with(1, "http", |_, _| vec!["--bcrypt-cost=4".into()]);
     etcd.control(&["user", "add", "root:secret"]);
@@ -565,7 +565,7 @@ async fn a_real_store_that_denies_access_is_unavailable_and_no_call_waits_for_it
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_base_in_zookeeper_leaves_a_good_total() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     for (user, base) in [("above", "50"), ("nothing", "0"), ("word", "x")] {
         for (name, text) in [("total", "20"), ("base", base)] {
             let path = format!("/quota/{user}/{name}");

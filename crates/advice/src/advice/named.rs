@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CALLS_MIN, Caller, Function, Question, busiest_minute, seen_up_to};
+use super::{AdviceRequest, CALLS_MIN, CallerAdvice, FunctionAdvice, busiest_minute, seen_up_to};
 use crate::breaking::{breaking, met};
 use crate::curve::Curve;
 use crate::draw::Draw;
 use crate::fit::{fit, work};
 use crate::interval::quantile;
-use crate::runs::{End, Run, Runs};
+use crate::runs::{BackendRun, RunEnding, Runs};
 use crate::sample::Sample;
-use crate::setting::{Need, Setting, Why};
+use crate::setting::{Need, Reason, Setting};
 use crate::tokens::bucket;
 
 /// Functions, and callers, that get an answer of their own: those with the most calls.
@@ -21,7 +21,7 @@ const OWN_CALLS: usize = 400;
 /// How much better a function's own level must explain its times than the level of all.
 const OWN_BETTER: f64 = 0.9;
 
-pub(super) fn functions(runs: &Runs, is_broken: bool, draw: &mut Draw) -> Vec<Function> {
+pub(super) fn functions(runs: &Runs, is_broken: bool, draw: &mut Draw) -> Vec<FunctionAdvice> {
     let mut counts = vec![0_usize; runs.functions.len()];
     for run in &runs.all {
         counts[run.function] += 1;
@@ -31,7 +31,7 @@ pub(super) fn functions(runs: &Runs, is_broken: bool, draw: &mut Draw) -> Vec<Fu
     let asked = order.into_iter().take(NAMED_MAX);
     asked
         .map(|number| {
-            let mut function = Function {
+            let mut function = FunctionAdvice {
                 name: Arc::clone(&runs.functions[number]),
                 calls: counts[number],
                 most: 0,
@@ -50,8 +50,14 @@ pub(super) fn functions(runs: &Runs, is_broken: bool, draw: &mut Draw) -> Vec<Fu
 }
 
 /// Fills in the facts that the calls of one function show.
-fn own(function: &mut Function, runs: &Runs, number: usize, is_broken: bool, draw: &mut Draw) {
-    let of_all: Vec<Run> = runs
+fn own(
+    function: &mut FunctionAdvice,
+    runs: &Runs,
+    number: usize,
+    is_broken: bool,
+    draw: &mut Draw,
+) {
+    let of_all: Vec<BackendRun> = runs
         .all
         .iter()
         .filter(|run| run.function == number)
@@ -62,7 +68,7 @@ fn own(function: &mut Function, runs: &Runs, number: usize, is_broken: bool, dra
     let curve = by_all.as_ref().map_or(Curve::Flat, |fit| fit.curve);
     let mut alone: Vec<u64> = of_all
         .iter()
-        .filter(|run| run.end == End::Served)
+        .filter(|run| run.end == RunEnding::Served)
         .map(|run| work(run, &runs.levels, &curve) as u64)
         .collect();
     alone.sort_unstable();
@@ -83,14 +89,14 @@ fn own(function: &mut Function, runs: &Runs, number: usize, is_broken: bool, dra
             value: fit.knee,
             low: fit.knee_low,
             high: fit.knee_high,
-            why: Why::Knee,
+            why: Reason::Knee,
         }),
         (None, Some(broken)) if most > 0 => Some(Setting {
             calls: own.len(),
             value: most,
             low: most,
             high: most,
-            why: Why::Breaks(broken),
+            why: Reason::Breaks(broken),
         }),
         _ => None,
     };
@@ -99,9 +105,9 @@ fn own(function: &mut Function, runs: &Runs, number: usize, is_broken: bool, dra
 pub(super) fn callers(
     samples: &[Sample],
     runs: &Runs,
-    question: &Question,
+    question: &AdviceRequest,
     draw: &mut Draw,
-) -> Vec<Caller> {
+) -> Vec<CallerAdvice> {
     let mut calls: BTreeMap<&Arc<str>, Vec<(u64, f64)>> = BTreeMap::new();
     for sample in samples {
         let Some(caller) = &sample.caller else {
@@ -132,7 +138,7 @@ pub(super) fn callers(
                 true => Err(few),
                 false => bucket(&calls, runs.from, runs.to, draw).ok_or(few),
             };
-            Caller {
+            CallerAdvice {
                 name: Arc::clone(name),
                 calls: calls.len(),
                 busiest_minute: busiest_minute(calls.iter().map(|call| call.0)),

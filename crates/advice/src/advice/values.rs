@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{Advice, Expected, Outlook, Question, SECOND, SEEN_CALLS, SEEN_PARTS};
-use crate::breaking::{Met, breaking};
+use super::{Advice, AdviceRequest, Expected, Outlook, SECOND, SEEN_CALLS, SEEN_PARTS};
+use crate::breaking::{LevelResult, breaking};
 use crate::curve::Curve;
 use crate::draw::Draw;
 use crate::fit::{Fit, work};
 use crate::interval::{quantile, values_needed};
-use crate::replay::{Job, Ran, run};
-use crate::runs::{End, PARTS, Run, Runs, seen};
-use crate::sample::{Ending, Sample};
-use crate::setting::{Answer, Need, Setting, Why, resampled_highest, round_up};
+use crate::replay::{Job, ReplayResult, run};
+use crate::runs::{BackendRun, PARTS, RunEnding, Runs, seen};
+use crate::sample::{Sample, SampleEnding};
+use crate::setting::{Need, Reason, Setting, SettingAnswer, resampled_highest, round_up};
 
 /// A shorter wait is the proxy's own time.   ns
 const WAIT_MIN: u64 = 1_000_000;
@@ -77,26 +77,26 @@ pub(super) fn outstanding(
     runs: &Runs,
     advice: &Advice,
     jobs: &[Job],
-    question: &Question,
-) -> Answer<u32> {
+    question: &AdviceRequest,
+) -> SettingAnswer<u32> {
     let seen = advice.evidence.seen;
     if seen == 0 {
-        return Answer::NotEnough(vec![Need::Repeated]);
+        return SettingAnswer::NotEnough(vec![Need::Repeated]);
     }
     let strained = advice.fit.as_ref().filter(|fit| fit.is_strained());
     if let Some(fit) = strained {
-        return Answer::Set(at_knee(fit, jobs, question));
+        return SettingAnswer::Set(at_knee(fit, jobs, question));
     }
     let why = match advice.broken {
-        Some(broken) => Why::Breaks(broken),
-        None if is_waited_for(&runs.all, seen) => Why::Waited,
-        None => return Answer::NoEvidenceBeyond(seen),
+        Some(broken) => Reason::Breaks(broken),
+        None if is_waited_for(&runs.all, seen) => Reason::Waited,
+        None => return SettingAnswer::NoEvidenceBeyond(seen),
     };
     let met = runs.all.iter().filter(|run| {
         let cap = advice.broken.map_or(u32::MAX, |at| at.from - 1);
-        run.end != End::Unknown && (seen..=cap).contains(&run.most)
+        run.end != RunEnding::Unknown && (seen..=cap).contains(&run.most)
     });
-    Answer::Set(Setting {
+    SettingAnswer::Set(Setting {
         calls: met.count(),
         value: seen,
         low: advice
@@ -109,13 +109,13 @@ pub(super) fn outstanding(
 }
 
 /// The knee, or the limit with which clearly more calls end in time.
-fn at_knee(fit: &Fit, jobs: &[Job], question: &Question) -> Setting<u32> {
+fn at_knee(fit: &Fit, jobs: &[Job], question: &AdviceRequest) -> Setting<u32> {
     let knee = Setting {
         calls: fit.calls,
         value: fit.knee,
         low: fit.knee_low,
         high: fit.knee_high,
-        why: Why::Knee,
+        why: Reason::Knee,
     };
     let Some(slo) = question.slo else {
         return knee;
@@ -151,7 +151,7 @@ fn at_knee(fit: &Fit, jobs: &[Job], question: &Question) -> Setting<u32> {
         value,
         low: fit.knee_low.min(value),
         high: fit.knee_high.max(value),
-        why: Why::InTime {
+        why: Reason::InTime {
             share: share(value),
             most: fit.most,
             at_most: share(fit.most),
@@ -160,7 +160,7 @@ fn at_knee(fit: &Fit, jobs: &[Job], question: &Question) -> Setting<u32> {
 }
 
 /// Whether enough calls waited until they could start at about this level.
-fn is_waited_for(runs: &[Run], seen_level: u32) -> bool {
+fn is_waited_for(runs: &[BackendRun], seen_level: u32) -> bool {
     let near = f64::from(seen_level) * 0.9;
     let waited = runs
         .iter()
@@ -191,7 +191,7 @@ pub(super) fn windows(
     is_known: bool,
     today: Option<u64>,
     draw: &mut Draw,
-) -> (Answer<u64>, Answer<u32>) {
+) -> (SettingAnswer<u64>, SettingAnswer<u32>) {
     let mut counts = [0.0_f64; PARTS];
     for run in &runs.all {
         counts[run.part.min(PARTS - 1)] += 1.0;
@@ -206,25 +206,25 @@ pub(super) fn windows(
     };
     let today = today.filter(|length| *length > 0);
     let length = today.unwrap_or_else(|| length_of(high));
-    let window = Answer::Set(Setting {
+    let window = SettingAnswer::Set(Setting {
         calls: runs.all.len(),
         value: length,
         low: length_of(high).min(length),
         high: length_of(low).max(length),
         why: match today {
-            Some(_) => Why::Kept,
-            None => Why::Window,
+            Some(_) => Reason::Kept,
+            None => Reason::Window,
         },
     });
     let levels = starts_in_windows(runs, length);
-    let met_there: Vec<Met> = runs
+    let met_there: Vec<LevelResult> = runs
         .all
         .iter()
         .zip(&levels)
-        .filter(|(run, _)| run.end != End::Unknown)
-        .map(|(run, level)| Met {
+        .filter(|(run, _)| run.end != RunEnding::Unknown)
+        .map(|(run, level)| LevelResult {
             level: *level,
-            failed: run.end == End::Failed,
+            failed: run.end == RunEnding::Failed,
             time: None,
         })
         .collect();
@@ -246,11 +246,11 @@ pub(super) fn windows(
     let full = full_from(value);
     let (low, _) = resampled_highest(&highest, draw);
     let why = match broken {
-        Some(broken) => Why::Breaks(broken),
-        None if is_known => Why::Taken,
-        None => return (window, Answer::NoEvidenceBeyond(value)),
+        Some(broken) => Reason::Breaks(broken),
+        None if is_known => Reason::Taken,
+        None => return (window, SettingAnswer::NoEvidenceBeyond(value)),
     };
-    let per_window = Answer::Set(Setting {
+    let per_window = SettingAnswer::Set(Setting {
         calls: full,
         value,
         low: (low as u32).min(value),
@@ -266,11 +266,11 @@ pub(super) fn max_wait(
     jobs: &[Job],
     curve: &Curve,
     limit: u32,
-    question: &Question,
-) -> Answer<u64> {
+    question: &AdviceRequest,
+) -> SettingAnswer<u64> {
     let mut left: Vec<u64> = samples
         .iter()
-        .filter(|sample| sample.ending == Ending::Left && sample.started.is_none())
+        .filter(|sample| sample.ending == SampleEnding::Left && sample.started.is_none())
         .map(|sample| sample.ended.saturating_sub(sample.arrived))
         .collect();
     left.sort_unstable();
@@ -279,7 +279,7 @@ pub(super) fn max_wait(
         value: it.value,
         low: it.low,
         high: it.high,
-        why: Why::Left,
+        why: Reason::Left,
     });
     let by_slo = question.slo.and_then(|slo| {
         let mut took = run(jobs, curve, limit, u64::MAX, slo.within, PARTS).took;
@@ -292,13 +292,13 @@ pub(super) fn max_wait(
             value: rest(took.value),
             low: rest(took.high),
             high: rest(took.low),
-            why: Why::Slo,
+            why: Reason::Slo,
         })
     });
     let both = patience.into_iter().chain(by_slo);
     match both.min_by_key(|it| it.value) {
-        Some(setting) => Answer::Set(setting),
-        None => Answer::NotEnough(vec![Need::Bound {
+        Some(setting) => SettingAnswer::Set(setting),
+        None => SettingAnswer::NotEnough(vec![Need::Bound {
             left: left.len(),
             needs: values_needed(0.05),
         }]),
@@ -306,7 +306,7 @@ pub(super) fn max_wait(
 }
 
 /// The change that the advice brings, if the fitted curve says that calls at once do.
-pub(super) fn outlook(advice: &Advice, jobs: &[Job], question: &Question) -> Option<Outlook> {
+pub(super) fn outlook(advice: &Advice, jobs: &[Job], question: &AdviceRequest) -> Option<Outlook> {
     let fit = advice.fit.as_ref().filter(|fit| fit.is_strained())?;
     let advised = advice.outstanding.setting()?.value;
     let max_wait = advice.max_wait.setting().map(|set| set.value);
@@ -340,14 +340,14 @@ pub(super) fn capacity(
     jobs: &[Job],
     curve: &Curve,
     draw: &mut Draw,
-) -> Answer<u32> {
+) -> SettingAnswer<u32> {
     let Some(outstanding) = advice.outstanding.setting() else {
-        return Answer::NotEnough(vec![Need::Outstanding]);
+        return SettingAnswer::NotEnough(vec![Need::Outstanding]);
     };
     let patience = advice.max_wait.setting().map(|set| set.value);
     let depths = |limit: u32| {
         let patience = patience.unwrap_or(u64::MAX);
-        let Ran { depths, .. } = run(jobs, curve, limit.max(1), u64::MAX, patience, PARTS);
+        let ReplayResult { depths, .. } = run(jobs, curve, limit.max(1), u64::MAX, patience, PARTS);
         let mut parts = [0.0; PARTS];
         for (part, depth) in parts.iter_mut().zip(depths) {
             *part = depth as f64;
@@ -356,7 +356,7 @@ pub(super) fn capacity(
     };
     let (low, deepest) = resampled_highest(&depths(outstanding.value), draw);
     if deepest < 1.0 {
-        return Answer::NotEnough(vec![Need::Waits]);
+        return SettingAnswer::NotEnough(vec![Need::Waits]);
     }
     let (_, deepest_at_low) = resampled_highest(&depths(outstanding.low), draw);
     // A call behind more than are completed in its patience would be given up in the end.
@@ -365,11 +365,11 @@ pub(super) fn capacity(
         patience as f64 / work * curve.throughput(outstanding.value)
     });
     let (needed, why) = match in_patience < deepest {
-        true => (in_patience.max(1.0), Why::Patience),
-        false => (deepest, Why::Depth),
+        true => (in_patience.max(1.0), Reason::Patience),
+        false => (deepest, Reason::Depth),
     };
     let value = round_up(needed, 2);
-    Answer::Set(Setting {
+    SettingAnswer::Set(Setting {
         calls: jobs.len(),
         value: value as u32,
         low: low.clamp(1.0, value) as u32,

@@ -7,11 +7,11 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tidegate_advice::sample::{Ending, Sample};
+use tidegate_advice::sample::{Sample, SampleEnding};
 use tidegate_backends::drive::{merged, poisson};
 use tidegate_backends::{
-    Arrival, Backend, Demand, Done, Limits, Outcome, Profile, SECOND, Scalability, Sharing, Then,
-    drive,
+    Arrival, BackendModel, BreakBehaviour, DriveLimits, FinishedCall, SECOND, Scalability,
+    ServiceDemand, ServiceOutcome, Sharing, ValueProfile, drive,
 };
 
 /// The seeds that the advice was written with.
@@ -87,7 +87,7 @@ pub(crate) const FAR: [Kind; 4] = [
 
 /// A backend with what is asked of it.
 pub(crate) struct World {
-    pub(crate) backend: Backend,
+    pub(crate) backend: BackendModel,
     /// The highest load that it bears.
     pub(crate) bears: u32,
     pub(crate) arrivals: Vec<Arrival>,
@@ -104,18 +104,18 @@ impl World {
         let is_light = FAR.contains(&kind);
         let (sharing, bears) = law(kind, random);
         let then = match random.unit() < 0.5 {
-            true => Then::Reset,
-            false => Then::Collapse {
+            true => BreakBehaviour::Reset,
+            false => BreakBehaviour::Collapse {
                 restart: 20 * SECOND,
             },
         };
         let mut backend =
-            Backend::new(sharing).breaks(NonZeroU32::new(bears).expect("above 0"), then);
+            BackendModel::new(sharing).breaks(NonZeroU32::new(bears).expect("above 0"), then);
         if kind == Kind::CapacitySteps {
             let at = |share: f64| (LOG as f64 * share) as u64 * SECOND;
             let lower = random.between(0.6, 0.8);
             backend.capacity =
-                Profile::steps(1.0, &[(at(0.4), lower), (at(0.7), 1.0)]).expect("steps");
+                ValueProfile::steps(1.0, &[(at(0.4), lower), (at(0.7), 1.0)]).expect("steps");
         }
         let limit = (f64::from(bears) * 0.8).round() as u32;
         let mean = random.between(0.3, 2.0) * SECOND as f64;
@@ -139,8 +139,8 @@ impl World {
     }
 
     /// The results of the calls with this limit; 0 for none.
-    pub(crate) fn under(&self, limit: u32) -> Vec<Done> {
-        let mut limits = Limits::total(limit);
+    pub(crate) fn under(&self, limit: u32) -> Vec<FinishedCall> {
+        let mut limits = DriveLimits::total(limit);
         limits.patience = Some(self.within);
         drive(self.backend.clone(), &self.arrivals, &limits)
     }
@@ -214,7 +214,7 @@ fn arrivals(kind: Kind, random: &mut Random, mean: f64, rate: f64, is_light: boo
             .iter()
             .map(|(at, times)| (*at, times * rate))
             .collect();
-        Profile::steps(first * rate, &steps)
+        ValueProfile::steps(first * rate, &steps)
             .and_then(|it| it.every(hour))
             .expect("steps")
     };
@@ -225,7 +225,7 @@ fn arrivals(kind: Kind, random: &mut Random, mean: f64, rate: f64, is_light: boo
     };
     let demand = |mean: f64| {
         let median = (mean / (spread * spread / 2.0).exp()) as u64;
-        Demand::lognormal(median, spread).expect("in range")
+        ServiceDemand::lognormal(median, spread).expect("in range")
     };
     let mut unit = || random.unit();
     match kind {
@@ -255,7 +255,7 @@ fn arrivals(kind: Kind, random: &mut Random, mean: f64, rate: f64, is_light: boo
 }
 
 /// The samples that a log shows of these calls.
-pub(crate) fn samples(done: &[Done]) -> Vec<Sample> {
+pub(crate) fn samples(done: &[FinishedCall]) -> Vec<Sample> {
     let names: [Arc<str>; 2] = ["slow".into(), "fast".into()];
     let caller: Arc<str> = "nova".into();
     done.iter()
@@ -266,9 +266,11 @@ pub(crate) fn samples(done: &[Done]) -> Vec<Sample> {
             started: done.started,
             ended: done.ended,
             ending: match done.ending {
-                tidegate_backends::Ending::Backend(Outcome::Served) => Ending::Served,
-                tidegate_backends::Ending::Backend(_) => Ending::Failed,
-                tidegate_backends::Ending::GaveUp => Ending::Left,
+                tidegate_backends::CallEnding::Backend(ServiceOutcome::Served) => {
+                    SampleEnding::Served
+                }
+                tidegate_backends::CallEnding::Backend(_) => SampleEnding::Failed,
+                tidegate_backends::CallEnding::GaveUp => SampleEnding::Left,
             },
         })
         .collect()

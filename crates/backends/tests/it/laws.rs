@@ -3,23 +3,24 @@
 use std::num::NonZeroU32;
 
 use tidegate_backends::{
-    Backend, Demand, Model, Outcome, Profile, SECOND, Scalability, Sharing, Start, Then, Weight,
+    BackendModel, BreakBehaviour, CallStart, Model, SECOND, Scalability, ServiceDemand,
+    ServiceOutcome, Sharing, ValueProfile, Weight,
 };
 
 use crate::random::Random;
 
 const MS: u64 = 1_000_000;
 
-fn servers(count: u32) -> Backend {
+fn servers(count: u32) -> BackendModel {
     let servers = NonZeroU32::new(count).expect("at least one");
-    Backend::new(Sharing::Servers(servers))
+    BackendModel::new(Sharing::Servers(servers))
 }
 
 /// All calls start at once; when each ended.
-fn ends(backend: Backend, demands: &[u64]) -> Vec<(u64, u64)> {
+fn ends(backend: BackendModel, demands: &[u64]) -> Vec<(u64, u64)> {
     let mut model = Model::new(backend);
     for (id, demand) in (0..).zip(demands) {
-        assert_eq!(model.starts(0, id, 0, *demand), Start::Taken);
+        assert_eq!(model.starts(0, id, 0, *demand), CallStart::Taken);
     }
     let mut ends = Vec::new();
     while let Some(wake) = model.wake() {
@@ -31,7 +32,7 @@ fn ends(backend: Backend, demands: &[u64]) -> Vec<(u64, u64)> {
 #[test]
 fn a_lone_call_takes_its_demand() {
     let law = Scalability::new(0.3, 0.02).expect("in range");
-    for backend in [servers(1), Backend::new(Sharing::Scalability(law))] {
+    for backend in [servers(1), BackendModel::new(Sharing::Scalability(law))] {
         assert_eq!(ends(backend, &[50 * MS]), [(0, 50 * MS)]);
     }
 }
@@ -89,13 +90,13 @@ fn a_shorter_call_never_ends_after_a_longer_one_that_came_with_it() {
 #[test]
 fn a_backend_resets_what_is_above_its_breaking_point() {
     let above = NonZeroU32::new(2).expect("above 0");
-    let mut model = Model::new(servers(2).breaks(above, Then::Reset));
+    let mut model = Model::new(servers(2).breaks(above, BreakBehaviour::Reset));
     for id in 0..3 {
-        assert_eq!(model.starts(5, id, 0, 10), Start::Taken);
+        assert_eq!(model.starts(5, id, 0, 10), CallStart::Taken);
     }
     assert_eq!(model.wake(), Some(5));
     let ended: Vec<_> = model.due(5).iter().map(|it| (it.id, it.outcome)).collect();
-    assert_eq!(ended, [(2, Outcome::Reset)]);
+    assert_eq!(ended, [(2, ServiceOutcome::Reset)]);
     assert_eq!(
         (model.calls(), model.most(), model.times_broken()),
         (2, 2, 1)
@@ -107,33 +108,33 @@ fn a_backend_resets_what_is_above_its_breaking_point() {
 fn a_backend_that_collapses_loses_all_calls_and_is_down() {
     let above = NonZeroU32::new(2).expect("above 0");
     let restart = 100;
-    let mut model = Model::new(servers(2).breaks(above, Then::Collapse { restart }));
+    let mut model = Model::new(servers(2).breaks(above, BreakBehaviour::Collapse { restart }));
     for id in 0..3 {
-        assert_eq!(model.starts(5, id, 0, 10), Start::Taken);
+        assert_eq!(model.starts(5, id, 0, 10), CallStart::Taken);
     }
     let ended: Vec<_> = model.due(5).iter().map(|it| (it.id, it.outcome)).collect();
-    let lost = Outcome::Collapsed;
+    let lost = ServiceOutcome::Collapsed;
     assert_eq!(ended, [(0, lost), (1, lost), (2, lost)]);
-    assert_eq!(model.starts(104, 3, 0, 10), Start::Down(105));
+    assert_eq!(model.starts(104, 3, 0, 10), CallStart::Down(105));
     assert_eq!(
         (model.down_until(104), model.down_until(105)),
         (Some(105), None)
     );
-    assert_eq!(model.starts(105, 3, 0, 10), Start::Taken);
+    assert_eq!(model.starts(105, 3, 0, 10), CallStart::Taken);
     assert_eq!(model.wake(), Some(115));
 }
 
 #[test]
 fn a_heavy_function_counts_as_several_calls() {
     let above = NonZeroU32::new(4).expect("above 0");
-    let mut backend = servers(1).breaks(above, Then::Reset);
+    let mut backend = servers(1).breaks(above, BreakBehaviour::Reset);
     backend.weights = vec![Weight::ONE, Weight::new(3.0).expect("in range")];
     let mut model = Model::new(backend);
     for (id, function) in [(0, 1), (1, 0), (2, 0)] {
-        assert_eq!(model.starts(0, id, function, 10 * MS), Start::Taken);
+        assert_eq!(model.starts(0, id, function, 10 * MS), CallStart::Taken);
     }
     let ended: Vec<_> = model.due(0).iter().map(|it| (it.id, it.outcome)).collect();
-    assert_eq!(ended, [(2, Outcome::Reset)]);
+    assert_eq!(ended, [(2, ServiceOutcome::Reset)]);
     // A load of four on one server.
     assert_eq!(model.wake(), Some(40 * MS));
 }
@@ -141,7 +142,7 @@ fn a_heavy_function_counts_as_several_calls() {
 #[test]
 fn half_of_the_capacity_does_not_slow_a_lone_call_on_servers() {
     let mut backend = servers(4);
-    backend.capacity = Profile::constant(0.5).expect("above 0");
+    backend.capacity = ValueProfile::constant(0.5).expect("above 0");
     assert_eq!(ends(backend.clone(), &[10 * MS]), [(0, 10 * MS)]);
     assert_eq!(ends(backend, &[10 * MS; 4]).last(), Some(&(3, 20 * MS)));
 }
@@ -150,7 +151,7 @@ fn half_of_the_capacity_does_not_slow_a_lone_call_on_servers() {
 fn a_call_that_leaves_frees_its_share() {
     let mut model = Model::new(servers(1));
     for id in 0..2 {
-        assert_eq!(model.starts(0, id, 0, 10 * MS), Start::Taken);
+        assert_eq!(model.starts(0, id, 0, 10 * MS), CallStart::Taken);
     }
     assert!(model.leaves(10 * MS, 0));
     assert!(!model.leaves(10 * MS, 0));
@@ -163,12 +164,15 @@ fn ends_are_the_same_however_often_time_is_looked_at() {
         let random = &mut Random(7);
         let mut backend = servers(2);
         backend.capacity =
-            Profile::steps(1.0, &[(30 * MS, 0.3), (90 * MS, 1.0)]).expect("in order");
+            ValueProfile::steps(1.0, &[(30 * MS, 0.3), (90 * MS, 1.0)]).expect("in order");
         let mut model = Model::new(backend);
         let mut ends = Vec::new();
         for id in 0..10 {
             let at = id * 7 * MS;
-            assert_eq!(model.starts(at, id, 0, random.below(40 * MS)), Start::Taken);
+            assert_eq!(
+                model.starts(at, id, 0, random.below(40 * MS)),
+                CallStart::Taken
+            );
             for nth in 0..every.unwrap_or(0) {
                 ends.extend(model.due(at + nth * MS / 10));
             }
@@ -186,7 +190,7 @@ fn ends_are_the_same_however_often_time_is_looked_at() {
 
 #[test]
 fn a_profile_has_its_value_until_the_next_step() {
-    let profile = Profile::steps(1.0, &[(10, 2.0), (20, 3.0)]).expect("in order");
+    let profile = ValueProfile::steps(1.0, &[(10, 2.0), (20, 3.0)]).expect("in order");
     assert_eq!(profile.at(9), (1.0, Some(10)));
     assert_eq!(profile.at(10), (2.0, Some(20)));
     assert_eq!(profile.at(20), (3.0, None));
@@ -198,18 +202,18 @@ fn a_profile_has_its_value_until_the_next_step() {
 
 #[test]
 fn a_profile_that_makes_no_sense_is_refused() {
-    assert!(Profile::constant(0.0).is_err());
-    assert!(Profile::constant(f64::NAN).is_err());
-    assert!(Profile::steps(1.0, &[(0, 2.0)]).is_err());
-    assert!(Profile::steps(1.0, &[(9, 2.0), (9, 3.0)]).is_err());
-    let profile = Profile::steps(1.0, &[(9, 2.0)]).expect("in order");
+    assert!(ValueProfile::constant(0.0).is_err());
+    assert!(ValueProfile::constant(f64::NAN).is_err());
+    assert!(ValueProfile::steps(1.0, &[(0, 2.0)]).is_err());
+    assert!(ValueProfile::steps(1.0, &[(9, 2.0), (9, 3.0)]).is_err());
+    let profile = ValueProfile::steps(1.0, &[(9, 2.0)]).expect("in order");
     assert!(profile.every(9).is_err());
 }
 
 #[test]
 fn events_come_at_the_rate_of_the_hour() {
     let day = [(8 * SECOND, 200.0), (18 * SECOND, 20.0)];
-    let profile = Profile::steps(20.0, &day).expect("in order");
+    let profile = ValueProfile::steps(20.0, &day).expect("in order");
     let profile = profile.every(24 * SECOND).expect("a day");
     let random = &mut Random(3);
     let (mut at, mut by_day, mut by_night) = (0, 0, 0);
@@ -231,20 +235,23 @@ fn events_come_at_the_rate_of_the_hour() {
 #[test]
 fn the_mean_of_many_demands_is_the_mean() {
     let demands = [
-        ("fixed", Demand::fixed(70 * MS)),
-        ("even", Demand::even(40 * MS, 60 * MS).expect("in range")),
-        ("exponential", Demand::exponential(50 * MS)),
+        ("fixed", ServiceDemand::fixed(70 * MS)),
+        (
+            "even",
+            ServiceDemand::even(40 * MS, 60 * MS).expect("in range"),
+        ),
+        ("exponential", ServiceDemand::exponential(50 * MS)),
         (
             "lognormal",
-            Demand::lognormal(50 * MS, 1.0).expect("in range"),
+            ServiceDemand::lognormal(50 * MS, 1.0).expect("in range"),
         ),
         (
             "Pareto 1.5",
-            Demand::bounded_pareto(10 * MS, 1000 * MS, 1.5).expect("in range"),
+            ServiceDemand::bounded_pareto(10 * MS, 1000 * MS, 1.5).expect("in range"),
         ),
         (
             "Pareto 1",
-            Demand::bounded_pareto(10 * MS, 1000 * MS, 1.0).expect("in range"),
+            ServiceDemand::bounded_pareto(10 * MS, 1000 * MS, 1.0).expect("in range"),
         ),
     ];
     for (name, demand) in demands {
@@ -262,11 +269,11 @@ fn the_mean_of_many_demands_is_the_mean() {
 
 #[test]
 fn quantiles_increase_and_are_within_their_bounds() {
-    let pareto = Demand::bounded_pareto(10, 1000, 1.2).expect("in range");
-    let lognormal = Demand::lognormal(500, 2.0).expect("in range");
+    let pareto = ServiceDemand::bounded_pareto(10, 1000, 1.2).expect("in range");
+    let lognormal = ServiceDemand::lognormal(500, 2.0).expect("in range");
     assert_eq!((pareto.quantile(0.0), pareto.quantile(1.0)), (10, 1000));
     assert_eq!(lognormal.quantile(0.5), 500);
-    for demand in [pareto, lognormal, Demand::exponential(500)] {
+    for demand in [pareto, lognormal, ServiceDemand::exponential(500)] {
         let quantiles = (0..=1000).map(|nth| demand.quantile(f64::from(nth) / 1000.0));
         assert!(quantiles.is_sorted(), "{demand:?}");
     }

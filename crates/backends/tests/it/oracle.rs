@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use tidegate_backends::{
-    Backend, Ended, Model, Outcome, Profile, Scalability, Sharing, Start, Then, Weight,
+    BackendModel, BreakBehaviour, CallStart, EndedCall, Model, Scalability, ServiceOutcome,
+    Sharing, ValueProfile, Weight,
 };
 
 use crate::random::Random;
@@ -27,12 +28,12 @@ struct Given {
 /// The fate of a call: when it ended and how, or when it found the backend down, or left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    Ended(u64, Outcome),
+    Ended(u64, ServiceOutcome),
     Down,
     Left,
 }
 
-fn by_model(backend: &Backend, given: &[Given]) -> Vec<Fate> {
+fn by_model(backend: &BackendModel, given: &[Given]) -> Vec<Fate> {
     let mut model = Model::new(backend.clone());
     let mut fates = vec![Fate::Left; given.len()];
     let mut todo: Vec<(u64, bool, usize)> = Vec::new();
@@ -41,8 +42,8 @@ fn by_model(backend: &Backend, given: &[Given]) -> Vec<Fate> {
         todo.extend(it.leaves.map(|leaves| (it.at + leaves, false, nth)));
     }
     todo.sort_unstable_by_key(|(at, starts, nth)| (*at, !*starts, *nth));
-    let mut note = |ended: Vec<Ended>| {
-        for Ended { id, at, outcome } in ended {
+    let mut note = |ended: Vec<EndedCall>| {
+        for EndedCall { id, at, outcome } in ended {
             fates[id as usize] = Fate::Ended(at, outcome);
         }
     };
@@ -54,8 +55,8 @@ fn by_model(backend: &Backend, given: &[Given]) -> Vec<Fate> {
         if starts {
             let it = given[nth];
             match model.starts(at, nth as u64, it.function, it.demand) {
-                Start::Taken => {}
-                Start::Down(_) => down.push(nth),
+                CallStart::Taken => {}
+                CallStart::Down(_) => down.push(nth),
             }
         } else {
             model.leaves(at, nth as u64);
@@ -71,7 +72,7 @@ fn by_model(backend: &Backend, given: &[Given]) -> Vec<Fate> {
     fates
 }
 
-fn by_oracle(backend: &Backend, given: &[Given]) -> Vec<Fate> {
+fn by_oracle(backend: &BackendModel, given: &[Given]) -> Vec<Fate> {
     let mut fates = vec![Fate::Left; given.len()];
     let mut inside: BTreeMap<usize, f64> = BTreeMap::new();
     let weight = |nth: usize| match given[nth].function {
@@ -83,7 +84,7 @@ fn by_oracle(backend: &Backend, given: &[Given]) -> Vec<Fate> {
         inside.retain(|nth, left| {
             let is_over = *left <= 0.0;
             if is_over {
-                fates[*nth] = Fate::Ended(now, Outcome::Served);
+                fates[*nth] = Fate::Ended(now, ServiceOutcome::Served);
             }
             !is_over
         });
@@ -104,11 +105,11 @@ fn by_oracle(backend: &Backend, given: &[Given]) -> Vec<Fate> {
             match breaking.filter(|it| load + weight(nth) > f64::from(it.above.get())) {
                 None => _ = inside.insert(nth, given[nth].demand as f64),
                 Some(breaking) => match breaking.then {
-                    Then::Reset => fates[nth] = Fate::Ended(now, Outcome::Reset),
-                    Then::Collapse { restart } => {
+                    BreakBehaviour::Reset => fates[nth] = Fate::Ended(now, ServiceOutcome::Reset),
+                    BreakBehaviour::Collapse { restart } => {
                         down_until = now + restart;
                         for nth in inside.keys().copied().chain([nth]) {
-                            fates[nth] = Fate::Ended(now, Outcome::Collapsed);
+                            fates[nth] = Fate::Ended(now, ServiceOutcome::Collapsed);
                         }
                         inside.clear();
                     }
@@ -151,7 +152,7 @@ fn calls(random: &mut Random, leaving: bool) -> Vec<Given> {
 /// Whether two events are so close that small steps may see them in the other order.
 fn is_close(given: &[Given], fates: &[Fate]) -> bool {
     let ends = fates.iter().filter_map(|fate| match fate {
-        Fate::Ended(at, Outcome::Served) => Some(*at),
+        Fate::Ended(at, ServiceOutcome::Served) => Some(*at),
         _ => None,
     });
     let departures = given.iter().filter_map(|it| Some(it.at + it.leaves?));
@@ -161,7 +162,7 @@ fn is_close(given: &[Given], fates: &[Fate]) -> bool {
     })
 }
 
-fn check(backend: &Backend, leaving: bool) {
+fn check(backend: &BackendModel, leaving: bool) {
     let (mut compared, mut endings) = (0, BTreeMap::new());
     for seed in 0..60 {
         let given = calls(&mut Random(seed), leaving);
@@ -193,8 +194,8 @@ fn check(backend: &Backend, leaving: bool) {
     );
     let expected = match backend.breaking.map(|it| it.then) {
         None => vec!["Served"],
-        Some(Then::Reset) => vec!["Reset", "Served"],
-        Some(Then::Collapse { .. }) => vec!["Collapsed", "Down", "Served"],
+        Some(BreakBehaviour::Reset) => vec!["Reset", "Served"],
+        Some(BreakBehaviour::Collapse { .. }) => vec!["Collapsed", "Down", "Served"],
     };
     for kind in expected {
         assert!(
@@ -204,25 +205,25 @@ fn check(backend: &Backend, leaving: bool) {
     }
 }
 
-fn servers(count: u32) -> Backend {
+fn servers(count: u32) -> BackendModel {
     let servers = NonZeroU32::new(count).expect("at least one");
-    weighted(Backend::new(Sharing::Servers(servers)))
+    weighted(BackendModel::new(Sharing::Servers(servers)))
 }
 
-fn scalability() -> Backend {
+fn scalability() -> BackendModel {
     let law = Scalability::new(0.1, 0.01).expect("in range");
-    weighted(Backend::new(Sharing::Scalability(law)))
+    weighted(BackendModel::new(Sharing::Scalability(law)))
 }
 
 /// The second function counts as two and a half calls.
-fn weighted(mut backend: Backend) -> Backend {
+fn weighted(mut backend: BackendModel) -> BackendModel {
     backend.weights = vec![Weight::ONE, Weight::new(2.5).expect("in range")];
     backend
 }
 
-fn steps() -> Profile {
+fn steps() -> ValueProfile {
     let steps = [(7 * MS, 0.5), (19 * MS, 0.25), (40 * MS, 1.0)];
-    Profile::steps(1.0, &steps).expect("in order")
+    ValueProfile::steps(1.0, &steps).expect("in order")
 }
 
 #[test]
@@ -250,9 +251,12 @@ fn steps_of_capacity_match_the_oracle() {
 fn a_breaking_point_matches_the_oracle() {
     let above = NonZeroU32::new(7).expect("above 0");
     let restart = 9 * MS + 500;
-    check(&servers(3).breaks(above, Then::Reset), false);
-    check(&servers(3).breaks(above, Then::Collapse { restart }), false);
-    check(&scalability().breaks(above, Then::Reset), false);
+    check(&servers(3).breaks(above, BreakBehaviour::Reset), false);
+    check(
+        &servers(3).breaks(above, BreakBehaviour::Collapse { restart }),
+        false,
+    );
+    check(&scalability().breaks(above, BreakBehaviour::Reset), false);
 }
 
 #[test]

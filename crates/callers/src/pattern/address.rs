@@ -5,19 +5,19 @@ use alloc::string::ToString;
 use core::net::IpAddr;
 
 use super::error::PatternError;
-use super::specificity::Demand;
-use crate::identity::Field;
+use super::specificity::FieldDemand;
+use crate::identity::IdentityField;
 use crate::network::{Network, NetworkError, network};
 
 /// The longest way to write an address or a network.   bytes
 const LENGTH_MAX: usize = 64;
 
 /// The demand of a network on an address.
-pub(super) fn demand(network: &Network) -> Demand {
+pub(super) fn demand(network: &Network) -> FieldDemand {
     let bits = network.bits().into();
     match network.is_exact() {
-        true => Demand::Exact(bits),
-        false => Demand::Prefix(bits),
+        true => FieldDemand::Exact(bits),
+        false => FieldDemand::Prefix(bits),
     }
 }
 
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Result<Option<Network>, PatternError> {
     }
     if text.len() > LENGTH_MAX {
         return Err(PatternError::TooLong {
-            field: Field::Ip,
+            field: IdentityField::Ip,
             bytes: text.len(),
             max: LENGTH_MAX,
         });

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::identity::Field;
+use crate::identity::IdentityField;
 use crate::macros::errors;
 
 errors! {
@@ -14,7 +14,7 @@ errors! {
         /// A field is longer than can be held.
         TooLong {
             /// The field.
-            field: Field,
+            field: IdentityField,
             /// How long it is.   bytes
             bytes: usize,
             /// How long it may be.   bytes
@@ -23,18 +23,18 @@ errors! {
         /// A field has a control character; no value on the wire has one.
         ControlCharacter {
             /// The field.
-            field: Field,
+            field: IdentityField,
         } in field.name(), (" has a control character; take it out");
         /// `ip` is neither an address nor a network.
         NotAnAddress {
             /// The value as written.
             given: Box<str>,
-        } in Field::Ip.name(), (" must be an address or a network such as 10.1.2.0/24, not {given:?}");
+        } in IdentityField::Ip.name(), (" must be an address or a network such as 10.1.2.0/24, not {given:?}");
         /// `ip` has a `*` in place of part of a number.
         NotWholeNumbers {
             /// The value as written.
             given: Box<str>,
-        } in Field::Ip.name(), (
+        } in IdentityField::Ip.name(), (
             " must have whole numbers before \"*\", as in 10.1.* or 2001:db8:*, or be a network such as \
              10.1.0.0/16, not {given:?}"
         );
@@ -44,7 +44,7 @@ errors! {
             given: Box<str>,
             /// The longest valid prefix.   bits
             max: u8,
-        } in Field::Ip.name(), (
+        } in IdentityField::Ip.name(), (
             " must have a prefix of 0 to {max} bits after the slash, not {given:?}"
         );
         /// An address in a network was written with the network's prefix.
@@ -53,7 +53,7 @@ errors! {
             given: Box<str>,
             /// The network that the address is in.
             network: Box<str>,
-        } in Field::Ip.name(), (
+        } in IdentityField::Ip.name(), (
             " has bits set beyond its prefix: write {network} for the network that {given:?} is in"
         );
     }

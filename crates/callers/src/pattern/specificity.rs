@@ -1,11 +1,11 @@
 //! The demands of a pattern on each field, and which of two patterns is more specific.
 
 use super::LITERAL_MAX;
-use crate::identity::{Field, FieldSet};
+use crate::identity::{FieldSet, IdentityField};
 
 /// The demand of a pattern on one field. The more specific is the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Demand {
+pub(crate) enum FieldDemand {
     Nothing,
     /// The field begins with this many given bits.
     Prefix(u16),
@@ -14,7 +14,7 @@ pub(crate) enum Demand {
 }
 
 /// The demands of all patterns of one shape on each field. Whole values may have any length.
-pub(crate) type Shape = [Demand; Field::ALL.len()];
+pub(crate) type PatternShape = [FieldDemand; IdentityField::ALL.len()];
 
 /// The longest literal has a length.
 const _: () = assert!(8 * LITERAL_MAX <= u16::MAX as usize);
@@ -33,7 +33,7 @@ const _: () = assert!(8 * LITERAL_MAX <= u16::MAX as usize);
 pub struct Specificity {
     exact_fields: u8,
     literal_bits: u16,
-    fields: [Demand; Field::ALL.len()],
+    fields: [FieldDemand; IdentityField::ALL.len()],
 }
 
 impl Specificity {
@@ -41,20 +41,20 @@ impl Specificity {
     pub(crate) const NONE: Self = Self {
         exact_fields: 0,
         literal_bits: 0,
-        fields: [Demand::Nothing; Field::ALL.len()],
+        fields: [FieldDemand::Nothing; IdentityField::ALL.len()],
     };
 
     /// The specificity of a pattern that demands this of each field.
-    pub(super) fn of(fields: [Demand; Field::ALL.len()]) -> Self {
+    pub(super) fn of(fields: [FieldDemand; IdentityField::ALL.len()]) -> Self {
         let mut specificity = Self {
             fields,
             ..Self::NONE
         };
         for demand in fields {
             match demand {
-                Demand::Nothing => {}
-                Demand::Prefix(bits) => specificity.literal_bits += bits,
-                Demand::Exact(bits) => {
+                FieldDemand::Nothing => {}
+                FieldDemand::Prefix(bits) => specificity.literal_bits += bits,
+                FieldDemand::Exact(bits) => {
                     specificity.literal_bits += bits;
                     specificity.exact_fields += 1;
                 }
@@ -76,24 +76,24 @@ impl Specificity {
     }
 
     /// The literal bits of one field.   bits
-    pub(crate) const fn literal_bits_of(&self, field: Field) -> u16 {
+    pub(crate) const fn literal_bits_of(&self, field: IdentityField) -> u16 {
         match self.fields[field as usize] {
-            Demand::Nothing => 0,
-            Demand::Prefix(bits) | Demand::Exact(bits) => bits,
+            FieldDemand::Nothing => 0,
+            FieldDemand::Prefix(bits) | FieldDemand::Exact(bits) => bits,
         }
     }
 
     /// The fields that must match exactly.
     pub(crate) fn exact_set(&self) -> FieldSet {
-        let fields = Field::ALL.into_iter().zip(self.fields);
-        let exact = fields.filter(|(_, demand)| matches!(demand, Demand::Exact(_)));
+        let fields = IdentityField::ALL.into_iter().zip(self.fields);
+        let exact = fields.filter(|(_, demand)| matches!(demand, FieldDemand::Exact(_)));
         exact.map(|(field, _)| field).collect()
     }
 
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> PatternShape {
         self.fields.map(|demand| match demand {
-            Demand::Exact(_) => Demand::Exact(0),
-            Demand::Nothing | Demand::Prefix(_) => demand,
+            FieldDemand::Exact(_) => FieldDemand::Exact(0),
+            FieldDemand::Nothing | FieldDemand::Prefix(_) => demand,
         })
     }
 }

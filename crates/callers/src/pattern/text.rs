@@ -5,8 +5,8 @@ use alloc::string::String;
 use core::fmt::{self, Write as _};
 
 use super::error::PatternError;
-use super::{Demand, LITERAL_MAX};
-use crate::identity::Field;
+use super::{FieldDemand, LITERAL_MAX};
+use crate::identity::IdentityField;
 
 /// The pattern of a field of text.
 ///
@@ -26,7 +26,7 @@ impl TextPattern {
         }
     }
 
-    pub(super) fn parse(field: Field, text: &str) -> Result<Self, PatternError> {
+    pub(super) fn parse(field: IdentityField, text: &str) -> Result<Self, PatternError> {
         // A literal's byte takes at most two when written, and `*` ends it.
         if text.len() > 2 * LITERAL_MAX + 1 {
             return Err(too_long(field, text));
@@ -52,7 +52,7 @@ impl TextPattern {
     }
 
     /// Matches exactly this value, with any characters in it.
-    pub(super) fn exact(field: Field, seen: &str) -> Result<Self, PatternError> {
+    pub(super) fn exact(field: IdentityField, seen: &str) -> Result<Self, PatternError> {
         check_literal(field, seen)?;
         Ok(Self {
             literal: seen.into(),
@@ -86,12 +86,12 @@ impl TextPattern {
         }
     }
 
-    pub(super) const fn demand(&self) -> Demand {
+    pub(super) const fn demand(&self) -> FieldDemand {
         let bits = self.literal.len() as u16 * 8;
         match (self.is_any(), self.is_exact) {
-            (true, _) => Demand::Nothing,
-            (false, true) => Demand::Exact(bits),
-            (false, false) => Demand::Prefix(bits),
+            (true, _) => FieldDemand::Nothing,
+            (false, true) => FieldDemand::Exact(bits),
+            (false, false) => FieldDemand::Prefix(bits),
         }
     }
 }
@@ -122,7 +122,7 @@ impl fmt::Display for TextPattern {
     }
 }
 
-pub(super) fn check_literal(field: Field, literal: &str) -> Result<(), PatternError> {
+pub(super) fn check_literal(field: IdentityField, literal: &str) -> Result<(), PatternError> {
     if literal.len() > LITERAL_MAX {
         return Err(too_long(field, literal));
     }
@@ -132,7 +132,7 @@ pub(super) fn check_literal(field: Field, literal: &str) -> Result<(), PatternEr
     Ok(())
 }
 
-pub(super) fn too_long(field: Field, text: &str) -> PatternError {
+pub(super) fn too_long(field: IdentityField, text: &str) -> PatternError {
     PatternError::TooLong {
         field,
         bytes: text.len(),

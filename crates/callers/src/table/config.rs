@@ -3,14 +3,14 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::{Fold, Reloaded, Table, check_distinct_patterns, check_groups, distinct};
+use super::{CallerTable, Fold, ReloadOutcome, check_distinct_patterns, check_groups, distinct};
 use crate::bounds::KEPT_PATTERNS_MAX;
 use crate::error::TableError;
 use crate::index::Index;
 use crate::names::{Group, Label};
-use crate::row::{CallerId, Kind, LastCall, NewCaller, Row};
+use crate::row::{CallerId, CallerRow, LastCall, NewCaller, RowKind};
 
-impl Table {
+impl CallerTable {
     /// Replaces the rows of the config. A row with a label from before keeps its id. The config has
     /// priority: if another row has one of its patterns, the pattern moves to the config's row.
     /// Visits every row.
@@ -18,9 +18,12 @@ impl Table {
     /// # Errors
     ///
     /// Every mistake in them.
-    pub fn replace_static(&mut self, new: Vec<NewCaller>) -> Result<Reloaded, Vec<TableError>> {
+    pub fn replace_static(
+        &mut self,
+        new: Vec<NewCaller>,
+    ) -> Result<ReloadOutcome, Vec<TableError>> {
         let mut mistakes = Self::check_static(&new);
-        let statics = self.rows().filter(|row| row.kind == Kind::Static);
+        let statics = self.rows().filter(|row| row.kind == RowKind::Static);
         let mut old: BTreeMap<Label, CallerId> = statics
             .filter_map(|row| Some((row.label.clone()?, row.id)))
             .collect();
@@ -37,8 +40,8 @@ impl Table {
             return Err(mistakes);
         }
 
-        let mut reloaded = Reloaded::default();
-        let mut old_rows: BTreeMap<CallerId, Row> = BTreeMap::new();
+        let mut reloaded = ReloadOutcome::default();
+        let mut old_rows: BTreeMap<CallerId, CallerRow> = BTreeMap::new();
         for id in old.values() {
             old_rows.insert(*id, self.take_out(*id));
         }
@@ -60,9 +63,9 @@ impl Table {
                     reloaded.narrowed.push(from);
                 }
             }
-            self.place(Row {
+            self.place(CallerRow {
                 id,
-                kind: Kind::Static,
+                kind: RowKind::Static,
                 label: Some(new.label),
                 groups: distinct(new.groups),
                 notes: new.notes,

@@ -3,22 +3,22 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::{Restored, Table, check_distinct_patterns, check_groups, distinct};
+use super::{CallerTable, RestoreOutcome, check_distinct_patterns, check_groups, distinct};
 use crate::error::TableError;
 use crate::names::Notes;
-use crate::row::{CallerId, Charge, Kind, Patch, Row};
+use crate::row::{CallerId, CallerRow, Charge, Patch, RowKind};
 
 /// The greatest id that is taken from an earlier run: the greatest number that every reader of
 /// JSON takes exactly. Ten new rows a second get there in 28 million years.
 const ID_MAX: u64 = (1 << 53) - 1;
 
-impl Table {
+impl CallerTable {
     /// Takes the rows of an earlier run into a new table. Of those that had registered
     /// themselves, the least recently called are left out where there are more than there may
     /// be. Those of the config are to be replaced by what the config has now. No row was called
     /// in this run.
-    pub fn restore(&mut self, saved: Vec<Row>) -> Restored {
-        let mut restored = Restored::default();
+    pub fn restore(&mut self, saved: Vec<CallerRow>) -> RestoreOutcome {
+        let mut restored = RestoreOutcome::default();
         let (mut autos, kept): (Vec<_>, Vec<_>) = saved.into_iter().partition(is_forgettable);
         autos.sort_by_key(|row| Reverse((row.last_call, row.id)));
         let room = self.settings.auto_register.rows() as usize;
@@ -50,7 +50,7 @@ impl Table {
         }
     }
 
-    fn restore_row(&mut self, saved: Row) -> Result<(), TableError> {
+    fn restore_row(&mut self, saved: CallerRow) -> Result<(), TableError> {
         if saved.id.0 > ID_MAX {
             return Err(TableError::IdTooLarge(saved.id));
         }
@@ -69,9 +69,9 @@ impl Table {
             return Err(TableError::IdTaken(saved.id));
         }
         let kind = match saved.kind {
-            Kind::Static => Kind::Static,
-            _ if is_forgettable(&saved) => Kind::Auto,
-            _ => Kind::Made,
+            RowKind::Static => RowKind::Static,
+            _ if is_forgettable(&saved) => RowKind::Auto,
+            _ => RowKind::Made,
         };
         check_distinct_patterns(&saved.patterns)?;
         for pattern in &saved.patterns {
@@ -82,13 +82,13 @@ impl Table {
                 });
             }
         }
-        let kept = if kind == Kind::Auto {
+        let kept = if kind == RowKind::Auto {
             0
         } else {
             saved.patterns.len()
         };
         self.check_room(kept, &saved.groups)?;
-        self.place(Row {
+        self.place(CallerRow {
             kind,
             groups: distinct(saved.groups.into()),
             ..saved
@@ -98,8 +98,8 @@ impl Table {
 }
 
 /// Whether a saved row was registered automatically, and was not changed since.
-fn is_forgettable(saved: &Row) -> bool {
-    saved.kind == Kind::Auto
+fn is_forgettable(saved: &CallerRow) -> bool {
+    saved.kind == RowKind::Auto
         && saved.label.is_none()
         && saved.groups.is_empty()
         && saved.notes == Notes::default()

@@ -18,9 +18,9 @@ const IN_RING: u64 = SLOTS as u64;
 
 /// Allocated with the first call that leaves the ring, freed after an hour of silence.
 #[derive(Clone, Debug, Default)]
-pub(super) struct History(Option<Box<[RoundedUp; CELLS]>>);
+pub(super) struct UsageHistory(Option<Box<[RoundedUp; CELLS]>>);
 
-impl History {
+impl UsageHistory {
     /// Keeps what will leave the ring when it advances to slot `to`. Touches at most an hour's
     /// slots.
     pub(super) fn keep(&mut self, ring: &FineRing, to: u64) {

@@ -19,7 +19,7 @@ pub(super) const PLACES: usize = 16;
 
 /// How often calls of one function were made, and what they cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TopEntry {
     pub(super) function: FunctionId,
     pub(super) calls: u32,
     pub(super) tokens: PackedTokens,
@@ -52,7 +52,7 @@ impl PackedTokens {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Top {
-    places: Vec<Place>,
+    places: Vec<TopEntry>,
     /// The largest count that was taken over.
     taken_over: u32,
     /// The largest error that merging may have caused.
@@ -65,7 +65,7 @@ impl Top {
             place.calls = place.calls.saturating_add(1);
             place.tokens.add(tokens);
         } else if self.places.len() < PLACES {
-            self.places.push(Place {
+            self.places.push(TopEntry {
                 function,
                 calls: 1,
                 tokens: PackedTokens::new(tokens),
@@ -87,7 +87,7 @@ impl Top {
         }
     }
 
-    fn place_of(&mut self, function: FunctionId) -> Option<&mut Place> {
+    fn place_of(&mut self, function: FunctionId) -> Option<&mut TopEntry> {
         self.places
             .iter_mut()
             .find(|place| place.function == function)
@@ -98,14 +98,14 @@ impl Top {
         self.merged.saturating_add(self.taken_over)
     }
 
-    pub(super) fn places(&self) -> &[Place] {
+    pub(super) fn places(&self) -> &[TopEntry] {
         &self.places
     }
 
     /// Bytes allocated.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Place>()
+        self.places.capacity() * size_of::<TopEntry>()
     }
 }
 
@@ -128,14 +128,14 @@ impl Half for Top {
         self.merged = self.error().saturating_add(other.error());
         self.taken_over = 0;
         if places.len() > PLACES {
-            let of_other = |it: &Place| it.function == FunctionId::OTHER;
+            let of_other = |it: &TopEntry| it.function == FunctionId::OTHER;
             // `OTHER` comes first and needs a place, whether it has one yet or not.
             places.sort_by_key(|it| (!of_other(it), u32::MAX - it.calls));
             let kept = PLACES - usize::from(!of_other(&places[0]));
             let rest = places.split_off(kept);
             self.merged = self.merged.saturating_add(rest[0].calls);
             if !of_other(&places[0]) {
-                let other = Place {
+                let other = TopEntry {
                     function: FunctionId::OTHER,
                     calls: 0,
                     tokens: PackedTokens::default(),
@@ -149,7 +149,7 @@ impl Half for Top {
     }
 }
 
-fn add(place: &mut Place, more: &Place) {
+fn add(place: &mut TopEntry, more: &TopEntry) {
     place.calls = place.calls.saturating_add(more.calls);
     place.tokens.add(more.tokens.get());
 }

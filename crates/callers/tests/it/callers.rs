@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::random::Random;
 use tidegate_callers::{
-    AutoRegister, CallerId, Charge, Field, FieldSet, Fold, Group, Identity, Ipv6Prefix, Kind,
-    Label, LastCall, Matches, NewCaller, Notes, Patch, Pattern, PatternText, RateLimitId,
-    Registration, Row, Specificity, Table, TableError, TableSettings,
+    AutoRegister, CallerId, CallerRow, CallerTable, Charge, FieldSet, Fold, Group, Identity,
+    IdentityField, Ipv6Prefix, Label, LastCall, Matches, NewCaller, Notes, Patch, Pattern,
+    PatternText, RateLimitId, Registration, RowKind, Specificity, TableError, TableSettings,
 };
 use tidegate_limits::Timestamp;
 use vectors::{AUTO_REGISTRATION, CALLER_TABLE, Op, PATTERN_PARSE};
@@ -63,29 +63,29 @@ fn settings(auto_register: i64, per_second: u16) -> TableSettings {
     TableSettings {
         auto_register: AutoRegister::from_config(auto_register).expect("a number of rows"),
         auto_register_per_second: per_second,
-        identify: Field::ALL.into_iter().collect(),
+        identify: IdentityField::ALL.into_iter().collect(),
         ipv6_prefix: Ipv6Prefix::default(),
     }
 }
 
-fn table(auto_register: i64, per_second: u16) -> Table {
-    Table::new(settings(auto_register, per_second))
+fn table(auto_register: i64, per_second: u16) -> CallerTable {
+    CallerTable::new(settings(auto_register, per_second))
 }
 
 /// Adds a caller with one pattern.
-fn make(table: &mut Table, agent: &str, ip: &str, charge: Charge) -> CallerId {
+fn make(table: &mut CallerTable, agent: &str, ip: &str, charge: Charge) -> CallerId {
     let new = new_caller(&format!("{agent} {ip}"), &[(agent, ip)], charge);
     table.insert(new).expect("a good caller").id
 }
 
-fn call(table: &mut Table, now: Timestamp, agent: &str, ip: &str) -> (Registration, Matches) {
+fn call(table: &mut CallerTable, now: Timestamp, agent: &str, ip: &str) -> (Registration, Matches) {
     let mut matches = Matches::default();
     let registration = table.classify_and_touch(now, &seen(agent, ip), &mut matches);
     (registration, matches)
 }
 
 /// The id of a caller that has just registered itself.
-fn register(table: &mut Table, now: Timestamp, agent: &str, ip: &str) -> CallerId {
+fn register(table: &mut CallerTable, now: Timestamp, agent: &str, ip: &str) -> CallerId {
     match call(table, now, agent, ip).0 {
         Registration::Registered { id, .. } => id,
         other => panic!("{agent} {ip}: {other:?}"),
@@ -100,7 +100,7 @@ fn ids(matches: &Matches) -> Vec<CallerId> {
         .collect()
 }
 
-fn names(table: &Table) -> Vec<String> {
+fn names(table: &CallerTable) -> Vec<String> {
     table.rows().map(|row| row.name().into_owned()).collect()
 }
 
@@ -231,14 +231,17 @@ fn callers_register_themselves_as_in_xapi() {
         for (nth, (agent, ip)) in (0..).zip(case.calls) {
             call(&mut table, at_millis(nth), agent, ip);
         }
-        let mut autos: Vec<&Row> = table.rows().filter(|row| row.kind == Kind::Auto).collect();
+        let mut autos: Vec<&CallerRow> = table
+            .rows()
+            .filter(|row| row.kind == RowKind::Auto)
+            .collect();
         autos.sort_by_key(|row| row.last_call);
         let agents: Vec<String> = autos
             .iter()
-            .map(|row| row.patterns[0].written(Field::UserAgent))
+            .map(|row| row.patterns[0].written(IdentityField::UserAgent))
             .collect();
         assert_eq!(agents, case.registered, "{}", case.name);
-        let made = table.rows().filter(|row| row.kind == Kind::Made).count();
+        let made = table.rows().filter(|row| row.kind == RowKind::Made).count();
         assert_eq!(made, case.made.len(), "{}", case.name);
     }
 }
@@ -286,7 +289,9 @@ fn text_is_read_as_in_xapi() {
             ..PatternText::default()
         };
         let pattern = Pattern::parse(&text).expect("a pattern");
-        let read = pattern.text(Field::UserAgent).expect("a field of text");
+        let read = pattern
+            .text(IdentityField::UserAgent)
+            .expect("a field of text");
         assert_eq!(
             (read.literal(), read.is_exact()),
             (*literal, *is_exact),
@@ -294,7 +299,7 @@ fn text_is_read_as_in_xapi() {
         );
     }
     let network = pattern("", "10.1.*");
-    assert_eq!(network.written(Field::Ip), "10.1.0.0/16");
+    assert_eq!(network.written(IdentityField::Ip), "10.1.0.0/16");
 }
 
 #[test]
@@ -469,8 +474,10 @@ fn the_surplus_is_charged_to_a_limit_that_it_matches_before_the_unknown_rows() {
 
 #[test]
 fn only_the_fields_named_tell_callers_apart() {
-    let mut table = Table::new(TableSettings {
-        identify: [Field::Ip, Field::Listener].into_iter().collect(),
+    let mut table = CallerTable::new(TableSettings {
+        identify: [IdentityField::Ip, IdentityField::Listener]
+            .into_iter()
+            .collect(),
         ..settings(10, 10)
     });
     let mut matches = Matches::default();
@@ -495,7 +502,7 @@ fn only_the_fields_named_tell_callers_apart() {
 #[test]
 fn the_addresses_of_one_ipv6_prefix_are_one_caller() {
     let names_of = |ipv6_prefix: u8, addresses: &[&str]| {
-        let mut table = Table::new(TableSettings {
+        let mut table = CallerTable::new(TableSettings {
             ipv6_prefix: Ipv6Prefix::new(ipv6_prefix).expect("a prefix"),
             ..settings(100, 1000)
         });
@@ -605,7 +612,7 @@ fn a_caller_with_label_group_notes_or_limit_is_never_evicted() {
         table
             .patch(kept, Patch::default())
             .expect("nothing to change");
-        assert_eq!(table.get(kept).map(|row| row.kind), Some(Kind::Auto));
+        assert_eq!(table.get(kept).map(|row| row.kind), Some(RowKind::Auto));
         table.patch(kept, patch.clone()).expect("a good patch");
         for nth in 0..5 {
             register(
@@ -616,7 +623,7 @@ fn a_caller_with_label_group_notes_or_limit_is_never_evicted() {
             );
         }
         let row = table.get(kept).expect("it is kept");
-        assert_eq!(row.kind, Kind::Made, "{patch:?}");
+        assert_eq!(row.kind, RowKind::Made, "{patch:?}");
         assert_eq!(table.registered(), 1);
         assert_eq!(
             call(&mut table, at_millis(9), "kept", "10.0.0.1").0,
@@ -704,7 +711,7 @@ fn a_caller_that_registered_itself_becomes_the_one_that_is_made() {
     let row = table.get(first).expect("it is there");
     assert_eq!(
         (row.kind, row.last_call),
-        (Kind::Made, LastCall::At(at_millis(2)))
+        (RowKind::Made, LastCall::At(at_millis(2)))
     );
     assert_eq!((table.registered(), table.get(second).is_none()), (0, true));
 }
@@ -866,7 +873,7 @@ fn everything_has_a_bound() {
     };
     assert_eq!(table.patch(auto, noted.clone()), Err(TableError::Full));
     assert_eq!(table.merge(one, &[auto]), Err(TableError::Full));
-    assert_eq!(table.get(auto).map(|row| row.kind), Some(Kind::Auto));
+    assert_eq!(table.get(auto).map(|row| row.kind), Some(RowKind::Auto));
     table.remove(one).expect("it is there");
     assert_eq!(table.patch(auto, noted), Ok(()));
 
@@ -1005,8 +1012,8 @@ fn a_bad_config_changes_nothing_and_reports_every_mistake() {
 
 // ---- Restarts.
 
-fn saved(row: &Row) -> Row {
-    Row {
+fn saved(row: &CallerRow) -> CallerRow {
+    CallerRow {
         last_call: match row.last_call {
             LastCall::At(moment) => LastCall::Earlier(moment.as_nanos()),
             before => before,
@@ -1041,7 +1048,7 @@ fn a_table_comes_back_as_it_was() {
         (reloaded.ids, reloaded.removed),
         (vec![CallerId(1)], vec![])
     );
-    let rows = |table: &Table| -> Vec<Row> { table.rows().map(saved).collect() };
+    let rows = |table: &CallerTable| -> Vec<CallerRow> { table.rows().map(saved).collect() };
     assert_eq!(rows(&after), rows(&before));
     assert_eq!(after.get(CallerId::UNKNOWN).map(|row| row.charge), charge);
     assert_eq!(
@@ -1054,9 +1061,9 @@ fn a_table_comes_back_as_it_was() {
 
 #[test]
 fn a_smaller_table_keeps_the_most_recently_seen() {
-    let auto = |id: u64, last_call: u64| Row {
+    let auto = |id: u64, last_call: u64| CallerRow {
         id: CallerId(id),
-        kind: Kind::Auto,
+        kind: RowKind::Auto,
         label: None,
         groups: Box::default(),
         notes: Notes::default(),
@@ -1088,9 +1095,9 @@ fn a_smaller_table_keeps_the_most_recently_seen() {
 
 #[test]
 fn a_saved_row_that_cannot_be_restored_is_reported_and_the_others_are_restored() {
-    let row = |id: u64, agent: &str| Row {
+    let row = |id: u64, agent: &str| CallerRow {
         id: CallerId(id),
-        kind: Kind::Made,
+        kind: RowKind::Made,
         label: Some(label(agent)),
         groups: Box::default(),
         notes: Notes::default(),
@@ -1100,7 +1107,7 @@ fn a_saved_row_that_cannot_be_restored_is_reported_and_the_others_are_restored()
         weight: None,
     };
     let mut table = table(3, 10);
-    let bare = Row {
+    let bare = CallerRow {
         patterns: Box::default(),
         ..row(4, "d")
     };
@@ -1193,7 +1200,7 @@ impl Random {
     }
 
     /// A caller that exists, mostly.
-    fn id(&mut self, table: &Table) -> CallerId {
+    fn id(&mut self, table: &CallerTable) -> CallerId {
         let ids: Vec<CallerId> = table.rows().map(|row| row.id).collect();
         if self.one_in(20) {
             CallerId(self.below(1000))
@@ -1204,7 +1211,7 @@ impl Random {
 }
 
 /// The callers of a call, by asking every row.
-fn scan(table: &Table, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> {
+fn scan(table: &CallerTable, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> {
     let mut found: Vec<(CallerId, Specificity)> = table
         .rows()
         .filter_map(|row| {
@@ -1218,9 +1225,9 @@ fn scan(table: &Table, identity: &Identity<'_>) -> Vec<(CallerId, Specificity)> 
 }
 
 /// Checks the laws that hold after any change.
-fn check_laws(table: &Table, auto_register: usize) {
-    let autos = table.rows().filter(|row| row.kind == Kind::Auto);
-    let autos: Vec<&Row> = autos.collect();
+fn check_laws(table: &CallerTable, auto_register: usize) {
+    let autos = table.rows().filter(|row| row.kind == RowKind::Auto);
+    let autos: Vec<&CallerRow> = autos.collect();
     assert_eq!(autos.len(), table.registered());
     assert!(autos.len() <= auto_register);
     for row in autos {
@@ -1240,8 +1247,12 @@ fn check_laws(table: &Table, auto_register: usize) {
 }
 
 /// Evicted callers were seen no later than those that stay.
-fn check_forgotten(before: &BTreeMap<CallerId, LastCall>, forgotten: &[CallerId], table: &Table) {
-    let autos = table.rows().filter(|row| row.kind == Kind::Auto);
+fn check_forgotten(
+    before: &BTreeMap<CallerId, LastCall>,
+    forgotten: &[CallerId],
+    table: &CallerTable,
+) {
+    let autos = table.rows().filter(|row| row.kind == RowKind::Auto);
     let stay = autos.filter_map(|row| before.get(&row.id)).min();
     for id in forgotten {
         assert!(
@@ -1254,12 +1265,12 @@ fn check_forgotten(before: &BTreeMap<CallerId, LastCall>, forgotten: &[CallerId]
 fn run(seed: u64) {
     let mut random = Random::new(seed);
     let auto_register = random.pick(&[0, 1, 5, 100]);
-    let identify: FieldSet = Field::ALL
+    let identify: FieldSet = IdentityField::ALL
         .into_iter()
         .filter(|_| !random.one_in(3))
         .collect();
     let ipv6_prefix = Ipv6Prefix::new(random.pick(&[32, 64, 128])).expect("a prefix");
-    let mut table = Table::new(TableSettings {
+    let mut table = CallerTable::new(TableSettings {
         identify,
         ipv6_prefix,
         ..settings(auto_register, random.pick(&[1, 10, 1000]))

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tidegate_callers::{CostModel, CostUnit, FunctionId, ServiceTime, ServiceTimes, Settled};
+use tidegate_callers::{CostModel, CostUnit, FinalCharge, FunctionId, ServiceTime, ServiceTimes};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
 
@@ -230,7 +230,7 @@ fn a_call_is_settled_between_nothing_and_five_times_its_estimate() {
     let model = CostModel::default();
     let check = |estimated: f64, millis, charged: f64| {
         let settled = model.settle(tokens(estimated), Duration::from_millis(millis));
-        let expected = Settled {
+        let expected = FinalCharge {
             estimated: tokens(estimated),
             charged: tokens(charged),
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::random::Random;
 use tidegate_callers::{
-    DELAYED_MAX, FunctionId, FunctionUse, Headroom, Span, Suggestion, Tally, Usage,
+    DELAYED_MAX, FunctionId, FunctionUse, Headroom, Suggestion, Usage, UsageSpan, UsageTally,
 };
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::TokenCount;
@@ -36,7 +36,7 @@ fn tokens(tokens: f64) -> TokenCount {
     TokenCount::new(tokens).expect("the tests' counts are numbers from 0 up")
 }
 
-fn slot_seconds(span: Span) -> u64 {
+fn slot_seconds(span: UsageSpan) -> u64 {
     span.length().as_secs() / 60
 }
 
@@ -68,8 +68,8 @@ impl Oracle {
             .filter(move |event| slot(now) - slot(event.at) < slots)
     }
 
-    fn tally<'a>(events: impl Iterator<Item = &'a Event>) -> Tally {
-        let mut tally = Tally::default();
+    fn tally<'a>(events: impl Iterator<Item = &'a Event>) -> UsageTally {
+        let mut tally = UsageTally::default();
         for event in events {
             tally.calls += event.calls;
             tally.delayed += event.delayed;
@@ -80,7 +80,7 @@ impl Oracle {
         tally
     }
 
-    fn common(&self, now: u64, span: Span) -> BTreeMap<u16, (u64, u64)> {
+    fn common(&self, now: u64, span: UsageSpan) -> BTreeMap<u16, (u64, u64)> {
         let mut functions = BTreeMap::new();
         for event in self.newest(now, 2, slot_seconds(span) * 30) {
             let (calls, tokens) = functions.entry(event.function).or_insert((0, 0));
@@ -261,7 +261,7 @@ impl Run {
             "{}",
             context()
         );
-        for span in Span::ALL {
+        for span in UsageSpan::ALL {
             let seconds = slot_seconds(span);
             let over = told.over(span);
             let expected = Oracle::tally(self.oracle.newest(now, 60, seconds));
@@ -327,7 +327,7 @@ fn every_span_counts_what_a_recount_of_all_events_counts() {
 
 #[test]
 fn a_call_counts_for_the_whole_span_at_most_and_more_than_fifty_nine_sixtieths() {
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         let slot = slot_seconds(span) * SECOND;
         for offset in [0, 1, slot / 2, slot - 1] {
             let mut usage = Usage::default();
@@ -384,14 +384,14 @@ fn usage_merged_is_the_usage_of_both() {
                     "TIDEGATE_SEED={seed}"
                 );
                 let suggest = |usage: &Usage, span| usage.suggest(now, span, Headroom::DEFAULT);
-                let span = Span::FiveMinutes;
+                let span = UsageSpan::FiveMinutes;
                 assert_eq!(
                     suggest(&merged, span),
                     suggest(&whole, span),
                     "TIDEGATE_SEED={seed}"
                 );
-                if let Some(of_both) = suggest(&whole, Span::Hour) {
-                    let of_merged = suggest(&merged, Span::Hour).expect("there was usage");
+                if let Some(of_both) = suggest(&whole, UsageSpan::Hour) {
+                    let of_merged = suggest(&merged, UsageSpan::Hour).expect("there was usage");
                     assert_near(of_merged.fill, of_both.fill, 0.002, seed);
                 }
             }
@@ -420,7 +420,7 @@ fn a_restart_keeps_what_was_used_in_all() {
     let mut usage = Usage::with_total(total);
     let told = usage.snapshot(at(0));
     assert_eq!((told.total, told.last_access), (total, None));
-    assert_eq!(told.over(Span::Day).tally, Tally::default());
+    assert_eq!(told.over(UsageSpan::Day).tally, UsageTally::default());
     usage.count(at(1), FunctionId(1), tokens(1.0));
     let told = usage.snapshot(at(1)).total;
     assert_eq!((told.calls, told.tokens), (2, tokens(3.5)));
@@ -428,7 +428,7 @@ fn a_restart_keeps_what_was_used_in_all() {
 
 #[test]
 fn counts_saturate() {
-    let total = Tally {
+    let total = UsageTally {
         calls: u64::MAX,
         tokens: TokenCount::MAX,
         delayed: u64::MAX,
@@ -441,11 +441,11 @@ fn counts_saturate() {
     usage.refused(Timestamp::MAX);
     let told = usage.snapshot(Timestamp::MAX);
     assert_eq!(told.total, total);
-    assert_eq!(told.over(Span::Hour).tally.tokens, TokenCount::MAX);
+    assert_eq!(told.over(UsageSpan::Hour).tally.tokens, TokenCount::MAX);
     let mut twice = usage.clone();
     twice.merge(&usage);
     assert_eq!(twice.snapshot(Timestamp::ZERO).total, total);
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         check_bucket(usage.suggest(Timestamp::MAX, span, Headroom::DEFAULT));
     }
 }
@@ -496,7 +496,7 @@ fn xapi_concurrent_register_loses_no_updates() {
         (told.total.calls, told.total.tokens.tokens()),
         (8000, 2000.0)
     );
-    let common = &told.over(Span::FiveMinutes).common;
+    let common = &told.over(UsageSpan::FiveMinutes).common;
     assert!(
         common
             .functions
@@ -572,7 +572,7 @@ const WORKED: [f64; 12] = [
 #[test]
 fn the_worked_examples_come_out() {
     let (usage, now) = used(&WORKED);
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         let check = |factor, fill: &str, burst: &str, rounded: (f64, f64)| {
             let suggestion = usage
                 .suggest(now, span, headroom(factor))
@@ -583,7 +583,7 @@ fn the_worked_examples_come_out() {
                 (suggestion.basis.slots, suggestion.basis.short_slots),
                 (12, 0)
             );
-            if span == Span::Day {
+            if span == UsageSpan::Day {
                 // An upper bound, of slots that are kept rounded up.
                 assert!(
                     suggestion.burst > 55.0 && suggestion.burst < 120.0,
@@ -632,7 +632,7 @@ const PROFILES: [(&str, f64, f64); 4] = [
 ];
 
 /// The profile that an operator is offered.
-fn offered(usage: &Usage, now: Timestamp, span: Span) -> Option<&'static str> {
+fn offered(usage: &Usage, now: Timestamp, span: UsageSpan) -> Option<&'static str> {
     let suggested = usage.suggest(now, span, Headroom::DEFAULT)?;
     let enough = PROFILES.into_iter().filter(|(_, fill, burst)| {
         let late = usage.would_delay(now, span, *fill, *burst);
@@ -648,12 +648,12 @@ fn sixty_calls_in_one_burst_are_suggested_a_bucket_that_holds_none_of_them() {
         let usage = called(moments.clone());
         // Also when the caller has been idle since.
         for (later, span) in [
-            (1, Span::FiveMinutes),
-            (240, Span::FiveMinutes),
-            (1, Span::Hour),
-            (3_000, Span::Hour),
-            (1, Span::Day),
-            (80_000, Span::Day),
+            (1, UsageSpan::FiveMinutes),
+            (240, UsageSpan::FiveMinutes),
+            (1, UsageSpan::Hour),
+            (3_000, UsageSpan::Hour),
+            (1, UsageSpan::Day),
+            (80_000, UsageSpan::Day),
         ] {
             let now = at(start / 1000 + later);
             let suggested = usage
@@ -680,12 +680,12 @@ fn a_steady_rate_is_suggested_as_the_fill_with_a_small_burst() {
         let moments = (0..1_200).map(|call| start + 50 * call);
         let usage = called(moments.clone());
         for (later, span) in [
-            (60, Span::FiveMinutes),
-            (240, Span::FiveMinutes),
-            (60, Span::Hour),
-            (3_000, Span::Hour),
-            (60, Span::Day),
-            (80_000, Span::Day),
+            (60, UsageSpan::FiveMinutes),
+            (240, UsageSpan::FiveMinutes),
+            (60, UsageSpan::Hour),
+            (3_000, UsageSpan::Hour),
+            (60, UsageSpan::Day),
+            (80_000, UsageSpan::Day),
         ] {
             let now = at(start / 1000 + later);
             let suggested = usage
@@ -713,27 +713,27 @@ fn no_profile_is_offered_that_would_delay_too_many_calls() {
     let moments = (0..90_000).map(|call| 40 * call);
     let usage = called(moments);
     let now = at(3_600);
-    assert_eq!(offered(&usage, now, Span::FiveMinutes), None);
-    assert_eq!(offered(&usage, now, Span::Hour), None);
-    let late = usage.would_delay(now, Span::FiveMinutes, 3.0, 30.0);
+    assert_eq!(offered(&usage, now, UsageSpan::FiveMinutes), None);
+    assert_eq!(offered(&usage, now, UsageSpan::Hour), None);
+    let late = usage.would_delay(now, UsageSpan::FiveMinutes, 3.0, 30.0);
     assert_eq!(late, Some(1.0));
     // An idle caller has used nothing that could be delayed.
     let later = at(3_600 + 86_400);
-    assert_eq!(usage.would_delay(later, Span::Day, 3.0, 30.0), None);
+    assert_eq!(usage.would_delay(later, UsageSpan::Day, 3.0, 30.0), None);
 }
 
 #[test]
 fn nothing_used_suggests_nothing() {
     let mut usage = Usage::default();
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         assert_eq!(usage.suggest(at(9), span, Headroom::DEFAULT), None);
     }
     usage.count(at(10), FunctionId(0), TokenCount::ZERO);
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         assert_eq!(usage.suggest(at(10), span, Headroom::DEFAULT), None);
     }
     usage.count(at(10), FunctionId(0), TokenCount::from_micros(1));
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         check_bucket(usage.suggest(at(10), span, headroom(100.0)));
         let end = at(10) + span.length();
         assert!(usage.suggest(end, span, Headroom::DEFAULT).is_none());
@@ -747,7 +747,7 @@ fn the_burst_is_never_below_the_most_expensive_call() {
         usage.count(at(second), FunctionId(0), tokens(10.0));
     }
     usage.count(at(3000), FunctionId(1), tokens(17.0));
-    for span in Span::ALL {
+    for span in UsageSpan::ALL {
         let suggestion = usage
             .suggest(at(3299), span, headroom(2.0))
             .expect("there was usage");
@@ -775,9 +775,9 @@ fn a_suggested_bucket_would_have_delayed_nothing_and_none_smaller_would_do() {
             let now = run.now;
             let factor = headroom(1.0 + run.random.below(300) as f64 / 100.0);
             for (span, slots) in [
-                (Span::FiveMinutes, 60),
-                (Span::Hour, 720),
-                (Span::Day, 17_280),
+                (UsageSpan::FiveMinutes, 60),
+                (UsageSpan::Hour, 720),
+                (UsageSpan::Day, 17_280),
             ] {
                 let used = run.oracle.slots(now, slots);
                 let suggested = run.usage.suggest(Timestamp::from_nanos(now), span, factor);
@@ -793,7 +793,7 @@ fn a_suggested_bucket_would_have_delayed_nothing_and_none_smaller_would_do() {
 
 fn check_suggestion(
     run: &Run,
-    span: Span,
+    span: UsageSpan,
     used: &[f64],
     suggested: Suggestion,
     headroom: Headroom,
@@ -804,7 +804,7 @@ fn check_suggestion(
     // The slots of a day begin where one of 24 minutes does.
     let left_out = used.len() as u64 - basis.slots;
     assert!(
-        left_out < if span == Span::Day { 288 } else { 1 },
+        left_out < if span == UsageSpan::Day { 288 } else { 1 },
         "{context}"
     );
     let used = &used[used.len() - basis.slots as usize..];
@@ -827,10 +827,10 @@ fn check_suggestion(
 
     let busiest = busiest_minute(used);
     assert!(fill >= busiest * (1.0 - 1e-9), "{context}");
-    if span == Span::Day {
+    if span == UsageSpan::Day {
         return;
     }
-    let exact = span == Span::FiveMinutes;
+    let exact = span == UsageSpan::FiveMinutes;
     let even = basis.even_burst.expect("every slot is known");
     assert!(even >= most_expensive && even <= burst, "{context}");
     // Each of a call's corrections may round up by a thousandth.
@@ -867,7 +867,7 @@ fn however_bunched_calls_lie_in_their_slots_the_larger_burst_delays_none() {
             .filter(|(at, _)| at / (5 * SECOND) + 60 > now / (5 * SECOND));
         let now = Timestamp::from_nanos(now);
         let suggested = usage
-            .suggest(now, Span::FiveMinutes, headroom(1.2))
+            .suggest(now, UsageSpan::FiveMinutes, headroom(1.2))
             .expect("was used");
         // At the end of one slot and the start of the next, say, with no time to fill between them.
         let burst = suggested.burst + 5.0 * suggested.fill;
@@ -890,10 +890,10 @@ fn a_day_is_bounded_from_above_and_not_absurdly() {
     }
     let now = at(60 * 2999);
     let hour = usage
-        .suggest(now, Span::Hour, Headroom::DEFAULT)
+        .suggest(now, UsageSpan::Hour, Headroom::DEFAULT)
         .expect("was used");
     let day = usage
-        .suggest(now, Span::Day, Headroom::DEFAULT)
+        .suggest(now, UsageSpan::Day, Headroom::DEFAULT)
         .expect("was used");
     assert_near(day.fill, hour.fill, 0.03, 0);
     assert!(
@@ -912,7 +912,7 @@ fn the_nearest_profile_is_nearest_by_ratio() {
     let profiles = PROFILES;
     let (usage, now) = used(&WORKED);
     let suggested = usage
-        .suggest(now, Span::Hour, Headroom::DEFAULT)
+        .suggest(now, UsageSpan::Hour, Headroom::DEFAULT)
         .expect("was used");
     let nearest = |fill, burst| {
         let suggestion = Suggestion {
@@ -924,7 +924,7 @@ fn the_nearest_profile_is_nearest_by_ratio() {
     };
     assert_eq!(suggested.nearest(profiles), Some("poller"));
     let enough = profiles.into_iter().filter(|(_, fill, burst)| {
-        let late = usage.would_delay(now, Span::Hour, *fill, *burst);
+        let late = usage.would_delay(now, UsageSpan::Hour, *fill, *burst);
         late.expect("was used") <= DELAYED_MAX
     });
     assert_eq!(suggested.nearest(enough), Some("batch"), "a poller waits");

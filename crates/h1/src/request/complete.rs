@@ -5,8 +5,8 @@ use http::Uri;
 use httparse::{EMPTY_HEADER, Error, Header, Status};
 use smallvec::SmallVec;
 
-use super::{BadHead, Bounds, Flaw, Request, Target, Version};
-use crate::fields::{ConnectionOptions, Field, Fields, Meaning, Span, span};
+use super::{BadHead, Flaw, HeadBounds, HttpVersion, RequestHead, RequestTarget};
+use crate::fields::{ByteSpan, ConnectionOptions, HeadField, HeadFields, Meaning, span};
 use crate::{Framing, octets};
 
 /// Most fields that are read without an allocation.
@@ -19,7 +19,7 @@ const LENGTH_MAX: u64 = u64::MAX - 2;
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0\r\n";
 
 /// Reads a head of any form.
-pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
+pub(super) fn read(bytes: &[u8], bounds: HeadBounds) -> Result<Option<RequestHead>, Box<BadHead>> {
     if bytes.starts_with(HTTP_2) {
         return Err(BadHead::unread(bytes, Flaw::Http2Preface));
     }
@@ -38,9 +38,9 @@ pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<
 
 fn parse<'a>(
     bytes: &'a [u8],
-    bounds: Bounds,
+    bounds: HeadBounds,
     room: &mut [Header<'a>],
-) -> Result<Option<Request>, Box<BadHead>> {
+) -> Result<Option<RequestHead>, Box<BadHead>> {
     let bad = |flaw| Err(BadHead::unread(bytes, flaw));
     let mut head = httparse::Request::new(room);
     let (length, is_whole) = match head.parse(bytes) {
@@ -66,16 +66,16 @@ fn parse<'a>(
     let method = head.method.unwrap_or_default();
     let target = head.path.unwrap_or_default();
     let version = match head.version {
-        Some(1) => Version::Http11,
-        _ => Version::Http10,
+        Some(1) => HttpVersion::Http11,
+        _ => HttpVersion::Http10,
     };
-    let mut found = Found::default();
+    let mut found = CompleteFields::default();
     for field in &*head.headers {
         found.add(bytes, field);
     }
     found.leave_out_named(bytes);
     match check(bytes, &found, method, target, version) {
-        Ok((framing, target)) => Ok(Some(Request {
+        Ok((framing, target)) => Ok(Some(RequestHead {
             method: span(bytes, method.as_bytes()),
             upgrade: found.upgrade(bytes, version, framing),
             max_forwards: found.max_forwards(bytes, method),
@@ -83,7 +83,7 @@ fn parse<'a>(
             version,
             framing,
             closes: found.closes(version),
-            expects_continue: found.expects_continue && version == Version::Http11,
+            expects_continue: found.expects_continue && version == HttpVersion::Http11,
             is_forwarded: found.is_forwarded,
             is_stateful: found.is_stateful,
             fields: found.fields(bytes, target),
@@ -99,8 +99,8 @@ fn parse<'a>(
 
 /// The fields of a head, and what they say about the message.
 #[derive(Default)]
-struct Found {
-    passed: Fields,
+struct CompleteFields {
+    passed: HeadFields,
     /// The first flaw of a single field.
     flaw: Option<Flaw>,
     hosts: usize,
@@ -110,14 +110,14 @@ struct Found {
     has_other_coding: bool,
     options: ConnectionOptions,
     upgrades: usize,
-    upgrade: Option<Span>,
+    upgrade: Option<ByteSpan>,
     expects_continue: bool,
     is_forwarded: bool,
     is_stateful: bool,
-    max_forwards: SmallVec<[Span; 1]>,
+    max_forwards: SmallVec<[ByteSpan; 1]>,
 }
 
-impl Found {
+impl CompleteFields {
     fn add(&mut self, bytes: &[u8], field: &Header<'_>) {
         let value = field.value;
         let mut flaw = None;
@@ -158,7 +158,7 @@ impl Found {
         }
         self.flaw = self.flaw.or(flaw);
         if meaning.is_passed() {
-            self.passed.push(Field {
+            self.passed.push(HeadField {
                 name: span(bytes, field.name.as_bytes()),
                 value: span(bytes, value),
             });
@@ -170,41 +170,41 @@ impl Found {
     }
 
     /// The fields that go with this target.
-    fn fields(self, bytes: &[u8], target: Target) -> Fields {
+    fn fields(self, bytes: &[u8], target: RequestTarget) -> HeadFields {
         match target {
-            Target::Absolute { .. } => self.without_host(bytes),
-            Target::Path(_) | Target::Asterisk => self.passed,
+            RequestTarget::Absolute { .. } => self.without_host(bytes),
+            RequestTarget::Path(_) | RequestTarget::Asterisk => self.passed,
         }
     }
 
-    fn without_host(mut self, bytes: &[u8]) -> Fields {
+    fn without_host(mut self, bytes: &[u8]) -> HeadFields {
         if self.hosts > 0 {
             self.passed.retain(|field| !field.is_named("host", bytes));
         }
         self.passed
     }
 
-    fn framing(&self, version: Version) -> Result<Framing, Flaw> {
+    fn framing(&self, version: HttpVersion) -> Result<Framing, Flaw> {
         match (self.lengths, self.codings) {
             (1.., 1..) => Err(Flaw::TwoFramings),
             (2.., _) => Err(Flaw::ManyLengths),
             (_, 2..) => Err(Flaw::Coding),
             (_, 1) if self.has_other_coding => Err(Flaw::Coding),
-            (_, 1) if version == Version::Http10 => Err(Flaw::EarlyCoding),
+            (_, 1) if version == HttpVersion::Http10 => Err(Flaw::EarlyCoding),
             (_, 1) => Ok(Framing::Chunked),
             (1, _) => Ok(Framing::Length(self.length)),
             (0, 0) => Ok(Framing::None),
         }
     }
 
-    fn closes(&self, version: Version) -> bool {
-        self.options.closes || version == Version::Http10 && !self.options.keeps
+    fn closes(&self, version: HttpVersion) -> bool {
+        self.options.closes || version == HttpVersion::Http10 && !self.options.keeps
     }
 
     /// The other protocol that is asked for. A server that has no use for an offer ignores it (RFC 9110, 7.8).
-    fn upgrade(&self, bytes: &[u8], version: Version, framing: Framing) -> Option<Span> {
+    fn upgrade(&self, bytes: &[u8], version: HttpVersion, framing: Framing) -> Option<ByteSpan> {
         let is_asked = self.upgrades == 1
-            && version == Version::Http11
+            && version == HttpVersion::Http11
             && framing == Framing::None
             && self.options.has(bytes, b"upgrade");
         let value = self.upgrade.filter(|_| is_asked)?;
@@ -212,7 +212,7 @@ impl Found {
     }
 
     /// Max-Forwards is for these two methods only (RFC 9110, 7.6.2).
-    fn max_forwards(&self, bytes: &[u8], method: &str) -> Option<Span> {
+    fn max_forwards(&self, bytes: &[u8], method: &str) -> Option<ByteSpan> {
         let is_counted = matches!(method, "TRACE" | "OPTIONS");
         match self.max_forwards[..] {
             [one] if is_counted && octets::number(one.of(bytes)).is_some() => Some(one),
@@ -224,18 +224,18 @@ impl Found {
 /// Refuses a head of which a backend could think that the request ends elsewhere, or goes elsewhere.
 fn check(
     bytes: &[u8],
-    found: &Found,
+    found: &CompleteFields,
     method: &str,
     target: &str,
-    version: Version,
-) -> Result<(Framing, Target), Flaw> {
+    version: HttpVersion,
+) -> Result<(Framing, RequestTarget), Flaw> {
     if let Some(flaw) = found.flaw {
         return Err(flaw);
     }
     let framing = found.framing(version)?;
     match found.hosts {
         2.. => return Err(Flaw::ManyHosts),
-        0 if version == Version::Http11 => return Err(Flaw::NoHost),
+        0 if version == HttpVersion::Http11 => return Err(Flaw::NoHost),
         _ => {}
     }
     if method == "CONNECT" {
@@ -244,14 +244,14 @@ fn check(
     Ok((framing, read_target(bytes, method, target)?))
 }
 
-fn read_target(bytes: &[u8], method: &str, target: &str) -> Result<Target, Flaw> {
-    let path = Target::Path(span(bytes, target.as_bytes()));
+fn read_target(bytes: &[u8], method: &str, target: &str) -> Result<RequestTarget, Flaw> {
+    let path = RequestTarget::Path(span(bytes, target.as_bytes()));
     if octets::is_target(target.as_bytes()) {
         return Ok(path);
     }
     if target == "*" {
         return match method {
-            "OPTIONS" => Ok(Target::Asterisk),
+            "OPTIONS" => Ok(RequestTarget::Asterisk),
             _ => Err(Flaw::Asterisk),
         };
     }
@@ -278,7 +278,7 @@ fn read_target(bytes: &[u8], method: &str, target: &str) -> Result<Target, Flaw>
     }
     let behind_scheme = &target[scheme.len() + "://".len()..];
     let (authority, path_and_query) = behind_scheme.split_at(authority.len());
-    Ok(Target::Absolute {
+    Ok(RequestTarget::Absolute {
         authority: span(bytes, authority.as_bytes()),
         path_and_query: span(bytes, path_and_query.as_bytes()),
     })

@@ -1,9 +1,9 @@
 //! Tests of heads that are read or refused.
 
 use super::*;
-use crate::Field;
+use crate::HeadField;
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: HeadBounds = HeadBounds {
     fields: 4,
     bytes: 1024,
 };
@@ -12,7 +12,7 @@ fn get(fields: &str) -> String {
     format!("GET /a?b=c HTTP/1.1\r\n{fields}\r\n")
 }
 
-fn whole(head: &str) -> Request {
+fn whole(head: &str) -> RequestHead {
     match read(head.as_bytes(), BOUNDS) {
         Ok(Some(request)) => request,
         other => panic!("{head:?}: {other:?}"),
@@ -21,12 +21,12 @@ fn whole(head: &str) -> Request {
 
 /// The fields that pass, as `name=value`.
 fn passed(head: &str) -> Vec<String> {
-    let text = |span: Span| {
+    let text = |span: ByteSpan| {
         str::from_utf8(span.of(head.as_bytes()))
             .expect("text")
             .to_owned()
     };
-    let field = |it: &Field| format!("{}={}", text(it.name), text(it.value));
+    let field = |it: &HeadField| format!("{}={}", text(it.name), text(it.value));
     whole(head).fields.iter().map(field).collect()
 }
 
@@ -47,8 +47,8 @@ fn a_usual_head_is_read() {
     let request = whole(&head);
     assert!(is_usual(&head));
     assert_eq!(request.method.of(head.as_bytes()), b"GET");
-    assert_eq!(request.target, Target::Path(Span::new(4, 6)));
-    assert_eq!(request.version, Version::Http11);
+    assert_eq!(request.target, RequestTarget::Path(ByteSpan::new(4, 6)));
+    assert_eq!(request.version, HttpVersion::Http11);
     assert_eq!(passed(&head), ["Host=t:80", "User-Agent=x y", "X="]);
     assert_eq!(request.framing, Framing::None);
     assert!(request.closes);
@@ -174,7 +174,7 @@ fn what_a_parser_could_read_differently_is_refused() {
 fn targets() {
     let of = |method: &str, target: &str| {
         let head = format!("{method} {target} HTTP/1.1\r\nHost: t\r\nX: y\r\n\r\n");
-        let text = |span: Span| {
+        let text = |span: ByteSpan| {
             str::from_utf8(span.of(head.as_bytes()))
                 .expect("text")
                 .to_owned()
@@ -182,8 +182,10 @@ fn targets() {
         let request = read(head.as_bytes(), BOUNDS).map_err(|bad| bad.flaw)?;
         let request = request.expect("it is whole");
         Ok(match request.target {
-            Target::Path(path) => format!("path {}, {} fields", text(path), request.fields.len()),
-            Target::Absolute {
+            RequestTarget::Path(path) => {
+                format!("path {}, {} fields", text(path), request.fields.len())
+            }
+            RequestTarget::Absolute {
                 authority,
                 path_and_query,
             } => format!(
@@ -192,7 +194,7 @@ fn targets() {
                 text(path_and_query),
                 request.fields.len()
             ),
-            Target::Asterisk => "all".to_owned(),
+            RequestTarget::Asterisk => "all".to_owned(),
         })
     };
     for (method, target, expected) in [
@@ -228,7 +230,7 @@ fn empty_lines_before_a_request_are_skipped() {
     let head = format!("\r\n\r\n{}", get("Host: t\r\n"));
     let request = whole(&head);
     assert_eq!(request.method.of(head.as_bytes()), b"GET");
-    assert_eq!(request.target, Target::Path(Span::new(8, 6)));
+    assert_eq!(request.target, RequestTarget::Path(ByteSpan::new(8, 6)));
     assert_eq!(passed(&head), ["Host=t"]);
     assert_eq!(request.length, head.len());
     for cut in 0..head.len() {
@@ -241,7 +243,7 @@ fn empty_lines_before_a_request_are_skipped() {
 #[test]
 fn http_1_0_closes_unless_it_says_otherwise_and_needs_no_host() {
     let head = "GET / HTTP/1.0\r\n\r\n";
-    assert_eq!(whole(head).version, Version::Http10);
+    assert_eq!(whole(head).version, HttpVersion::Http10);
     for (fields, closes) in [
         ("", true),
         ("Connection: Keep-Alive\r\n", false),
@@ -409,7 +411,7 @@ fn a_head_has_bounds() {
     assert_eq!(flaw(fields.as_bytes()), max);
     assert_eq!(flaw(fields.replace("A:", "A:\t").as_bytes()), max);
     assert!(max.is_too_large());
-    let many = Bounds {
+    let many = HeadBounds {
         fields: 100,
         ..BOUNDS
     };

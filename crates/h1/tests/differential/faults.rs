@@ -1,9 +1,9 @@
 //! Planted faults, of kinds that real parsers have had. Each must be found.
 
-use tidegate_h1::chunks::{Chunks, Malformed, Step};
-use tidegate_h1::request::{self, BadHead, Bounds, Request, Target};
-use tidegate_h1::response::{self, Broken, Response};
-use tidegate_h1::{Field, Framing, HeadEnd, Span};
+use tidegate_h1::chunks::{BadChunk, ChunkPart, Chunks};
+use tidegate_h1::request::{self, BadHead, HeadBounds, RequestHead, RequestTarget};
+use tidegate_h1::response::{self, ResponseFlaw, ResponseHead};
+use tidegate_h1::{ByteSpan, Framing, HeadEnd, HeadField};
 
 use super::subject::{AsItIs, Subject};
 
@@ -100,7 +100,7 @@ fn with_other(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 /// Reads a copy in which every line ends in CRLF, and says where its parts are in the original.
-fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
+fn read_with_lf(bytes: &[u8], bounds: HeadBounds) -> Result<Option<RequestHead>, Box<BadHead>> {
     let (mut copy, mut places) = (Vec::new(), Vec::new());
     for (at, &byte) in bytes.iter().enumerate() {
         if byte == b'\n' && copy.last() != Some(&b'\r') {
@@ -111,27 +111,27 @@ fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<Bad
         places.push(at);
     }
     places.push(bytes.len());
-    let there = |span: Span| Span::new(places[span.at()], span.end() - span.at());
+    let there = |span: ByteSpan| ByteSpan::new(places[span.at()], span.end() - span.at());
     let read = request::read(&copy, bounds)?;
-    Ok(read.map(|read| Request {
+    Ok(read.map(|read| RequestHead {
         method: there(read.method),
         target: match read.target {
-            Target::Path(path) => Target::Path(there(path)),
-            Target::Absolute {
+            RequestTarget::Path(path) => RequestTarget::Path(there(path)),
+            RequestTarget::Absolute {
                 authority,
                 path_and_query,
-            } => Target::Absolute {
+            } => RequestTarget::Absolute {
                 authority: there(authority),
                 path_and_query: there(path_and_query),
             },
-            Target::Asterisk => Target::Asterisk,
+            RequestTarget::Asterisk => RequestTarget::Asterisk,
         },
         upgrade: read.upgrade.map(there),
         max_forwards: read.max_forwards.map(there),
         fields: read
             .fields
             .iter()
-            .map(|field| Field {
+            .map(|field| HeadField {
                 name: there(field.name),
                 value: there(field.value),
             })
@@ -142,7 +142,11 @@ fn read_with_lf(bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<Bad
 }
 
 impl Subject for Fault {
-    fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
+    fn request(
+        &self,
+        bytes: &[u8],
+        bounds: HeadBounds,
+    ) -> Result<Option<RequestHead>, Box<BadHead>> {
         match self {
             Self::TakesTabsForSpaces => {
                 let tabs = bytes.iter().map(|&it| if it == b'\t' { b' ' } else { it });
@@ -159,7 +163,7 @@ impl Subject for Fault {
             Self::EndsLinesAtLf => read_with_lf(bytes, bounds),
             Self::KeepsClosingClients => {
                 let read = request::read(bytes, bounds)?;
-                Ok(read.map(|read| Request {
+                Ok(read.map(|read| RequestHead {
                     closes: false,
                     ..read
                 }))
@@ -188,7 +192,7 @@ impl Subject for Fault {
         bytes: &[u8],
         to_head: bool,
         fields_max: usize,
-    ) -> Result<Option<Response>, Broken> {
+    ) -> Result<Option<ResponseHead>, ResponseFlaw> {
         match self {
             Self::TakesTheFirstLengthOfAResponse => {
                 let copy = with_one_length(bytes);
@@ -200,7 +204,7 @@ impl Subject for Fault {
             }
             Self::KeepsClosingBackends => {
                 let read = response::read(bytes, to_head, fields_max)?;
-                Ok(read.map(|read| Response {
+                Ok(read.map(|read| ResponseHead {
                     closes: read.framing == Framing::Close,
                     ..read
                 }))
@@ -217,41 +221,41 @@ impl Subject for Fault {
         }
     }
 
-    fn step(&self, chunks: &mut Chunks, bytes: &[u8]) -> Result<Step, Malformed> {
+    fn step(&self, chunks: &mut Chunks, bytes: &[u8]) -> Result<ChunkPart, BadChunk> {
         let before = *chunks;
         let step = chunks.step(bytes);
         let rest = |skipped: usize, chunks: &mut Chunks| {
             *chunks = before;
             let step = chunks.step(&bytes[skipped..])?;
-            Ok(Step {
+            Ok(ChunkPart {
                 framing: step.framing + skipped,
                 ..step
             })
         };
         match (self, step) {
-            (Self::EndsSizesAtLf, Err(Malformed)) => {
+            (Self::EndsSizesAtLf, Err(BadChunk)) => {
                 let Some(lf) = memchr::memchr(b'\n', bytes) else {
-                    return Err(Malformed);
+                    return Err(BadChunk);
                 };
                 *chunks = before;
                 if lf > 0 && chunks.step(&bytes[..lf])?.framing < lf {
-                    return Err(Malformed);
+                    return Err(BadChunk);
                 }
                 chunks.step(b"\r")?;
                 chunks.step(b"\n")?;
-                Ok(Step {
+                Ok(ChunkPart {
                     framing: lf + 1,
                     data: 0,
                 })
             }
-            (Self::WrapsSizes, Err(Malformed)) => {
+            (Self::WrapsSizes, Err(BadChunk)) => {
                 let digits = bytes.iter().take_while(|it| it.is_ascii_hexdigit()).count();
                 rest(digits.saturating_sub(16), chunks)
             }
-            (Self::TakesSigns, Err(Malformed)) if bytes.starts_with(b"+") => rest(1, chunks),
+            (Self::TakesSigns, Err(BadChunk)) if bytes.starts_with(b"+") => rest(1, chunks),
             (Self::NeedsCrlfInOnePiece, Ok(step)) => {
                 let is_cut = step.framing == bytes.len() && bytes.ends_with(b"\r");
-                if is_cut { Err(Malformed) } else { Ok(step) }
+                if is_cut { Err(BadChunk) } else { Ok(step) }
             }
             (_, step) => step,
         }

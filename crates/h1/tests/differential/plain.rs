@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 use tidegate_h1::Framing;
-use tidegate_h1::request::Bounds;
+use tidegate_h1::request::HeadBounds;
 
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
@@ -74,7 +74,7 @@ pub(crate) fn is_login_of_a_connection(value: &[u8]) -> bool {
 }
 
 /// The head at the front, if it is whole and good.
-pub(crate) fn request(bytes: &[u8], bounds: Bounds) -> Option<Plain<'_>> {
+pub(crate) fn request(bytes: &[u8], bounds: HeadBounds) -> Option<Plain<'_>> {
     let mut at = 0;
     while bytes[at..].starts_with(b"\r\n") {
         at += 2;

@@ -12,8 +12,8 @@ use std::mem::MaybeUninit;
 
 use http_desync_guardian::request_analyzer::HttpRequestData;
 use http_desync_guardian::{ClassificationReason, RequestSafetyTier};
-use tidegate_h1::request::{BadHead, Bounds, Flaw, Request, Target, Version};
-use tidegate_h1::{Field, Framing, HeadEnd, write};
+use tidegate_h1::request::{BadHead, Flaw, HeadBounds, HttpVersion, RequestHead, RequestTarget};
+use tidegate_h1::{Framing, HeadEnd, HeadField, write};
 
 use super::chunks;
 use super::inputs::guardian;
@@ -83,13 +83,13 @@ fn has_more_behind(host: &str) -> bool {
 }
 
 /// Small, so that inputs reach them.
-pub(crate) const BOUNDS: Bounds = Bounds {
+pub(crate) const BOUNDS: HeadBounds = HeadBounds {
     fields: 16,
     bytes: 1024,
 };
 
 /// A head that is written anew is longer: it has spaces that the one that was read had not.
-const ANEW: Bounds = Bounds {
+const ANEW: HeadBounds = HeadBounds {
     fields: 20,
     bytes: 2560,
 };
@@ -134,7 +134,7 @@ fn check_head(
     subject: &impl Subject,
     bytes: &[u8],
     effort: &mut Effort,
-) -> Result<(u32, Option<Request>), String> {
+) -> Result<(u32, Option<RequestHead>), String> {
     let read = subject.request(bytes, BOUNDS);
     let plain = plain::request(bytes, BOUNDS);
     let mut room = [const { MaybeUninit::uninit() }; 64];
@@ -204,7 +204,7 @@ struct Hyper {
 fn hyper(
     parsed: &httparse::Result<usize>,
     peer: &httparse::Request<'_, '_>,
-    bounds: Bounds,
+    bounds: HeadBounds,
 ) -> Option<Hyper> {
     let Ok(httparse::Status::Complete(length)) = *parsed else {
         return None;
@@ -278,31 +278,34 @@ fn check_bad(
     if bad.to_head != is_head {
         return Err(format!("its method is another one: {bad:?}"));
     }
-    let is_host = |it: &Field| it.name.of(bytes).eq_ignore_ascii_case(b"host");
+    let is_host = |it: &HeadField| it.name.of(bytes).eq_ignore_ascii_case(b"host");
     match bad.fields.iter().any(is_host) {
         true => Err(format!("Host identifies no caller: {bad:?}")),
         false => Ok(()),
     }
 }
 
-fn pairs<'a>(fields: &'a [Field], head: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+fn pairs<'a>(
+    fields: &'a [HeadField],
+    head: &'a [u8],
+) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
     fields
         .iter()
         .map(|field| (field.name.of(head), field.value.of(head)))
 }
 
-fn same(request: &Request, plain: &Plain<'_>, head: &[u8]) -> Result<(), String> {
+fn same(request: &RequestHead, plain: &Plain<'_>, head: &[u8]) -> Result<(), String> {
     let target = match request.target {
-        Target::Path(path) => (None, path.of(head)),
-        Target::Absolute {
+        RequestTarget::Path(path) => (None, path.of(head)),
+        RequestTarget::Absolute {
             authority,
             path_and_query,
         } => (Some(authority.of(head)), path_and_query.of(head)),
-        Target::Asterisk => (None, &b"*"[..]),
+        RequestTarget::Asterisk => (None, &b"*"[..]),
     };
     let is_same = request.method.of(head) == plain.method
         && target == (plain.authority, plain.path)
-        && (request.version == Version::Http11) == plain.is_1_1
+        && (request.version == HttpVersion::Http11) == plain.is_1_1
         && request.framing == plain.framing
         && request.closes == plain.closes
         && request.expects_continue == plain.expects_continue
@@ -342,15 +345,19 @@ fn same_as_hyper(
 }
 
 /// Writes the head as a proxy does, and reads it again.
-fn check_anew(subject: &impl Subject, request: &Request, head: &[u8]) -> Result<Vec<u8>, String> {
+fn check_anew(
+    subject: &impl Subject,
+    request: &RequestHead,
+    head: &[u8],
+) -> Result<Vec<u8>, String> {
     let mut anew = Vec::with_capacity(request.length + 64);
     let (authority, target) = match request.target {
-        Target::Path(path) => (None, path.of(head)),
-        Target::Absolute {
+        RequestTarget::Path(path) => (None, path.of(head)),
+        RequestTarget::Absolute {
             authority,
             path_and_query,
         } => (Some(authority.of(head)), path_and_query.of(head)),
-        Target::Asterisk => (None, &b"*"[..]),
+        RequestTarget::Asterisk => (None, &b"*"[..]),
     };
     write::request_line(request.method.of(head), target, &mut anew);
     let has_host = pairs(&request.fields, head).any(|it| it.0.eq_ignore_ascii_case(b"host"));
@@ -373,7 +380,7 @@ fn check_anew(subject: &impl Subject, request: &Request, head: &[u8]) -> Result<
 
 fn same_anew(
     subject: &impl Subject,
-    request: &Request,
+    request: &RequestHead,
     host: Option<&[u8]>,
     head: &[u8],
     anew: &[u8],
@@ -382,12 +389,12 @@ fn same_anew(
         return Err("it is not good".to_owned());
     };
     let is_path = match request.target {
-        Target::Path(path) => plain.target == path.of(head),
-        Target::Absolute { path_and_query, .. } => {
+        RequestTarget::Path(path) => plain.target == path.of(head),
+        RequestTarget::Absolute { path_and_query, .. } => {
             let path = path_and_query.of(head);
             plain.target == path || plain.target.strip_prefix(b"/") == Some(path)
         }
-        Target::Asterisk => plain.target == b"*",
+        RequestTarget::Asterisk => plain.target == b"*",
     };
     let fields = host.map(|it| (&b"Host"[..], it)).into_iter();
     let fields: Vec<_> = fields.chain(pairs(&request.fields, head)).collect();
@@ -495,7 +502,7 @@ const SHAPES: [&str; 7] = [
     "counted, ",
 ];
 
-fn verdict(read: &Result<Option<Request>, Box<BadHead>>) -> u32 {
+fn verdict(read: &Result<Option<RequestHead>, Box<BadHead>>) -> u32 {
     match read {
         Ok(None) => PART,
         Ok(Some(request)) => {
@@ -506,13 +513,13 @@ fn verdict(read: &Result<Option<Request>, Box<BadHead>>) -> u32 {
                 Framing::Chunked => 3,
             };
             let shape = match request.target {
-                _ if request.version == Version::Http10 => 1,
-                Target::Absolute { .. } => 2,
-                Target::Asterisk => 3,
-                Target::Path(_) if request.upgrade.is_some() => 4,
-                Target::Path(_) if request.expects_continue => 5,
-                Target::Path(_) if request.max_forwards.is_some() => 6,
-                Target::Path(_) => 0,
+                _ if request.version == HttpVersion::Http10 => 1,
+                RequestTarget::Absolute { .. } => 2,
+                RequestTarget::Asterisk => 3,
+                RequestTarget::Path(_) if request.upgrade.is_some() => 4,
+                RequestTarget::Path(_) if request.expects_continue => 5,
+                RequestTarget::Path(_) if request.max_forwards.is_some() => 6,
+                RequestTarget::Path(_) => 0,
             };
             WHOLE + shape * 8 + framing * 2 + u32::from(request.closes)
         }

@@ -9,8 +9,8 @@
 use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
-use tidegate_h1::response::{Broken, Response};
-use tidegate_h1::{Field, Framing, write};
+use tidegate_h1::response::{ResponseFlaw, ResponseHead};
+use tidegate_h1::{Framing, HeadField, write};
 
 use super::requests::{peer_label, peer_verdict};
 use super::subject::{Checked, Effort, Reached, Subject, are_same, shown};
@@ -41,7 +41,7 @@ fn check_head(
     to_head: bool,
     fields_max: usize,
     effort: &mut Effort,
-) -> Result<(u32, Option<Response>), String> {
+) -> Result<(u32, Option<ResponseHead>), String> {
     let fail = |why: String| Err(format!("to HEAD {to_head}, {fields_max} fields: {why}"));
     let read = subject.response(bytes, to_head, fields_max);
     let mut room = [const { MaybeUninit::uninit() }; 40];
@@ -59,7 +59,7 @@ fn check_head(
             return fail(format!("it waits, and httparse does not: {parsed:?}"));
         }
         Err(broken) => {
-            let is_on_purpose = broken == Broken::Coding;
+            let is_on_purpose = broken == ResponseFlaw::Coding;
             if hyper.is_some() && !is_on_purpose {
                 return fail(format!("it says {broken:?}, and hyper {hyper:?}"));
             }
@@ -215,13 +215,13 @@ fn hyper<'a>(
     })
 }
 
-fn pairs<'a>(fields: &'a [Field], head: &'a [u8]) -> impl Iterator<Item = Pair<'a>> {
+fn pairs<'a>(fields: &'a [HeadField], head: &'a [u8]) -> impl Iterator<Item = Pair<'a>> {
     fields
         .iter()
         .map(|field| (field.name.of(head), field.value.of(head)))
 }
 
-fn same(response: &Response, hyper: &Hyper<'_>, head: &[u8]) -> Result<(), &'static str> {
+fn same(response: &ResponseHead, hyper: &Hyper<'_>, head: &[u8]) -> Result<(), &'static str> {
     if response.status != hyper.status || response.reason.of(head) != hyper.reason {
         return Err("another status");
     }
@@ -249,7 +249,7 @@ fn same(response: &Response, hyper: &Hyper<'_>, head: &[u8]) -> Result<(), &'sta
 /// Writes the head as a proxy does, and reads it again.
 fn check_anew(
     subject: &impl Subject,
-    response: &Response,
+    response: &ResponseHead,
     head: &[u8],
     to_head: bool,
 ) -> Result<(), String> {
@@ -301,7 +301,7 @@ fn check_anew(
 
 const WHOLE: u32 = 16;
 
-fn verdict(read: &Result<Option<Response>, Broken>) -> u32 {
+fn verdict(read: &Result<Option<ResponseHead>, ResponseFlaw>) -> u32 {
     match read {
         Ok(None) => 1,
         Ok(Some(response)) => {
@@ -314,13 +314,13 @@ fn verdict(read: &Result<Option<Response>, Broken>) -> u32 {
             };
             WHOLE + framing * 2 + u32::from(response.closes)
         }
-        Err(Broken::Malformed(_)) => 2,
-        Err(Broken::Length) => 3,
-        Err(Broken::EarlyCoding) => 4,
-        Err(Broken::Coding) => 5,
-        Err(Broken::Switches) => 6,
-        Err(Broken::Large) => 7,
-        Err(Broken::TooManyFields(_)) => 8,
+        Err(ResponseFlaw::Malformed(_)) => 2,
+        Err(ResponseFlaw::Length) => 3,
+        Err(ResponseFlaw::EarlyCoding) => 4,
+        Err(ResponseFlaw::Coding) => 5,
+        Err(ResponseFlaw::Switches) => 6,
+        Err(ResponseFlaw::Large) => 7,
+        Err(ResponseFlaw::TooManyFields(_)) => 8,
     }
 }
 

@@ -1,16 +1,20 @@
 //! The subject of the test: the crate as it is, or with a planted fault.
 
 use smallvec::SmallVec;
-use tidegate_h1::chunks::{Chunks, Malformed, Step};
-use tidegate_h1::request::{self, BadHead, Bounds, Request};
-use tidegate_h1::response::{self, Broken, Response};
+use tidegate_h1::chunks::{BadChunk, ChunkPart, Chunks};
+use tidegate_h1::request::{self, BadHead, HeadBounds, RequestHead};
+use tidegate_h1::response::{self, ResponseFlaw, ResponseHead};
 use tidegate_h1::{Framing, HeadEnd, write};
 
 use super::inputs::Random;
 
 /// The work of the crate for a proxy. A planted fault replaces one of these.
 pub(crate) trait Subject {
-    fn request(&self, bytes: &[u8], bounds: Bounds) -> Result<Option<Request>, Box<BadHead>> {
+    fn request(
+        &self,
+        bytes: &[u8],
+        bounds: HeadBounds,
+    ) -> Result<Option<RequestHead>, Box<BadHead>> {
         request::read(bytes, bounds)
     }
 
@@ -19,11 +23,11 @@ pub(crate) trait Subject {
         bytes: &[u8],
         to_head: bool,
         fields_max: usize,
-    ) -> Result<Option<Response>, Broken> {
+    ) -> Result<Option<ResponseHead>, ResponseFlaw> {
         response::read(bytes, to_head, fields_max)
     }
 
-    fn step(&self, chunks: &mut Chunks, bytes: &[u8]) -> Result<Step, Malformed> {
+    fn step(&self, chunks: &mut Chunks, bytes: &[u8]) -> Result<ChunkPart, BadChunk> {
         chunks.step(bytes)
     }
 

@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
-use tidegate_h1::request::{Request, Target, Version};
-use tidegate_h1::{Framing, Span};
+use tidegate_h1::request::{HttpVersion, RequestHead, RequestTarget};
+use tidegate_h1::{ByteSpan, Framing};
 
 use super::chunks::{self, Body};
 use super::inputs::Kind;
@@ -96,7 +96,7 @@ fn passed(mut fields: Vec<(String, Vec<u8>)>) -> Vec<(String, Vec<u8>)> {
     fields
 }
 
-fn own_fields(fields: &[tidegate_h1::Field], head: &[u8]) -> Vec<(String, Vec<u8>)> {
+fn own_fields(fields: &[tidegate_h1::HeadField], head: &[u8]) -> Vec<(String, Vec<u8>)> {
     let fields = fields.iter().map(|field| {
         let name = String::from_utf8_lossy(field.name.of(head)).to_ascii_lowercase();
         (name, field.value.of(head).to_vec())
@@ -123,22 +123,22 @@ pub(crate) fn check(kind: Kind, bytes: &[u8], effort: &mut Effort) -> Result<(),
 }
 
 /// Method, host if the target names one, path, and version.
-fn first_line(request: &Request, head: &[u8]) -> String {
-    let text = |span: Span| String::from_utf8_lossy(span.of(head)).into_owned();
+fn first_line(request: &RequestHead, head: &[u8]) -> String {
+    let text = |span: ByteSpan| String::from_utf8_lossy(span.of(head)).into_owned();
     let (authority, path) = match request.target {
-        Target::Path(path) => (String::new(), text(path)),
-        Target::Absolute {
+        RequestTarget::Path(path) => (String::new(), text(path)),
+        RequestTarget::Absolute {
             authority,
             path_and_query,
         } => match text(path_and_query) {
             path if path.starts_with('/') => (text(authority), path),
             query => (text(authority), format!("/{query}")),
         },
-        Target::Asterisk => (String::new(), "*".to_owned()),
+        RequestTarget::Asterisk => (String::new(), "*".to_owned()),
     };
     let version = match request.version {
-        Version::Http10 => "HTTP/1.0",
-        Version::Http11 => "HTTP/1.1",
+        HttpVersion::Http10 => "HTTP/1.0",
+        HttpVersion::Http11 => "HTTP/1.1",
     };
     format!("{} {authority} {path} {version}", text(request.method))
 }

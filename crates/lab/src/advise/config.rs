@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tidegate_advice::advice::Advice;
-use tidegate_advice::setting::{Answer, Setting, Why};
+use tidegate_advice::setting::{Reason, Setting, SettingAnswer};
 
 use tidegate::options::kind::show_duration;
 use tidegate::options::toml::string;
@@ -103,7 +103,7 @@ pub(crate) fn changes(advice: &Advice, today: Option<&tidegate::admit::Settings>
 pub(super) fn of_each(advice: &Advice, sidecars: u32) -> Advice {
     let mut each = advice.clone();
     for answer in [&mut each.outstanding, &mut each.per_window] {
-        if let Answer::Set(set) = answer {
+        if let SettingAnswer::Set(set) = answer {
             set.value = (set.value / sidecars.max(1)).max(1);
         }
     }
@@ -131,7 +131,7 @@ fn windowed<'a>(
     Some(Windowed {
         window,
         per_window,
-        is_needed: !has_none || matches!(per_window.why, Why::Breaks(_)),
+        is_needed: !has_none || matches!(per_window.why, Reason::Breaks(_)),
     })
 }
 
@@ -214,14 +214,14 @@ pub(super) fn quoted(text: &str) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use tidegate_advice::advice::{Function, Question, advise};
+    use tidegate_advice::advice::{AdviceRequest, FunctionAdvice, advise};
 
     use super::*;
 
     /// The advice of an empty log, with this number for calls at once.
     fn advice(outstanding: u32) -> Advice {
-        let mut advice = advise(&[], &Question::default());
-        advice.outstanding = Answer::Set(set(outstanding));
+        let mut advice = advise(&[], &AdviceRequest::default());
+        advice.outstanding = SettingAnswer::Set(set(outstanding));
         advice
     }
 
@@ -231,7 +231,7 @@ mod tests {
             low: value.clone(),
             high: value,
             calls: 400,
-            why: Why::Knee,
+            why: Reason::Knee,
         }
     }
 
@@ -251,10 +251,10 @@ mod tests {
     fn what_no_option_says_is_a_comment() {
         let mut advice = advice(10);
         assert_eq!(beside(&advice, None), "");
-        advice.max_wait = Answer::Set(set(400_000_000));
+        advice.max_wait = SettingAnswer::Set(set(400_000_000));
         let changes = changes(&advice, None);
         assert_eq!(changes[1].value, "\"400ms\"");
-        advice.functions.push(Function {
+        advice.functions.push(FunctionAdvice {
             name: Arc::from("guest_capture"),
             calls: 400,
             most: 7,

@@ -3,10 +3,10 @@
 use std::fmt::Display;
 
 use serde_json::{Value, json};
-use tidegate_advice::advice::{Advice, Caller, Expected, Function};
-use tidegate_advice::breaking::{Break, Sign};
+use tidegate_advice::advice::{Advice, CallerAdvice, Expected, FunctionAdvice};
+use tidegate_advice::breaking::{BreakingPoint, Sign};
 use tidegate_advice::curve::Curve;
-use tidegate_advice::setting::{Answer, Need, Setting, Why};
+use tidegate_advice::setting::{Need, Reason, Setting, SettingAnswer};
 use tidegate_advice::tokens::DELAYED_MAX;
 
 use super::edit::Edited;
@@ -31,16 +31,16 @@ fn needs(needs: &[Need]) -> String {
 }
 
 /// The cells of a row: the value, its interval, the calls behind it, and why.
-fn cells<T>(name: &str, answer: &Answer<T>, shown: impl Fn(&T) -> String) -> Vec<String> {
+fn cells<T>(name: &str, answer: &SettingAnswer<T>, shown: impl Fn(&T) -> String) -> Vec<String> {
     let dash = || "-".to_owned();
     let [value, interval, calls, why] = match answer {
-        Answer::Set(set) => [
+        SettingAnswer::Set(set) => [
             shown(&set.value),
             format!("{} to {}", shown(&set.low), shown(&set.high)),
             set.calls.to_string(),
             set.why.to_string(),
         ],
-        Answer::NoEvidenceBeyond(most) => [
+        SettingAnswer::NoEvidenceBeyond(most) => [
             dash(),
             dash(),
             dash(),
@@ -48,7 +48,7 @@ fn cells<T>(name: &str, answer: &Answer<T>, shown: impl Fn(&T) -> String) -> Vec
                 "no evidence beyond {most}: that many were no strain, and no call waited for more"
             ),
         ],
-        Answer::NotEnough(lacks) => [dash(), dash(), dash(), needs(lacks)],
+        SettingAnswer::NotEnough(lacks) => [dash(), dash(), dash(), needs(lacks)],
     };
     vec![name.to_owned(), value, interval, calls, why]
 }
@@ -183,7 +183,7 @@ fn by_curve(expected: &Expected) -> String {
 }
 
 /// What shows that the backend breaks.
-fn sign(broken: &Break) -> String {
+fn sign(broken: &BreakingPoint) -> String {
     match broken.sign {
         Sign::Failures { share, below } => format!(
             "{:.1} % of {} calls failed, below it {:.1} %",
@@ -230,14 +230,14 @@ fn curve(curve: &Curve) -> String {
     }
 }
 
-fn functions(functions: &[Function]) -> String {
-    let rows: Vec<&Function> = functions.iter().take(ROWS_MAX).collect();
+fn functions(functions: &[FunctionAdvice]) -> String {
+    let rows: Vec<&FunctionAdvice> = functions.iter().take(ROWS_MAX).collect();
     if rows.is_empty() {
         return String::new();
     }
     let head = table(
         &[
-            ("function", &|it: &&Function| it.name.to_string()),
+            ("function", &|it: &&FunctionAdvice| it.name.to_string()),
             ("calls", &|it| it.calls.to_string()),
             ("at once", &|it| it.most.to_string()),
             ("alone, median", &|it| {
@@ -259,18 +259,19 @@ fn functions(functions: &[Function]) -> String {
     format!("\n{head}")
 }
 
-fn callers(callers: &[Caller]) -> String {
-    let rows: Vec<&Caller> = callers.iter().take(ROWS_MAX).collect();
+fn callers(callers: &[CallerAdvice]) -> String {
+    let rows: Vec<&CallerAdvice> = callers.iter().take(ROWS_MAX).collect();
     if rows.is_empty() {
         return String::new();
     }
     let range = |(low, high): (f64, f64)| format!("{low:.1} to {high:.1}");
-    let bucket = |it: &&Caller, shown: &dyn Fn(&tidegate_advice::tokens::Bucket) -> String| {
+    let bucket = |it: &&CallerAdvice,
+                  shown: &dyn Fn(&tidegate_advice::tokens::Bucket) -> String| {
         it.bucket.as_ref().map_or("-".into(), shown)
     };
     let head = table(
         &[
-            ("caller", &|it: &&Caller| it.name.to_string()),
+            ("caller", &|it: &&CallerAdvice| it.name.to_string()),
             ("calls", &|it| it.calls.to_string()),
             ("busiest minute", &|it| it.busiest_minute.to_string()),
             ("burst", &|it| bucket(it, &|b| b.burst.to_string())),
@@ -298,7 +299,7 @@ fn setting<T>(set: &Setting<T>, shown: impl Fn(&T) -> Value) -> Value {
         "calls": set.calls,
         "why": set.why.to_string(),
     });
-    if let Why::InTime {
+    if let Reason::InTime {
         share,
         most,
         at_most,
@@ -309,18 +310,18 @@ fn setting<T>(set: &Setting<T>, shown: impl Fn(&T) -> Value) -> Value {
     row
 }
 
-fn answer<T>(answer: &Answer<T>, shown: impl Fn(&T) -> Value) -> Value {
+fn answer<T>(answer: &SettingAnswer<T>, shown: impl Fn(&T) -> Value) -> Value {
     match answer {
-        Answer::Set(set) => setting(set, shown),
-        Answer::NoEvidenceBeyond(most) => json!({ "no_evidence_beyond": most }),
-        Answer::NotEnough(lacks) => {
+        SettingAnswer::Set(set) => setting(set, shown),
+        SettingAnswer::NoEvidenceBeyond(most) => json!({ "no_evidence_beyond": most }),
+        SettingAnswer::NotEnough(lacks) => {
             let lacks: Vec<_> = lacks.iter().map(ToString::to_string).collect();
             json!({ "needs": lacks })
         }
     }
 }
 
-fn function_json(it: &Function) -> Value {
+fn function_json(it: &FunctionAdvice) -> Value {
     json!({
         "function": *it.name,
         "calls": it.calls,
@@ -343,7 +344,7 @@ fn expected_json(it: &Expected) -> Value {
     })
 }
 
-fn caller_json(it: &Caller) -> Value {
+fn caller_json(it: &CallerAdvice) -> Value {
     let mut row = json!({
         "caller": *it.name,
         "calls": it.calls,

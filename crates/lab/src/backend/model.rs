@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tidegate_backends::{
-    Backend, Model, Outcome, Profile, Scalability, Sharing, Start, Then, Weight,
+    BackendModel, BreakBehaviour, CallStart, Model, Scalability, ServiceOutcome, Sharing,
+    ValueProfile, Weight,
 };
 use tidegate_runtime::command::parse_duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -61,7 +62,7 @@ pub enum Breaks {
 
 impl ModelOptions {
     /// The backend that they describe, if they describe one.
-    fn backend(&self, restart: Duration) -> io::Result<Option<Backend>> {
+    fn backend(&self, restart: Duration) -> io::Result<Option<BackendModel>> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let slows = self.servers.is_some() || self.sigma.is_some() || self.kappa.is_some();
         if !slows && !self.steps.is_empty() {
@@ -82,17 +83,17 @@ impl ModelOptions {
                 Some(servers) => Sharing::Servers(servers),
                 None => Sharing::Scalability(Scalability::new(sigma, kappa)?),
             };
-            let capacity = Profile::steps(1.0, &steps)?;
+            let capacity = ValueProfile::steps(1.0, &steps)?;
             let capacity = match self.day {
                 Some(day) => capacity.every(nanos(day))?,
                 None => capacity,
             };
-            let mut backend = Backend::new(sharing);
+            let mut backend = BackendModel::new(sharing);
             backend.capacity = capacity;
             backend.weights = self.weights.iter().map(|(_, weight)| *weight).collect();
             let then = match self.breaks {
-                Breaks::Reset => Then::Reset,
-                Breaks::Collapse => Then::Collapse {
+                Breaks::Reset => BreakBehaviour::Reset,
+                Breaks::Collapse => BreakBehaviour::Collapse {
                     restart: nanos(restart),
                 },
             };
@@ -141,7 +142,7 @@ struct Ask {
     /// How long it would take alone.   ns
     work: u64,
     /// Dropped if the backend is down.
-    ends: oneshot::Sender<Outcome>,
+    ends: oneshot::Sender<ServiceOutcome>,
 }
 
 impl Worked {
@@ -168,7 +169,7 @@ impl Worked {
 
     /// Works on a call that would take this long alone. Returns how it ended; `None` if the backend
     /// is down.
-    pub(super) async fn works(&self, function: &str, work: Duration) -> Option<Outcome> {
+    pub(super) async fn works(&self, function: &str, work: Duration) -> Option<ServiceOutcome> {
         let mut functions = self.functions.iter();
         // One without a weight counts as one call: its number is beyond the list.
         let function = functions.position(|name| name == function);
@@ -234,7 +235,7 @@ async fn work(
         };
         let now = nanos(begun.elapsed());
         if let Some(ask) = asked
-            && model.starts(now, id, ask.function, ask.work) == Start::Taken
+            && model.starts(now, id, ask.function, ask.work) == CallStart::Taken
         {
             inside.insert(id, ask.ends);
         }
@@ -276,7 +277,7 @@ mod tests {
 
     /// Starts calls of `guest_start` at these milliseconds, of 100 ms each. Returns how each ended, and after how
     /// many milliseconds.
-    async fn ends(arguments: &[&str], starts: &[u64]) -> Vec<(Option<Outcome>, u128)> {
+    async fn ends(arguments: &[&str], starts: &[u64]) -> Vec<(Option<ServiceOutcome>, u128)> {
         let worked = std::sync::Arc::new(start(arguments));
         let mut calls = JoinSet::new();
         for (nth, at) in starts.iter().copied().enumerate() {
@@ -297,7 +298,7 @@ mod tests {
             .collect()
     }
 
-    const SERVED: Option<Outcome> = Some(Outcome::Served);
+    const SERVED: Option<ServiceOutcome> = Some(ServiceOutcome::Served);
 
     #[tokio::test(start_paused = true)]
     async fn calls_share_the_servers() {
@@ -323,13 +324,13 @@ mod tests {
     async fn a_load_above_the_breaking_point_resets_the_new_call_or_all_calls() {
         let reset = ends(&["--breaks-at=2"], &[0, 1, 2]).await;
         assert_eq!(reset[0], (SERVED, 100));
-        assert_eq!(reset[2], (Some(Outcome::Reset), 0));
+        assert_eq!(reset[2], (Some(ServiceOutcome::Reset), 0));
         // The second call is too heavy.
         let heavy = ends(&["--breaks-at=3", "--weight=guest_start=2"], &[0, 1]).await;
-        assert_eq!(heavy, [(SERVED, 100), (Some(Outcome::Reset), 0)]);
+        assert_eq!(heavy, [(SERVED, 100), (Some(ServiceOutcome::Reset), 0)]);
         let collapse = ["--breaks-at=1", "--breaks=collapse"];
         let all = ends(&collapse, &[0, 40, 60, 5041]).await;
-        let collapsed = Some(Outcome::Collapsed);
+        let collapsed = Some(ServiceOutcome::Collapsed);
         assert_eq!(
             all,
             [(collapsed, 40), (collapsed, 0), (None, 0), (SERVED, 100)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
-use tidegate_backends::Demand;
+use tidegate_backends::ServiceDemand;
 use tidegate_runtime::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -89,7 +89,7 @@ pub(super) struct Recorder {
     epoch: Instant,
     pub(super) options: Options,
     /// How long a call takes.
-    service: Demand,
+    service: ServiceDemand,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -115,11 +115,11 @@ impl Recorder {
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let shortest = nanos(options.delay);
         let service = match options.tail {
-            None => Demand::even(
+            None => ServiceDemand::even(
                 shortest,
                 nanos(options.delay.saturating_add(options.jitter)),
             ),
-            Some(sigma) => Demand::lognormal(shortest, sigma),
+            Some(sigma) => ServiceDemand::lognormal(shortest, sigma),
         };
         let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         Ok(Self {

@@ -4,8 +4,8 @@ use std::io;
 use std::net::TcpStream as BareStream;
 use std::time::Duration;
 
-use tidegate_backends::Outcome;
-use tidegate_zvm::framer::{Framed, Framer, Misframed};
+use tidegate_backends::ServiceOutcome;
+use tidegate_zvm::framer::{FrameError, FrameStatus, Framer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -89,16 +89,16 @@ impl Backend {
                 return Ok(());
             }
             match framer.push(&bytes[framed..]) {
-                Framed::End(end) if bytes[end..].trim_ascii().is_empty() => {
+                FrameStatus::End(end) if bytes[end..].trim_ascii().is_empty() => {
                     break parse_array(&bytes[..end]);
                 }
-                Framed::End(_) => break Err("Extra data".to_owned()),
+                FrameStatus::End(_) => break Err("Extra data".to_owned()),
                 // The real server reads at most this much.
-                Framed::Bad(Misframed::TooLarge) => {
+                FrameStatus::Bad(FrameError::TooLarge) => {
                     break Err(format!("no whole array in {REQUEST_MAX} bytes"));
                 }
-                Framed::Bad(why) => break Err(why.to_string()),
-                Framed::More => framed = bytes.len(),
+                FrameStatus::Bad(why) => break Err(why.to_string()),
+                FrameStatus::More => framed = bytes.len(),
             }
         };
         let ask = match ask {
@@ -232,7 +232,7 @@ impl Backend {
         match &self.model {
             Some(model) if !call.is_down => {
                 let ended = model.works(&ask.name, pause).await;
-                if ended != Some(Outcome::Served) {
+                if ended != Some(ServiceOutcome::Served) {
                     call.end(CallEnd::Broken);
                     return Ending::Reset;
                 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::json;
-use tidegate_zvm::reply::{self, Ending, MODULE_ID};
+use tidegate_zvm::reply::{self, MODULE_ID, ReplyEnding};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
@@ -241,12 +241,12 @@ fn judge(json: &[u8]) -> Result<Answer, Failure> {
         return Err(Failure::Empty);
     }
     match reply::read(json) {
-        Ending::Cut | Ending::Whole(None) => Err(Failure::Cut),
-        Ending::Whole(Some(0)) => Ok(Answer::Ok),
-        Ending::Whole(Some(_)) if reply::module(json) == Some(MODULE_ID.into()) => {
+        ReplyEnding::Cut | ReplyEnding::Whole(None) => Err(Failure::Cut),
+        ReplyEnding::Whole(Some(0)) => Ok(Answer::Ok),
+        ReplyEnding::Whole(Some(_)) if reply::module(json) == Some(MODULE_ID.into()) => {
             Ok(Answer::Refused)
         }
-        Ending::Whole(Some(_)) => Err(Failure::Error),
+        ReplyEnding::Whole(Some(_)) => Err(Failure::Error),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 use tidegate_limits::call::{Backend, BucketId, QuotaKey};
-use tidegate_limits::scheduler::{Jitter, Reason, Refusal};
+use tidegate_limits::scheduler::{Jitter, Refusal, RefusalReason};
 use tidegate_limits::{Call, Caller, Hold, Scheduler, Step as Next, Ticket, Timestamp, Weight};
 
 use super::agenda::{Agenda, Item};
@@ -261,7 +261,7 @@ impl Feeder<'_> {
         let reason = self.process.calls[call as usize].reason;
         let reason = reason.map(|reason| &**self.trace.names.get(reason));
         let waits = matches!(self.states.get(&call), Some(State::Waiting(_)));
-        waits && reason == Some(Reason::PredictedLate.as_str())
+        waits && reason == Some(RefusalReason::PredictedLate.as_str())
     }
 
     fn difference(
@@ -388,7 +388,10 @@ impl Feeder<'_> {
         let Some(logged) = name(call.reason) else {
             return true;
         };
-        let late = [Reason::DeadlinePassed, Reason::DeadlineUnreachable];
+        let late = [
+            RefusalReason::DeadlinePassed,
+            RefusalReason::DeadlineUnreachable,
+        ];
         // The gate says it so while the backend is down.
         let is_down = logged == "backend_unreachable" && late.contains(&refusal.reason);
         let is_reason = is_down || logged == refusal.reason.as_str();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tidegate_limits::call::BucketId;
-use tidegate_limits::quota::{Question, Record, RecordError, Standing, StoreReply};
-use tidegate_limits::quota::{StoreTime, Version};
-use tidegate_limits::scheduler::{Share, Supplier, Supply};
+use tidegate_limits::quota::{QuestionId, QuotaRecord, RecordError, StoreReply, StoredRecord};
+use tidegate_limits::quota::{RecordVersion, StoreTime};
+use tidegate_limits::scheduler::{Supplier, Supply, SupplyShare};
 use tidegate_limits::{Fill, Timestamp};
 
 use super::line::{Costs, Gate, Rule};
@@ -32,7 +32,7 @@ pub(super) enum Event {
     Costs(Box<[Costs]>),
     Supply(Box<Supplied>),
     /// Every limit gives out this part of what it would.
-    Share(Share),
+    Share(SupplyShare),
     Fill(Box<(BucketId, Supply<Fill>)>),
     Bucket(Box<(BucketId, Rule)>),
     BucketGone(BucketId),
@@ -87,7 +87,7 @@ pub(super) struct Figures {
 #[derive(Debug, PartialEq)]
 pub(super) struct Answered {
     pub(super) key: Key,
-    pub(super) question: Question,
+    pub(super) question: QuestionId,
     pub(super) reply: StoreReply,
     pub(super) entropy: u64,
     pub(super) time: StoreTime,
@@ -130,7 +130,7 @@ impl Event {
             })),
             "share" => Self::Share(
                 gate.share_thousandths
-                    .map_or(Share::FULL, Share::of_thousandths),
+                    .map_or(SupplyShare::FULL, SupplyShare::of_thousandths),
             ),
             "fill" => Self::Fill(Box::new((bucket?, fill(gate)))),
             "bucket" => Self::Bucket(Box::new((bucket?, gate.rule.clone()?))),
@@ -146,7 +146,7 @@ impl Event {
             "store_time" => Self::StoreTime(Box::new(store_time(gate)?)),
             "quota_answer" => Self::QuotaAnswer(Box::new(Answered {
                 key: key()?,
-                question: Question::numbered(gate.question?),
+                question: QuestionId::numbered(gate.question?),
                 reply: reply(gate)?,
                 entropy: gate.entropy?,
                 time: store_time(gate)?,
@@ -237,15 +237,15 @@ fn store_time(gate: &Gate) -> Option<StoreTime> {
 fn reply(gate: &Gate) -> Option<StoreReply> {
     Some(match gate.reply.as_deref()? {
         "time" => StoreReply::Time,
-        "absent" => StoreReply::Stands(Standing::Absent),
-        "record" => StoreReply::Stands(Standing::Record {
-            version: Version(gate.version?),
-            record: Record::parse(gate.record.as_deref()?.as_bytes()).ok()?,
+        "absent" => StoreReply::Stands(StoredRecord::Absent),
+        "record" => StoreReply::Stands(StoredRecord::Record {
+            version: RecordVersion(gate.version?),
+            record: QuotaRecord::parse(gate.record.as_deref()?.as_bytes()).ok()?,
         }),
-        "unreadable" => StoreReply::Stands(Standing::Unreadable {
+        "unreadable" => StoreReply::Stands(StoredRecord::Unreadable {
             error: RecordError::Foreign,
         }),
-        "written" => StoreReply::Written(Version(gate.version?)),
+        "written" => StoreReply::Written(RecordVersion(gate.version?)),
         "unknown" => StoreReply::Unknown,
         "unavailable" => StoreReply::Unavailable,
         "late" => StoreReply::Late,

@@ -7,7 +7,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use tidegate_callers::{Field, Pattern};
+use tidegate_callers::{IdentityField, Pattern};
 use tidegate_limits::Timestamp;
 
 use super::names::{Name, Names};
@@ -116,6 +116,8 @@ impl Setup {
     fn asks_for_headers(&self) -> bool {
         let callers = self.patterns.iter();
         let mut fields = callers.map(Pattern::fields);
-        fields.any(|it| it.contains(Field::UserAgent) || it.contains(Field::Originator))
+        fields.any(|it| {
+            it.contains(IdentityField::UserAgent) || it.contains(IdentityField::Originator)
+        })
     }
 }

@@ -11,7 +11,7 @@ use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
 };
 use tidegate_limits::{Burst, Class, Fill, Policy, Tokens};
-use tidegate_quota::Quotas;
+use tidegate_quota::QuotaSettings;
 
 use super::given::{Configured, Figures};
 use super::line::{Costs, Rule};
@@ -52,7 +52,7 @@ pub(super) struct Setup {
     pub(super) settings: Settings,
     /// The buckets of its rate limits, by name.
     buckets: BTreeMap<Arc<str>, (BucketId, BucketRule)>,
-    quotas: Option<Quotas>,
+    quotas: Option<QuotaSettings>,
     /// Its rules for classes.
     pub(super) classify: tidegate::classify::Settings,
     pub(super) classifier: Arc<Classifier>,
@@ -84,7 +84,7 @@ impl Setup {
         Self {
             settings,
             buckets,
-            quotas: config.quotas.as_ref().map(Quotas::in_force),
+            quotas: config.quotas.as_ref().map(QuotaSettings::in_force),
             classify: config.classify.clone(),
             classifier: Arc::new(Classifier::new(&config.classify)),
             callers,
@@ -147,7 +147,7 @@ impl Setup {
         &self,
         of: &QuotaKey,
         Figures { total, base }: Figures,
-    ) -> Option<quota::Rule> {
+    ) -> Option<quota::WindowRule> {
         let mut limits = self.quotas.as_ref()?.limits.iter();
         let limit = limits.find(|limit| limit.name == of.quota)?;
         let own = limit.of(&of.key);
@@ -156,7 +156,7 @@ impl Setup {
             base,
             ..*own.settings()
         };
-        quota::Rule::check(settings).ok()
+        quota::WindowRule::check(settings).ok()
     }
 
     /// How long its windows and paced limits remember a call.   ns

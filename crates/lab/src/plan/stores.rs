@@ -7,7 +7,9 @@
 
 use foldhash::HashMap;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Question, Record, Standing, StoreReply, Version, Write};
+use tidegate_limits::quota::{
+    QuestionId, QuotaRecord, RecordVersion, RecordWrite, StoreReply, StoredRecord,
+};
 use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion};
 
 use super::given::Answered;
@@ -25,13 +27,13 @@ pub(super) struct Seen {
     waited: u64,
     answers: u64,
     /// Questions without an answer so far: when they were asked, and what they write.
-    open: HashMap<(QuotaKey, Question), (u64, Option<Write>)>,
+    open: HashMap<(QuotaKey, QuestionId), (u64, Option<RecordWrite>)>,
 }
 
 /// What a log shows of one key.
 #[derive(Debug, Default)]
 struct KeySeen {
-    last: Option<Record>,
+    last: Option<QuotaRecord>,
     others: Vec<Others>,
 }
 
@@ -77,7 +79,7 @@ impl Seen {
         }
         let key = self.keys.entry(of).or_default();
         match (answer.reply, asked.and_then(|(_, write)| write)) {
-            (StoreReply::Stands(Standing::Record { record, .. }), _) => key.stands(at, record),
+            (StoreReply::Stands(StoredRecord::Record { record, .. }), _) => key.stands(at, record),
             (StoreReply::Written(_), Some(write)) => key.last = Some(write.record),
             _ => {}
         }
@@ -116,7 +118,7 @@ impl Seen {
 
 impl KeySeen {
     /// The store contains this record.
-    fn stands(&mut self, at: u64, record: Record) {
+    fn stands(&mut self, at: u64, record: QuotaRecord) {
         let tokens = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
         let window = record.window();
         let full = record.total() - record.reserved();
@@ -138,8 +140,8 @@ pub(super) struct Store<'t> {
 }
 
 struct Kept {
-    version: Version,
-    record: Record,
+    version: RecordVersion,
+    record: QuotaRecord,
     /// What others drew of its window and is taken into account.
     others: i64,
 }
@@ -158,7 +160,7 @@ impl<'t> Store<'t> {
         at: u64,
         of: &QuotaKey,
         ask: QuotaAsk,
-    ) -> Option<(Question, StoreReply)> {
+    ) -> Option<(QuestionId, StoreReply)> {
         let (question, write) = match ask {
             QuotaAsk::Time(question) => return Some((question, StoreReply::Time)),
             QuotaAsk::Read(question) => (question, None),
@@ -176,24 +178,22 @@ impl<'t> Store<'t> {
     }
 
     fn read(&self, of: &QuotaKey) -> StoreReply {
-        StoreReply::Stands(
-            self.records
-                .get(of)
-                .map_or(Standing::Absent, |kept| Standing::Record {
-                    version: kept.version,
-                    record: kept.record,
-                }),
-        )
+        StoreReply::Stands(self.records.get(of).map_or(StoredRecord::Absent, |kept| {
+            StoredRecord::Record {
+                version: kept.version,
+                record: kept.record,
+            }
+        }))
     }
 
-    fn write(&mut self, of: &QuotaKey, write: Write) -> StoreReply {
+    fn write(&mut self, of: &QuotaKey, write: RecordWrite) -> StoreReply {
         let kept = self.records.get(of);
         if kept.map(|kept| kept.version) != write.replaces {
             return self.read(of);
         }
         let same_window = kept.filter(|kept| kept.record.window() == write.record.window());
         let others = same_window.map_or(0, |kept| kept.others);
-        let version = Version(kept.map_or(0, |kept| kept.version.0) + 1);
+        let version = RecordVersion(kept.map_or(0, |kept| kept.version.0) + 1);
         let kept = Kept {
             version,
             record: write.record,
@@ -221,7 +221,7 @@ impl<'t> Store<'t> {
             .saturating_add_signed(more.saturating_neg())
             .min(full);
         let (window, total, reserved) = (record.window(), record.total(), record.reserved());
-        if let Ok(record) = Record::new(window, left, total, reserved, record.length()) {
+        if let Ok(record) = QuotaRecord::new(window, left, total, reserved, record.length()) {
             kept.record = record;
             kept.version.0 += 1;
         }
@@ -236,8 +236,8 @@ mod tests {
 
     use super::*;
 
-    fn record(window: u64, left: u64) -> Record {
-        Record::new(window, left, 100, 0, Duration::from_secs(60)).expect("it is sound")
+    fn record(window: u64, left: u64) -> QuotaRecord {
+        QuotaRecord::new(window, left, 100, 0, Duration::from_secs(60)).expect("it is sound")
     }
 
     fn key() -> QuotaKey {
@@ -257,11 +257,11 @@ mod tests {
         };
         let mut stands = |at, window, left| {
             let record = record(window, left);
-            let version = Version(at);
+            let version = RecordVersion(at);
             let answer = Answered {
                 key: of,
-                question: Question::numbered(at),
-                reply: StoreReply::Stands(Standing::Record { version, record }),
+                question: QuestionId::numbered(at),
+                reply: StoreReply::Stands(StoredRecord::Record { version, record }),
                 entropy: 0,
                 time: StoreTime::default(),
             };
@@ -279,19 +279,20 @@ mod tests {
         assert_eq!(drew(2, 99), 0);
         // A window of which this sidecar draws 20, while the others draw theirs.
         let mut store = Store::new(&seen);
-        let question = Question::numbered;
-        let write = |replaces, record| QuotaAsk::Write(question(1), Write { replaces, record });
+        let question = QuestionId::numbered;
+        let write =
+            |replaces, record| QuotaAsk::Write(question(1), RecordWrite { replaces, record });
         let mut left = |at, ask| {
             let (_, reply) = store.answer(at, &key(), ask).expect("an answer");
             match reply {
-                StoreReply::Stands(Standing::Record { record, .. }) => Some(record.left()),
+                StoreReply::Stands(StoredRecord::Record { record, .. }) => Some(record.left()),
                 _ => None,
             }
         };
         assert_eq!(left(5, write(None, record(1, 80))), None, "it is written");
         assert_eq!(left(12, QuotaAsk::Read(question(2))), Some(50));
         // The record has changed since the version that is to be replaced.
-        let late = write(Some(Version(2)), record(1, 30));
+        let late = write(Some(RecordVersion(2)), record(1, 30));
         assert_eq!(left(22, late), Some(35));
         assert_eq!(left(35, QuotaAsk::Read(question(3))), Some(40));
     }

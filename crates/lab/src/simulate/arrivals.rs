@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_backends::Demand;
+use tidegate_backends::ServiceDemand;
 use tidegate_limits::Caller;
 
 use super::setup;
@@ -148,7 +148,7 @@ impl Group {
         let Some(tail) = self.tail else {
             return random.between(self.takes);
         };
-        let demand = Demand::lognormal(nanos(self.takes.0), tail.sigma());
+        let demand = ServiceDemand::lognormal(nanos(self.takes.0), tail.sigma());
         let demand = demand.expect("the range of its kind is the same");
         Duration::from_nanos(demand.quantile(random.unit()))
     }

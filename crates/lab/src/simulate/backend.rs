@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tidegate_backends::{
-    Backend, OutOfRange, Profile, Scalability, Sharing, Then, Weight as Weighs,
+    BackendModel, BreakBehaviour, OutOfRange, Scalability, Sharing, ValueProfile, Weight as Weighs,
 };
 
 use super::times::{nanos, time_above_zero};
@@ -77,7 +77,7 @@ fn weights() -> Kind<Vec<(String, f64)>> {
 /// A backend that slows down or breaks.
 #[derive(Clone, Debug)]
 pub(super) struct Fragile {
-    pub(super) backend: Backend,
+    pub(super) backend: BackendModel,
     /// The functions with weights, by their numbers in the model.
     functions: Vec<String>,
 }
@@ -157,7 +157,7 @@ fn check(given: &BackendSection, steps: &[StepSection], section: &Section<'_>) {
     }
 }
 
-fn backend(given: &BackendSection, steps: &[(u64, f64)]) -> Result<Backend, OutOfRange> {
+fn backend(given: &BackendSection, steps: &[(u64, f64)]) -> Result<BackendModel, OutOfRange> {
     let sharing = match given.servers.value.and_then(NonZeroU32::new) {
         Some(servers) => Sharing::Servers(servers),
         None => {
@@ -168,21 +168,21 @@ fn backend(given: &BackendSection, steps: &[(u64, f64)]) -> Result<Backend, OutO
             )?)
         }
     };
-    let capacity = Profile::steps(1.0, steps)?;
+    let capacity = ValueProfile::steps(1.0, steps)?;
     let capacity = match given.day.value {
         Some(day) => capacity.every(nanos(day))?,
         None => capacity,
     };
     let weights = given.weights.value.iter();
     let weights = weights.map(|(_, calls)| Weighs::new(*calls));
-    let backend = Backend {
+    let backend = BackendModel {
         capacity,
         weights: weights.collect::<Result<_, _>>()?,
-        ..Backend::new(sharing)
+        ..BackendModel::new(sharing)
     };
     let then = match given.breaks.value {
-        Breaks::Reset => Then::Reset,
-        Breaks::Collapse => Then::Collapse {
+        Breaks::Reset => BreakBehaviour::Reset,
+        Breaks::Collapse => BreakBehaviour::Collapse {
             restart: nanos(given.recovers_after.value),
         },
     };

@@ -5,7 +5,7 @@ use tidegate_limits::Class;
 
 use tidegate::admit::Settings;
 use tidegate::call::BackendKind;
-use tidegate::call::sdk::Kind;
+use tidegate::call::sdk::FunctionKind;
 use tidegate::classify::class::{POLLING, USER};
 use tidegate::config::{self, Config, Place, Problem, Severity};
 use tidegate::options::tree::{Node, Table, Value};
@@ -38,7 +38,7 @@ pub(super) fn class(settings: &Settings, name: &str) -> Option<Class> {
 pub(super) fn class_of(settings: &Settings, named: Option<&str>, function: &str) -> Class {
     let by_function = || {
         let known = BackendKind::default().function(function);
-        let is_write = known.is_some_and(|it| it.kind == Kind::Write);
+        let is_write = known.is_some_and(|it| it.kind == FunctionKind::Write);
         let class = class(settings, if is_write { USER } else { POLLING });
         class.expect("the built-in classes are always there")
     };

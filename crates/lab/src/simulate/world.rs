@@ -10,7 +10,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_backends::{self as backends, Model, Start};
+use tidegate_backends::{self as backends, CallStart, Model};
 use tidegate_limits::call::Backend;
 use tidegate_limits::scheduler::{Outcome, Refusal, Supplier, Supply};
 use tidegate_limits::{Call, Hold, Policy, Scheduler, Step, Ticket, Timestamp, Verdict};
@@ -362,7 +362,7 @@ impl World<'_> {
         let call = self.calls[nth].0;
         let function = fragile.function(&self.scenario.groups[call.group].function);
         let now = self.now.as_nanos();
-        if let Start::Down(_) = model.starts(now, nth as u64, function, nanos(call.takes)) {
+        if let CallStart::Down(_) = model.starts(now, nth as u64, function, nanos(call.takes)) {
             self.running.remove(&nth);
             self.lands(nth, Outcome::Failed, Ending::Failed);
         }
@@ -376,8 +376,10 @@ impl World<'_> {
             let nth = usize::try_from(ended.id).expect("ids are places in a list");
             self.running.remove(&nth);
             match ended.outcome {
-                backends::Outcome::Served => self.lands(nth, Outcome::Served, Ending::Answered),
-                backends::Outcome::Reset | backends::Outcome::Collapsed => {
+                backends::ServiceOutcome::Served => {
+                    self.lands(nth, Outcome::Served, Ending::Answered)
+                }
+                backends::ServiceOutcome::Reset | backends::ServiceOutcome::Collapsed => {
                     self.lands(nth, Outcome::Failed, Ending::Failed);
                 }
             }

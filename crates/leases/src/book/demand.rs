@@ -32,16 +32,16 @@ const LEAF_WIDTH: usize = 15;
 const STEP: usize = 4;
 
 #[derive(Debug)]
-pub(super) enum Demand {
+pub(super) enum DemandOrder {
     /// Without priorities.
-    Plain(Node<()>),
+    Plain(DemandNode<()>),
     /// With priorities.
-    Ranked(Node<i64>),
+    Ranked(DemandNode<i64>),
 }
 
 #[derive(Debug)]
-pub(super) enum Node<P> {
-    Leaf(Vec<Entry<P>>),
+pub(super) enum DemandNode<P> {
+    Leaf(Vec<DemandEntry<P>>),
     /// Never empty.
     Inner(Vec<Child<P>>),
 }
@@ -49,15 +49,15 @@ pub(super) enum Node<P> {
 #[derive(Debug)]
 pub(super) struct Child<P> {
     /// The first below it.
-    first: Key,
+    first: OrderKey,
     /// Of all below it.
     sum: Sum,
-    node: Node<P>,
+    node: DemandNode<P>,
 }
 
 /// The demand of a holder, in a leaf: one for each holder, in 16 bytes without priorities.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<P> {
+pub(super) struct DemandEntry<P> {
     priority: P,
     wants: f64,
     weight: u32,
@@ -90,7 +90,7 @@ impl Priority for i64 {
 
 /// The key of the order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Key {
+pub(super) struct OrderKey {
     /// Zero without priorities.
     priority: i64,
     /// The demand for each client.
@@ -123,7 +123,7 @@ impl Edge {
         Self { priority, each }
     }
 
-    fn is_after(self, key: &Key) -> bool {
+    fn is_after(self, key: &OrderKey) -> bool {
         key.priority > self.priority || key.priority == self.priority && key.each < self.each
     }
 }
@@ -152,12 +152,12 @@ impl core::iter::Sum for Sum {
     }
 }
 
-impl Demand {
+impl DemandOrder {
     pub(super) const fn new(ranked: bool) -> Self {
         if ranked {
-            Self::Ranked(Node::Leaf(Vec::new()))
+            Self::Ranked(DemandNode::Leaf(Vec::new()))
         } else {
-            Self::Plain(Node::Leaf(Vec::new()))
+            Self::Plain(DemandNode::Leaf(Vec::new()))
         }
     }
 
@@ -177,16 +177,16 @@ impl Demand {
     /// priorities.
     pub(super) fn insert(&mut self, owner: u32, band: &Band) {
         match self {
-            Self::Plain(root) => root.insert_at_root(Entry::new(owner, band)),
-            Self::Ranked(root) => root.insert_at_root(Entry::new(owner, band)),
+            Self::Plain(root) => root.insert_at_root(DemandEntry::new(owner, band)),
+            Self::Ranked(root) => root.insert_at_root(DemandEntry::new(owner, band)),
         }
     }
 
     /// Removes an existing band.
     pub(super) fn remove(&mut self, owner: u32, band: &Band) {
         match self {
-            Self::Plain(root) => root.remove_at_root(&Entry::<()>::new(owner, band).key()),
-            Self::Ranked(root) => root.remove_at_root(&Entry::<i64>::new(owner, band).key()),
+            Self::Plain(root) => root.remove_at_root(&DemandEntry::<()>::new(owner, band).key()),
+            Self::Ranked(root) => root.remove_at_root(&DemandEntry::<i64>::new(owner, band).key()),
         }
     }
 
@@ -229,7 +229,7 @@ impl Demand {
         // rest.
         let end = above.clients + rank.clients;
         let left = |before: Sum| (end - before.clients) as f64;
-        let short = |key: &Key, before: Sum| match priority.cmp(&key.priority) {
+        let short = |key: &OrderKey, before: Sum| match priority.cmp(&key.priority) {
             Ordering::Less => false,
             Ordering::Equal => before.wants + key.each * left(before) > capacity,
             Ordering::Greater => true,
@@ -263,7 +263,7 @@ impl Demand {
         }
     }
 
-    fn before_first(&self, is_first: &impl Fn(&Key, Sum) -> bool) -> Option<Sum> {
+    fn before_first(&self, is_first: &impl Fn(&OrderKey, Sum) -> bool) -> Option<Sum> {
         match self {
             Self::Plain(root) => root.before_first(Sum::default(), is_first),
             Self::Ranked(root) => root.before_first(Sum::default(), is_first),
@@ -271,15 +271,15 @@ impl Demand {
     }
 }
 
-impl<P: Priority> Node<P> {
-    fn insert_at_root(&mut self, entry: Entry<P>) {
+impl<P: Priority> DemandNode<P> {
+    fn insert_at_root(&mut self, entry: DemandEntry<P>) {
         if let Some(right) = self.insert(entry) {
             let left = core::mem::replace(self, Self::Leaf(Vec::new()));
             *self = Self::Inner(alloc::vec![Child::of(left), Child::of(right)]);
         }
     }
 
-    fn remove_at_root(&mut self, key: &Key) {
+    fn remove_at_root(&mut self, key: &OrderKey) {
         self.remove(key);
         if let Self::Inner(children) = self {
             match children.as_mut_slice() {
@@ -292,7 +292,7 @@ impl<P: Priority> Node<P> {
 
     fn sum(&self) -> Sum {
         match self {
-            Self::Leaf(entries) => entries.iter().map(Entry::own).sum(),
+            Self::Leaf(entries) => entries.iter().map(DemandEntry::own).sum(),
             Self::Inner(children) => children.iter().map(|child| child.sum).sum(),
         }
     }
@@ -306,7 +306,7 @@ impl<P: Priority> Node<P> {
     }
 
     /// Inserts an entry. Returns the second part of the node if it became too wide.
-    fn insert(&mut self, entry: Entry<P>) -> Option<Self> {
+    fn insert(&mut self, entry: DemandEntry<P>) -> Option<Self> {
         match self {
             Self::Leaf(entries) => {
                 let place = place_in(entries, &entry.key());
@@ -326,7 +326,7 @@ impl<P: Priority> Node<P> {
     }
 
     /// Removes the entry of this key. The rest may be empty.
-    fn remove(&mut self, key: &Key) {
+    fn remove(&mut self, key: &OrderKey) {
         match self {
             Self::Leaf(entries) => {
                 let place = place_in(entries, key);
@@ -358,7 +358,7 @@ impl<P: Priority> Node<P> {
             Self::Leaf(entries) => {
                 let first = entries.partition_point(|entry| from.is_after(&entry.key()));
                 let end = entries.partition_point(|entry| to.is_after(&entry.key()));
-                entries[first..end].iter().map(Entry::own).sum()
+                entries[first..end].iter().map(DemandEntry::own).sum()
             }
             Self::Inner(children) => {
                 // Each edge may be inside the last child that begins before it.
@@ -378,7 +378,7 @@ impl<P: Priority> Node<P> {
 
     /// The sum of all before the first entry for which `is_first` holds; it gets that sum. It holds
     /// for all later entries. `before` is the sum before this node.
-    fn before_first(&self, before: Sum, is_first: &impl Fn(&Key, Sum) -> bool) -> Option<Sum> {
+    fn before_first(&self, before: Sum, is_first: &impl Fn(&OrderKey, Sum) -> bool) -> Option<Sum> {
         let mut before = before;
         match self {
             Self::Leaf(entries) => {
@@ -411,13 +411,13 @@ impl<P: Priority> Node<P> {
 
 /// How many of these are before the key. All are read without branches, so that a leaf outside
 /// the cache is fetched as a whole and not in the steps of a binary search.
-fn place_in<P: Priority>(entries: &[Entry<P>], key: &Key) -> usize {
+fn place_in<P: Priority>(entries: &[DemandEntry<P>], key: &OrderKey) -> usize {
     let before = entries.iter().map(|entry| entry.key().is_before(key));
     before.map(usize::from).sum()
 }
 
 /// The child for this key.
-fn place_of<P>(children: &[Child<P>], key: &Key) -> usize {
+fn place_of<P>(children: &[Child<P>], key: &OrderKey) -> usize {
     let after = children.partition_point(|child| !key.is_before(&child.first));
     after.saturating_sub(1)
 }
@@ -455,8 +455,8 @@ fn join_if_narrow<P: Priority>(children: &mut Vec<Child<P>>, left: usize) {
         return;
     };
     let width = match child.node {
-        Node::Leaf(_) => LEAF_WIDTH,
-        Node::Inner(_) => WIDTH,
+        DemandNode::Leaf(_) => LEAF_WIDTH,
+        DemandNode::Inner(_) => WIDTH,
     };
     if child.node.len() + next.node.len() > width * 3 / 4 {
         return;
@@ -464,8 +464,8 @@ fn join_if_narrow<P: Priority>(children: &mut Vec<Child<P>>, left: usize) {
     let next = children.remove(left + 1);
     let child = &mut children[left];
     match (&mut child.node, next.node) {
-        (Node::Leaf(entries), Node::Leaf(more)) => append(entries, more),
-        (Node::Inner(children), Node::Inner(more)) => append(children, more),
+        (DemandNode::Leaf(entries), DemandNode::Leaf(more)) => append(entries, more),
+        (DemandNode::Inner(children), DemandNode::Inner(more)) => append(children, more),
         _ => unreachable!("all leaves are equally deep"),
     }
     child.sum_up();
@@ -478,9 +478,9 @@ fn append<T>(items: &mut Vec<T>, more: Vec<T>) {
 }
 
 impl<P: Priority> Child<P> {
-    fn of(node: Node<P>) -> Self {
+    fn of(node: DemandNode<P>) -> Self {
         let mut child = Self {
-            first: Key {
+            first: OrderKey {
                 priority: 0,
                 each: 0.0,
                 owner: 0,
@@ -504,13 +504,13 @@ impl<P: Priority> Child<P> {
     fn sum_up(&mut self) {
         self.sum = self.node.sum();
         self.first = match &self.node {
-            Node::Leaf(entries) => entries[0].key(),
-            Node::Inner(children) => children[0].first,
+            DemandNode::Leaf(entries) => entries[0].key(),
+            DemandNode::Inner(children) => children[0].first,
         };
     }
 }
 
-impl<P: Priority> Entry<P> {
+impl<P: Priority> DemandEntry<P> {
     fn new(owner: u32, band: &Band) -> Self {
         Self {
             priority: P::of(band),
@@ -520,8 +520,8 @@ impl<P: Priority> Entry<P> {
         }
     }
 
-    fn key(&self) -> Key {
-        Key {
+    fn key(&self) -> OrderKey {
+        OrderKey {
             priority: self.priority.get(),
             each: self.wants / f64::from(self.weight),
             owner: self.owner,
@@ -536,7 +536,7 @@ impl<P: Priority> Entry<P> {
     }
 }
 
-impl Key {
+impl OrderKey {
     // Without a branch that could be mispredicted. The demand for each is neither NaN nor negative,
     // so it is totally ordered.
     fn is_before(&self, other: &Self) -> bool {
@@ -554,15 +554,15 @@ mod tests {
     use crate::shares::{share, share_by_priority};
     use core::num::NonZeroU64;
 
-    impl<P: Priority> Node<P> {
+    impl<P: Priority> DemandNode<P> {
         /// Checks what is promised of a node and all below it, and lists the entries in order.
         /// Returns how deep it is.
-        fn check(&self, list: &mut Vec<Key>) -> usize {
+        fn check(&self, list: &mut Vec<OrderKey>) -> usize {
             match self {
                 Self::Leaf(entries) => {
                     assert!(entries.len() <= LEAF_WIDTH);
                     assert!(entries.capacity() - entries.len() < 2 * STEP);
-                    list.extend(entries.iter().map(Entry::key));
+                    list.extend(entries.iter().map(DemandEntry::key));
                     1
                 }
                 Self::Inner(children) => {
@@ -600,14 +600,17 @@ mod tests {
 
     #[test]
     fn an_entry_takes_16_bytes_and_a_priority_another_8() {
-        assert_eq!((size_of::<Entry<()>>(), size_of::<Entry<i64>>()), (16, 24));
+        assert_eq!(
+            (size_of::<DemandEntry<()>>(), size_of::<DemandEntry<i64>>()),
+            (16, 24)
+        );
     }
 
     #[test]
     fn it_stays_level_in_order_and_summed_up() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
-            let mut demand = Demand::new(random.one_in(2));
+            let mut demand = DemandOrder::new(random.one_in(2));
             let mut owners: Vec<Band> = Vec::new();
             let mut grows = true;
             for step in 0..6000 {
@@ -631,8 +634,8 @@ mod tests {
                 }
                 let mut list = Vec::new();
                 match &demand {
-                    Demand::Plain(root) => root.check(&mut list),
-                    Demand::Ranked(root) => root.check(&mut list),
+                    DemandOrder::Plain(root) => root.check(&mut list),
+                    DemandOrder::Ranked(root) => root.check(&mut list),
                 };
                 assert_eq!(list.len(), owners.len(), "seed {seed}");
                 for pair in list.windows(2) {
@@ -649,7 +652,7 @@ mod tests {
         for seed in 0..2000 {
             let mut random = Random::new(seed);
             let ranked = random.one_in(2);
-            let mut demand = Demand::new(ranked);
+            let mut demand = DemandOrder::new(ranked);
             let most = random.pick(&[5, 40, 40, 1500]);
             let most = if random.one_in(20) {
                 most

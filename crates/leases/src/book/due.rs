@@ -9,18 +9,18 @@ use tidegate_limits::Timestamp;
 pub(super) struct Due {
     /// The earliest moment first. Grows by a quarter and not to twice its size, because there is
     /// one entry for each holder.
-    heap: BinaryHeap<Reverse<Entry>>,
+    heap: BinaryHeap<Reverse<DueEntry>>,
 }
 
 /// A moment and a row in 12 bytes: a whole moment would be aligned, and make it 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct DueEntry {
     upper: u32,
     lower: u32,
     place: u32,
 }
 
-impl Entry {
+impl DueEntry {
     fn new(moment: Timestamp, place: u32) -> Self {
         let nanos = moment.as_nanos();
         Self {
@@ -50,7 +50,7 @@ impl Due {
         if self.heap.len() == self.heap.capacity() {
             self.heap.reserve_exact(self.heap.len() / 4 + 4);
         }
-        self.heap.push(Reverse(Entry::new(moment, place)));
+        self.heap.push(Reverse(DueEntry::new(moment, place)));
     }
 
     /// Removes the first.
@@ -102,6 +102,6 @@ mod tests {
 
     #[test]
     fn an_entry_takes_12_bytes() {
-        assert_eq!(size_of::<Entry>(), 12);
+        assert_eq!(size_of::<DueEntry>(), 12);
     }
 }

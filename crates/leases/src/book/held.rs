@@ -17,12 +17,12 @@ use core::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-use super::demand::Demand;
+use super::demand::DemandOrder;
 use super::due::Due;
-use super::outgoing::Outgoing;
+use super::outgoing::EarlierLeases;
 use super::rows::Rows;
 use super::sums::Sums;
-use super::{Band, Capacity, Holder, Lease, Report, Terms};
+use super::{Band, Capacity, Holder, HolderReport, Lease, Terms};
 
 /// The leases on one resource.
 ///
@@ -76,13 +76,13 @@ use super::{Band, Capacity, Holder, Lease, Report, Terms};
 pub struct Book {
     terms: Terms,
     /// By the holders' numbers.
-    rows: Rows<Row>,
+    rows: Rows<BookRow>,
     /// How many rows are not vacant.
     occupied: usize,
     /// How many rows have a lease that has not ended.
     live: usize,
     /// Their demands, by row.
-    demand: Demand,
+    demand: DemandOrder,
     /// The capacity that counts as held, by groups of rows.
     counted: Sums,
     /// When to check a row again. An entry that differs from the row's `looked_at` is obsolete.
@@ -95,8 +95,8 @@ const GROUP: usize = 8;
 
 /// 48 bytes, of which there is one for each holder.
 #[derive(Debug)]
-struct Row {
-    wants: Wants,
+struct BookRow {
+    wants: RowDemand,
     /// The last grant.
     granted: f64,
     /// When that ends. At the start: it has ended.
@@ -104,11 +104,11 @@ struct Row {
     /// When the heap checks this row.
     looked_at: Timestamp,
     /// Earlier grants that may still be in use.
-    outgoing: Option<Box<Outgoing>>,
+    outgoing: Option<Box<EarlierLeases>>,
 }
 
 #[derive(Debug, PartialEq)]
-enum Wants {
+enum RowDemand {
     Nothing,
     /// A client with a priority of usual size: nearly every holder, in 16 bytes.
     Client {
@@ -125,7 +125,7 @@ struct Bands(Box<[Band]>);
 
 /// The lease and the demand of one holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldLease {
     /// Who.
     pub holder: Holder,
     /// The holder's last grant. `refresh` is that of the current terms.
@@ -144,7 +144,7 @@ impl Book {
             rows: Rows::default(),
             occupied: 0,
             live: 0,
-            demand: Demand::new(terms.ranks()),
+            demand: DemandOrder::new(terms.ranks()),
             counted: Sums::new(),
             due: Due::default(),
             terms,
@@ -166,7 +166,7 @@ impl Book {
         if self.demand.is_ranked() == terms.ranks() {
             return;
         }
-        self.demand = Demand::new(terms.ranks());
+        self.demand = DemandOrder::new(terms.ranks());
         for (row, place) in self.rows.iter().zip(0..) {
             row.wants.enter(&mut self.demand, place);
         }
@@ -179,7 +179,7 @@ impl Book {
         &mut self,
         now: Timestamp,
         holder: Holder,
-        report: Report<'_>,
+        report: HolderReport<'_>,
         cap: Option<Timestamp>,
     ) -> Lease {
         let place = self.record(now, holder, report);
@@ -205,7 +205,7 @@ impl Book {
         &mut self,
         now: Timestamp,
         holder: Holder,
-        report: Report<'_>,
+        report: HolderReport<'_>,
         cap: Option<Timestamp>,
     ) -> Lease {
         let place = self.record(now, holder, report);
@@ -216,7 +216,7 @@ impl Book {
     pub fn release(&mut self, now: Timestamp, holder: Holder) -> bool {
         self.expire(now);
         let Holder(place) = holder;
-        if !self.rows.get(place as usize).is_some_and(Row::is_live) {
+        if !self.rows.get(place as usize).is_some_and(BookRow::is_live) {
             return false;
         }
         let frees = now + self.terms.frees_after;
@@ -293,7 +293,7 @@ impl Book {
 
     /// The last grant of this holder, if it has not ended.
     #[must_use]
-    pub fn get(&self, holder: Holder) -> Option<Held> {
+    pub fn get(&self, holder: Holder) -> Option<HeldLease> {
         let row = self.rows.get(holder.0 as usize)?;
         self.held_by(row, holder)
     }
@@ -307,17 +307,17 @@ impl Book {
     }
 
     /// All leases that have not ended, by the holders' numbers.
-    pub fn iter(&self) -> impl Iterator<Item = Held> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = HeldLease> + '_ {
         let rows = self.rows.iter().zip(0..);
         rows.filter_map(|(row, place)| self.held_by(row, Holder(place)))
     }
 
     /// Records a holder's report. Returns its row.
-    fn record(&mut self, now: Timestamp, holder: Holder, report: Report<'_>) -> u32 {
+    fn record(&mut self, now: Timestamp, holder: Holder, report: HolderReport<'_>) -> u32 {
         self.expire(now);
         let Holder(place) = holder;
         while self.rows.len() <= place as usize {
-            self.rows.push(Row::VACANT);
+            self.rows.push(BookRow::VACANT);
         }
         let frees = now + self.terms.frees_after;
         let row = &mut self.rows[place as usize];
@@ -333,12 +333,12 @@ impl Book {
     fn want(&mut self, place: u32, bands: &[Band]) {
         let row = &mut self.rows[place as usize];
         let wants = match bands {
-            [] => Wants::Nothing,
-            [band] => Wants::of(*band),
+            [] => RowDemand::Nothing,
+            [band] => RowDemand::of(*band),
             bands => {
                 let mut bands = bands.to_vec();
                 merge(&mut bands, |a, b| a.priority == b.priority);
-                Wants::Bands(Box::new(Bands(bands.into())))
+                RowDemand::Bands(Box::new(Bands(bands.into())))
             }
         };
         if wants != row.wants {
@@ -393,7 +393,7 @@ impl Book {
             outgoing.add(row.granted, frees);
         }
         row.wants.leave(&mut self.demand, place);
-        row.wants = Wants::Nothing;
+        row.wants = RowDemand::Nothing;
         row.granted = 0.0;
         row.expires = Timestamp::ZERO;
         self.live -= 1;
@@ -449,20 +449,20 @@ impl Book {
     }
 
     /// The rows that are counted together with this one.
-    fn group(&self, place: u32) -> impl Iterator<Item = (usize, &Row)> {
+    fn group(&self, place: u32) -> impl Iterator<Item = (usize, &BookRow)> {
         let first = place as usize / GROUP * GROUP;
         let last = self.rows.len().min(first + GROUP);
         (first..last).map(|at| (at, &self.rows[at]))
     }
 
-    fn held_by(&self, row: &Row, holder: Holder) -> Option<Held> {
+    fn held_by(&self, row: &BookRow, holder: Holder) -> Option<HeldLease> {
         row.is_live().then(|| {
             let (wants, clients) = row.wants.bands(|bands| {
                 let wants = bands.iter().map(|band| band.wants.get()).sum();
                 let clients = bands.iter().map(|band| u64::from(band.weight())).sum();
                 (wants, clients)
             });
-            Held {
+            HeldLease {
                 holder,
                 lease: Lease {
                     capacity: Capacity::saturating(row.granted),
@@ -476,9 +476,9 @@ impl Book {
     }
 }
 
-impl Row {
+impl BookRow {
     const VACANT: Self = Self {
-        wants: Wants::Nothing,
+        wants: RowDemand::Nothing,
         granted: 0.0,
         expires: Timestamp::ZERO,
         looked_at: Timestamp::MAX,
@@ -516,7 +516,7 @@ impl Row {
     }
 }
 
-impl Wants {
+impl RowDemand {
     fn of(band: Band) -> Self {
         match i32::try_from(band.priority) {
             Ok(priority) if band.clients == NonZeroU64::MIN => Self::Client {
@@ -552,13 +552,13 @@ impl Wants {
         })
     }
 
-    fn enter(&self, demand: &mut Demand, owner: u32) {
+    fn enter(&self, demand: &mut DemandOrder, owner: u32) {
         self.parts(demand.is_ranked(), |parts| {
             parts.iter().for_each(|band| demand.insert(owner, band));
         });
     }
 
-    fn leave(&self, demand: &mut Demand, owner: u32) {
+    fn leave(&self, demand: &mut DemandOrder, owner: u32) {
         self.parts(demand.is_ranked(), |parts| {
             parts.iter().for_each(|band| demand.remove(owner, band));
         });
@@ -601,6 +601,6 @@ mod tests {
 
     #[test]
     fn a_row_takes_48_bytes() {
-        assert_eq!(size_of::<Row>(), 48);
+        assert_eq!(size_of::<BookRow>(), 48);
     }
 }

@@ -10,19 +10,19 @@ use tidegate_limits::Timestamp;
 const STEPS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct EarlierLeases {
     /// From the largest amount and the earliest moment to the smallest and the latest.
-    steps: [Step; STEPS],
+    steps: [AmountStep; STEPS],
     len: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Step {
+struct AmountStep {
     amount: f64,
     until: Timestamp,
 }
 
-impl Outgoing {
+impl EarlierLeases {
     pub(super) const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -42,11 +42,11 @@ impl Outgoing {
         if amount <= 0.0 {
             return;
         }
-        let step = Step { amount, until };
+        let step = AmountStep { amount, until };
         if self.steps().iter().any(|other| other.covers(step)) {
             return;
         }
-        let mut steps = [Step::default(); STEPS + 1];
+        let mut steps = [AmountStep::default(); STEPS + 1];
         let mut len = 0;
         let kept = self.steps().iter().filter(|other| !step.covers(**other));
         for &other in kept {
@@ -84,12 +84,12 @@ impl Outgoing {
         self.len -= passed;
     }
 
-    fn steps(&self) -> &[Step] {
+    fn steps(&self) -> &[AmountStep] {
         &self.steps[..self.len]
     }
 }
 
-impl Step {
+impl AmountStep {
     /// Whether this one covers another.
     fn covers(self, other: Self) -> bool {
         self.amount >= other.amount && self.until >= other.until
@@ -98,7 +98,7 @@ impl Step {
 
 /// Merges two neighbouring steps into one, with the larger amount and the later end: those
 /// neighbours for which the least is lost.
-fn round_up_the_cheapest(steps: &mut [Step; STEPS + 1]) {
+fn round_up_the_cheapest(steps: &mut [AmountStep; STEPS + 1]) {
     let cost = |index: usize| {
         let (high, low) = (steps[index], steps[index + 1]);
         (high.amount - low.amount) * low.until.since(high.until).as_nanos() as f64
@@ -120,14 +120,14 @@ mod tests {
     }
 
     /// The amount that counts at a moment, of all reports.
-    fn exact(said: &[Step], now: Timestamp) -> f64 {
+    fn exact(said: &[AmountStep], now: Timestamp) -> f64 {
         let counts = said.iter().filter(|step| step.until > now);
         counts.map(|step| step.amount).fold(0.0, f64::max)
     }
 
     #[test]
     fn a_greater_amount_hides_the_lesser_until_it_ends() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = EarlierLeases::default();
         outgoing.add(50.0, at(10));
         outgoing.add(30.0, at(20));
         outgoing.add(20.0, at(15));
@@ -146,11 +146,11 @@ mod tests {
     fn never_less_counts_than_was_said_and_after_the_last_moment_nothing() {
         for seed in 0..2000 {
             let mut random = Random::new(seed);
-            let mut outgoing = Outgoing::default();
-            let mut said: Vec<Step> = Vec::new();
+            let mut outgoing = EarlierLeases::default();
+            let mut said: Vec<AmountStep> = Vec::new();
             for now in 0..60 {
                 if random.one_in(2) {
-                    let step = Step {
+                    let step = AmountStep {
                         amount: random.between(1, 20) as f64,
                         until: at(now + random.between(1, 30)),
                     };
@@ -161,9 +161,9 @@ mod tests {
                     outgoing.limit(most, until);
                     for step in core::mem::take(&mut said) {
                         let until = step.until.min(until);
-                        said.push(Step { until, ..step });
+                        said.push(AmountStep { until, ..step });
                         let amount = step.amount.min(most);
-                        said.push(Step { amount, ..step });
+                        said.push(AmountStep { amount, ..step });
                     }
                 }
                 outgoing.expire(at(now));

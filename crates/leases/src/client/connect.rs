@@ -9,9 +9,9 @@ use tidegate_runtime::Clock;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 
-use super::leases::Failure;
+use super::leases::RequestFailure;
 use super::metrics::ClientMetrics;
-use super::route::{Onward, Route};
+use super::route::{Route, RouteStep};
 use crate::dial::{Dial, Dials, innermost};
 use crate::sharing::ServerAddress;
 use crate::wire::capacity_client::CapacityClient;
@@ -25,7 +25,7 @@ const ANSWER_MAX: usize = 4 * 1024 * 1024;
 const TROUBLES_MAX: usize = 128;
 
 /// An answer of a master.
-pub(super) struct Answered {
+pub(super) struct MasterAnswer {
     pub(super) response: GetCapacityResponse,
     /// The server's clock when it decided, or ours when the request was sent.   ms since 1970
     pub(super) server_now_ms: i64,
@@ -33,26 +33,26 @@ pub(super) struct Answered {
 
 /// The servers, and the connection to the last one.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(super) struct ServerList {
     route: Route,
     dial: Arc<dyn Dial>,
     deadline: Duration,
     clock: Clock,
     metrics: ClientMetrics,
-    connected: Option<Connected>,
+    connected: Option<ServerLink>,
     /// Why servers do not answer, as logged; each until it answers.
     troubles: HashMap<ServerAddress, String>,
 }
 
 #[derive(Debug)]
-pub(super) struct Connected {
+pub(super) struct ServerLink {
     server: ServerAddress,
     pub(super) client: CapacityClient<Channel>,
     /// The channel itself reconnects; this knows how that went.
     pub(super) dials: Dials,
 }
 
-impl Servers {
+impl ServerList {
     pub(super) fn new(
         servers: Vec<ServerAddress>,
         dial: Arc<dyn Dial>,
@@ -94,7 +94,7 @@ impl Servers {
         &mut self,
         request: &GetCapacityRequest,
         mut sent: impl FnMut(Timestamp),
-    ) -> Result<Answered, Failure> {
+    ) -> Result<MasterAnswer, RequestFailure> {
         let clock = self.clock;
         let (response, at, server_now_ms) = self
             .ask(
@@ -110,7 +110,7 @@ impl Servers {
             let since_1970 = wall.unwrap_or_default();
             i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX)
         };
-        Ok(Answered {
+        Ok(MasterAnswer {
             response,
             server_now_ms: server_now_ms.unwrap_or_else(own),
         })
@@ -120,7 +120,7 @@ impl Servers {
     pub(super) async fn release_capacity(
         &mut self,
         request: &ReleaseCapacityRequest,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailure> {
         self.ask(
             "ReleaseCapacity",
             request,
@@ -141,26 +141,26 @@ impl Servers {
         call: impl AsyncFn(&mut CapacityClient<Channel>, Q) -> Result<tonic::Response<A>, tonic::Status>,
         mastership: impl Fn(&A) -> Option<&Mastership>,
         sent: &mut impl FnMut(Timestamp),
-    ) -> Result<(A, Timestamp, Option<i64>), Failure> {
+    ) -> Result<(A, Timestamp, Option<i64>), RequestFailure> {
         let deadline = tokio::time::Instant::now() + self.deadline;
         loop {
             let server = self.route.target().clone();
             let at = self.clock.now();
             sent(at);
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-            let mut failure = Failure::NotSeen;
+            let mut failure = RequestFailure::NotSeen;
             let mut cause = None;
             let attempt = timeout(left, async {
                 let connected = self.connected(&server).await?;
-                failure = Failure::Unknown;
+                failure = RequestFailure::Unknown;
                 call(&mut connected.client, request.clone())
                     .await
                     .map_err(|status| {
                         cause = Some(connected.dials.cause(&status));
                         if connected.dials.have_failed() {
-                            Failure::NotSeen
+                            RequestFailure::NotSeen
                         } else {
-                            Failure::Unknown
+                            RequestFailure::Unknown
                         }
                     })
             })
@@ -187,34 +187,37 @@ impl Servers {
                     let master = named.master_address.as_ref();
                     let master = master.and_then(|address| address.parse().ok());
                     tracing::debug!(%server, ?master, "not the master");
-                    (self.route.redirected(master), Failure::NotSeen)
+                    (self.route.redirected(master), RequestFailure::NotSeen)
                 }
-                Err(failure @ Failure::NotSeen) => {
+                Err(failure @ RequestFailure::NotSeen) => {
                     self.connected = None;
                     (self.route.not_reached(), failure)
                 }
-                Err(failure @ Failure::Unknown) => {
+                Err(failure @ RequestFailure::Unknown) => {
                     self.connected = None;
                     self.route.failed();
-                    (Onward::GiveUp, failure)
+                    (RouteStep::GiveUp, failure)
                 }
             };
-            if onward == Onward::GiveUp || tokio::time::Instant::now() >= deadline {
+            if onward == RouteStep::GiveUp || tokio::time::Instant::now() >= deadline {
                 return Err(failure);
             }
         }
     }
 
     /// The connection to a server, made if there is none.
-    async fn connected(&mut self, server: &ServerAddress) -> Result<&mut Connected, Failure> {
-        let is_other = |connected: &Connected| connected.server != *server;
+    async fn connected(
+        &mut self,
+        server: &ServerAddress,
+    ) -> Result<&mut ServerLink, RequestFailure> {
+        let is_other = |connected: &ServerLink| connected.server != *server;
         if self.connected.as_ref().is_none_or(is_other) {
             self.connected = None;
             match self.connect(server).await {
                 Ok(connected) => self.connected = Some(connected),
                 Err(error) => {
                     self.trouble(server, innermost(&error));
-                    return Err(Failure::NotSeen);
+                    return Err(RequestFailure::NotSeen);
                 }
             }
         }
@@ -224,13 +227,13 @@ impl Servers {
     pub(super) async fn connect(
         &self,
         server: &ServerAddress,
-    ) -> Result<Connected, tonic::transport::Error> {
+    ) -> Result<ServerLink, tonic::transport::Error> {
         let dials = Dials::default();
         let connector = dials.connector(&self.dial, server.as_str(), self.deadline);
         let channel = Endpoint::from_shared(format!("http://{server}"))?
             .connect_with_connector(connector)
             .await?;
-        Ok(Connected {
+        Ok(ServerLink {
             server: server.clone(),
             client: CapacityClient::new(channel).max_decoding_message_size(ANSWER_MAX),
             dials,

@@ -81,7 +81,7 @@ pub enum AfterExpiry {
 
 /// A lease, at its holder.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
+pub(super) struct LastLease {
     /// A finite number from 0 up.
     pub(super) capacity: f64,
     /// The moment after which the lease must not be used.
@@ -95,7 +95,7 @@ pub(super) struct Held {
 /// All that decides what a resource may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Entitlement {
-    pub(super) lease: Option<Held>,
+    pub(super) lease: Option<LastLease>,
     pub(super) after_expiry: AfterExpiry,
     pub(super) safe: Option<SafeCapacity>,
 }
@@ -116,7 +116,7 @@ impl Entitlement {
     }
 
     /// The lease, unless it has ended.
-    pub(super) fn live(&self, now: Timestamp) -> Option<Held> {
+    pub(super) fn live(&self, now: Timestamp) -> Option<LastLease> {
         self.lease.filter(|lease| now < lease.expires)
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         let at = |seconds| Timestamp::ZERO + seconds * SECOND;
         let check = |after_expiry, safe: Option<f64>, expected| {
             let entitlement = Entitlement {
-                lease: Some(Held {
+                lease: Some(LastLease {
                     capacity: 50.0,
                     expires: at(15),
                     expiry_time: 15,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tidegate_limits::Tokens;
 
 use super::entitlement::{NotACapacity, capacity};
-use super::line::{WaitError, Wants};
-use super::{Resource, ResourceState};
+use super::line::{HandleDemand, WaitError};
+use super::{OpenResource, ResourceState};
 
 /// A handle, from one opening of a resource.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) number: u64,
-    pub(super) resource: Arc<Resource>,
+    pub(super) resource: Arc<OpenResource>,
 }
 
 /// A resource whose capacity is operations a second. Clones are the same handle.
@@ -109,8 +109,8 @@ impl Handle {
 
     fn set_wants(&self, wants: Option<f64>) -> Result<(), NotACapacity> {
         let wants = match wants {
-            Some(wants) => Wants::Fixed(capacity("wants", wants)?),
-            None => Wants::Measured { at_first: 0.0 },
+            Some(wants) => HandleDemand::Fixed(capacity("wants", wants)?),
+            None => HandleDemand::Measured { at_first: 0.0 },
         };
         let line = &self.resource.line;
         line.set_wants(self.number, wants);

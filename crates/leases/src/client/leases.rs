@@ -13,7 +13,7 @@ use std::time::Duration;
 use tidegate_limits::Timestamp;
 use tidegate_runtime::BackOff;
 
-use super::entitlement::{AfterExpiry, Entitlement, Held, SafeCapacity, capacity, length};
+use super::entitlement::{AfterExpiry, Entitlement, LastLease, SafeCapacity, capacity, length};
 use crate::wire;
 
 /// The first pause without an answer.
@@ -32,8 +32,8 @@ const REFRESH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Leases {
     client_id: String,
     interval_min: Duration,
-    resources: BTreeMap<Arc<str>, Resource>,
-    under_way: Option<UnderWay>,
+    resources: BTreeMap<Arc<str>, LeasedResource>,
+    under_way: Option<SentRequest>,
     requests: u64,
     back_off: BackOff,
     /// The earliest moment of the next request.
@@ -41,7 +41,7 @@ pub(super) struct Leases {
 }
 
 #[derive(Debug)]
-struct Resource {
+struct LeasedResource {
     phase: Phase,
     priority: i64,
     wants: f64,
@@ -68,7 +68,7 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct SentRequest {
     request: RequestId,
     sent: Timestamp,
     /// The resources, and when each was sent before.
@@ -81,7 +81,7 @@ pub(super) struct RequestId(u64);
 
 /// The options of a user that opens a resource.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opening {
+pub(super) struct ResourceOpening {
     pub(super) priority: i64,
     pub(super) wants: f64,
     pub(super) after_expiry: AfterExpiry,
@@ -90,7 +90,7 @@ pub(super) struct Opening {
 
 /// Why a request was not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum RequestFailure {
     /// The request reached no server that could have granted a lease.
     NotSeen,
     /// A server may have answered it, and the answer is lost.
@@ -99,7 +99,7 @@ pub(super) enum Failure {
 
 /// The result of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Heard {
+pub(super) struct AnswerEffect {
     /// The usable amount of every resource for which it changed.
     pub(super) changed: Vec<(Arc<str>, Entitlement)>,
     /// The parts of the reply that were ignored.
@@ -143,11 +143,16 @@ impl Leases {
 
     /// Opens a resource, or opens one again that was just closed: a lease that was not released yet
     /// is kept. If it is in use, this only raises its priority.
-    pub(super) fn open(&mut self, now: Timestamp, id: &Arc<str>, opening: Opening) -> Entitlement {
+    pub(super) fn open(
+        &mut self,
+        now: Timestamp,
+        id: &Arc<str>,
+        opening: ResourceOpening,
+    ) -> Entitlement {
         let resource = self
             .resources
             .entry(Arc::clone(id))
-            .or_insert_with(|| Resource {
+            .or_insert_with(|| LeasedResource {
                 phase: Phase::Released,
                 priority: opening.priority,
                 wants: 0.0,
@@ -269,7 +274,7 @@ impl Leases {
         }
         self.requests += 1;
         let request = RequestId(self.requests);
-        self.under_way = Some(UnderWay {
+        self.under_way = Some(SentRequest {
             request,
             sent: now,
             resources: asked,
@@ -303,8 +308,8 @@ impl Leases {
         request: RequestId,
         answer: &wire::GetCapacityResponse,
         server_now_ms: i64,
-    ) -> Heard {
-        let mut heard = Heard::default();
+    ) -> AnswerEffect {
+        let mut heard = AnswerEffect::default();
         let Some(under_way) = self.take(request) else {
             return heard;
         };
@@ -353,7 +358,7 @@ impl Leases {
         &mut self,
         now: Timestamp,
         request: RequestId,
-        failure: Failure,
+        failure: RequestFailure,
         entropy: u64,
     ) {
         let Some(under_way) = self.take(request) else {
@@ -363,7 +368,7 @@ impl Leases {
             let Some(resource) = self.resources.get_mut(&id) else {
                 continue;
             };
-            if failure == Failure::NotSeen {
+            if failure == RequestFailure::NotSeen {
                 resource.sent = sent_before;
             }
             resource.due = resource.due.min(now);
@@ -371,7 +376,7 @@ impl Leases {
         self.not_before = now + self.back_off.pause_with_jitter(entropy);
     }
 
-    fn take(&mut self, request: RequestId) -> Option<UnderWay> {
+    fn take(&mut self, request: RequestId) -> Option<SentRequest> {
         self.under_way
             .take_if(|under_way| under_way.request == request)
     }
@@ -403,7 +408,7 @@ impl Leases {
     }
 }
 
-impl Resource {
+impl LeasedResource {
     /// Marks the resource as unused. False if no server knows it, so that it can be forgotten.
     fn leave(&mut self) -> bool {
         self.phase = Phase::Left;
@@ -471,7 +476,7 @@ impl Resource {
         let expires = length(answer.gets.expiry_time, server_now_ms).map(|length| sent + length);
         match expires.filter(|&expires| now < expires) {
             Some(expires) => {
-                self.entitlement.lease = Some(Held {
+                self.entitlement.lease = Some(LastLease {
                     capacity,
                     expires,
                     expiry_time: answer.gets.expiry_time,

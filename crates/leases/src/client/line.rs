@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::demand::{Arrivals, Peaks, REMEMBERED, slot};
 use super::entitlement::{Allowance, Entitlement};
-use super::options::{Kind, ResourceState};
+use super::options::{ResourceKind, ResourceState};
 
 /// Timers are late by up to a millisecond or two; operations that become due meanwhile run at
 /// once.
@@ -35,7 +35,7 @@ pub enum WaitError {
 
 /// The demand of a handle.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wants {
+pub(super) enum HandleDemand {
     /// Measured from use, and at least this much until something was measured.
     Measured { at_first: f64 },
     /// A fixed amount.
@@ -44,20 +44,20 @@ pub(super) enum Wants {
 
 /// The line before one resource.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) kind: Kind,
+pub(super) struct ResourceQueue {
+    pub(super) kind: ResourceKind,
     clock: Clock,
     waiting_max: usize,
     turn: Semaphore,
     /// For the first in line: something changed.
     changed: Notify,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     entitlement: Entitlement,
-    handles: BTreeMap<u64, Demand>,
+    handles: BTreeMap<u64, MeasuredDemand>,
     waiting: usize,
     /// The slot of time of the last reported demand.
     told_in: u64,
@@ -69,32 +69,32 @@ struct State {
 
 /// The demand of one handle, and its measured use.
 #[derive(Debug)]
-struct Demand {
-    wants: Wants,
+struct MeasuredDemand {
+    wants: HandleDemand,
     opened: Timestamp,
     /// The demand that waits.   operations or holders
     waiting: f64,
     in_line: usize,
-    measured: Measured,
+    measured: Measurement,
 }
 
 #[derive(Debug)]
-enum Measured {
+enum Measurement {
     Rate(Box<Arrivals>),
     Gauge { peaks: Peaks, held: u64 },
 }
 
 /// The answer to the first in line.
-enum Turn {
+enum TurnAnswer {
     Taken,
     NotBefore(Timestamp),
     OnChange,
 }
 
-impl Line {
+impl ResourceQueue {
     pub(super) fn new(
         clock: Clock,
-        kind: Kind,
+        kind: ResourceKind,
         waiting_max: usize,
         entitlement: Entitlement,
     ) -> Self {
@@ -104,7 +104,7 @@ impl Line {
             waiting_max: waiting_max.min(Semaphore::MAX_PERMITS),
             turn: Semaphore::new(1),
             changed: Notify::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 entitlement,
                 handles: BTreeMap::new(),
                 waiting: 0,
@@ -116,16 +116,16 @@ impl Line {
     }
 
     /// Another handle uses it too.
-    pub(super) fn add_handle(&self, handle: u64, wants: Wants) {
+    pub(super) fn add_handle(&self, handle: u64, wants: HandleDemand) {
         self.with(|state, now| {
             let measured = match self.kind {
-                Kind::Rate => Measured::Rate(Box::new(Arrivals::new())),
-                Kind::Gauge => Measured::Gauge {
+                ResourceKind::Rate => Measurement::Rate(Box::new(Arrivals::new())),
+                ResourceKind::Gauge => Measurement::Gauge {
                     peaks: Peaks::new(),
                     held: 0,
                 },
             };
-            let demand = Demand {
+            let demand = MeasuredDemand {
                 wants,
                 opened: now,
                 waiting: 0.0,
@@ -140,7 +140,7 @@ impl Line {
         self.with(|state, _| state.handles.remove(&handle));
     }
 
-    pub(super) fn set_wants(&self, handle: u64, wants: Wants) {
+    pub(super) fn set_wants(&self, handle: u64, wants: HandleDemand) {
         self.with(|state, _| {
             if let Some(demand) = state.handles.get_mut(&handle) {
                 demand.wants = wants;
@@ -151,7 +151,7 @@ impl Line {
 
     /// The demand of all handles together, measured now.
     pub(super) fn wants(&self) -> f64 {
-        self.with(State::wants)
+        self.with(QueueState::wants)
     }
 
     /// Sets what may be used from now on.
@@ -202,15 +202,15 @@ impl Line {
             let turn = self.with(|state, now| state.take(now, self.kind, handle, cost));
             let changed = self.changed.notified();
             match turn {
-                Turn::Taken => {
+                TurnAnswer::Taken => {
                     waiting.is_in_line = false;
                     return Ok(());
                 }
-                Turn::NotBefore(at) => tokio::select! {
+                TurnAnswer::NotBefore(at) => tokio::select! {
                     () = changed => {}
                     () = self.clock.sleep_until(at) => {}
                 },
-                Turn::OnChange => changed.await,
+                TurnAnswer::OnChange => changed.await,
             }
             if self.turn.is_closed() {
                 return Err(WaitError::Closed);
@@ -223,7 +223,7 @@ impl Line {
         handle: u64,
         cost: Tokens,
         tell: impl FnOnce(f64),
-    ) -> Result<Waiting<'_>, WaitError> {
+    ) -> Result<WaitingGuard<'_>, WaitError> {
         if self.turn.is_closed() {
             return Err(WaitError::Closed);
         }
@@ -242,7 +242,7 @@ impl Line {
                 Ok(None)
             }
         })?;
-        let waiting = Waiting {
+        let waiting = WaitingGuard {
             line: self,
             handle,
             cost,
@@ -269,7 +269,7 @@ impl Line {
     }
 
     /// Reads the clock inside the lock: time never goes backwards for the state.
-    fn with<R>(&self, look: impl FnOnce(&mut State, Timestamp) -> R) -> R {
+    fn with<R>(&self, look: impl FnOnce(&mut QueueState, Timestamp) -> R) -> R {
         let mut state = lock(&self.state);
         let now = self.clock.now();
         look(&mut state, now)
@@ -277,15 +277,15 @@ impl Line {
 }
 
 /// An operation in line.
-struct Waiting<'a> {
-    line: &'a Line,
+struct WaitingGuard<'a> {
+    line: &'a ResourceQueue,
     handle: u64,
     cost: Tokens,
     /// An admitted operation leaves the line in the same step.
     is_in_line: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         if self.is_in_line {
             self.line
@@ -294,8 +294,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl State {
-    fn demand(&mut self, handle: u64) -> &mut Demand {
+impl QueueState {
+    fn demand(&mut self, handle: u64) -> &mut MeasuredDemand {
         self.handles
             .get_mut(&handle)
             .expect("a waiting user keeps the handle")
@@ -317,25 +317,33 @@ impl State {
         self.sum(|demand| demand.needs(now))
     }
 
-    fn sum(&mut self, of: impl FnMut(&mut Demand) -> f64) -> f64 {
+    fn sum(&mut self, of: impl FnMut(&mut MeasuredDemand) -> f64) -> f64 {
         let sum: f64 = self.handles.values_mut().map(of).sum();
         sum.min(f64::MAX)
     }
 
-    fn take(&mut self, now: Timestamp, kind: Kind, handle: u64, cost: Tokens) -> Turn {
+    fn take(
+        &mut self,
+        now: Timestamp,
+        kind: ResourceKind,
+        handle: u64,
+        cost: Tokens,
+    ) -> TurnAnswer {
         let needs = self.needs_if_asked(now);
         let allowance = self.entitlement.allowance(now, needs);
         let turn = match (kind, allowance) {
-            (Kind::Rate, _) => take_operations(&mut self.pacer, now, allowance, cost),
-            (Kind::Gauge, Allowance::UpTo(capacity)) if self.held >= capacity.floor() as u64 => {
-                Turn::OnChange
+            (ResourceKind::Rate, _) => take_operations(&mut self.pacer, now, allowance, cost),
+            (ResourceKind::Gauge, Allowance::UpTo(capacity))
+                if self.held >= capacity.floor() as u64 =>
+            {
+                TurnAnswer::OnChange
             }
-            (Kind::Gauge, _) => {
+            (ResourceKind::Gauge, _) => {
                 self.held += 1;
-                Turn::Taken
+                TurnAnswer::Taken
             }
         };
-        if matches!(turn, Turn::Taken) {
+        if matches!(turn, TurnAnswer::Taken) {
             self.leave_line(now, handle, cost);
             self.demand(handle).taken();
             return turn;
@@ -343,8 +351,8 @@ impl State {
         // The usable amount changes by itself when the lease ends.
         let ends = self.entitlement.live(now).map(|lease| lease.expires);
         match (turn, ends) {
-            (Turn::OnChange, Some(ends)) => Turn::NotBefore(ends),
-            (Turn::NotBefore(at), Some(ends)) => Turn::NotBefore(at.min(ends)),
+            (TurnAnswer::OnChange, Some(ends)) => TurnAnswer::NotBefore(ends),
+            (TurnAnswer::NotBefore(at), Some(ends)) => TurnAnswer::NotBefore(at.min(ends)),
             (turn, _) => turn,
         }
     }
@@ -364,15 +372,15 @@ fn take_operations(
     now: Timestamp,
     allowance: Allowance,
     cost: Tokens,
-) -> Turn {
+) -> TurnAnswer {
     let per_second = match allowance {
-        Allowance::Unlimited => return Turn::Taken,
+        Allowance::Unlimited => return TurnAnswer::Taken,
         Allowance::UpTo(per_second) => per_second.min(Rate::MAX.get()),
     };
     let Ok(rate) = Rate::new(per_second) else {
         // Less than one in 116 days, if not nothing at all. What time has brought meanwhile is
         // no more than a pool.
-        return Turn::OnChange;
+        return TurnAnswer::OnChange;
     };
     let pacer = pacer.get_or_insert_with(|| pacer_with(now, rate, 1.0));
     if pacer.pace().rate() != rate {
@@ -388,10 +396,10 @@ fn take_operations(
         cost
     };
     if needed > Tokens::ZERO && !pacer.has(now, needed) {
-        return Turn::NotBefore(pacer.available_at(now, needed));
+        return TurnAnswer::NotBefore(pacer.available_at(now, needed));
     }
     pacer.take_more(now, cost.get(), cost.get());
-    Turn::Taken
+    TurnAnswer::Taken
 }
 
 /// A pacer with this many operations in its pool; a negative number is a debt.
@@ -405,12 +413,12 @@ fn pacer_with(now: Timestamp, rate: Rate, operations: f64) -> Pacer {
     pacer
 }
 
-impl Demand {
+impl MeasuredDemand {
     /// The weight of a cost: a place of a gauge is one.
     fn units(&self, cost: Tokens) -> f64 {
         match self.measured {
-            Measured::Rate(_) => cost.get(),
-            Measured::Gauge { .. } => 1.0,
+            Measurement::Rate(_) => cost.get(),
+            Measurement::Gauge { .. } => 1.0,
         }
     }
 
@@ -418,11 +426,11 @@ impl Demand {
         self.in_line += 1;
         self.waiting += self.units(cost);
         match &mut self.measured {
-            Measured::Rate(arrivals) => {
+            Measurement::Rate(arrivals) => {
                 arrivals.record(now, cost.get());
                 arrivals.set_waiting(now, self.waiting);
             }
-            Measured::Gauge { peaks, held } => peaks.record(now, *held as f64 + self.waiting),
+            Measurement::Gauge { peaks, held } => peaks.record(now, *held as f64 + self.waiting),
         }
     }
 
@@ -434,19 +442,19 @@ impl Demand {
         } else {
             (self.waiting - self.units(cost)).max(0.0)
         };
-        if let Measured::Rate(arrivals) = &mut self.measured {
+        if let Measurement::Rate(arrivals) = &mut self.measured {
             arrivals.set_waiting(now, self.waiting);
         }
     }
 
     fn taken(&mut self) {
-        if let Measured::Gauge { held, .. } = &mut self.measured {
+        if let Measurement::Gauge { held, .. } = &mut self.measured {
             *held += 1;
         }
     }
 
     fn give_back(&mut self, now: Timestamp) {
-        if let Measured::Gauge { peaks, held } = &mut self.measured {
+        if let Measurement::Gauge { peaks, held } = &mut self.measured {
             peaks.record(now, *held as f64 + self.waiting);
             *held = held.saturating_sub(1);
         }
@@ -470,12 +478,12 @@ impl Demand {
         of_rate: impl FnOnce(&mut Arrivals, f64) -> f64,
     ) -> f64 {
         let at_first = match self.wants {
-            Wants::Fixed(wants) => return wants,
-            Wants::Measured { at_first } => at_first,
+            HandleDemand::Fixed(wants) => return wants,
+            HandleDemand::Measured { at_first } => at_first,
         };
         let measured = match &mut self.measured {
-            Measured::Rate(arrivals) => of_rate(arrivals, self.waiting),
-            Measured::Gauge { peaks, held } => peaks.most(now, *held as f64 + self.waiting),
+            Measurement::Rate(arrivals) => of_rate(arrivals, self.waiting),
+            Measurement::Gauge { peaks, held } => peaks.most(now, *held as f64 + self.waiting),
         };
         if now.since(self.opened) < REMEMBERED {
             measured.max(at_first)

@@ -39,10 +39,10 @@ tidegate_runtime::metrics! {
 /// The counters of one or more lease clients. Clones count together. `server` is an address, or
 /// `other` after the first 64; `method` is `GetCapacity` or `ReleaseCapacity`.
 #[derive(Clone, Debug)]
-pub struct ClientMetrics(Arc<Counted>);
+pub struct ClientMetrics(Arc<ClientCounters>);
 
 #[derive(Debug)]
-struct Counted {
+struct ClientCounters {
     requests: RequestMetrics,
     answers: AnswerMetrics,
     servers: Mutex<BTreeSet<ServerAddress>>,
@@ -63,7 +63,7 @@ impl ClientMetrics {
     /// If it has metrics of these names already.
     #[must_use]
     pub fn new(registry: &Registry) -> Self {
-        Self(Arc::new(Counted {
+        Self(Arc::new(ClientCounters {
             requests: RequestMetrics::new(registry),
             answers: AnswerMetrics::new(registry),
             servers: Mutex::default(),

@@ -104,7 +104,7 @@ pub enum OpenError {
 
 /// The kind of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ResourceKind {
     /// The capacity is operations a second.
     Rate,
     /// The capacity is holders at once.
@@ -117,7 +117,7 @@ pub struct ResourceState {
     /// The id of the resource.
     pub id: String,
     /// The kind of the resource.
-    pub kind: Kind,
+    pub kind: ResourceKind,
     /// The amount that may be used now.
     pub allowance: Allowance,
     /// The capacity of its lease and the remaining time; `None` if it has ended.

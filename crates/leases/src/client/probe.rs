@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_runtime::Clock;
 use tokio::time::timeout;
 
-use super::connect::Servers;
+use super::connect::ServerList;
 use super::{ClientOptions, unique_id};
 use crate::dial::innermost;
 use crate::sharing::ServerAddress;
@@ -13,7 +13,7 @@ use crate::wire::{DiscoveryRequest, GetCapacityRequest};
 
 /// The state that a server reports of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReportedRole {
     /// The server grants leases.
     Master,
     /// Another server does, if it knows one.
@@ -48,14 +48,14 @@ pub enum Unanswered {
 pub async fn standing(
     server: &ServerAddress,
     options: &ClientOptions,
-) -> Result<Standing, Unanswered> {
+) -> Result<ReportedRole, Unanswered> {
     let bound = options.request_timeout;
     let asked = timeout(bound, ask(server, options));
     asked.await.unwrap_or(Err(Unanswered::Late(bound)))
 }
 
-async fn ask(server: &ServerAddress, options: &ClientOptions) -> Result<Standing, Unanswered> {
-    let servers = Servers::new(
+async fn ask(server: &ServerAddress, options: &ClientOptions) -> Result<ReportedRole, Unanswered> {
+    let servers = ServerList::new(
         vec![server.clone()],
         options.dial.clone(),
         options.request_timeout,
@@ -73,7 +73,7 @@ async fn ask(server: &ServerAddress, options: &ClientOptions) -> Result<Standing
     let told = told.map_err(status).map_err(refused("Discovery"))?;
     let told = told.into_inner();
     if !told.is_master {
-        return Ok(Standing::Other(told.mastership.master_address));
+        return Ok(ReportedRole::Other(told.mastership.master_address));
     }
     let nothing = GetCapacityRequest {
         client_id: options.client_id.clone().unwrap_or_else(unique_id),
@@ -81,5 +81,5 @@ async fn ask(server: &ServerAddress, options: &ClientOptions) -> Result<Standing
     };
     let granted = connected.client.get_capacity(nothing).await;
     granted.map_err(status).map_err(refused("GetCapacity"))?;
-    Ok(Standing::Master)
+    Ok(ReportedRole::Master)
 }

@@ -7,7 +7,7 @@ pub(super) const HOPS_MAX: u32 = 5;
 
 /// The next step for a request that a server did not answer itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Onward {
+pub(super) enum RouteStep {
     /// Ask the new target at once.
     AskAgain,
     /// The request has failed, for now.
@@ -50,31 +50,31 @@ impl Route {
     }
 
     /// The target is not the master, and names the master if it knows it.
-    pub(super) fn redirected(&mut self, to: Option<ServerAddress>) -> Onward {
+    pub(super) fn redirected(&mut self, to: Option<ServerAddress>) -> RouteStep {
         self.hops += 1;
         match to {
             Some(to) if self.hops <= HOPS_MAX && to != *self.target() => {
                 self.master = Some(to);
-                Onward::AskAgain
+                RouteStep::AskAgain
             }
             _ => {
                 self.failed();
-                Onward::GiveUp
+                RouteStep::GiveUp
             }
         }
     }
 
     /// Goes on after a request that was not sent, because no server was there.
-    pub(super) fn not_reached(&mut self) -> Onward {
+    pub(super) fn not_reached(&mut self) -> RouteStep {
         // Every seed once, after the master that was named.
         let unreachable = self.unreachable + usize::from(self.master.is_none());
         let is_left = unreachable < self.seeds.len();
         self.failed();
         if is_left {
             self.unreachable = unreachable;
-            Onward::AskAgain
+            RouteStep::AskAgain
         } else {
-            Onward::GiveUp
+            RouteStep::GiveUp
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_master_is_followed_at_once_and_forgotten_when_it_fails() {
         let mut route = route(&["a:1", "b:1"]);
-        assert_eq!(route.redirected(Some(address("m:1"))), Onward::AskAgain);
+        assert_eq!(route.redirected(Some(address("m:1"))), RouteStep::AskAgain);
         assert_eq!(route.target().as_str(), "m:1");
         route.answered();
         assert_eq!(route.target().as_str(), "m:1");
@@ -120,23 +120,23 @@ mod tests {
         let mut asked = 0;
         loop {
             let to = if asked % 2 == 0 { "b:1" } else { "c:1" };
-            if route.redirected(Some(address(to))) == Onward::GiveUp {
+            if route.redirected(Some(address(to))) == RouteStep::GiveUp {
                 break;
             }
             asked += 1;
         }
         assert_eq!(asked, HOPS_MAX);
         assert_eq!(route.target().as_str(), "a:1");
-        assert_eq!(route.redirected(Some(address("a:1"))), Onward::GiveUp);
-        assert_eq!(route.redirected(None), Onward::GiveUp);
+        assert_eq!(route.redirected(Some(address("a:1"))), RouteStep::GiveUp);
+        assert_eq!(route.redirected(None), RouteStep::GiveUp);
     }
 
     #[test]
     fn unreachable_servers_are_skipped_until_none_is_left() {
         let mut route = route(&["a:1", "b:1", "c:1"]);
-        assert_eq!(route.redirected(Some(address("m:1"))), Onward::AskAgain);
+        assert_eq!(route.redirected(Some(address("m:1"))), RouteStep::AskAgain);
         let mut tried = vec![route.target().to_string()];
-        while route.not_reached() == Onward::AskAgain {
+        while route.not_reached() == RouteStep::AskAgain {
             tried.push(route.target().to_string());
         }
         assert_eq!(tried, ["m:1", "a:1", "b:1", "c:1"]);

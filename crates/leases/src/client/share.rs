@@ -13,13 +13,13 @@ use tidegate_limits::Timestamp;
 use tidegate_runtime::lock;
 use tokio_util::sync::DropGuard;
 
-use super::State;
+use super::ClientState;
 use super::demand::Peaks;
 use super::entitlement::{Allowance, Entitlement, capacity};
 
 /// The report of the user of a [`Share`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Use {
+pub struct ShareReport {
     /// The demand, including waiting calls.
     pub needs: f64,
     /// The most that the user admits now. Read together with `in_use`, at one moment.
@@ -30,7 +30,7 @@ pub struct Use {
 
 /// A lease, for the user of a [`Share`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Leased {
+pub struct ShareLease {
     /// How much, from 0 up.
     pub capacity: f64,
     /// The end of the lease, on the clock of the client.
@@ -40,12 +40,12 @@ pub struct Leased {
 /// A share of a resource, without a line. Dropping it releases it; it must no longer be in use
 /// then.
 #[derive(Debug)]
-pub struct Share(pub(super) Arc<Shared>);
+pub struct CapacityShare(pub(super) Arc<ShareHandle>);
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ShareHandle {
     pub(super) id: Arc<str>,
-    pub(super) client: Arc<State>,
+    pub(super) client: Arc<ClientState>,
     pub(super) state: Mutex<ShareState>,
     pub(super) _lifetime: Arc<DropGuard>,
 }
@@ -59,12 +59,12 @@ pub(super) struct ShareState {
     pub(super) peaks: Peaks,
 }
 
-impl Share {
+impl CapacityShare {
     /// Reports the current need and use. The demand for the servers is the highest need of the last
     /// ten seconds.
     ///
     /// Invalid numbers count as nothing needed and all used.
-    pub fn report(&self, of: Use) {
+    pub fn report(&self, of: ShareReport) {
         let sound = |given: f64, otherwise: f64| {
             if given.is_finite() && given >= 0.0 {
                 given
@@ -99,10 +99,10 @@ impl Share {
 
     /// The lease, unless it has ended.
     #[must_use]
-    pub fn lease(&self) -> Option<Leased> {
+    pub fn lease(&self) -> Option<ShareLease> {
         let now = self.0.client.clock.now();
         let held = self.0.state().entitlement.live(now)?;
-        Some(Leased {
+        Some(ShareLease {
             capacity: held.capacity,
             expires: held.expires,
         })
@@ -122,7 +122,7 @@ impl Share {
     }
 }
 
-impl Shared {
+impl ShareHandle {
     pub(super) fn state(&self) -> MutexGuard<'_, ShareState> {
         lock(&self.state)
     }
@@ -137,12 +137,12 @@ impl ShareState {
 
 // Not of the shared state: the client holds that briefly on another thread, and the resource
 // must be free at once for another share.
-impl Drop for Share {
+impl Drop for CapacityShare {
     fn drop(&mut self) {
-        let Shared { id, client, .. } = &*self.0;
+        let ShareHandle { id, client, .. } = &*self.0;
         let mut registry = lock(&client.registry);
         let this = Arc::as_ptr(&self.0);
-        let is_this = |other: &std::sync::Weak<Shared>| std::ptr::eq(other.as_ptr(), this);
+        let is_this = |other: &std::sync::Weak<ShareHandle>| std::ptr::eq(other.as_ptr(), this);
         if registry.shares.get(id).is_some_and(is_this) {
             registry.shares.remove(id);
             registry.leases.leave(id);
@@ -159,12 +159,12 @@ mod laws;
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{Client, ClientOptions};
+    use super::super::{ClientOptions, LeaseClient};
 
     #[tokio::test]
     async fn a_resource_is_free_for_another_share_while_the_client_still_looks_at_the_old_one() {
         let server = "127.0.0.1:1".parse().expect("an address");
-        let client = Client::new(vec![server], ClientOptions::default()).expect("a server");
+        let client = LeaseClient::new(vec![server], ClientOptions::default()).expect("a server");
         let share = client.share("calls", 1.0).expect("it is free");
         // As the client's own task sometimes does.
         let looked_at = Arc::clone(&share.0);

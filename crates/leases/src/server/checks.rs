@@ -7,10 +7,10 @@ use crate::book::{Band, Capacity};
 use crate::wire;
 
 use super::rejected::Rejected;
-use super::settings::Bounds;
+use super::settings::ServerBounds;
 
 /// A resource of a request, checked.
-pub(super) struct Wish<'a> {
+pub(super) struct CheckedRequest<'a> {
     pub(super) id: &'a str,
     pub(super) bands: Vec<Band>,
     pub(super) has: Option<&'a wire::Lease>,
@@ -18,8 +18,8 @@ pub(super) struct Wish<'a> {
 
 pub(super) fn check_client<'a>(
     request: &'a wire::GetCapacityRequest,
-    bounds: &Bounds,
-) -> Result<Vec<Wish<'a>>, Rejected> {
+    bounds: &ServerBounds,
+) -> Result<Vec<CheckedRequest<'a>>, Rejected> {
     let resources = request.resource.iter();
     let resources = resources.map(|asked| (&*asked.resource_id, asked.has.as_ref(), asked));
     check_id("client_id", &request.client_id, bounds)?;
@@ -35,8 +35,8 @@ pub(super) fn check_client<'a>(
 
 pub(super) fn check_server<'a>(
     request: &'a wire::GetServerCapacityRequest,
-    bounds: &Bounds,
-) -> Result<Vec<Wish<'a>>, Rejected> {
+    bounds: &ServerBounds,
+) -> Result<Vec<CheckedRequest<'a>>, Rejected> {
     let resources = request.resource.iter();
     let resources = resources.map(|asked| (&*asked.resource_id, asked.has.as_ref(), asked));
     check_id("server_id", &request.server_id, bounds)?;
@@ -75,9 +75,9 @@ pub(super) fn check_server<'a>(
 fn check<'a, R>(
     resources: impl ExactSizeIterator<Item = (&'a str, Option<&'a wire::Lease>, R)>,
     max: usize,
-    bounds: &Bounds,
+    bounds: &ServerBounds,
     bands: impl Fn(&str, R) -> Result<Vec<Band>, Rejected>,
-) -> Result<Vec<Wish<'a>>, Rejected> {
+) -> Result<Vec<CheckedRequest<'a>>, Rejected> {
     let given = resources.len();
     if given > max {
         return Err(Rejected::LongRequest { given, max });
@@ -98,12 +98,12 @@ fn check<'a, R>(
                 amount("has.capacity", id, has.capacity)?;
             }
             let bands = bands(id, asked)?;
-            Ok(Wish { id, bands, has })
+            Ok(CheckedRequest { id, bands, has })
         })
         .collect()
 }
 
-fn check_id(field: &str, id: &str, bounds: &Bounds) -> Result<(), Rejected> {
+fn check_id(field: &str, id: &str, bounds: &ServerBounds) -> Result<(), Rejected> {
     if id.is_empty() {
         return Err(Rejected::EmptyId {
             field: field.to_owned(),

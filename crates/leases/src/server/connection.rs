@@ -22,7 +22,7 @@ use tonic::transport::server::Connected;
 use tracing::warn;
 
 use super::metrics::{HANDSHAKE_TIMEOUT, IDLE_TIMEOUT, Metrics, TLS_HANDSHAKE};
-use super::settings::Reach;
+use super::settings::NetworkBounds;
 
 /// The preface of HTTP/2 and the head of the first frame: a peer that sends these uses HTTP/2,
 /// and from then on it answers pings or the connection is closed.   bytes
@@ -62,16 +62,16 @@ impl Activity {
 
 /// A request that is under way on a connection.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<Activity>);
+pub(super) struct RequestGuard(Arc<Activity>);
 
-impl UnderWay {
+impl RequestGuard {
     pub(super) fn on(activity: Arc<Activity>) -> Self {
         activity.under_way.fetch_add(1, Ordering::Relaxed);
         Self(activity)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.touch();
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
@@ -80,12 +80,12 @@ impl Drop for UnderWay {
 
 /// With or without TLS.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(super) enum ServerStream {
     Plain(TcpStream),
     Secured(Box<TlsStream<TcpStream>>),
 }
 
-impl Stream {
+impl ServerStream {
     /// Shakes hands, within the time for the beginning of a connection.
     pub(super) async fn secured(
         tls: &TlsServer,
@@ -127,8 +127,8 @@ pub(super) fn closed(metrics: &Metrics, peer: &str, reason: &str, cause: &str) {
 
 /// A connection and its place among the open ones.
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: Stream,
+pub(super) struct ServerConnection {
+    stream: ServerStream,
     activity: Arc<Activity>,
     idle_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -141,11 +141,11 @@ pub(super) struct Connection {
     _place: OwnedSemaphorePermit,
 }
 
-impl Connection {
+impl ServerConnection {
     pub(super) fn new(
-        stream: Stream,
+        stream: ServerStream,
         place: OwnedSemaphorePermit,
-        reach: &Reach,
+        reach: &NetworkBounds,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> Self {
@@ -210,13 +210,13 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ServerConnection {
     fn drop(&mut self) {
         self.metrics.ours.connections().dec();
     }
 }
 
-impl Connected for Connection {
+impl Connected for ServerConnection {
     type ConnectInfo = Arc<Activity>;
 
     fn connect_info(&self) -> Arc<Activity> {
@@ -224,7 +224,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for ServerConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -243,7 +243,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for ServerConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -270,8 +270,8 @@ impl AsyncWrite for Connection {
 
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
-            Stream::Plain(stream) => stream.is_write_vectored(),
-            Stream::Secured(stream) => stream.is_write_vectored(),
+            ServerStream::Plain(stream) => stream.is_write_vectored(),
+            ServerStream::Secured(stream) => stream.is_write_vectored(),
         }
     }
 }

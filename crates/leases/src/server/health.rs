@@ -19,7 +19,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{self, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::service::Service;
+use super::service::CapacityService;
 
 /// The name of the wire's service.
 const CAPACITY: &str = "doorman.Capacity";
@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The state of the two services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
+struct ServiceHealth {
     /// Whether this server knows the master.
     answers: bool,
     /// Whether this server is the master.
@@ -37,13 +37,13 @@ struct Standing {
 
 /// Clones share what they tell.
 #[derive(Clone)]
-pub(super) struct Health {
-    service: Service,
-    told: watch::Sender<Standing>,
+pub(super) struct HealthService {
+    service: CapacityService,
+    told: watch::Sender<ServiceHealth>,
 }
 
-impl Health {
-    pub(super) fn of(service: Service) -> Self {
+impl HealthService {
+    pub(super) fn of(service: CapacityService) -> Self {
         let told = watch::Sender::new(standing(&service));
         Self { service, told }
     }
@@ -66,7 +66,7 @@ impl Health {
             }
         }
         // It is about to leave, whatever its state is.
-        self.told.send_replace(Standing {
+        self.told.send_replace(ServiceHealth {
             answers: false,
             grants: false,
         });
@@ -74,19 +74,19 @@ impl Health {
 
     fn look(&self) {
         let now = standing(&self.service);
-        let tell = |told: &mut Standing| std::mem::replace(told, now) != now;
+        let tell = |told: &mut ServiceHealth| std::mem::replace(told, now) != now;
         self.told.send_if_modified(tell);
     }
 }
 
-fn standing(service: &Service) -> Standing {
-    Standing {
+fn standing(service: &CapacityService) -> ServiceHealth {
+    ServiceHealth {
         answers: service.knows_the_master(),
         grants: service.is_the_master(),
     }
 }
 
-impl Standing {
+impl ServiceHealth {
     fn of(self, name: &str) -> Option<HealthCheckResponse> {
         let serves = match name {
             "" => self.answers,
@@ -106,7 +106,7 @@ impl Standing {
 type Statuses = std::pin::Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl health_server::Health for Health {
+impl health_server::Health for HealthService {
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
@@ -115,7 +115,7 @@ impl health_server::Health for Health {
         let standing = *self.told.borrow();
         // At this moment, unless it is about to leave.
         let now = super::health::standing(&self.service);
-        let standing = Standing {
+        let standing = ServiceHealth {
             answers: standing.answers && now.answers,
             grants: standing.grants && now.grants,
         };
@@ -143,7 +143,7 @@ impl health_server::Health for Health {
     }
 }
 
-impl Service {
+impl CapacityService {
     /// Whether this server is the master and its fence has not passed.
     fn is_the_master(&self) -> bool {
         self.mastership().borrow().holds_at(self.clock().now())

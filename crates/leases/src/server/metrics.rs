@@ -8,11 +8,11 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{Histogram, IntCounter};
-use tidegate_runtime::metric::{Figure, Reach, Registry, Show};
+use tidegate_runtime::metric::{Figure, Registry, SetLevel, SetTotal};
 use tidegate_runtime::{Causes, lock};
 use tonic::Code;
 
-use super::{ResourceNow, Standing, Status};
+use super::{ResourceNow, ServerRole, ServerStatus};
 
 /// The most resources that are labels although no template names them, the first by their ids.
 const LABELLED_MAX: usize = 100;
@@ -268,7 +268,7 @@ impl Metrics {
 
     /// Everything in Prometheus's text format.
     #[must_use]
-    pub(super) fn text(&self, status: &Status, redirected: u64, wall: SystemTime) -> String {
+    pub(super) fn text(&self, status: &ServerStatus, redirected: u64, wall: SystemTime) -> String {
         let _one_at_a_time = lock(&self.scraping);
         let since_epoch = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.ours.time_seconds.show(since_epoch);
@@ -277,9 +277,9 @@ impl Metrics {
         self.registry.text()
     }
 
-    fn mirror(&self, status: &Status, redirected: u64) {
+    fn mirror(&self, status: &ServerStatus, redirected: u64) {
         let ours = &self.ours;
-        let is_master = matches!(status.standing, Standing::Master { .. });
+        let is_master = matches!(status.standing, ServerRole::Master { .. });
         ours.master.show(is_master);
         ours.resources.show(status.resources.len());
         ours.holders.show(status.holders);

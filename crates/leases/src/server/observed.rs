@@ -10,7 +10,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service as _;
 
-use super::connection::{Activity, UnderWay};
+use super::connection::{Activity, RequestGuard};
 use super::metrics::Metrics;
 
 /// Answers a request, and counts it.
@@ -22,7 +22,7 @@ pub(super) async fn answer(
     let method = metrics.method(request.uri().path());
     let activity = request.extensions().get::<Arc<Activity>>();
     // Shows that the connection is not silent.
-    let _under_way = activity.map(|activity| UnderWay::on(Arc::clone(activity)));
+    let _under_way = activity.map(|activity| RequestGuard::on(Arc::clone(activity)));
     let began = Instant::now();
     let Ok(response) = routes.call(request).await;
     // An error has its code in the head of the answer; a success has it at the end.

@@ -23,8 +23,8 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
 use super::metrics::Metrics;
-use super::service::Service;
-use super::{Resources, Status, Templates, View};
+use super::service::CapacityService;
+use super::{Resources, ServerStatus, Templates, View};
 
 /// The most requests that are answered at once; further ones are refused.
 const REQUESTS_MAX: usize = 8;
@@ -37,9 +37,9 @@ const SHOWN_MAX: usize = 1_000;
 
 /// The shown state.
 #[derive(Clone)]
-pub struct Shown {
+pub struct PageState {
     /// The server.
-    pub service: Service,
+    pub service: CapacityService,
     /// The counts.
     pub metrics: Arc<Metrics>,
     /// The rules in force.
@@ -52,7 +52,7 @@ pub struct Shown {
 }
 
 /// The router of the status address.
-pub fn router(shown: Shown) -> Router {
+pub fn router(shown: PageState) -> Router {
     let hosts = Arc::clone(&shown.allowed_hosts);
     let bounded = ServiceBuilder::new()
         .layer(CatchPanicLayer::new())
@@ -107,14 +107,14 @@ async fn only_from_here(
 
 /// The requested resources.
 #[derive(Debug, Default, Deserialize)]
-struct Which {
+struct PageQuery {
     /// The one, with its leases.
     resource: Option<String>,
     /// The id after which the page starts.
     after: Option<String>,
 }
 
-impl Which {
+impl PageQuery {
     /// A page of these resources, with at most `leases_max` leases.
     fn view(&self, leases_max: usize) -> View<'_> {
         let resources = match (&self.resource, &self.after) {
@@ -133,10 +133,10 @@ impl Which {
 
 /// The state, off the event loop: there may be thousands of resources.
 async fn look<T: Send + 'static>(
-    shown: Shown,
-    which: Which,
+    shown: PageState,
+    which: PageQuery,
     leases_max: usize,
-    show: impl FnOnce(&Shown, Status) -> T + Send + 'static,
+    show: impl FnOnce(&PageState, ServerStatus) -> T + Send + 'static,
 ) -> T {
     let looked = tokio::task::spawn_blocking(move || {
         let status = shown.service.view(which.view(leases_max));
@@ -145,8 +145,8 @@ async fn look<T: Send + 'static>(
     looked.await.expect("looking does not fail")
 }
 
-async fn overview(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
-    let which = Which {
+async fn overview(State(shown): State<PageState>, Query(which): Query<PageQuery>) -> Response {
+    let which = PageQuery {
         resource: None,
         ..which
     };
@@ -157,7 +157,7 @@ async fn overview(State(shown): State<Shown>, Query(which): Query<Which>) -> Res
     as_page(html.await)
 }
 
-async fn resources(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
+async fn resources(State(shown): State<PageState>, Query(which): Query<PageQuery>) -> Response {
     if which.resource.is_none() {
         return Redirect::to("/").into_response();
     }
@@ -189,28 +189,28 @@ fn as_page(html: String) -> Response {
     (page::HEADERS, Html(html)).into_response()
 }
 
-async fn leases(State(shown): State<Shown>, Query(which): Query<Which>) -> Response {
+async fn leases(State(shown): State<PageState>, Query(which): Query<PageQuery>) -> Response {
     let json = look(shown, which, SHOWN_MAX, |shown, status| {
         json::leases(shown, &status)
     });
     ([(header::CONTENT_TYPE, "application/json")], json.await).into_response()
 }
 
-async fn config(State(shown): State<Shown>) -> Response {
+async fn config(State(shown): State<PageState>) -> Response {
     let rules = json::rules(&shown.rules.get());
     ([(header::CONTENT_TYPE, "application/json")], rules).into_response()
 }
 
-async fn metrics(State(shown): State<Shown>) -> Response {
-    let text = look(shown, Which::default(), 0, |shown, mut status| {
+async fn metrics(State(shown): State<PageState>) -> Response {
+    let text = look(shown, PageQuery::default(), 0, |shown, mut status| {
         let service = &shown.service;
         // Page by page, so that requests of clients are answered in between.
         while status.resources_left_out > 0
             && let Some(last) = status.resources.last()
         {
-            let after = Which {
+            let after = PageQuery {
                 after: Some(last.id.clone()),
-                ..Which::default()
+                ..PageQuery::default()
             };
             // The thread that answers clients may wait for the lock.
             std::thread::yield_now();
@@ -229,7 +229,7 @@ async fn metrics(State(shown): State<Shown>) -> Response {
 }
 
 /// Ready means that the master is known: this server or another.
-async fn ready(State(shown): State<Shown>) -> Response {
+async fn ready(State(shown): State<PageState>) -> Response {
     if shown.service.knows_the_master() {
         return "ok\n".into_response();
     }

@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tracing::{debug, warn};
 
 use super::metrics::{ANSWERED, FAILED, Metrics, REDIRECTED};
-use super::service::Service;
+use super::service::CapacityService;
 use crate::dial::{Dial, Dials};
 use crate::wire::capacity_client::CapacityClient;
 use crate::wire::{self, GetServerCapacityRequest};
@@ -32,13 +32,13 @@ const ANSWER_MAX: usize = 16 << 20;
 
 /// Asks for as long as the process lives.
 pub async fn keep_asking(
-    service: Service,
+    service: CapacityService,
     parents: Vec<String>,
     dial: Arc<dyn Dial>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
-    let mut asking = Asking {
+    let mut asking = ParentClient {
         service,
         parents,
         dial,
@@ -49,22 +49,22 @@ pub async fn keep_asking(
     stop.run_until_cancelled(asking.go_on()).await;
 }
 
-struct Asking {
-    service: Service,
+struct ParentClient {
+    service: CapacityService,
     /// `host:port` of those that may be the master.
     parents: Vec<String>,
     dial: Arc<dyn Dial>,
     /// The index of the server that is tried next.
     next: usize,
     /// The one that answered last.
-    connected: Option<Connected>,
+    connected: Option<ParentLink>,
     metrics: Arc<Metrics>,
 }
 
 /// A server, the channel to it, and how its connections went.
-type Connected = (String, CapacityClient<Channel>, Dials);
+type ParentLink = (String, CapacityClient<Channel>, Dials);
 
-impl Asking {
+impl ParentClient {
     async fn go_on(&mut self) {
         let mut back_off = BackOff::gentle(PAUSE_FIRST);
         loop {

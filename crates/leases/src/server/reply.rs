@@ -3,7 +3,7 @@
 use crate::wire::{self, Mastership};
 
 /// An answer that can name another master.
-pub(super) trait Reply: Default {
+pub(super) trait ServerReply: Default {
     /// Contains only that. Without an address, it is unknown whether there is a master.
     fn redirect(master: Mastership) -> Self {
         let mut answer = Self::default();
@@ -38,7 +38,7 @@ replies!(
 );
 
 /// The request was for the master.
-impl Reply for wire::DiscoveryResponse {
+impl ServerReply for wire::DiscoveryResponse {
     fn set_master(&mut self, master: Mastership) {
         self.mastership = master;
     }

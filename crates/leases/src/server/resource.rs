@@ -23,13 +23,13 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 
-use crate::book::{Band, Book, Capacity, Held, Holder, Lease, Rows, Split, Terms};
+use crate::book::{Band, Book, Capacity, HeldLease, Holder, Lease, Rows, Split, Terms};
 
-use self::above::Asked;
-use self::claim::Claimed;
-use self::seen::Seen;
-use super::roster::{Kind, Member};
-use super::status::Counts;
+use self::above::ParentRequest;
+use self::claim::HolderClaim;
+use self::seen::HolderRecord;
+use super::roster::{MemberKind, RosterMember};
+use super::status::ServerCounts;
 use super::templates::{Algorithm, Frees, Template};
 use crate::wire::{self, Epoch};
 
@@ -48,33 +48,33 @@ const CHANGE_IS_BIG: f64 = 0.1;
 const LOOKED_AT: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct Resource {
+pub(super) struct ServerResource {
     pub(super) id: Arc<str>,
     /// The glob of the template; `None` if the server above decides.
     pub(super) template: Option<String>,
     pub(super) algorithm: Algorithm,
     pub(super) safe_capacity: Option<f64>,
-    pub(super) source: Source,
+    pub(super) source: CapacitySource,
     pub(super) book: Book,
     pub(super) learning_until: Option<Timestamp>,
     /// The row of every holder of a lease, here and in the book.
-    places: HashMap<Member, Holder>,
+    places: HashMap<RosterMember, Holder>,
     /// By row.
-    seen: Rows<Seen>,
+    seen: Rows<HolderRecord>,
     /// Vacant rows.
     left: VecDeque<Holder>,
     /// The holders of safe shares.
     reserved: HashSet<Holder>,
     made: Timestamp,
     /// The client that created it and for which it counts, see [`Bounds`](super::Bounds).
-    pub(super) maker: Option<Member>,
+    pub(super) maker: Option<RosterMember>,
     /// No lease ends before this.
     ends_from: Timestamp,
 }
 
 /// The source of the capacity.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum CapacitySource {
     /// The config: this server is the root.
     Template(Capacity),
     /// A server above.
@@ -89,7 +89,7 @@ pub(super) struct Above {
     shrinks_by: Option<Timestamp>,
     /// More was echoed than the lease covers; the last of it ends here.
     echoed_by: Option<Timestamp>,
-    asked: Option<Asked>,
+    asked: Option<ParentRequest>,
     /// Whether the answer to the last request has arrived.
     answered: bool,
     /// Whether an answer with the algorithm has arrived.
@@ -105,7 +105,7 @@ struct Grant {
     expiry_time: i64,
 }
 
-impl Source {
+impl CapacitySource {
     /// The lease from the server above.
     fn grant(&self) -> Option<Grant> {
         match self {
@@ -122,9 +122,9 @@ impl Above {
 }
 
 /// A request for a resource.
-pub(super) struct Ask<'a> {
-    pub(super) member: Member,
-    pub(super) kind: Kind,
+pub(super) struct LeaseRequest<'a> {
+    pub(super) member: RosterMember,
+    pub(super) kind: MemberKind,
     pub(super) bands: &'a [Band],
     pub(super) has: Option<&'a wire::Lease>,
 }
@@ -137,7 +137,7 @@ pub(super) struct Rules {
 }
 
 /// The answer.
-pub(super) struct Answer {
+pub(super) struct LeaseAnswer {
     pub(super) gets: wire::Lease,
     /// `None` while nothing is known: the client keeps its earlier lease.
     pub(super) safe_capacity: Option<f64>,
@@ -145,13 +145,13 @@ pub(super) struct Answer {
     pub(super) granted_until: Option<i64>,
 }
 
-impl Resource {
+impl ServerResource {
     pub(super) fn new(
         id: &str,
         now: Timestamp,
         elected: Timestamp,
         template: Option<&Template>,
-        source: Source,
+        source: CapacitySource,
     ) -> Self {
         let algorithm = template.map_or_else(Algorithm::default, |one| one.algorithm.clone());
         let learning_until = elected + algorithm.learning;
@@ -176,7 +176,7 @@ impl Resource {
 
     /// The client for which it counted, if it no longer does: it has left, and others hold the
     /// resource.
-    pub(super) fn disowned(&mut self) -> Option<Member> {
+    pub(super) fn disowned(&mut self) -> Option<RosterMember> {
         let places = &self.places;
         self.maker
             .take_if(|maker| !places.is_empty() && !places.contains_key(maker))
@@ -189,7 +189,7 @@ impl Resource {
         self.learning_until.is_some()
     }
 
-    pub(super) fn is_held_by(&self, member: Member) -> bool {
+    pub(super) fn is_held_by(&self, member: RosterMember) -> bool {
         self.places.contains_key(&member)
     }
 
@@ -202,9 +202,9 @@ impl Resource {
         &mut self,
         now: Timestamp,
         rules: Rules,
-        ask: &Ask<'_>,
-        counts: &mut Counts,
-    ) -> Option<Answer> {
+        ask: &LeaseRequest<'_>,
+        counts: &mut ServerCounts,
+    ) -> Option<LeaseAnswer> {
         self.refill(now, counts);
         let place = self.places.get(&ask.member).copied();
         let seen = place.map(|Holder(row)| self.seen[row as usize]);
@@ -223,7 +223,7 @@ impl Resource {
             _ => 0.0,
         };
         let wants: f64 = ask.bands.iter().map(|band| band.wants.get()).sum();
-        let claimed = Claimed {
+        let claimed = HolderClaim {
             holder,
             seen,
             has,
@@ -250,15 +250,15 @@ impl Resource {
     /// Whether a client has one of the safe shares.
     fn reserve_for(
         &mut self,
-        ask: &Ask<'_>,
+        ask: &LeaseRequest<'_>,
         holder: Holder,
         is_new: bool,
-        counts: &mut Counts,
+        counts: &mut ServerCounts,
     ) -> bool {
         let Some(reserve) = &self.algorithm.reserve else {
             return false;
         };
-        if ask.kind == Kind::Server {
+        if ask.kind == MemberKind::Server {
             return false;
         }
         if self.reserved.contains(&holder) {
@@ -273,7 +273,9 @@ impl Resource {
 
     fn refresh_answered(&self, now: Timestamp, refresh: Duration) -> Duration {
         match &self.source {
-            Source::Above(above) if above.grant.is_none() && now < self.made + AWAITED_FOR => {
+            CapacitySource::Above(above)
+                if above.grant.is_none() && now < self.made + AWAITED_FOR =>
+            {
                 REFRESH_AWAITED
             }
             _ => refresh,
@@ -283,7 +285,7 @@ impl Resource {
     /// The latest end of a new grant.
     fn cap(&mut self, now: Timestamp) -> Option<Timestamp> {
         let held = self.book.held();
-        let Source::Above(above) = &mut self.source else {
+        let CapacitySource::Above(above) = &mut self.source else {
             return None;
         };
         let grant = above.grant?;
@@ -300,7 +302,7 @@ impl Resource {
     /// the rest until its own end.
     fn cap_learned(
         &mut self,
-        ask: &Ask<'_>,
+        ask: &LeaseRequest<'_>,
         holder: Holder,
         has: Capacity,
         rules: Rules,
@@ -312,14 +314,14 @@ impl Resource {
         let together = self.book.held().get() - own + has.get();
         let ends = ask.has.map(|has| rules.epoch.timestamp(has.expiry_time));
         match &mut self.source {
-            Source::Above(Above {
+            CapacitySource::Above(Above {
                 grant: Some(grant), ..
             }) if together <= grant.capacity.get() => Some(grant.expires),
-            Source::Above(above) => {
+            CapacitySource::Above(above) => {
                 above.echoed_by = above.echoed_by.max(ends);
                 ends
             }
-            Source::Template(_) => None,
+            CapacitySource::Template(_) => None,
         }
     }
 
@@ -327,10 +329,10 @@ impl Resource {
         &mut self,
         now: Timestamp,
         rules: Rules,
-        (ask, holder): (&Ask<'_>, Holder),
+        (ask, holder): (&LeaseRequest<'_>, Holder),
         gets: Lease,
         reserved: bool,
-    ) -> Answer {
+    ) -> LeaseAnswer {
         // The wire has whole seconds, and 0 means "at any time".
         let refresh = gets.refresh.as_secs().max(1);
         // A client with a shorter refresh interval may ask sooner.
@@ -346,20 +348,20 @@ impl Resource {
             Some(_) => self.seen[row].until(),
             None => gets.expires,
         };
-        let seen = Seen::new(gets, now + interval.saturating_sub(EARLY_BY), before);
+        let seen = HolderRecord::new(gets, now + interval.saturating_sub(EARLY_BY), before);
         if row == self.seen.len() {
             self.seen.push(seen);
         } else {
             self.seen[row] = seen;
         }
-        Answer {
+        LeaseAnswer {
             gets: wire::Lease {
                 expiry_time: rules.epoch.seconds(gets.expires),
                 refresh_interval: i64::try_from(refresh).unwrap_or(i64::MAX),
                 capacity: gets.capacity.get(),
             },
             safe_capacity: match ask.kind {
-                Kind::Client if self.algorithm.reserve.is_some() && !reserved => Some(0.0),
+                MemberKind::Client if self.algorithm.reserve.is_some() && !reserved => Some(0.0),
                 _ if self.safe_capacity.is_none() && !self.knows_reserve() => None,
                 _ => Some(self.safe_capacity()),
             },
@@ -382,13 +384,13 @@ impl Resource {
     /// The capacity here, including safe shares.
     pub(super) fn capacity(&self) -> Capacity {
         match &self.source {
-            Source::Template(capacity) => *capacity,
-            Source::Above(above) => above.granted(),
+            CapacitySource::Template(capacity) => *capacity,
+            CapacitySource::Above(above) => above.granted(),
         }
     }
 
     /// The parameters for a server below, beside its lease.
-    pub(super) fn algorithm_answered(&self, answer: &Answer) -> Option<wire::Algorithm> {
+    pub(super) fn algorithm_answered(&self, answer: &LeaseAnswer) -> Option<wire::Algorithm> {
         let each = self.book.terms().capacity;
         self.knows_reserve()
             .then(|| self.algorithm.to_wire(each, answer.granted_until))
@@ -404,14 +406,14 @@ impl Resource {
         now: Timestamp,
         elected: Timestamp,
         template: &Template,
-        counts: &mut Counts,
+        counts: &mut ServerCounts,
     ) {
         self.template = Some(template.glob.as_str().to_owned());
         match &mut self.source {
-            Source::Template(capacity) => *capacity = template.capacity,
-            Source::Above(above) if above.grant.is_some() => return,
+            CapacitySource::Template(capacity) => *capacity = template.capacity,
+            CapacitySource::Above(above) if above.grant.is_some() => return,
             // The server above decides; until it answers, this applies.
-            Source::Above(_) => {}
+            CapacitySource::Above(_) => {}
         }
         self.safe_capacity = template.safe_capacity;
         self.rule(now, elected, template.algorithm.clone(), counts);
@@ -422,7 +424,7 @@ impl Resource {
         now: Timestamp,
         elected: Timestamp,
         algorithm: Algorithm,
-        counts: &mut Counts,
+        counts: &mut ServerCounts,
     ) {
         self.algorithm = algorithm;
         // Shorter or longer, but it does not start again. The end set by the server above stays.
@@ -438,7 +440,7 @@ impl Resource {
         self.set_terms(now, counts);
     }
 
-    fn set_terms(&mut self, now: Timestamp, counts: &mut Counts) {
+    fn set_terms(&mut self, now: Timestamp, counts: &mut ServerCounts) {
         let terms = terms(&self.algorithm, &self.source);
         if terms == *self.book.terms() {
             return;
@@ -456,8 +458,8 @@ impl Resource {
     }
 
     /// Drops the lease from above when it has ended.
-    pub(super) fn refill(&mut self, now: Timestamp, counts: &mut Counts) {
-        if let Source::Above(above) = &mut self.source
+    pub(super) fn refill(&mut self, now: Timestamp, counts: &mut ServerCounts) {
+        if let CapacitySource::Above(above) = &mut self.source
             && above.grant.is_some_and(|grant| grant.expires <= now)
         {
             above.grant = None;
@@ -481,7 +483,7 @@ impl Resource {
     }
 
     /// Ends a lease. False if there is none.
-    pub(super) fn release(&mut self, now: Timestamp, member: Member) -> bool {
+    pub(super) fn release(&mut self, now: Timestamp, member: RosterMember) -> bool {
         let Some(place) = self.places.remove(&member) else {
             return false;
         };
@@ -492,7 +494,7 @@ impl Resource {
     }
 
     /// Removes holders whose lease has ended, and returns them in order.
-    pub(super) fn clean(&mut self, now: Timestamp, counts: &mut Counts) -> Vec<Member> {
+    pub(super) fn clean(&mut self, now: Timestamp, counts: &mut ServerCounts) -> Vec<RosterMember> {
         self.refill(now, counts);
         self.book.expire(now);
         if now < self.ends_from {
@@ -538,12 +540,12 @@ impl Resource {
     }
 
     /// All holders, in no order.
-    pub(super) fn members(&self) -> impl Iterator<Item = Member> {
+    pub(super) fn members(&self) -> impl Iterator<Item = RosterMember> {
         self.places.keys().copied()
     }
 
     /// The lease of each holder, and whether it has a safe share, in no order.
-    pub(super) fn leases(&self) -> impl Iterator<Item = (Member, Held, bool)> {
+    pub(super) fn leases(&self) -> impl Iterator<Item = (RosterMember, HeldLease, bool)> {
         self.places.iter().filter_map(|(member, place)| {
             let seen = &self.seen[place.0 as usize];
             let mut held = self.book.get(*place)?;
@@ -554,15 +556,15 @@ impl Resource {
 }
 
 /// The terms for the book.
-fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
+fn terms(algorithm: &Algorithm, source: &CapacitySource) -> Terms {
     let capacity = match source {
         // The reserve is not granted.
-        Source::Template(capacity) if algorithm.split.shares() => {
+        CapacitySource::Template(capacity) if algorithm.split.shares() => {
             let reserved = algorithm.reserve.map_or(0.0, |reserve| reserve.total());
             Capacity::new((capacity.get() - reserved).max(0.0)).unwrap_or_default()
         }
-        Source::Template(capacity) => *capacity,
-        Source::Above(above) => match (algorithm.split, above.grant, algorithm.each) {
+        CapacitySource::Template(capacity) => *capacity,
+        CapacitySource::Above(above) => match (algorithm.split, above.grant, algorithm.each) {
             (Split::Static, Some(_), Some(each)) => each,
             _ => above.granted(),
         },
@@ -571,7 +573,7 @@ fn terms(algorithm: &Algorithm, source: &Source) -> Terms {
         capacity,
         // Without a capacity nothing is granted, by any rule.
         split: match source {
-            Source::Above(above) if above.grant.is_none() => Split::Fair,
+            CapacitySource::Above(above) if above.grant.is_none() => Split::Fair,
             _ => algorithm.split,
         },
         by_priority: algorithm.by_priority,

@@ -11,7 +11,7 @@ use crate::book::Rows;
 
 /// The kind of a holder: ids of clients and of servers are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum MemberKind {
     Client,
     Server,
 }
@@ -21,7 +21,7 @@ pub(super) const RESOURCES_MADE_MAX: usize = u16::MAX as usize;
 
 /// A member of the roster, until it holds nothing any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Member(u32);
+pub(super) struct RosterMember(u32);
 
 #[derive(Debug, Default)]
 pub(super) struct Roster {
@@ -30,38 +30,38 @@ pub(super) struct Roster {
     /// The number of each name.
     numbers: HashTable<u32>,
     /// By the member's number.
-    entries: Rows<Entry>,
+    entries: Rows<RosterEntry>,
     /// Free numbers.
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RosterEntry {
     /// Empty if the number is free.
     pub(super) name: Box<str>,
     /// Resources of which it holds something.
     pub(super) leases: u32,
     /// Resources that exist because it asked for them.
     pub(super) made: u16,
-    pub(super) kind: Kind,
+    pub(super) kind: MemberKind,
 }
 
 impl Roster {
-    pub(super) fn find(&self, kind: Kind, name: &str) -> Option<Member> {
+    pub(super) fn find(&self, kind: MemberKind, name: &str) -> Option<RosterMember> {
         let found = self.numbers.find(self.hash(kind, name), |number| {
             let entry = &self.entries[*number as usize];
             entry.kind == kind && *entry.name == *name
         });
-        found.copied().map(Member)
+        found.copied().map(RosterMember)
     }
 
     /// The number of this name, a new one if it has none. The user of a new one gives it a lease or
     /// drops it again.
-    pub(super) fn find_or_add(&mut self, kind: Kind, name: &str) -> Member {
+    pub(super) fn find_or_add(&mut self, kind: MemberKind, name: &str) -> RosterMember {
         if let Some(member) = self.find(kind, name) {
             return member;
         }
-        let entry = Entry {
+        let entry = RosterEntry {
             name: name.into(),
             leases: 0,
             made: 0,
@@ -88,39 +88,39 @@ impl Roster {
             hasher.hash_one((entry.kind, &*entry.name))
         };
         numbers.insert_unique(rehash(&number), number, rehash);
-        Member(number)
+        RosterMember(number)
     }
 
-    fn hash(&self, kind: Kind, name: &str) -> u64 {
+    fn hash(&self, kind: MemberKind, name: &str) -> u64 {
         self.hasher.hash_one((kind, name))
     }
 
-    pub(super) fn entry(&self, member: Member) -> &Entry {
+    pub(super) fn entry(&self, member: RosterMember) -> &RosterEntry {
         &self.entries[member.0 as usize]
     }
 
-    pub(super) fn gained(&mut self, member: Member) {
+    pub(super) fn gained(&mut self, member: RosterMember) {
         self.entries[member.0 as usize].leases += 1;
     }
 
     /// Counts a new resource that a member asked for. [`RESOURCES_MADE_MAX`] bounds them.
-    pub(super) fn made(&mut self, member: Member) {
+    pub(super) fn made(&mut self, member: RosterMember) {
         self.entries[member.0 as usize].made += 1;
     }
 
     /// A resource that it created has ended, or counts for another now.
-    pub(super) fn unmade(&mut self, member: Member) {
+    pub(super) fn unmade(&mut self, member: RosterMember) {
         self.entries[member.0 as usize].made -= 1;
         self.forget_if_idle(member);
     }
 
     /// Takes one lease away. A member without leases and without existing resources of its own is removed.
-    pub(super) fn lost(&mut self, member: Member) {
+    pub(super) fn lost(&mut self, member: RosterMember) {
         self.entries[member.0 as usize].leases -= 1;
         self.forget_if_idle(member);
     }
 
-    fn forget_if_idle(&mut self, member: Member) {
+    fn forget_if_idle(&mut self, member: RosterMember) {
         let entry = self.entry(member);
         if entry.leases > 0 || entry.made > 0 {
             return;
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_entry_takes_24_bytes() {
-        assert_eq!(size_of::<Entry>(), 24);
+        assert_eq!(size_of::<RosterEntry>(), 24);
     }
 
     #[test]
@@ -157,9 +157,9 @@ mod tests {
         for seed in 0..20 {
             let mut random = StdRng::seed_from_u64(seed);
             let mut roster = Roster::default();
-            let mut leases: HashMap<(Kind, String), usize> = HashMap::new();
+            let mut leases: HashMap<(MemberKind, String), usize> = HashMap::new();
             for step in 0..5_000 {
-                let kind = [Kind::Client, Kind::Server][random.random_range(0..2)];
+                let kind = [MemberKind::Client, MemberKind::Server][random.random_range(0..2)];
                 let name = format!("name-{}", random.random_range(0..400));
                 let held = leases.entry((kind, name.clone())).or_default();
                 // More and fewer in turn, so that the table grows and empties.

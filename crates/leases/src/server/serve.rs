@@ -16,13 +16,13 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::service_fn;
 use tracing::{info, warn};
 
-use super::connection::{Connection, Stream, closed};
-use super::health::Health;
+use super::connection::{ServerConnection, ServerStream, closed};
+use super::health::HealthService;
 use super::metrics::Metrics;
 use super::observed::answer;
 use super::reflection;
-use super::service::Service;
-use super::settings::Reach;
+use super::service::CapacityService;
+use super::settings::NetworkBounds;
 use crate::wire::capacity_server::CapacityServer as Wire;
 
 /// The most requests of one connection that are answered at once.
@@ -50,9 +50,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// An error of tonic's own settings; failed connections end nothing.
 pub async fn serve(
     listener: TcpListener,
-    service: Service,
+    service: CapacityService,
     tls: Option<TlsServer>,
-    reach: Reach,
+    reach: NetworkBounds,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
@@ -66,7 +66,7 @@ pub async fn serve(
         stop.clone(),
     );
     let accepting = tokio::spawn(accepting);
-    let health = Health::of(service.clone());
+    let health = HealthService::of(service.clone());
     let following = tokio::spawn(health.clone().keep_following(stop.clone()));
     let wire = Wire::new(service)
         .max_decoding_message_size(reach.message_bytes)
@@ -101,9 +101,9 @@ pub async fn serve(
 /// Accepts under all conditions, with a bound on open connections.
 async fn accept(
     listener: TcpListener,
-    to_server: mpsc::Sender<io::Result<Connection>>,
+    to_server: mpsc::Sender<io::Result<ServerConnection>>,
     tls: Option<TlsServer>,
-    reach: Reach,
+    reach: NetworkBounds,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
@@ -137,8 +137,8 @@ async fn accept(
             Ok((stream, place)) => {
                 let (metrics, stopped) = (Arc::clone(&metrics), stop.clone());
                 let Some(tls) = &tls else {
-                    let stream = Stream::Plain(stream);
-                    let connection = Connection::new(stream, place, &reach, metrics, stopped);
+                    let stream = ServerStream::Plain(stream);
+                    let connection = ServerConnection::new(stream, place, &reach, metrics, stopped);
                     if to_server.send(Ok(connection)).await.is_err() {
                         break;
                     }
@@ -148,9 +148,10 @@ async fn accept(
                 let (tls, to_server) = (tls.clone(), to_server.clone());
                 tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
                     let peer = stream.peer_addr();
-                    match Stream::secured(&tls, stream, reach.handshake_timeout).await {
+                    match ServerStream::secured(&tls, stream, reach.handshake_timeout).await {
                         Ok(stream) => {
-                            let made = Connection::new(stream, place, &reach, metrics, stopped);
+                            let made =
+                                ServerConnection::new(stream, place, &reach, metrics, stopped);
                             let _ = to_server.send(Ok(made)).await;
                         }
                         Err((reason, cause)) => {

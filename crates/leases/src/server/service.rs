@@ -16,17 +16,19 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use super::reply::Reply;
-use super::{CapacityServer, Rejected, Settings, Standing, Status as Shown, Templates, View};
+use super::reply::ServerReply;
+use super::{
+    CapacityServer, Rejected, ServerRole, ServerSettings, ServerStatus as Shown, Templates, View,
+};
 use crate::wire::capacity_server::Capacity;
 use crate::wire::{self, Epoch};
 
 /// The server for the network. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Service(Arc<Shared>);
+pub struct CapacityService(Arc<ServiceState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ServiceState {
     machine: Mutex<Machine>,
     clock: Clock,
     epoch: Epoch,
@@ -49,11 +51,11 @@ const UNKNOWN_MASTER: wire::Mastership = wire::Mastership {
     master_address: None,
 };
 
-impl Service {
+impl CapacityService {
     /// A server that follows an election. Its only time is `clock`.
     #[must_use]
     pub fn new(
-        settings: Settings,
+        settings: ServerSettings,
         templates: Templates,
         clock: Clock,
         mastership: watch::Receiver<Mastership>,
@@ -63,7 +65,7 @@ impl Service {
             server: CapacityServer::new(settings, templates, clock.now()),
             term: None,
         };
-        let service = Self(Arc::new(Shared {
+        let service = Self(Arc::new(ServiceState {
             machine: Mutex::new(machine),
             clock,
             epoch,
@@ -117,7 +119,7 @@ impl Service {
                     Mastership::Other(address) => Some(address.clone()),
                     _ => None,
                 };
-                let is_new = !matches!(&machine.server.standing, Standing::Other { master: known } if *known == master);
+                let is_new = !matches!(&machine.server.standing, ServerRole::Other { master: known } if *known == master);
                 if is_new {
                     machine.server.deposed(master);
                     machine.term = None;
@@ -130,7 +132,7 @@ impl Service {
     }
 
     /// Decides, and returns the moment.
-    fn answer<A: Reply>(
+    fn answer<A: ServerReply>(
         &self,
         decide: impl FnOnce(&mut CapacityServer, Timestamp) -> Result<A, Rejected>,
     ) -> Result<Response<A>, Status> {
@@ -236,7 +238,7 @@ fn status_of(rejected: &Rejected) -> Status {
 }
 
 #[tonic::async_trait]
-impl Capacity for Service {
+impl Capacity for CapacityService {
     async fn discovery(
         &self,
         _: Request<wire::DiscoveryRequest>,

@@ -6,14 +6,14 @@ use crate::wire::Epoch;
 
 /// The settings of a server.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerSettings {
     /// The name by which the server above knows this one: the same for all candidates of one
     /// election, so that a new master continues with the lease of the old one.
     pub id: String,
     /// The address to which other candidates send clients.
     pub address: String,
     /// Where it stands in the tree.
-    pub place: Place,
+    pub place: TreePlace,
     /// The relation of the process's time to the wire's.
     pub epoch: Epoch,
     /// A client that asks for a resource again within this time gets no answer about it and keeps
@@ -22,12 +22,12 @@ pub struct Settings {
     /// The treatment of an id without a matching template.
     pub unmatched: Unmatched,
     /// The bounds of the state.
-    pub bounds: Bounds,
+    pub bounds: ServerBounds,
 }
 
 /// Where a server stands in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TreePlace {
     /// At the top: the capacity comes from the config.
     Root,
     /// Below another server, which leases the capacity to it.
@@ -46,7 +46,7 @@ pub enum Unmatched {
 /// The bounds of the state. A request beyond them is refused as a whole, and others are not
 /// affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ServerBounds {
     /// Resources.
     pub resources: usize,
     /// Resources that exist because one client asked for them. Those that a template names
@@ -62,7 +62,7 @@ pub struct Bounds {
     pub id_bytes: usize,
 }
 
-impl Default for Bounds {
+impl Default for ServerBounds {
     fn default() -> Self {
         Self {
             resources: 10_000,
@@ -77,7 +77,7 @@ impl Default for Bounds {
 
 /// The bounds of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct NetworkBounds {
     /// The most open connections. Further ones wait to be accepted.
     pub connections: usize,
     /// The most requests at once, over all connections. Further ones are refused.
@@ -92,7 +92,7 @@ pub struct Reach {
     pub idle_timeout: Duration,
 }
 
-impl Default for Reach {
+impl Default for NetworkBounds {
     fn default() -> Self {
         Self {
             connections: 10_000,

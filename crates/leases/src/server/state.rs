@@ -9,13 +9,15 @@ use tidegate_limits::Timestamp;
 
 use crate::book::{Capacity, Split};
 
-use super::checks::{Wish, check_client, check_server};
+use super::checks::{CheckedRequest, check_client, check_server};
 use super::rejected::Rejected;
-use super::reply::Reply;
-use super::resource::{Answer, Ask, Resource, Rules, Source};
-use super::roster::{Kind, Member, RESOURCES_MADE_MAX, Roster};
-use super::settings::{Place, Settings, Unmatched};
-use super::status::{Counts, LeaseNow, ResourceNow, Resources, Standing, Status, View};
+use super::reply::ServerReply;
+use super::resource::{CapacitySource, LeaseAnswer, LeaseRequest, Rules, ServerResource};
+use super::roster::{MemberKind, RESOURCES_MADE_MAX, Roster, RosterMember};
+use super::settings::{ServerSettings, TreePlace, Unmatched};
+use super::status::{
+    LeaseNow, ResourceNow, Resources, ServerCounts, ServerRole, ServerStatus, View,
+};
 use super::templates::{Algorithm, Reserve, Templates};
 use crate::wire;
 
@@ -32,17 +34,17 @@ const UNMATCHED_SHOWN: usize = 64;
 /// starts so.
 #[derive(Debug)]
 pub struct CapacityServer {
-    settings: Settings,
+    settings: ServerSettings,
     templates: Templates,
-    pub(super) standing: Standing,
-    resources: HashMap<Arc<str>, Resource>,
+    pub(super) standing: ServerRole,
+    resources: HashMap<Arc<str>, ServerResource>,
     /// Their ids in order, so that a page is found without a scan.
     ids: BTreeSet<Arc<str>>,
     roster: Roster,
     /// Over all resources.
     leases: usize,
     unmatched: VecDeque<(String, u64)>,
-    counts: Counts,
+    counts: ServerCounts,
     cleaned: Timestamp,
     /// The current request to the server above, by its time.
     asking: Option<Timestamp>,
@@ -51,17 +53,17 @@ pub struct CapacityServer {
 impl CapacityServer {
     /// A server that is not the master and knows nothing.
     #[must_use]
-    pub fn new(settings: Settings, templates: Templates, now: Timestamp) -> Self {
+    pub fn new(settings: ServerSettings, templates: Templates, now: Timestamp) -> Self {
         Self {
             settings,
             templates,
-            standing: Standing::Other { master: None },
+            standing: ServerRole::Other { master: None },
             resources: HashMap::new(),
             ids: BTreeSet::new(),
             roster: Roster::default(),
             leases: 0,
             unmatched: VecDeque::new(),
-            counts: Counts::default(),
+            counts: ServerCounts::default(),
             cleaned: now,
             asking: None,
         }
@@ -70,14 +72,14 @@ impl CapacityServer {
     /// Makes it the master, with an empty state, which it learns from requests.
     pub fn elected(&mut self, now: Timestamp) {
         self.forget();
-        self.standing = Standing::Master { since: now };
+        self.standing = ServerRole::Master { since: now };
         self.cleaned = now;
     }
 
     /// Another server is the master, or the master is unknown. All state is dropped.
     pub fn deposed(&mut self, master: Option<String>) {
         self.forget();
-        self.standing = Standing::Other { master };
+        self.standing = ServerRole::Other { master };
     }
 
     fn forget(&mut self) {
@@ -91,7 +93,7 @@ impl CapacityServer {
     /// Whether it is the master.
     #[must_use]
     pub fn is_master(&self) -> bool {
-        matches!(self.standing, Standing::Master { .. })
+        matches!(self.standing, ServerRole::Master { .. })
     }
 
     /// Answers a client.
@@ -105,10 +107,10 @@ impl CapacityServer {
         request: &wire::GetCapacityRequest,
     ) -> Result<wire::GetCapacityResponse, Rejected> {
         if let Some(master) = self.not_master() {
-            return Ok(Reply::redirect(master));
+            return Ok(ServerReply::redirect(master));
         }
         let wishes = check_client(request, &self.settings.bounds);
-        let decided = self.serve(now, Kind::Client, &request.client_id, wishes)?;
+        let decided = self.serve(now, MemberKind::Client, &request.client_id, wishes)?;
         let response = decided
             .into_iter()
             .map(|(id, answer)| wire::ResourceResponse {
@@ -133,10 +135,10 @@ impl CapacityServer {
         request: &wire::GetServerCapacityRequest,
     ) -> Result<wire::GetServerCapacityResponse, Rejected> {
         if let Some(master) = self.not_master() {
-            return Ok(Reply::redirect(master));
+            return Ok(ServerReply::redirect(master));
         }
         let wishes = check_server(request, &self.settings.bounds);
-        let decided = self.serve(now, Kind::Server, &request.server_id, wishes)?;
+        let decided = self.serve(now, MemberKind::Server, &request.server_id, wishes)?;
         let response = decided.into_iter().map(|(id, answer)| {
             let algorithm = match self.resources.get(id) {
                 Some(resource) => resource.algorithm_answered(&answer),
@@ -168,9 +170,9 @@ impl CapacityServer {
         request: &wire::ReleaseCapacityRequest,
     ) -> wire::ReleaseCapacityResponse {
         if let Some(master) = self.not_master() {
-            return Reply::redirect(master);
+            return ServerReply::redirect(master);
         }
-        if let Some(member) = self.roster.find(Kind::Client, &request.client_id) {
+        if let Some(member) = self.roster.find(MemberKind::Client, &request.client_id) {
             for id in &request.resource_id {
                 if let Some(resource) = self.resources.get_mut(id.as_str())
                     && resource.release(now, member)
@@ -190,7 +192,7 @@ impl CapacityServer {
     #[must_use]
     pub fn discovery(&self) -> wire::DiscoveryResponse {
         match self.not_master() {
-            Some(master) => Reply::redirect(master),
+            Some(master) => ServerReply::redirect(master),
             None => wire::DiscoveryResponse {
                 is_master: true,
                 mastership: wire::Mastership {
@@ -202,8 +204,8 @@ impl CapacityServer {
 
     fn not_master(&self) -> Option<wire::Mastership> {
         match &self.standing {
-            Standing::Master { .. } => None,
-            Standing::Other { master } => Some(wire::Mastership {
+            ServerRole::Master { .. } => None,
+            ServerRole::Other { master } => Some(wire::Mastership {
                 master_address: master.clone(),
             }),
         }
@@ -214,10 +216,10 @@ impl CapacityServer {
     fn serve<'a>(
         &mut self,
         now: Timestamp,
-        kind: Kind,
+        kind: MemberKind,
         id: &str,
-        wishes: Result<Vec<Wish<'a>>, Rejected>,
-    ) -> Result<Vec<(&'a str, Answer)>, Rejected> {
+        wishes: Result<Vec<CheckedRequest<'a>>, Rejected>,
+    ) -> Result<Vec<(&'a str, LeaseAnswer)>, Rejected> {
         let admitted = wishes.and_then(|wishes| {
             self.clean(now);
             self.admit(kind, id, &wishes)?;
@@ -232,7 +234,12 @@ impl CapacityServer {
     }
 
     /// Whether there is room for everything new in a request.
-    fn admit(&self, kind: Kind, id: &str, wishes: &[Wish<'_>]) -> Result<(), Rejected> {
+    fn admit(
+        &self,
+        kind: MemberKind,
+        id: &str,
+        wishes: &[CheckedRequest<'_>],
+    ) -> Result<(), Rejected> {
         let bounds = &self.settings.bounds;
         let member = self.roster.find(kind, id);
         let (mut resources, mut leases, mut unnamed) = (0, 0, 0);
@@ -262,14 +269,14 @@ impl CapacityServer {
         }
         let made = member.map_or(0, |member| self.roster.entry(member).made.into());
         let per_client = bounds.resources_per_client.min(RESOURCES_MADE_MAX);
-        if kind == Kind::Client && unnamed > 0 && made + unnamed > per_client {
+        if kind == MemberKind::Client && unnamed > 0 && made + unnamed > per_client {
             return full("resources that one client asks for", per_client);
         }
         if leases > 0 && self.leases + leases > bounds.leases {
             return full("leases", bounds.leases);
         }
         let own = member.map_or(0, |member| self.roster.entry(member).leases as usize);
-        if kind == Kind::Client && leases > 0 && own + leases > bounds.leases_per_client {
+        if kind == MemberKind::Client && leases > 0 && own + leases > bounds.leases_per_client {
             return full("leases of one client", bounds.leases_per_client);
         }
         Ok(())
@@ -277,7 +284,7 @@ impl CapacityServer {
 
     /// Below the root every id is one for the server above.
     fn is_unmatched(&self, id: &str) -> bool {
-        self.settings.place == Place::Root && self.templates.of(id).is_none()
+        self.settings.place == TreePlace::Root && self.templates.of(id).is_none()
     }
 
     fn rules(&self) -> Rules {
@@ -288,7 +295,13 @@ impl CapacityServer {
     }
 
     /// `None` where it is too soon to ask again.
-    fn decide(&mut self, now: Timestamp, kind: Kind, id: &str, wish: &Wish<'_>) -> Option<Answer> {
+    fn decide(
+        &mut self,
+        now: Timestamp,
+        kind: MemberKind,
+        id: &str,
+        wish: &CheckedRequest<'_>,
+    ) -> Option<LeaseAnswer> {
         let rules = self.rules();
         let is_new = !self.resources.contains_key(wish.id);
         if is_new && !self.make(now, wish.id) {
@@ -299,11 +312,11 @@ impl CapacityServer {
             .get_mut(wish.id)
             .expect("it is there or has just been made");
         let member = self.roster.find_or_add(kind, id);
-        if is_new && kind == Kind::Client && !self.templates.names(wish.id) {
+        if is_new && kind == MemberKind::Client && !self.templates.names(wish.id) {
             resource.maker = Some(member);
             self.roster.made(member);
         }
-        let ask = Ask {
+        let ask = LeaseRequest {
             member,
             kind,
             bands: &wish.bands,
@@ -321,23 +334,23 @@ impl CapacityServer {
 
     /// Makes a resource. False if no template matches.
     fn make(&mut self, now: Timestamp, id: &str) -> bool {
-        let Standing::Master { since } = self.standing else {
+        let ServerRole::Master { since } = self.standing else {
             unreachable!("only the master is asked")
         };
         let template = self.templates.of(id);
         let source = match (self.settings.place, template) {
-            (Place::Root, None) => return false,
-            (Place::Root, Some(template)) => Source::Template(template.capacity),
-            (Place::Below, _) => Source::Above(Default::default()),
+            (TreePlace::Root, None) => return false,
+            (TreePlace::Root, Some(template)) => CapacitySource::Template(template.capacity),
+            (TreePlace::Below, _) => CapacitySource::Above(Default::default()),
         };
-        let resource = Resource::new(id, now, since, template, source);
+        let resource = ServerResource::new(id, now, since, template, source);
         self.ids.insert(Arc::clone(&resource.id));
         self.resources.insert(Arc::clone(&resource.id), resource);
         true
     }
 
     /// The demand, with the default length of leases.
-    fn unmatched(&mut self, now: Timestamp, wish: &Wish<'_>) -> Answer {
+    fn unmatched(&mut self, now: Timestamp, wish: &CheckedRequest<'_>) -> LeaseAnswer {
         self.counts.unmatched += 1;
         let shown = self.unmatched.iter().position(|(id, _)| id == wish.id);
         let times = match shown.and_then(|at| self.unmatched.remove(at)) {
@@ -352,7 +365,7 @@ impl CapacityServer {
         self.unmatched.push_back((wish.id.to_owned(), times));
         let default = Algorithm::default();
         let wants: f64 = wish.bands.iter().map(|band| band.wants.get()).sum();
-        Answer {
+        LeaseAnswer {
             gets: wire::Lease {
                 expiry_time: self.settings.epoch.seconds(now + default.lease),
                 refresh_interval: wire::seconds(default.refresh),
@@ -367,7 +380,7 @@ impl CapacityServer {
     /// removed.
     pub fn apply(&mut self, now: Timestamp, templates: Templates) {
         self.templates = templates;
-        let Standing::Master { since } = self.standing else {
+        let ServerRole::Master { since } = self.standing else {
             return;
         };
         let (mut lost, mut unmade) = (Vec::new(), Vec::new());
@@ -376,7 +389,7 @@ impl CapacityServer {
         self.resources.retain(|id, resource| {
             match templates.of(id) {
                 Some(template) => resource.apply(now, since, template, counts),
-                None if place == Place::Root => {
+                None if place == TreePlace::Root => {
                     ids.remove(id);
                     lost.extend(resource.members());
                     unmade.extend(resource.maker);
@@ -418,7 +431,7 @@ impl CapacityServer {
     }
 
     /// Each of the first has lost a lease, each of the others a resource that counted for it.
-    fn forget_members(&mut self, mut lost: Vec<Member>, mut unmade: Vec<Member>) {
+    fn forget_members(&mut self, mut lost: Vec<RosterMember>, mut unmade: Vec<RosterMember>) {
         self.leases -= lost.len();
         // In an order that does not depend on the order of the tables.
         unmade.sort_unstable();
@@ -458,7 +471,7 @@ impl CapacityServer {
     /// mastership, and without a demand. A request from below may make it earlier.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
-        if self.settings.place == Place::Root || !self.is_master() {
+        if self.settings.place == TreePlace::Root || !self.is_master() {
             return None;
         }
         let rules = self.rules();
@@ -484,7 +497,7 @@ impl CapacityServer {
         server_millis: Option<i64>,
         response: &wire::GetServerCapacityResponse,
     ) {
-        let Standing::Master { since } = self.standing else {
+        let ServerRole::Master { since } = self.standing else {
             return;
         };
         if self.asking != Some(sent_at) || response.mastership.is_some() {
@@ -525,17 +538,17 @@ impl CapacityServer {
 
     /// The counts since the start, for any master.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ServerCounts {
         self.counts
     }
 
     /// The status: all resources, and the leases of [`View::default`].
-    pub fn status(&mut self, now: Timestamp) -> Status {
+    pub fn status(&mut self, now: Timestamp) -> ServerStatus {
         self.view(now, View::default())
     }
 
     /// The status in a view. O(n) in the shown resources and leases only.
-    pub fn view(&mut self, now: Timestamp, view: View<'_>) -> Status {
+    pub fn view(&mut self, now: Timestamp, view: View<'_>) -> ServerStatus {
         if self.resources.len() <= CLEANED_AT_EACH_VIEW_MAX {
             self.clean_now(now);
         } else {
@@ -561,7 +574,7 @@ impl CapacityServer {
             room -= resource.leases.len();
             shown.push(resource);
         }
-        Status {
+        ServerStatus {
             at: now,
             id: self.settings.id.clone(),
             standing: self.standing.clone(),
@@ -576,7 +589,7 @@ impl CapacityServer {
 
 fn resource_now(
     now: Timestamp,
-    resource: &mut Resource,
+    resource: &mut ServerResource,
     roster: &Roster,
     templates: &Templates,
     leases_max: usize,
@@ -592,7 +605,7 @@ fn resource_now(
             let holder = roster.entry(member);
             LeaseNow {
                 holder: holder.name.to_string(),
-                server: holder.kind == Kind::Server,
+                server: holder.kind == MemberKind::Server,
                 clients: held.clients,
                 capacity: held.lease.capacity.get() + own,
                 wants: held.wants.get() + own,

@@ -9,13 +9,13 @@ use crate::book::{Capacity, Split};
 
 /// The status.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Status {
+pub struct ServerStatus {
     /// The time of the status.
     pub at: Timestamp,
     /// The id and the address of the server.
     pub id: String,
     /// Master or not, since when.
-    pub standing: Standing,
+    pub standing: ServerRole,
     /// The requested resources, by id.
     pub resources: Vec<ResourceNow>,
     /// Resources that come after these.
@@ -23,7 +23,7 @@ pub struct Status {
     /// Ids without a matching template, the latest last, and how often each was requested.
     pub unmatched: Vec<(String, u64)>,
     /// The counts since the start.
-    pub counts: Counts,
+    pub counts: ServerCounts,
     /// Different clients and servers that hold something.
     pub holders: usize,
 }
@@ -68,7 +68,7 @@ impl Default for View<'_> {
 
 /// Whether the server grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ServerRole {
     /// The server is the master, since this moment.
     Master {
         /// When it was elected.
@@ -138,7 +138,7 @@ pub struct LeaseNow {
 
 /// Counts since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Counts {
+pub struct ServerCounts {
     /// Resources that were requested too early, and left out of the answer.
     pub early: u64,
     /// Requests for an id that no template matches.

@@ -317,7 +317,7 @@ impl Algorithm {
             by_priority: false,
             ..Self::default()
         };
-        let from = Heard::FromAbove;
+        let from = TemplateSource::FromAbove;
         let mut algorithm = check_algorithm(raw, from, &default, None, &mut mistakes);
         if mistakes
             .found
@@ -402,7 +402,7 @@ fn check_template(
     let algorithm = match raw.algorithm {
         None => default,
         Some(algorithm) => {
-            let from = Heard::FromConfig;
+            let from = TemplateSource::FromConfig;
             check_algorithm(algorithm, from, &default, raw.safe_capacity, mistakes)
         }
     };
@@ -430,14 +430,14 @@ fn check_template(
 
 /// The source: an operator gets mistakes reported; of a server's values, the valid ones are used.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Heard {
+enum TemplateSource {
     FromConfig,
     FromAbove,
 }
 
 fn check_algorithm(
     raw: RawAlgorithm,
-    heard: Heard,
+    heard: TemplateSource,
     default: &Algorithm,
     safe_capacity: Option<f64>,
     mistakes: &mut Mistakes,

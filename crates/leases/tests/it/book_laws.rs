@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::time::Duration;
 
-use tidegate_leases::book::{Band, Book, Capacity, Holder, Lease, Report, Split, Terms};
+use tidegate_leases::book::{Band, Book, Capacity, Holder, HolderReport, Lease, Split, Terms};
 use tidegate_limits::Timestamp;
 
 use crate::random::Random;
@@ -279,7 +279,7 @@ trait Decide {
 impl Decide for Book {
     fn ask(&mut self, now: Timestamp, holder: u32, bands: &[Band], has: f64) -> f64 {
         let has = capacity(has);
-        let lease = Book::ask(self, now, Holder(holder), Report { bands, has }, None);
+        let lease = Book::ask(self, now, Holder(holder), HolderReport { bands, has }, None);
         lease.capacity.get()
     }
 }
@@ -574,7 +574,7 @@ fn a_book_decides_like_one_that_looks_at_all_holders() {
                 2 => {
                     let bands = any_bands(random);
                     let has = any_amount(random);
-                    let report = Report {
+                    let report = HolderReport {
                         bands: &bands,
                         has: capacity(has),
                     };
@@ -716,7 +716,7 @@ fn no_window_holds_too_much(random: &mut Random, frees_after: Duration) -> Resul
                 // An answer that has not come by now is given up.
                 holder.answer = None;
                 let bands = any_bands(random);
-                let report = Report {
+                let report = HolderReport {
                     bands: &bands,
                     has: capacity(holder.using),
                 };
@@ -790,7 +790,7 @@ fn the_law_of_windows_notices_a_share_that_is_free_at_once() {
             let index = random.below(3) as usize;
             let bands = [any_band(random)];
             let has = capacity(holders[index].using);
-            let report = Report { bands: &bands, has };
+            let report = HolderReport { bands: &bands, has };
             let lease = book.ask(now, Holder(index as u32), report, None);
             holders[index].use_from(now, lease);
             let used: f64 = holders
@@ -975,7 +975,7 @@ fn a_lease_ends_with_the_one_that_it_is_cut_from_and_is_renewed_before() {
     let at = |second| Timestamp::ZERO + Duration::from_secs(second);
     let bands = [want(0, 10.0)];
     let mut ask = |now, cap| {
-        let report = Report {
+        let report = HolderReport {
             bands: &bands,
             has: Capacity::ZERO,
         };

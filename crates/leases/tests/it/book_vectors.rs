@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use tidegate_leases::book::{Band, Book, Capacity, Holder, Report, Split, Terms};
+use tidegate_leases::book::{Band, Book, Capacity, Holder, HolderReport, Split, Terms};
 use tidegate_limits::Timestamp;
 use tidegate_limits::bucket::OutOfRange;
 use vectors::{Request, Source, VECTORS, Vector};
@@ -89,7 +89,7 @@ fn play(vector: &Vector, by_priority: bool, mut check: impl FnMut(usize, &Reques
     for known in vector.known {
         let bands = [band(known.1, known.3).expect("what is known is valid")];
         let has = Capacity::new(known.2).expect("what is known is valid");
-        let report = Report { bands: &bands, has };
+        let report = HolderReport { bands: &bands, has };
         book.learn(now, holder(known.0), report, None);
     }
     for (number, request) in vector.requests.iter().enumerate() {
@@ -98,7 +98,7 @@ fn play(vector: &Vector, by_priority: bool, mut check: impl FnMut(usize, &Reques
             continue;
         };
         let has = Capacity::new(has).expect("what is claimed is valid");
-        let report = Report {
+        let report = HolderReport {
             bands: &[band],
             has,
         };
@@ -181,7 +181,7 @@ fn sums_count_only_leases_that_have_not_expired() {
     let learn = |book: &mut Book, now, holder, has, wants| {
         let bands = [band(wants, 1).expect("a band")];
         let has = Capacity::new(has).expect("a capacity");
-        let report = Report { bands: &bands, has };
+        let report = HolderReport { bands: &bands, has };
         book.learn(now, Holder(holder), report, None)
     };
     let sums = |book: &Book| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_leases::client::{
-    AfterExpiry, Allowance, Client, ClientMetrics, ClientOptions, OpenError, RateResource,
+    AfterExpiry, Allowance, ClientMetrics, ClientOptions, LeaseClient, OpenError, RateResource,
     ResourceOptions, SafeCapacity, Tokens, WaitError,
 };
 use tidegate_runtime::Clock;
@@ -21,7 +21,7 @@ use self::mock::{Mock, Network};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A client of these addresses.
-fn client_of(network: &Network, servers: &[&str]) -> Client {
+fn client_of(network: &Network, servers: &[&str]) -> LeaseClient {
     let options = ClientOptions {
         dial: Arc::new(network.clone()),
         ..ClientOptions::default()
@@ -29,11 +29,11 @@ fn client_of(network: &Network, servers: &[&str]) -> Client {
     let servers = servers
         .iter()
         .map(|server| server.parse().expect("an address"));
-    Client::with_clock(servers.collect(), options, Clock::of_runtime()).expect("a client")
+    LeaseClient::with_clock(servers.collect(), options, Clock::of_runtime()).expect("a client")
 }
 
 /// A server, and a client of it.
-fn one_server() -> (Mock, Client) {
+fn one_server() -> (Mock, LeaseClient) {
     let network = Network::default();
     let mock = network.add("a:1");
     (mock, client_of(&network, &["a:1"]))
@@ -688,7 +688,7 @@ async fn over_a_socket_a_lease_is_got_and_counted() {
     // No server has the first address: port 1 of loopback.
     let servers = ["127.0.0.1:1", &address].map(|server| server.parse().expect("an address"));
     let client =
-        Client::with_clock(servers.into(), options, Clock::of_runtime()).expect("a client");
+        LeaseClient::with_clock(servers.into(), options, Clock::of_runtime()).expect("a client");
     let rate = client.rate("r", wants(1000.0)).expect("a resource");
     timeout(10 * SECOND, rate.wait())
         .await

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tidegate_leases::server::{
-    Bounds, CapacityServer, Catchall, LeaseNow, Place, RawAlgorithm, RawKind, RawTemplate,
-    Rejected, Resources, Settings, Standing, TemplateMistake, Templates, Unmatched, View,
+    CapacityServer, Catchall, LeaseNow, RawAlgorithm, RawKind, RawTemplate, Rejected, Resources,
+    ServerBounds, ServerRole, ServerSettings, TemplateMistake, Templates, TreePlace, Unmatched,
+    View,
 };
 use tidegate_leases::wire::{
     Algorithm, Epoch, GetCapacityRequest, GetCapacityResponse, GetServerCapacityRequest,
@@ -20,15 +21,15 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::ZERO + Duration::from_secs(seconds)
 }
 
-fn settings(place: Place) -> Settings {
-    Settings {
+fn settings(place: TreePlace) -> ServerSettings {
+    ServerSettings {
         id: "job".to_owned(),
         address: "host:1".to_owned(),
         place,
         epoch: Epoch::new(Timestamp::ZERO, Duration::from_secs(UNIX)),
         minimum_interval: Duration::from_secs(5),
         unmatched: Unmatched::Grant,
-        bounds: Bounds::default(),
+        bounds: ServerBounds::default(),
     }
 }
 
@@ -63,7 +64,7 @@ fn templates(raw: Vec<RawTemplate>) -> Templates {
 
 /// A root that has been master for ten minutes and has no clients.
 fn root(raw: Vec<RawTemplate>) -> CapacityServer {
-    let mut server = CapacityServer::new(settings(Place::Root), templates(raw), at(0));
+    let mut server = CapacityServer::new(settings(TreePlace::Root), templates(raw), at(0));
     server.elected(at(0));
     server
 }
@@ -112,7 +113,7 @@ fn granted(server: &mut CapacityServer, seconds: u64, client: &str, wants: f64) 
 #[test]
 fn a_server_that_is_not_master_names_the_master() {
     let raw = vec![template("r", 100.0, algorithm("FAIR_SHARE", &[]))];
-    let mut server = CapacityServer::new(settings(Place::Root), templates(raw), at(0));
+    let mut server = CapacityServer::new(settings(TreePlace::Root), templates(raw), at(0));
     let answer = ask(&mut server, 1, "a", 10.0, None);
     assert!(answer.response.is_empty());
     assert_eq!(answer.mastership.expect("said").master_address, None);
@@ -347,9 +348,9 @@ fn an_id_that_nothing_matches_is_granted_counted_and_shown_but_not_kept() {
     assert_eq!(status.unmatched.len(), 4);
     assert_eq!(status.unmatched[3], ("a/b".to_owned(), 2));
 
-    let strict = Settings {
+    let strict = ServerSettings {
         unmatched: Unmatched::Refuse,
-        ..settings(Place::Root)
+        ..settings(TreePlace::Root)
     };
     let mut server = CapacityServer::new(strict, templates(raw()), at(0));
     server.elected(at(0));
@@ -503,15 +504,15 @@ fn a_bad_request_is_refused_with_its_mistake_and_harms_no_other() {
 
 #[test]
 fn beyond_its_bounds_a_server_refuses_and_still_serves_known_clients() {
-    let bounds = Bounds {
+    let bounds = ServerBounds {
         resources: 3,
         leases: 4,
         leases_per_client: 2,
-        ..Bounds::default()
+        ..ServerBounds::default()
     };
-    let small = Settings {
+    let small = ServerSettings {
         bounds,
-        ..settings(Place::Root)
+        ..settings(TreePlace::Root)
     };
     let raw = vec![template("*", 100.0, algorithm("FAIR_SHARE", &[]))];
     let mut server = CapacityServer::new(small, templates(raw), at(0));
@@ -538,7 +539,7 @@ fn beyond_its_bounds_a_server_refuses_and_still_serves_known_clients() {
 // ---- Below another server.
 
 fn below() -> CapacityServer {
-    let mut server = CapacityServer::new(settings(Place::Below), Templates::default(), at(0));
+    let mut server = CapacityServer::new(settings(TreePlace::Below), Templates::default(), at(0));
     server.elected(at(0));
     server
 }
@@ -812,7 +813,7 @@ fn a_server_that_was_deposed_and_elected_again_knows_nothing() {
     let status = server.status(at(LATER + 2));
     assert_eq!(
         status.standing,
-        Standing::Master {
+        ServerRole::Master {
             since: at(LATER + 2)
         }
     );

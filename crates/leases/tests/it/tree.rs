@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidegate_leases::server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
-    Templates, Unmatched,
+    CapacityServer, Catchall, RawAlgorithm, RawKind, RawTemplate, ServerBounds, ServerSettings,
+    Templates, TreePlace, Unmatched,
 };
 use tidegate_leases::wire::{
     Epoch, GetCapacityRequest, GetCapacityResponse, GetServerCapacityRequest,
@@ -126,14 +126,14 @@ impl Tree {
     fn new(rule: Rule, seed: u64) -> Self {
         let epoch = Epoch::new(Timestamp::ZERO, UNIX);
         let servers = ABOVE.iter().enumerate().map(|(at, above)| {
-            let settings = Settings {
+            let settings = ServerSettings {
                 id: format!("server-{at}"),
                 address: format!("server-{at}"),
-                place: above.map_or(Place::Root, |_| Place::Below),
+                place: above.map_or(TreePlace::Root, |_| TreePlace::Below),
                 epoch,
                 minimum_interval: Duration::from_secs(1),
                 unmatched: Unmatched::Refuse,
-                bounds: Bounds::default(),
+                bounds: ServerBounds::default(),
             };
             let templates = above.map_or_else(|| rule.templates(), |_| Templates::default());
             let mut server = CapacityServer::new(settings, templates, Timestamp::ZERO);

@@ -9,7 +9,7 @@ use std::thread;
 
 use super::error::KeyError;
 use super::keys::Keys;
-use super::limiter::Keyed;
+use super::limiter::KeyedLimiter;
 use crate::bucket::Tokens;
 use crate::clock::Clock;
 use crate::pace::{Timer, TimerThread, Unpark};
@@ -19,11 +19,11 @@ use alloc::sync::Arc;
 
 /// Waits until a key's limiter admits a cost. Made by [`Keys::acquire`].
 ///
-/// Joins the line of its key at the first poll. It can be dropped at any time: nothing is taken then, and the
+/// Joins the queue of its key at the first poll. It can be dropped at any time: nothing is taken then, and the
 /// next call of the key takes its place.
 #[must_use = "does nothing unless polled"]
 #[derive(Debug)]
-pub struct AcquireKey<'a, L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> {
+pub struct AcquireKey<'a, L: KeyedLimiter, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> {
     keys: &'a Keys<L, K, C, S>,
     timer: Option<&'a T>,
     key: K,
@@ -35,12 +35,12 @@ pub struct AcquireKey<'a, L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: T
 }
 
 // Only the boxed sleep is pinned.
-impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> Unpin
+impl<L: KeyedLimiter, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> Unpin
     for AcquireKey<'_, L, K, C, S, T>
 {
 }
 
-impl<L: Keyed, K: Hash + Eq + Clone, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
+impl<L: KeyedLimiter, K: Hash + Eq + Clone, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
     /// Waits, in a task of any runtime, until the key's limiter admits `cost`: first come, first served among
     /// the calls that wait for this key. A [`try_acquire`](Self::try_acquire) waits for none of them, and may
     /// take what they wait for. It sleeps on [`TimerThread::shared`], in real time, whatever the clock.
@@ -70,7 +70,7 @@ impl<L: Keyed, K: Hash + Eq + Clone, C: Clock, S: BuildHasher> Keys<L, K, C, S> 
         AcquireKey::new(self, Some(timer), key, cost)
     }
 
-    /// Waits, in this thread, in the same line as the tasks.
+    /// Waits, in this thread, in the same queue as the tasks.
     ///
     /// # Errors
     ///
@@ -99,7 +99,9 @@ impl<L: Keyed, K: Hash + Eq + Clone, C: Clock, S: BuildHasher> Keys<L, K, C, S> 
     }
 }
 
-impl<'a, L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> AcquireKey<'a, L, K, C, S, T> {
+impl<'a, L: KeyedLimiter, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer>
+    AcquireKey<'a, L, K, C, S, T>
+{
     fn new(keys: &'a Keys<L, K, C, S>, timer: Option<&'a T>, key: K, cost: Tokens) -> Self {
         Self {
             keys,
@@ -113,7 +115,7 @@ impl<'a, L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> AcquireKey<
 
     fn leave(&mut self) {
         if let Some(number) = self.number.take() {
-            let next = self.keys.lines().leave(&self.key, number);
+            let next = self.keys.queues().leave(&self.key, number);
             // Outside the lock, because it may run its task at once.
             if let Some(next) = next {
                 next.wake();
@@ -122,7 +124,7 @@ impl<'a, L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> AcquireKey<
     }
 }
 
-impl<L: Keyed, K: Hash + Eq + Clone, C: Clock, S: BuildHasher, T: Timer> Future
+impl<L: KeyedLimiter, K: Hash + Eq + Clone, C: Clock, S: BuildHasher, T: Timer> Future
     for AcquireKey<'_, L, K, C, S, T>
 {
     type Output = Result<(), KeyError>;
@@ -132,11 +134,14 @@ impl<L: Keyed, K: Hash + Eq + Clone, C: Clock, S: BuildHasher, T: Timer> Future
         let number = match this.number {
             Some(number) => number,
             None => {
-                let joined = this.keys.lines().join(this.key.clone(), cx.waker().clone());
+                let joined = this
+                    .keys
+                    .queues()
+                    .join(this.key.clone(), cx.waker().clone());
                 *this.number.insert(joined?)
             }
         };
-        if !this.keys.lines().is_first(&this.key, number, cx.waker()) {
+        if !this.keys.queues().is_first(&this.key, number, cx.waker()) {
             return Poll::Pending;
         }
         loop {
@@ -172,7 +177,7 @@ fn opening(error: KeyError) -> Option<Timestamp> {
     }
 }
 
-impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> Drop
+impl<L: KeyedLimiter, K: Hash + Eq, C: Clock, S: BuildHasher, T: Timer> Drop
     for AcquireKey<'_, L, K, C, S, T>
 {
     fn drop(&mut self) {

@@ -16,8 +16,8 @@ use crate::pace::Pacer;
 use crate::time::Timestamp;
 
 use super::error::{KeyError, TooManyKeys};
-use super::limiter::Keyed;
-use super::lines::Lines;
+use super::limiter::KeyedLimiter;
+use super::queues::KeyQueues;
 
 /// The shortest time between two searches of all keys while few of them are idle, per key that may
 /// be remembered. A search takes a few percent of that time, so new keys cost little.
@@ -68,13 +68,13 @@ pub type PacedKeys<K, C = MonotonicClock, S = RandomState> = Keys<Pacer, K, C, S
 /// Threads share one, behind a lock that is held for a search and some arithmetic. The clock is read
 /// inside the lock.
 #[derive(Debug)]
-pub struct Keys<L: Keyed, K, C: Clock = MonotonicClock, S = RandomState> {
+pub struct Keys<L: KeyedLimiter, K, C: Clock = MonotonicClock, S = RandomState> {
     clock: C,
-    table: Mutex<Table<L, K, S>>,
-    lines: Mutex<Lines<K>>,
+    table: Mutex<KeyTable<L, K, S>>,
+    queues: Mutex<KeyQueues<K>>,
 }
 
-impl<L: Keyed, K: Hash + Eq> Keys<L, K> {
+impl<L: KeyedLimiter, K: Hash + Eq> Keys<L, K> {
     /// No key yet, and at most `keys_max` at once.
     #[must_use]
     pub fn new(rule: L::Rule, keys_max: NonZeroU32) -> Self {
@@ -82,7 +82,7 @@ impl<L: Keyed, K: Hash + Eq> Keys<L, K> {
     }
 }
 
-impl<L: Keyed, K: Hash + Eq, C: Clock> Keys<L, K, C> {
+impl<L: KeyedLimiter, K: Hash + Eq, C: Clock> Keys<L, K, C> {
     /// Limiters of one rule, on the given clock.
     #[must_use]
     pub fn with_clock(rule: L::Rule, keys_max: NonZeroU32, clock: C) -> Self {
@@ -90,11 +90,11 @@ impl<L: Keyed, K: Hash + Eq, C: Clock> Keys<L, K, C> {
     }
 }
 
-impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
+impl<L: KeyedLimiter, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
     /// Limiters of one rule, on the given clock, with keys hashed by `hasher`.
     #[must_use]
     pub fn with_hasher(rule: L::Rule, keys_max: NonZeroU32, clock: C, hasher: S) -> Self {
-        let table = Table {
+        let table = KeyTable {
             rule,
             keys_max,
             rows: HashMap::with_hasher(hasher),
@@ -107,16 +107,16 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
         Self {
             clock,
             table: Mutex::new(table),
-            lines: Mutex::default(),
+            queues: Mutex::default(),
         }
     }
 
     /// The calls that wait.
-    pub(super) fn lines(&self) -> MutexGuard<'_, Lines<K>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn queues(&self) -> MutexGuard<'_, KeyQueues<K>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Table<L, K, S>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, KeyTable<L, K, S>> {
         // What a key's own code could leave behind when it panics is a row that no key has.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -248,7 +248,7 @@ impl<L: Keyed, K: Hash + Eq, C: Clock, S: BuildHasher> Keys<L, K, C, S> {
 }
 
 #[derive(Debug)]
-pub(super) struct Table<L: Keyed, K, S> {
+pub(super) struct KeyTable<L: KeyedLimiter, K, S> {
     rule: L::Rule,
     keys_max: NonZeroU32,
     pub(super) rows: HashMap<K, u32, S>,
@@ -263,7 +263,7 @@ pub(super) struct Table<L: Keyed, K, S> {
     hand: usize,
 }
 
-impl<L: Keyed, K: Hash + Eq, S: BuildHasher> Table<L, K, S> {
+impl<L: KeyedLimiter, K: Hash + Eq, S: BuildHasher> KeyTable<L, K, S> {
     fn forget_idle(&mut self, now: Timestamp) -> usize {
         let before = self.rows.len();
         self.rows.retain(|_, row| {

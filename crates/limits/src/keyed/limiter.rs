@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 
 /// A limiter that can be kept for each of very many keys: they share a rule, and only the state of
 /// each is stored.
-pub trait Keyed: TokenLimiter + Sized {
+pub trait KeyedLimiter: TokenLimiter + Sized {
     /// The rule that all keys share.
     type Rule: Copy + fmt::Debug;
     /// The state that is kept for each key.
@@ -34,7 +34,7 @@ pub trait Keyed: TokenLimiter + Sized {
 }
 
 /// 16 bytes a key: the tokens, and the moment at which they were counted.
-impl Keyed for TokenBucket {
+impl KeyedLimiter for TokenBucket {
     type Rule = (Burst, Fill);
     type State = (f64, Timestamp);
 
@@ -64,7 +64,7 @@ impl Keyed for TokenBucket {
 }
 
 /// 28 bytes of pools a key.
-impl Keyed for Pacer {
+impl KeyedLimiter for Pacer {
     type Rule = Pace;
     type State = [u32; 7];
 

@@ -35,12 +35,12 @@ impl Clock for HandClock {
 }
 
 /// Keys on a clock that is set before each try.
-struct Hand<L: Keyed, K> {
+struct Hand<L: KeyedLimiter, K> {
     keys: Keys<L, K, Arc<HandClock>>,
     clock: Arc<HandClock>,
 }
 
-impl<L: Keyed, K: Hash + Eq + Clone> Hand<L, K> {
+impl<L: KeyedLimiter, K: Hash + Eq + Clone> Hand<L, K> {
     fn new(rule: L::Rule, max: u32) -> Self {
         let clock = Arc::new(HandClock::default());
         let max = NonZeroU32::new(max).expect("not zero");
@@ -87,7 +87,7 @@ fn too_many(max: u32, retry_at: Timestamp) -> Result<(), KeyError> {
 }
 
 /// Each key is limited as if it were alone.
-fn check_alone<L: Keyed + PartialEq + fmt::Debug>(rule: L::Rule) {
+fn check_alone<L: KeyedLimiter + PartialEq + fmt::Debug>(rule: L::Rule) {
     for seed in 0..200 {
         let mut random = Random::new(seed);
         let keys: Hand<L, u64> = Hand::new(rule, 8);
@@ -160,7 +160,7 @@ fn a_key_in_debt_is_never_forgotten_and_one_that_took_nothing_goes_first() {
 }
 
 /// To be forgotten and come back gains nothing: in any span, `at_once` and what flows in.
-fn check_no_gain<L: Keyed>(rule: L::Rule, at_once: f64, per_second: f64) {
+fn check_no_gain<L: KeyedLimiter>(rule: L::Rule, at_once: f64, per_second: f64) {
     for seed in 0..200 {
         let mut random = Random::new(seed);
         // So few places that every key is forgotten again and again.
@@ -384,7 +384,7 @@ fn calls_that_wait_for_a_key_go_in_the_order_of_arrival_and_for_another_key_at_o
     keys.set(Timestamp::ZERO + 2 * SECOND);
     assert_eq!(poll_by(&mut fourth, &woken), Poll::Ready(Ok(())));
     drop((first, second, fourth));
-    assert!(format!("{:?}", keys.keys.lines()).contains("waiting: 0"));
+    assert!(format!("{:?}", keys.keys.queues()).contains("waiting: 0"));
 }
 
 #[test]

@@ -43,13 +43,13 @@ impl BucketLimit {
 
 /// Tokens that were taken, and the price of each at that time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Taken {
+pub(crate) struct TokenDraw {
     pub(crate) tokens: f64,
     /// The time that each token took from a pace; 0 if it came from a bucket.
     price: f64,
 }
 
-impl Taken {
+impl TokenDraw {
     pub(crate) const NOTHING: Self = Self {
         tokens: 0.0,
         price: 0.0,
@@ -129,12 +129,12 @@ impl Level {
     }
 
     /// Takes the cost of a call, even if that leaves a debt.
-    pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> Taken {
+    pub(crate) fn draw(&mut self, now: Timestamp, cost: Tokens) -> TokenDraw {
         let tokens = self.limiter_mut().draw(now, cost);
         if let Self::Paced(metered) = self {
             metered.count(now, tokens);
         }
-        Taken {
+        TokenDraw {
             tokens,
             price: self.price(),
         }
@@ -146,7 +146,7 @@ impl Level {
     }
 
     /// Puts back what a call took that never left.
-    pub(crate) fn undraw(&mut self, now: Timestamp, taken: Taken) {
+    pub(crate) fn undraw(&mut self, now: Timestamp, taken: TokenDraw) {
         self.put_back(now, taken);
         if let Self::Paced(metered) = self {
             metered.uncount(taken.tokens);
@@ -155,7 +155,7 @@ impl Level {
 
     /// Puts tokens back that a call took. A pace gets the time back that they took, even if the pace has
     /// changed since.
-    pub(crate) fn put_back(&mut self, now: Timestamp, taken: Taken) {
+    pub(crate) fn put_back(&mut self, now: Timestamp, taken: TokenDraw) {
         let price = self.price();
         let tokens = if price == taken.price || price == 0.0 || taken.price == 0.0 {
             taken.tokens
@@ -353,7 +353,7 @@ mod tests {
             for drawn_in in 0..rates.len() {
                 let mut drawn = Level::new(Timestamp::ZERO, pace(rates[0]));
                 let mut untouched = drawn.clone();
-                let mut taken = Taken::NOTHING;
+                let mut taken = TokenDraw::NOTHING;
                 for (step, &rate) in (0..).zip(rates) {
                     for level in [&mut drawn, &mut untouched] {
                         level.follow(at(step * 1000), pace(rate), None);

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::level::{BucketLimit, Level, Taken};
+use super::level::{BucketLimit, Level, TokenDraw};
 use crate::bucket::TokenCount;
 use crate::call::{Call, Cost};
 use crate::policy::{Limit, WindowStamp};
@@ -15,13 +15,13 @@ use crate::window::Window;
 const MISMATCH: &str = "a call has a stake of the limit's own kind";
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum LimitState {
     Outstanding(Outstanding),
     Window(Window),
     Paced(Level),
 }
 
-impl State {
+impl LimitState {
     pub(super) fn new(now: Timestamp, limit: &Limit) -> Self {
         match *limit {
             Limit::Outstanding { .. } => Self::Outstanding(Outstanding::default()),
@@ -45,22 +45,28 @@ impl State {
     }
 
     /// When it opens for a call with this drawn before it, where `max` is the maximum.
-    pub(super) fn opening(&self, from: Timestamp, call: &Call, max: u32, ahead: u64) -> Opening {
+    pub(super) fn opening(
+        &self,
+        from: Timestamp,
+        call: &Call,
+        max: u32,
+        ahead: u64,
+    ) -> LimitOpening {
         if max == 0 {
-            return Opening::Unknown;
+            return LimitOpening::Unknown;
         }
         match self {
             Self::Outstanding(outstanding) => {
                 let opens = outstanding.opens(from, max, ahead);
-                opens.map_or(Opening::Unknown, Opening::At)
+                opens.map_or(LimitOpening::Unknown, LimitOpening::At)
             }
             Self::Window(window) => match window.opens_behind(from, max, ahead, call.cost) {
-                Ok(at) => Opening::At(at),
-                Err((behind, then)) => Opening::After { behind, then },
+                Ok(at) => LimitOpening::At(at),
+                Err((behind, then)) => LimitOpening::After { behind, then },
             },
             Self::Paced(level) => {
                 let ahead = TokenCount::from_micros(ahead).tokens();
-                Opening::At(from + level.limiter().wait_behind(from, ahead, call.tokens))
+                LimitOpening::At(from + level.limiter().wait_behind(from, ahead, call.tokens))
             }
         }
     }
@@ -135,7 +141,7 @@ impl State {
                 Stake::Departed(call.cost)
             }
             // A pace counts calls when they start.
-            (Self::Paced(_), _) => Stake::Tokens(Taken::NOTHING),
+            (Self::Paced(_), _) => Stake::Tokens(TokenDraw::NOTHING),
             (state, _) => state.take(now, call),
         }
     }
@@ -157,7 +163,7 @@ impl Unit {
 
 /// When a limit opens for a call, as far as its state shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum LimitOpening {
     /// At this moment.
     At(Timestamp),
     /// `then` after the departure of a call that has `behind` drawn before it, and waits itself.
@@ -168,9 +174,9 @@ pub(crate) enum Opening {
 
 /// The departures of a call in flight so far, by what counts as one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress([Option<Timestamp>; 2]);
+pub(crate) struct Departures([Option<Timestamp>; 2]);
 
-impl Progress {
+impl Departures {
     /// The departure that a window with this stamp counts, if it has happened.
     pub(crate) const fn departed(self, stamp: WindowStamp) -> Option<Timestamp> {
         self.0[stamp as usize]
@@ -191,7 +197,7 @@ pub(crate) enum Stake {
     /// Cost in a window, after the departure.
     Departed(Cost),
     /// Tokens of a pace.
-    Tokens(Taken),
+    Tokens(TokenDraw),
 }
 
 /// The weight of one hold in the running mean is 1/8, so the last dozen or two count.

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::model::Filler;
-use super::pools::{self, Level, TICKS_PER_NANO, ticks};
+use super::pools::{self, PoolLevel, TICKS_PER_NANO, ticks};
 use super::{BurstRatio, Pace, Pacer, Rate};
 use crate::bucket::{TokenLimiter, Tokens};
 use crate::call::Cost;
@@ -135,7 +135,7 @@ fn the_same_fills_at_the_same_moments_give_the_same_pools_to_the_bit() {
             if changed {
                 filled = now;
             }
-            let Level { active, waiting } = paced.pools().level();
+            let PoolLevel { active, waiting } = paced.pools().level();
             let model = (filler.active, filler.waiting);
             assert_eq!(
                 (active, waiting),
@@ -191,7 +191,7 @@ fn time_is_neither_made_nor_lost() {
                 }
             }
             latest = latest.max(now);
-            let Level { active, waiting } = paced.level(latest);
+            let PoolLevel { active, waiting } = paced.level(latest);
             let passed = pools::ticks(latest.since(start));
             assert_eq!(
                 active + waiting + claimed,

@@ -18,7 +18,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use super::pools::{Level, Pools, Sizes, span, ticks};
+use super::pools::{PoolLevel, Pools, Sizes, span, ticks};
 use super::rule::Pace;
 use super::spec::{PaceSpec, Verb};
 use crate::bucket::{OutOfRange, TokenLimiter, Tokens};
@@ -121,7 +121,7 @@ impl Pacer {
     /// A running limiter whose pool is full without its burst.
     #[cfg(feature = "std")]
     pub(crate) fn full(now: Timestamp, pace: Pace) -> Self {
-        let level = Level {
+        let level = PoolLevel {
             active: pace.sizes().active,
             waiting: 0,
         };
@@ -149,11 +149,11 @@ impl Pacer {
 
     /// The level at `now`; changes nothing.
     #[inline]
-    pub(crate) fn level(&self, now: Timestamp) -> Level {
+    pub(crate) fn level(&self, now: Timestamp) -> PoolLevel {
         self.level_after(self.pools.elapsed(now))
     }
 
-    fn level_after(&self, elapsed: i128) -> Level {
+    fn level_after(&self, elapsed: i128) -> PoolLevel {
         let level = self.pools.level();
         if elapsed == 0 {
             // A fill of nothing feeds no burst.
@@ -175,7 +175,7 @@ impl Pacer {
 
     /// How long after the last change the active pool reaches its regular size, in ticks; none
     /// if it was there already.
-    fn full_after(&self, level: Level) -> Option<i128> {
+    fn full_after(&self, level: PoolLevel) -> Option<i128> {
         let lacking = self.pace.sizes().active - level.active;
         (lacking > 0).then(|| self.flow(lacking, level.waiting))
     }
@@ -197,7 +197,7 @@ impl Pacer {
     }
 
     #[cfg(any(feature = "std", test))]
-    pub(crate) fn set_level(&mut self, now: Timestamp, level: Level) {
+    pub(crate) fn set_level(&mut self, now: Timestamp, level: PoolLevel) {
         self.pools.set(now, level);
     }
 
@@ -256,13 +256,13 @@ impl Pacer {
     pub(super) fn charge(
         &mut self,
         now: Timestamp,
-        level: Level,
+        level: PoolLevel,
         ticks: i128,
         whole: i128,
     ) -> i128 {
         let debt_max = self.pace.debt_max(whole);
         let active = (level.active - ticks).max(-debt_max).min(level.active);
-        self.pools.set(now, Level { active, ..level });
+        self.pools.set(now, PoolLevel { active, ..level });
         level.active - active
     }
 
@@ -301,7 +301,7 @@ impl Pacer {
     pub(crate) fn forget_unclaimed(&mut self, now: Timestamp) {
         let level = self.level(now);
         let active = level.active.min(self.pace.sizes().active);
-        self.pools.set(now, Level { active, waiting: 0 });
+        self.pools.set(now, PoolLevel { active, waiting: 0 });
     }
 
     /// Restarts the accrual of time, with the present pools.
@@ -407,7 +407,7 @@ impl TokenLimiter for Pacer {
     }
 }
 
-pub(crate) fn pools_now(level: Level, sizes: Sizes) -> PoolsNow {
+pub(crate) fn pools_now(level: PoolLevel, sizes: Sizes) -> PoolsNow {
     let regular = level.active.min(sizes.active);
     PoolsNow {
         active: span(regular),

@@ -30,14 +30,14 @@ impl Sizes {
 
 /// The level of the pools, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Level {
+pub(crate) struct PoolLevel {
     /// Can be claimed, the burst included; below zero in debt.
     pub(crate) active: i128,
     /// Waits to become burst.
     pub(crate) waiting: i128,
 }
 
-impl Level {
+impl PoolLevel {
     /// The level of the pools once `elapsed` more has passed.
     ///
     /// New time goes to the active pool up to its regular size, and to the waiting pool from
@@ -123,7 +123,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    pub(super) fn running_from(now: Timestamp, level: Level) -> Self {
+    pub(super) fn running_from(now: Timestamp, level: PoolLevel) -> Self {
         let mut pools = Self {
             active_nanos: 0,
             waiting_nanos: 0,
@@ -137,8 +137,8 @@ impl Pools {
     }
 
     /// The level of the pools when it last changed.
-    pub(crate) fn level(&self) -> Level {
-        Level {
+    pub(crate) fn level(&self) -> PoolLevel {
+        PoolLevel {
             active: i128::from(self.active_nanos) * TICKS_PER_NANO + i128::from(self.active_rest),
             waiting: i128::from(self.waiting_nanos) * TICKS_PER_NANO
                 + i128::from(self.waiting_rest),
@@ -164,7 +164,7 @@ impl Pools {
         }
     }
 
-    pub(super) fn set(&mut self, now: Timestamp, level: Level) {
+    pub(super) fn set(&mut self, now: Timestamp, level: PoolLevel) {
         let (active, active_rest) = split(level.active);
         let (waiting, waiting_rest) = split(level.waiting);
         // Both are bounded: the active pool by its size and the greatest debt, the waiting pool

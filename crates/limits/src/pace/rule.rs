@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::pools::{Level, Sizes, TICKS_PER_NANO, span, ticks};
+use super::pools::{PoolLevel, Sizes, TICKS_PER_NANO, span, ticks};
 use crate::bucket::{DEBT_MAX_BURSTS, OutOfRange, Tokens, in_range, ranged};
 use crate::call::Cost;
 
@@ -274,8 +274,8 @@ impl Pace {
     }
 
     /// A level at which one operation may go at once, and nothing more.
-    pub(super) const fn primed(&self) -> Level {
-        Level {
+    pub(super) const fn primed(&self) -> PoolLevel {
+        PoolLevel {
             active: self.price(),
             waiting: 0,
         }

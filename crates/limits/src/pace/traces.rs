@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::model::Filler;
-use super::pools::{Level, Sizes, TICKS_PER_NANO, ticks};
+use super::pools::{PoolLevel, Sizes, TICKS_PER_NANO, ticks};
 use super::{BurstRatio, Pace, Pacer, Rate};
 use crate::time::Timestamp;
 
@@ -20,7 +20,7 @@ fn numbers(line: &str) -> Vec<i128> {
 fn every_run_of_the_source_comes_out_as_it_did_there_to_the_bit() {
     let mut sizes = Sizes { active: 1, over: 1 };
     let (mut price, mut name) = (0, "");
-    let mut level = Level {
+    let mut level = PoolLevel {
         active: 0,
         waiting: 0,
     };
@@ -150,7 +150,7 @@ fn one_fill_lets_in_no_less_than_ten_of_a_tenth() {
         (10, 1_010_000_000, 490_000_000),
         (100, 1_010_000_000, 490_000_000),
     ] {
-        let mut level = Level {
+        let mut level = PoolLevel {
             active: 0,
             waiting: 500_000_000,
         };
@@ -190,7 +190,7 @@ fn the_wait_time_is_what_the_predecessors_reported_as_delay() {
     ];
     for steps in [fast_path, reporting, burst, calculations] {
         let mut paced = Pacer::new(Timestamp::ZERO, pace(1000.0, 1.5));
-        let nothing = Level {
+        let nothing = PoolLevel {
             active: 0,
             waiting: 0,
         };

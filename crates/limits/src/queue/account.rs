@@ -1,59 +1,59 @@
 //! How long what held a waiting call.
 //!
-//! No times are recorded per call. A line has an account, because whatever bars its head bars all
+//! No times are recorded per call. A flow has an account, because whatever bars its head bars all
 //! its calls: they meet the same limits. The account changes only when the head is parked at
 //! something else. A call that joins keeps a pointer to the account at that time, which all calls
 //! share that join between two changes. The difference when the call leaves is what it waited for,
 //! to the nanosecond. Only a call that moves while it waits carries its times with it.
 //!
-//! The account starts from zero when its line is empty. So the first call of a line keeps no
-//! pointer, and a call that finds no line and no closed limit pays for none of this.
+//! The account starts from zero when its flow is empty. So the first call of a flow keeps no
+//! pointer, and a call that finds no flow and no closed limit pays for none of this.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::bar::Bar;
+use super::bar::Budget;
 use crate::delay::Delays;
 use crate::time::Timestamp;
 
 /// The reason why a call waits at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behind {
-    Bar(Bar),
+pub(crate) enum WaitCause {
+    Bar(Budget),
     /// Other calls. Nothing is known to bar it.
     Turn,
 }
 
 /// The wait of the calls of a flow by cause, since the flow was last empty.
 #[derive(Clone, Debug)]
-pub(crate) struct Account {
+pub(crate) struct WaitAccount {
     /// The present cause of the wait.
-    behind: Behind,
+    behind: WaitCause,
     since: Timestamp,
     /// Earlier causes of the wait, with their times.
-    charged: Vec<(Behind, Duration)>,
+    charged: Vec<(WaitCause, Duration)>,
 }
 
-impl Account {
+impl WaitAccount {
     pub(crate) const fn new() -> Self {
         Self {
-            behind: Behind::Turn,
+            behind: WaitCause::Turn,
             since: Timestamp::ZERO,
             charged: Vec::new(),
         }
     }
 
-    /// The line has its first call.
+    /// The flow has its first call.
     #[inline]
     pub(crate) fn begin(&mut self, now: Timestamp) {
-        self.behind = Behind::Turn;
+        self.behind = WaitCause::Turn;
         self.since = now;
         self.charged.clear();
     }
 
     /// Notes a new cause of the wait. Returns false if it is the present one.
-    pub(crate) fn charge(&mut self, now: Timestamp, behind: Behind) -> bool {
+    pub(crate) fn charge(&mut self, now: Timestamp, behind: WaitCause) -> bool {
         if self.behind == behind {
             return false;
         }
@@ -69,7 +69,7 @@ impl Account {
     }
 
     /// The time charged to a cause, up to `now`.
-    fn sum(&self, now: Timestamp, behind: Behind) -> Duration {
+    fn sum(&self, now: Timestamp, behind: WaitCause) -> Duration {
         let charged = self.charged.iter().find(|(before, _)| *before == behind);
         let charged = charged.map_or(Duration::ZERO, |(_, sum)| *sum);
         if self.behind == behind {
@@ -84,7 +84,7 @@ impl Account {
         &self,
         now: Timestamp,
         stay: &Stay,
-        mut charge: impl FnMut(Behind, Duration),
+        mut charge: impl FnMut(WaitCause, Duration),
     ) {
         let before = self.charged.iter().map(|(behind, _)| *behind);
         let is_new = before.clone().all(|behind| behind != self.behind);
@@ -103,14 +103,14 @@ impl Account {
 #[derive(Debug)]
 pub(crate) struct Stay {
     pub(crate) since: Timestamp,
-    /// The line's account as it was last changed before the call joined; `None` if the call was
-    /// the first in its line.
-    pub(crate) joined: Option<Arc<Account>>,
+    /// The flow's account as it was last changed before the call joined; `None` if the call was
+    /// the first in its flow.
+    pub(crate) joined: Option<Arc<WaitAccount>>,
     pub(crate) before: Delays,
 }
 
 impl Stay {
-    pub(crate) fn new(now: Timestamp, joined: Option<Arc<Account>>) -> Self {
+    pub(crate) fn new(now: Timestamp, joined: Option<Arc<WaitAccount>>) -> Self {
         Self {
             since: now,
             joined,

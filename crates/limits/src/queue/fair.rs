@@ -44,8 +44,8 @@
 //! limits. Then `wait <= w + sum over L of (2 T(L) + 2 (c + 1) R(L))`. `T(L)` follows from fair
 //! queuing: the earlier calls of its own caller, each with at most one maximal call of every other
 //! caller and class by weight. Later calls add nothing, except that a new caller takes turns as one
-//! more. More callers than [`OWN_FLOWS`](callers::OWN_FLOWS) share
-//! [`SHARED_FLOWS`](callers::SHARED_FLOWS) turns.
+//! more. More callers than [`OWN_GROUPS`](callers::OWN_GROUPS) share
+//! [`SHARED_GROUPS`](callers::SHARED_GROUPS) turns.
 //!
 //! # How
 //!
@@ -59,27 +59,27 @@
 //! not fit. Here other calls go first, and a claim compensates the call for what that could cost
 //! it.
 //!
-//! A flow has one tag at a limit, its *start*. The flow with the smallest start goes first. Ties
+//! A group has one tag at a limit, its *start*. The group with the smallest start goes first. Ties
 //! are broken by arrival, and between classes by the order of the policy. The service of a call of
-//! length `l`, its tokens, moves the virtual time `v` up to the start of its flow, and moves the
-//! start on by `l / w`. A flow that begins to wait starts at `v` if `v` has passed its start:
+//! length `l`, its tokens, moves the virtual time `v` up to the start of its group, and moves the
+//! start on by `l / w`. A group that begins to wait starts at `v` if `v` has passed its start:
 //! unused turns are not saved up. A call that leaves without service moves nothing. The rate of the
 //! limit is not needed, so the order stays fair when the rate varies, as it does when a limit
 //! closes and opens.
 //!
-//! Tags count only while calls wait: an order without a line forgets them. Service while no call
+//! Tags count only while calls wait: an order without a flow forgets them. Service while no call
 //! waits costs no call anything.
 //!
 //! **Numbers.** Tags are in millionths of a token, rounded up, and a call counts for at least a
 //! thousandth of a token, so that calls that cost nothing take turns too.
 //!
 //! **State is bounded.** A start that `v` has passed carries no information and is forgotten. An
-//! order remembers at most [`OWN_FLOWS`](callers::OWN_FLOWS) callers of a class. Further callers
-//! share [`SHARED_FLOWS`](callers::SHARED_FLOWS) flows (shuffle sharding, as in the Kubernetes API
+//! order remembers at most [`OWN_GROUPS`](callers::OWN_GROUPS) callers of a class. Further callers
+//! share [`SHARED_GROUPS`](callers::SHARED_GROUPS) groups (shuffle sharding, as in the Kubernetes API
 //! server): each has a hand of [`HAND`](callers::HAND) of them by a hash of its number, and joins
 //! the one that would serve it first. So an endless stream of new callers, each starting at `v`,
 //! cannot take all turns, and two callers rarely have the same hand. While such a caller has a
-//! line, its other lines join the same flow.
+//! flow, its other flows join the same group.
 
 mod callers;
 mod order;
@@ -87,5 +87,5 @@ mod service;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use order::Order;
-pub(crate) use service::{Common, Entry, Part, Service, WINDOW};
+pub(crate) use order::FairOrder;
+pub(crate) use service::{ClassFilter, FlowEntry, OrderSettings, TurnAdvance, WINDOW};

@@ -3,70 +3,70 @@
 use alloc::sync::Arc;
 
 use super::account::Stay;
-use super::bar::{Bar, LineId};
+use super::bar::{Budget, FlowId};
 use crate::call::Call;
 use crate::policy::SetId;
-use crate::scheduler::Counted;
-use crate::slab::Key;
+use crate::scheduler::ForecastEntry;
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// A call that waits, and where.
 #[derive(Debug)]
-pub(crate) struct Waiting<T> {
+pub(crate) struct QueuedCall<T> {
     pub(crate) call: Call,
     pub(crate) payload: T,
-    pub(crate) meets: Meets,
+    pub(crate) meets: BudgetSet,
     /// The order of arrival among the calls of a flow: the lowest number goes first.
     pub(crate) arrival: u64,
-    pub(crate) place: Place,
+    pub(crate) place: WaitPlace,
     /// The budget that had the call set aside last.
-    pub(crate) held_by: Option<Bar>,
+    pub(crate) held_by: Option<Budget>,
     /// Times it was set aside.
     pub(crate) postponed: u32,
     /// The causes of the wait so far.
     pub(crate) stay: Stay,
     /// How predictions count it; `None` if they do not.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) counted: Option<ForecastEntry>,
 }
 
 /// The budgets that a call draws from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Meets {
+pub(crate) struct BudgetSet {
     /// Limits of the policy.
     pub(crate) set: SetId,
     /// The bucket that is charged, if it exists.
-    pub(crate) bucket: Option<Key>,
+    pub(crate) bucket: Option<SlabKey>,
     /// Quotas, if they have rules.
-    pub(crate) quotas: Option<Arc<[Key]>>,
+    pub(crate) quotas: Option<Arc<[SlabKey]>>,
 }
 
-impl Meets {
-    pub(crate) fn quotas(&self) -> impl Iterator<Item = Bar> {
+impl BudgetSet {
+    pub(crate) fn quotas(&self) -> impl Iterator<Item = Budget> {
         let quotas = self.quotas.iter().flat_map(|keys| keys.iter());
-        quotas.map(|&quota| Bar::Quota(quota))
+        quotas.map(|&quota| Budget::Quota(quota))
     }
 
     /// The budgets beside the limits of the policy.
-    pub(crate) fn own(&self) -> impl Iterator<Item = Bar> {
-        let bucket = self.bucket.map(Bar::Bucket);
+    pub(crate) fn own(&self) -> impl Iterator<Item = Budget> {
+        let bucket = self.bucket.map(Budget::Bucket);
         bucket.into_iter().chain(self.quotas())
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Line(LineId),
+pub(crate) enum WaitPlace {
+    Flow(FlowId),
     Aside(Timestamp),
 }
 
 /// The calls that wait for a limit, bucket or quota, and the sum of their draws.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Queued {
+pub(crate) struct QueueTotals {
     pub(crate) calls: u64,
     pub(crate) draw: u64,
 }
 
-impl Queued {
+impl QueueTotals {
     #[inline]
     pub(crate) fn add(&mut self, draw: u64) {
         self.calls += 1;
@@ -88,7 +88,7 @@ mod tests {
     fn a_waiting_call_stays_small() {
         // Thousands may wait. What each limit held it for takes 32 bytes of this, and the quotas that
         // it draws from another 32.
-        let bytes = size_of::<Waiting<()>>();
+        let bytes = size_of::<QueuedCall<()>>();
         assert!(bytes <= 256, "{bytes} bytes for each call that waits");
     }
 }

@@ -12,14 +12,14 @@ mod spend;
 
 use core::time::Duration;
 
-pub use draw::{Action, Question, Waiting, Write};
-pub use now::{Counts, LedgerNow, Trouble};
+pub use draw::{Action, QuestionId, RecordWrite, WaitingCost};
+pub use now::{LedgerCounts, LedgerNow, LedgerTrouble};
 pub use outcome::StoreReply;
-pub use spend::{Answer, Spent};
+pub use spend::{Coverage, Payment};
 
-use super::Version;
-use super::record::{Record, RecordError};
-use super::rule::Rule;
+use super::RecordVersion;
+use super::record::{QuotaRecord, RecordError};
+use super::rule::WindowRule;
 use super::store_time::StoreTime;
 use crate::bucket::TokenCount;
 use crate::time::Timestamp;
@@ -27,21 +27,21 @@ use crate::time::Timestamp;
 /// The state of one key on one node, with the tokens it holds.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    rule: Rule,
+    rule: WindowRule,
     made_at: Timestamp,
     nodes: u64,
-    stands: Stands,
+    stands: StoreView,
     /// The last record seen in the store, or the record that must be written because it was lost.
-    record: Option<Record>,
+    record: Option<QuotaRecord>,
     /// The end of the latest window that was ever seen, by the store's clock: none that begins
     /// earlier may be opened.
     opened_until: Duration,
     lost: bool,
     purse: Option<Purse>,
-    account: Option<Account>,
-    safe: Safe,
+    account: Option<Overdraft>,
+    safe: SafeShare,
     pace: Speed,
-    flight: Option<Flight>,
+    flight: Option<OpenQuestion>,
     asked: u64,
     /// The store may contain something that was not seen.
     told: bool,
@@ -60,29 +60,29 @@ pub struct Ledger {
     away_since: Option<Timestamp>,
     /// The last question had no answer in time.
     late: bool,
-    counts: Counts,
+    counts: LedgerCounts,
 }
 
 /// The contents of the store that the next write replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+enum StoreView {
     /// The record must be read first.
     NotKnown,
     Absent,
-    Is(Version),
+    Is(RecordVersion),
     Unreadable(RecordError),
 }
 
 /// A window, by number and end. Windows of one number differ in their end if the rule's length has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Window {
+struct WindowId {
     number: u64,
     /// By the store's clock.
     end: Duration,
 }
 
-impl Window {
-    const fn of(record: &Record) -> Self {
+impl WindowId {
+    const fn of(record: &QuotaRecord) -> Self {
         Self {
             number: record.window(),
             end: record.end(),
@@ -93,7 +93,7 @@ impl Window {
 /// Tokens of one window, which die with it.
 #[derive(Clone, Copy, Debug)]
 struct Purse {
-    window: Window,
+    window: WindowId,
     held: u64,
     /// The size of the last grant.
     grant: u64,
@@ -108,8 +108,8 @@ struct Purse {
 
 /// Tokens that calls spent on account.
 #[derive(Clone, Copy, Debug)]
-struct Account {
-    window: Window,
+struct Overdraft {
+    window: WindowId,
     owed: u64,
 }
 
@@ -130,7 +130,7 @@ struct Speed {
 
 /// The node's own share of each window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Safe {
+struct SafeShare {
     left: u64,
     /// How often the share was renewed.
     share: u64,
@@ -144,23 +144,23 @@ struct Safe {
 
 /// A question that was asked.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
-    question: Question,
-    kind: Kind,
+struct OpenQuestion {
+    question: QuestionId,
+    kind: QuestionKind,
     asked_at: Timestamp,
     overdue_at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum QuestionKind {
     Time,
     Read,
     /// Writes this record.
-    Write(Change, Record),
+    Write(RecordChange, QuotaRecord),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Change {
+enum RecordChange {
     Draw {
         grant: u64,
         opens: bool,
@@ -176,20 +176,20 @@ impl Ledger {
     /// An empty state without tokens. Its own share, and calls on account, begin with the first
     /// window after `now`, because the node may have run before.
     #[must_use]
-    pub fn new(rule: Rule, now: Timestamp) -> Self {
+    pub fn new(rule: WindowRule, now: Timestamp) -> Self {
         Self {
             nodes: u64::from(rule.settings().nodes_expected),
             rule,
             made_at: now,
-            stands: Stands::NotKnown,
+            stands: StoreView::NotKnown,
             record: None,
             opened_until: Duration::ZERO,
             lost: false,
             purse: None,
             account: None,
-            safe: Safe {
+            safe: SafeShare {
                 spent_at: now,
-                ..Safe::default()
+                ..SafeShare::default()
             },
             pace: Speed::default(),
             flight: None,
@@ -204,7 +204,7 @@ impl Ledger {
             failures_in_a_row: 0,
             away_since: None,
             late: false,
-            counts: Counts::default(),
+            counts: LedgerCounts::default(),
         }
     }
 
@@ -220,7 +220,7 @@ impl Ledger {
 
     /// Changes the rule. A window that was opened stays as it is; the next one is opened by the new
     /// rule. Of this node's own share at once only a smaller one counts.
-    pub fn apply(&mut self, rule: Rule) {
+    pub fn apply(&mut self, rule: WindowRule) {
         self.rule = rule;
         self.safe.left = self.safe.left.min(rule.safe_share());
     }
@@ -262,9 +262,10 @@ impl Ledger {
         let purse = self.purse.filter(|purse| purse.held > 0);
         let account = self.account.filter(|account| account.owed > 0);
         let underway = match self.flight.as_ref().map(|flight| flight.kind) {
-            Some(Kind::Write(Change::Draw { .. } | Change::Relinquish { .. }, record)) => {
-                Some(record.end())
-            }
+            Some(QuestionKind::Write(
+                RecordChange::Draw { .. } | RecordChange::Relinquish { .. },
+                record,
+            )) => Some(record.end()),
             _ => None,
         };
         let held = purse.map(|purse| purse.window.end);
@@ -279,7 +280,7 @@ impl Ledger {
 
     /// The rule in force for windows to be opened.
     #[must_use]
-    pub const fn rule(&self) -> &Rule {
+    pub const fn rule(&self) -> &WindowRule {
         &self.rule
     }
 }

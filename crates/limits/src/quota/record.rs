@@ -26,7 +26,7 @@ const NAME: &str = "tidegate";
 /// Windows are counted from the beginning of the store's time: window `n` begins at `n` lengths
 /// and ends before `n + 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct QuotaRecord {
     window: u64,
     left: u64,
     total: u64,
@@ -34,7 +34,7 @@ pub struct Record {
     length_ms: NonZeroU64,
 }
 
-impl Record {
+impl QuotaRecord {
     /// A record of window `window`.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ fn number(name: &'static str, text: &str) -> Result<u64, RecordError> {
     text.parse().map_err(|_| RecordError::OutOfRange(name))
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for QuotaRecord {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn a_record_reads_as_it_was_written() {
-        let record = Record::new(29, 60, 100, 10, Duration::from_secs(60)).expect("a record");
+        let record = QuotaRecord::new(29, 60, 100, 10, Duration::from_secs(60)).expect("a record");
         assert_eq!(record.to_string(), TEXT);
-        assert_eq!(Record::parse(TEXT.as_bytes()), Ok(record));
+        assert_eq!(QuotaRecord::parse(TEXT.as_bytes()), Ok(record));
         assert_eq!(record.start(), Duration::from_secs(29 * 60));
         assert_eq!(record.end(), Duration::from_secs(30 * 60));
     }
@@ -266,7 +266,7 @@ mod tests {
     fn a_record_is_kept_for_two_windows_behind_its_own_and_ten_minutes() {
         let check = |seconds, kept| {
             let length = Duration::from_secs(seconds);
-            let record = Record::new(9, 60, 100, 10, length).expect("a record");
+            let record = QuotaRecord::new(9, 60, 100, 10, length).expect("a record");
             assert_eq!(record.kept_until(), length * 10 + Duration::from_secs(kept));
         };
         check(1, 600);
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn each_invalid_record_has_an_error_of_its_own() {
-        let check = |text: &str, error| assert_eq!(Record::parse(text.as_bytes()), Err(error));
+        let check = |text: &str, error| assert_eq!(QuotaRecord::parse(text.as_bytes()), Err(error));
         check("", RecordError::Empty);
         check("100", RecordError::Foreign);
         check(" tidegate 1", RecordError::Foreign);
@@ -315,7 +315,10 @@ mod tests {
             &(TEXT.to_string() + "\n"),
             RecordError::NotANumber("length_ms"),
         );
-        assert_eq!(Record::parse(b"tidegate\xff"), Err(RecordError::Foreign));
+        assert_eq!(
+            QuotaRecord::parse(b"tidegate\xff"),
+            Err(RecordError::Foreign)
+        );
     }
 
     #[test]
@@ -331,7 +334,7 @@ mod tests {
                     _ => text.insert(at, b'0' + random.below(10) as u8),
                 }
             }
-            if let Ok(record) = Record::parse(&text) {
+            if let Ok(record) = QuotaRecord::parse(&text) {
                 assert_eq!(record.to_string().as_bytes(), text, "seed 1");
             }
         }
@@ -339,7 +342,7 @@ mod tests {
 
     #[test]
     fn nothing_is_drawn_or_given_back_beyond_what_there_is() {
-        let record = Record::new(1, 60, 100, 10, Duration::from_secs(1)).expect("a record");
+        let record = QuotaRecord::new(1, 60, 100, 10, Duration::from_secs(1)).expect("a record");
         assert_eq!(record.less(60).map(|it| it.left()), Some(0));
         assert_eq!(record.less(61), None);
         assert_eq!(record.more(30).map(|it| it.left()), Some(90));
@@ -349,7 +352,7 @@ mod tests {
 
     #[test]
     fn the_longest_record_fits() {
-        let huge = Record::new(0, u64::MAX, u64::MAX, 0, Duration::from_millis(u64::MAX));
+        let huge = QuotaRecord::new(0, u64::MAX, u64::MAX, 0, Duration::from_millis(u64::MAX));
         let text = huge.expect("a record").to_string();
         assert!(text.len() + 19 <= TEXT_BYTES_MAX, "{}", text.len());
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use super::record::Record;
+use super::record::QuotaRecord;
 use crate::bucket::TokenCount;
 use crate::time::nanos;
 
@@ -46,9 +46,9 @@ pub struct RuleSettings {
     /// After this time without a reply a draw counts as not granted.
     pub draw_timeout: Duration,
     /// Whether a call may go before its draw is done.
-    pub mode: Mode,
+    pub mode: DrawMode,
     /// The treatment of calls while the store is unavailable.
-    pub away: Away,
+    pub away: OutagePolicy,
 }
 
 impl RuleSettings {
@@ -65,15 +65,15 @@ impl RuleSettings {
             relinquish_every: Duration::from_secs(15),
             relinquish_above: 2,
             draw_timeout: Duration::from_millis(200),
-            mode: Mode::Drawn,
-            away: Away::Safe { percent: 50 },
+            mode: DrawMode::Drawn,
+            away: OutagePolicy::Safe { percent: 50 },
         }
     }
 }
 
 /// Whether a call may go before its draw is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum DrawMode {
     /// Calls pass only with tokens that were drawn.
     Drawn,
     /// While a draw is due calls pass on account, up to the base, and the draw pays for them. All
@@ -83,7 +83,7 @@ pub enum Mode {
 
 /// The treatment of calls while the store is unavailable and the held tokens are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Away {
+pub enum OutagePolicy {
     /// Calls do not pass.
     Deny,
     /// Everything passes, and is counted.
@@ -99,9 +99,9 @@ pub enum Away {
 
 /// A quota that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule(RuleSettings);
+pub struct WindowRule(RuleSettings);
 
-impl Rule {
+impl WindowRule {
     /// Takes a quota if it can be.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Rule {
         let must = format!("{TIMEOUT_MIN:?} to {TIMEOUT_MAX:?}");
         let fits = (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&draw_timeout);
         require(fits, "the draw timeout", must, &draw_timeout);
-        if let Away::Safe { percent } = away {
+        if let OutagePolicy::Safe { percent } = away {
             let must = "1 to 100 percent of an equal share".into();
             require(
                 (1..=100).contains(&percent),
@@ -186,11 +186,11 @@ impl Rule {
     #[must_use]
     pub const fn without_safe_share(self) -> Self {
         match self.0.away {
-            Away::Safe { .. } => Self(RuleSettings {
-                away: Away::Deny,
+            OutagePolicy::Safe { .. } => Self(RuleSettings {
+                away: OutagePolicy::Deny,
                 ..self.0
             }),
-            Away::Deny | Away::Allow => self,
+            OutagePolicy::Deny | OutagePolicy::Allow => self,
         }
     }
 
@@ -198,8 +198,8 @@ impl Rule {
     #[must_use]
     pub fn safe_share(&self) -> u64 {
         match self.0.away {
-            Away::Deny | Away::Allow => 0,
-            Away::Safe { percent } => {
+            OutagePolicy::Deny | OutagePolicy::Allow => 0,
+            OutagePolicy::Safe { percent } => {
                 self.0.total * u64::from(percent) / (100 * u64::from(self.0.nodes_expected))
             }
         }
@@ -230,10 +230,10 @@ impl Rule {
 
     /// The window that runs at a moment of the store's time, nothing drawn yet. `None` for a moment
     /// past the end of time.
-    pub(super) fn window_at(&self, moment: Duration) -> Option<Record> {
+    pub(super) fn window_at(&self, moment: Duration) -> Option<QuotaRecord> {
         let window = self.number_at(moment)?;
         let left = self.0.total - self.reserved();
-        Record::new(window, left, self.0.total, self.reserved(), self.0.length).ok()
+        QuotaRecord::new(window, left, self.0.total, self.reserved(), self.0.length).ok()
     }
 
     /// When it begins.
@@ -271,7 +271,7 @@ fn millis(span: Duration) -> Option<u64> {
 }
 
 /// How large a grant to ask for.
-pub(super) struct Ask {
+pub(super) struct DrawRequest {
     /// Nodes that live.
     pub(super) nodes: u64,
     /// The amount that the node has drawn in this window already.
@@ -289,9 +289,9 @@ pub(super) struct Ask {
     pub(super) need: u64,
 }
 
-impl Ask {
+impl DrawRequest {
     /// The size of the draw: at most the rest of the window, and `None` if that is less than the need.
-    pub(super) fn grant(&self, rule: &Rule, record: &Record) -> Option<u64> {
+    pub(super) fn grant(&self, rule: &WindowRule, record: &QuotaRecord) -> Option<u64> {
         let (left, total) = (record.left(), record.total());
         if left == 0 || left < self.need {
             return None;
@@ -300,7 +300,7 @@ impl Ask {
     }
 
     /// The size of a grant when this much is left.
-    pub(super) fn size(&self, rule: &Rule, left: u64, total: u64) -> u64 {
+    pub(super) fn size(&self, rule: &WindowRule, left: u64, total: u64) -> u64 {
         let base = rule.base(self.nodes).min(total);
         let most = (total / 4).max(base);
         let part = u128::from(left) * u128::from(rule.0.ask_percent);
@@ -340,14 +340,14 @@ impl core::error::Error for RuleError {}
 mod tests {
     use super::*;
 
-    fn rule(total: u64, change: impl FnOnce(&mut RuleSettings)) -> Rule {
+    fn rule(total: u64, change: impl FnOnce(&mut RuleSettings)) -> WindowRule {
         let mut settings = RuleSettings::new(total, Duration::from_secs(10));
         settings.nodes_expected = 4;
         change(&mut settings);
-        Rule::check(settings).expect("a rule")
+        WindowRule::check(settings).expect("a rule")
     }
 
-    const QUIET: Ask = Ask {
+    const QUIET: DrawRequest = DrawRequest {
         nodes: 4,
         drawn: 0,
         alone: 0,
@@ -357,7 +357,7 @@ mod tests {
         need: 0,
     };
     /// A node that spends a million tokens a second.
-    const BUSY: Ask = Ask {
+    const BUSY: DrawRequest = DrawRequest {
         rate: Some(TokenCount::from_micros(1_000_000_000_000)),
         ..QUIET
     };
@@ -374,24 +374,24 @@ mod tests {
             relinquish_every: Duration::ZERO,
             relinquish_above: 0,
             draw_timeout: Duration::from_secs(61),
-            mode: Mode::Drawn,
-            away: Away::Safe { percent: 101 },
+            mode: DrawMode::Drawn,
+            away: OutagePolicy::Safe { percent: 101 },
         };
-        let errors = Rule::check(settings).expect_err("all of it is wrong");
+        let errors = WindowRule::check(settings).expect_err("all of it is wrong");
         assert_eq!(errors.len(), 9);
         let too_much = TOTAL_MAX + 1;
-        let total = Rule::check(RuleSettings::new(too_much, LENGTH_MIN));
-        let text = |errors: Result<Rule, Vec<RuleError>>| {
+        let total = WindowRule::check(RuleSettings::new(too_much, LENGTH_MIN));
+        let text = |errors: Result<WindowRule, Vec<RuleError>>| {
             let errors = errors.expect_err("it is wrong");
             assert_eq!(errors.len(), 1);
             format!("{}", errors[0])
         };
         let most = "0 to 1000000000000000, not 1000000000000001";
         assert_eq!(text(total), format!("total must be {most}"));
-        let none = Rule::check(RuleSettings::new(0, LENGTH_MIN)).expect("it blocks");
+        let none = WindowRule::check(RuleSettings::new(0, LENGTH_MIN)).expect("it blocks");
         assert!(none.blocks());
         let odd = Duration::from_micros(1_000_500);
-        let length = Rule::check(RuleSettings::new(1, odd));
+        let length = WindowRule::check(RuleSettings::new(1, odd));
         let whole = "a whole number of milliseconds from 100ms to 366 days, not 1.0005s";
         assert_eq!(text(length), format!("the window must be {whole}"));
     }
@@ -408,7 +408,7 @@ mod tests {
         check(1_000, 125, 500);
         check(7, 0, 7);
         check(TOTAL_MAX, TOTAL_MAX / 8, TOTAL_MAX / 2);
-        let deny = rule(1_000, |settings| settings.away = Away::Deny);
+        let deny = rule(1_000, |settings| settings.away = OutagePolicy::Deny);
         assert_eq!((deny.safe_share(), deny.costliest()), (0, 1_000));
     }
 
@@ -417,13 +417,13 @@ mod tests {
         let rule = rule(1_000, |_| {});
         // Its equal share at once, as long as it has not drawn it.
         assert_eq!(BUSY.size(&rule, 1_000, 1_000), 250);
-        let beyond = Ask { drawn: 250, ..BUSY };
+        let beyond = DrawRequest { drawn: 250, ..BUSY };
         let check = |left, size| assert_eq!(beyond.size(&rule, left, 1_000), size);
         check(1_000, 100);
         check(100, 10);
         check(10, 2);
         check(0, 2);
-        let alone = Ask { nodes: 1, ..BUSY };
+        let alone = DrawRequest { nodes: 1, ..BUSY };
         assert_eq!(alone.size(&rule, 1_000, 1_000), 250);
     }
 
@@ -432,7 +432,7 @@ mod tests {
         let rule = rule(1_000, |_| {});
         assert_eq!(QUIET.size(&rule, 1_000, 1_000), 2);
         // Ten a second, for half a second.
-        let slow = Ask {
+        let slow = DrawRequest {
             rate: Some(TokenCount::from_micros(10_000_000)),
             ..QUIET
         };
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn demand_is_drawn_at_once_up_to_an_equal_share() {
         let rule = rule(1_000, |_| {});
-        let waits = |missing, drawn| Ask {
+        let waits = |missing, drawn| DrawRequest {
             missing,
             drawn,
             ..QUIET
@@ -458,7 +458,7 @@ mod tests {
     fn a_grant_is_never_less_than_needed_nor_more_than_left() {
         let rule = rule(1_000, |_| {});
         let record = rule.window_at(Duration::ZERO).expect("a window");
-        let needs = |need| Ask { need, ..QUIET }.grant(&rule, &record);
+        let needs = |need| DrawRequest { need, ..QUIET }.grant(&rule, &record);
         assert_eq!(record.left(), 500);
         assert_eq!(needs(0), Some(2));
         assert_eq!(needs(400), Some(400));

@@ -1,9 +1,9 @@
 //! A call that need not wait.
 
-use super::hold::{Held, Hold};
+use super::hold::{Hold, HoldState};
 use super::state::Scheduler;
 use crate::call::Call;
-use crate::limiter::Progress;
+use crate::limiter::Departures;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -39,14 +39,14 @@ impl<T> Scheduler<T> {
         let from = drawn.iter();
         let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
         let served = self.parking.served_alone(&call, arrival, from);
-        let held = Held {
+        let held = HoldState {
             since: now,
             call,
             arrival,
             service,
             served,
             drawn,
-            progress: Progress::default(),
+            progress: Departures::default(),
         };
         Ok(self.hold(held))
     }

@@ -1,7 +1,7 @@
 //! Facts that must hold, for tests.
 
 use super::state::Scheduler;
-use crate::queue::Bar;
+use crate::queue::Budget;
 
 impl<T> Scheduler<T> {
     /// Calls asked so far: for tests that count work instead of timing it.
@@ -22,11 +22,11 @@ impl<T> Scheduler<T> {
             meet.count() as u64
         };
         let limits = self.bars.limits.iter().zip(0..);
-        let limits = limits.map(|(limiter, id)| (Bar::Limit(id), limiter.queued));
+        let limits = limits.map(|(limiter, id)| (Budget::Limit(id), limiter.queued));
         let buckets = self.bars.buckets.all.iter();
-        let buckets = buckets.map(|(key, bucket)| (Bar::Bucket(key), bucket.queued));
+        let buckets = buckets.map(|(key, bucket)| (Budget::Bucket(key), bucket.queued));
         let quotas = self.bars.quotas.all.iter();
-        let quotas = quotas.map(|(key, quota)| (Bar::Quota(key), quota.queued));
+        let quotas = quotas.map(|(key, quota)| (Budget::Quota(key), quota.queued));
         for (bar, queued) in limits.chain(buckets).chain(quotas) {
             let waiting = waiting_for(bar);
             assert_eq!(queued.calls, waiting, "{bar:?} counts what waits for it");

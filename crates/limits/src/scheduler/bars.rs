@@ -6,32 +6,32 @@ use core::mem;
 use core::time::Duration;
 
 use super::bucket::Buckets;
-use super::quota::Quotas;
+use super::quota::QuotaTable;
 use crate::bucket::TokenCount;
 use crate::call::{Call, Class};
 use crate::limiter::Limiter;
 use crate::policy::{LimitId, LimitSets, Policy, SetId};
 use crate::queue::fair::WINDOW;
-use crate::queue::{Bar, Meets, Queued, Waiting};
+use crate::queue::{Budget, BudgetSet, QueueTotals, QueuedCall};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 /// Everything that calls draw from.
 #[derive(Debug)]
-pub(super) struct Bars {
+pub(super) struct Budgets {
     pub(super) sets: LimitSets,
     pub(super) limits: Vec<Limiter>,
     pub(super) buckets: Buckets,
-    pub(super) quotas: Quotas,
+    pub(super) quotas: QuotaTable,
 }
 
-impl Bars {
+impl Budgets {
     pub(super) fn new(policy: &Policy) -> Self {
         Self {
             sets: LimitSets::new(policy.limits()),
             limits: limits_of(policy, Timestamp::ZERO),
             buckets: Buckets::default(),
-            quotas: Quotas::default(),
+            quotas: QuotaTable::default(),
         }
     }
 
@@ -53,86 +53,86 @@ impl Bars {
 
     /// The limits of the policy that such calls meet.
     #[inline]
-    pub(super) fn limits_of(&self, meets: &Meets) -> impl Iterator<Item = (LimitId, &Limiter)> {
+    pub(super) fn limits_of(&self, meets: &BudgetSet) -> impl Iterator<Item = (LimitId, &Limiter)> {
         let limits = self.sets.limits(meets.set).iter();
         limits.map(|&limit| (limit, &self.limits[limit as usize]))
     }
 
     /// The limits that a call meets, as budgets.
-    pub(super) fn limits_as_bars(&self, meets: &Meets) -> impl Iterator<Item = Bar> {
+    pub(super) fn limits_as_bars(&self, meets: &BudgetSet) -> impl Iterator<Item = Budget> {
         let limits = self.sets.limits(meets.set).iter();
-        limits.map(|&limit| Bar::Limit(limit))
+        limits.map(|&limit| Budget::Limit(limit))
     }
 
     /// All that such calls meet.
-    pub(super) fn of(&self, meets: &Meets) -> impl Iterator<Item = Bar> {
+    pub(super) fn of(&self, meets: &BudgetSet) -> impl Iterator<Item = Budget> {
         self.limits_as_bars(meets).chain(meets.own())
     }
 
     /// Whether such calls meet this.
-    pub(super) fn meets(&self, meets: &Meets, bar: Bar) -> bool {
+    pub(super) fn meets(&self, meets: &BudgetSet, bar: Budget) -> bool {
         self.of(meets).any(|met| met == bar)
     }
 
     /// The name of a limit, bucket or quota; `None` if it was removed.
-    pub(super) fn name(&self, bar: Bar) -> Option<Arc<str>> {
+    pub(super) fn name(&self, bar: Budget) -> Option<Arc<str>> {
         match bar {
-            Bar::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
-            Bar::Bucket(bucket) => Some(self.buckets.all.get(bucket)?.rule.name.clone()),
-            Bar::Quota(quota) => self.quotas.name(quota),
+            Budget::Limit(limit) => Some(self.limits[limit as usize].rule.name.clone()),
+            Budget::Bucket(bucket) => Some(self.buckets.all.get(bucket)?.rule.name.clone()),
+            Budget::Quota(quota) => self.quotas.name(quota),
         }
     }
 
     /// The draw of a call from a budget, in its unit.
     #[inline]
-    pub(super) fn draw_of(&self, bar: Bar, call: &Call) -> u64 {
+    pub(super) fn draw_of(&self, bar: Budget, call: &Call) -> u64 {
         match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].draw_of(call),
-            Bar::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
-            Bar::Quota(_) => call.tokens.whole(),
+            Budget::Limit(limit) => self.limits[limit as usize].draw_of(call),
+            Budget::Bucket(_) => TokenCount::of_turn(call.tokens).micros(),
+            Budget::Quota(_) => call.tokens.whole(),
         }
     }
 
     /// The verdict of this on a call, behind claims of `ahead`.
     #[inline]
-    pub(super) fn peek(&self, now: Timestamp, bar: Bar, call: &Call, ahead: u64) -> Verdict {
+    pub(super) fn peek(&self, now: Timestamp, bar: Budget, call: &Call, ahead: u64) -> Verdict {
         match bar {
-            Bar::Limit(limit) => {
+            Budget::Limit(limit) => {
                 let is_kept = ahead > 0 && self.is_kept_for(now, bar, call);
                 let ahead = if is_kept { 0 } else { ahead };
                 self.limits[limit as usize].peek(now, call, ahead)
             }
-            Bar::Bucket(bucket) => {
+            Budget::Bucket(bucket) => {
                 let ahead = TokenCount::from_micros(ahead);
                 self.buckets.all[bucket].peek(now, ahead, call.tokens)
             }
-            Bar::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
+            Budget::Quota(quota) => self.quotas.verdict(now, quota, ahead, call.tokens),
         }
     }
 
     /// Whether what this keeps for the class of a call covers the call.
-    pub(super) fn is_kept_for(&self, now: Timestamp, bar: Bar, call: &Call) -> bool {
+    pub(super) fn is_kept_for(&self, now: Timestamp, bar: Budget, call: &Call) -> bool {
         match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].is_kept_for(now, call),
-            Bar::Bucket(_) | Bar::Quota(_) => false,
+            Budget::Limit(limit) => self.limits[limit as usize].is_kept_for(now, call),
+            Budget::Bucket(_) | Budget::Quota(_) => false,
         }
     }
 
     /// How long a call that arrives now would wait for this.
-    pub(super) fn wait(&self, now: Timestamp, bar: Bar, call: &Call) -> Duration {
+    pub(super) fn wait(&self, now: Timestamp, bar: Budget, call: &Call) -> Duration {
         match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].wait_behind(now, call),
-            Bar::Bucket(bucket) => self.buckets.all[bucket].wait_behind(now, call.tokens),
-            Bar::Quota(quota) => self.quotas.opens(now, quota, call.tokens).since(now),
+            Budget::Limit(limit) => self.limits[limit as usize].wait_behind(now, call),
+            Budget::Bucket(bucket) => self.buckets.all[bucket].wait_behind(now, call.tokens),
+            Budget::Quota(quota) => self.quotas.opens(now, quota, call.tokens).since(now),
         }
     }
 
     /// How long a claim of such calls at this lasts: its window, the longest window that they meet,
     /// or [`WINDOW`].
-    pub(super) fn window(&self, bar: Bar, meets: &Meets) -> Duration {
+    pub(super) fn window(&self, bar: Budget, meets: &BudgetSet) -> Duration {
         let own = match bar {
-            Bar::Limit(limit) => self.limits[limit as usize].window(),
-            Bar::Bucket(_) | Bar::Quota(_) => None,
+            Budget::Limit(limit) => self.limits[limit as usize].window(),
+            Budget::Bucket(_) | Budget::Quota(_) => None,
         };
         own.unwrap_or_else(|| {
             let windows = self.limits_of(meets);
@@ -143,29 +143,34 @@ impl Bars {
 
     /// A call waits from now on.
     #[inline]
-    pub(super) fn count<T>(&mut self, waiting: &Waiting<T>) {
-        self.each_queued(&waiting.call, &waiting.meets, Queued::add);
+    pub(super) fn count<T>(&mut self, waiting: &QueuedCall<T>) {
+        self.each_queued(&waiting.call, &waiting.meets, QueueTotals::add);
     }
 
     /// A call that waited waits no more.
     #[inline]
-    pub(super) fn discount<T>(&mut self, waiting: &Waiting<T>) {
-        self.each_queued(&waiting.call, &waiting.meets, Queued::remove);
+    pub(super) fn discount<T>(&mut self, waiting: &QueuedCall<T>) {
+        self.each_queued(&waiting.call, &waiting.meets, QueueTotals::remove);
     }
 
     #[inline]
-    fn each_queued(&mut self, call: &Call, meets: &Meets, change: impl Fn(&mut Queued, u64)) {
+    fn each_queued(
+        &mut self,
+        call: &Call,
+        meets: &BudgetSet,
+        change: impl Fn(&mut QueueTotals, u64),
+    ) {
         for &limit in self.sets.limits(meets.set).iter() {
             let limiter = &mut self.limits[limit as usize];
             let draw = limiter.draw_of(call);
             change(&mut limiter.queued, draw);
         }
         if let Some(bucket) = meets.bucket {
-            let draw = self.draw_of(Bar::Bucket(bucket), call);
+            let draw = self.draw_of(Budget::Bucket(bucket), call);
             change(&mut self.buckets.all[bucket].queued, draw);
         }
         for &quota in meets.quotas.iter().flat_map(|keys| keys.iter()) {
-            let draw = self.draw_of(Bar::Quota(quota), call);
+            let draw = self.draw_of(Budget::Quota(quota), call);
             change(&mut self.quotas.all[quota].queued, draw);
         }
     }
@@ -186,7 +191,7 @@ impl Bars {
         let quotas = self.quotas.all.iter_mut();
         let quotas = quotas.map(|(_, quota)| &mut quota.queued);
         for queued in limits.chain(buckets).chain(quotas) {
-            *queued = Queued::default();
+            *queued = QueueTotals::default();
         }
     }
 }

@@ -7,9 +7,9 @@ use core::time::Duration;
 
 use crate::bucket::{Fill, TokenCount, Tokens};
 use crate::call::BucketId;
-use crate::limiter::{BucketLimit, Level, PacerNow, Taken};
-use crate::queue::Queued;
-use crate::slab::{Key, Slab};
+use crate::limiter::{BucketLimit, Level, PacerNow, TokenDraw};
+use crate::queue::QueueTotals;
+use crate::slab::{Slab, SlabKey};
 use crate::supply::Supply;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
@@ -138,22 +138,22 @@ pub struct BucketCounts {
 const SURCHARGE_MAX: f64 = 4.0;
 
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct BucketState {
     pub(super) rule: BucketRule,
     /// The rate set from outside, where several processes share one.
     pub(super) supply: Supply<Fill>,
     pub(super) level: Level,
-    pub(super) queued: Queued,
+    pub(super) queued: QueueTotals,
     pub(super) counts: BucketCounts,
 }
 
-impl Bucket {
+impl BucketState {
     pub(super) fn new(now: Timestamp, rule: BucketRule) -> Self {
         Self {
             level: Level::new(now, rule.limit),
             rule,
             supply: Supply::Configured,
-            queued: Queued::default(),
+            queued: QueueTotals::default(),
             counts: BucketCounts::default(),
         }
     }
@@ -191,7 +191,7 @@ impl Bucket {
     }
 
     /// Charges a call that leaves the queue.
-    pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> Taken {
+    pub(super) fn draw(&mut self, now: Timestamp, tokens: Tokens) -> TokenDraw {
         self.counts.charged += 1;
         let level = self.level.limiter();
         if self.rule.mode == BucketMode::Observe && !level.has(now, tokens) {
@@ -206,7 +206,7 @@ impl Bucket {
     }
 
     /// The call never left.
-    pub(super) fn undraw(&mut self, now: Timestamp, taken: Taken) {
+    pub(super) fn undraw(&mut self, now: Timestamp, taken: TokenDraw) {
         self.counts.charged -= 1;
         self.counts.drawn -= taken.tokens;
         self.level.undraw(now, taken);
@@ -216,7 +216,7 @@ impl Bucket {
     pub(super) fn settle(
         &mut self,
         now: Timestamp,
-        taken: Taken,
+        taken: TokenDraw,
         estimate: Tokens,
         measured: Tokens,
     ) {
@@ -246,12 +246,12 @@ impl Bucket {
 /// All buckets. One that calls wait for is never removed.
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
-    pub(super) all: Slab<Bucket>,
-    pub(super) by_id: BTreeMap<BucketId, Key>,
+    pub(super) all: Slab<BucketState>,
+    pub(super) by_id: BTreeMap<BucketId, SlabKey>,
 }
 
 impl Buckets {
-    pub(super) fn find(&self, id: Option<BucketId>) -> Option<Key> {
+    pub(super) fn find(&self, id: Option<BucketId>) -> Option<SlabKey> {
         self.by_id.get(&id?).copied()
     }
 }

@@ -13,12 +13,12 @@
 
 use core::time::Duration;
 
-use super::bucket::{BUCKETS_MAX, Bucket, BucketNow, BucketOrder, BucketRule, TooManyBuckets};
-use super::state::{Scheduler, Supplied};
+use super::bucket::{BUCKETS_MAX, BucketNow, BucketOrder, BucketRule, BucketState, TooManyBuckets};
+use super::state::{Scheduler, SupplyTarget};
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{BucketId, Call};
-use crate::queue::Bar;
-use crate::slab::Key;
+use crate::queue::Budget;
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -43,7 +43,7 @@ impl<T> Scheduler<T> {
             if buckets.by_id.len() >= BUCKETS_MAX {
                 return Err(TooManyBuckets);
             }
-            let key = buckets.all.insert(Bucket::new(now, rule));
+            let key = buckets.all.insert(BucketState::new(now, rule));
             buckets.by_id.insert(id, key);
             self.parking.set_bucket(key, by_arrival);
             return Ok(());
@@ -54,7 +54,7 @@ impl<T> Scheduler<T> {
         bucket.follow(now);
         let begins_to_reject = bucket.rejects() && !rejected_before;
         self.parking.set_bucket(key, by_arrival);
-        self.parking.change(Bar::Bucket(key));
+        self.parking.change(Budget::Bucket(key));
         if begins_to_reject {
             self.reject_those_that_wait(now, key);
         }
@@ -81,7 +81,7 @@ impl<T> Scheduler<T> {
             self.reroute(key, to);
         }
         let supply = self.bars.buckets.all[gone].supply;
-        self.expires(Supplied::Bucket(id), supply.expires_at(), None);
+        self.expires(SupplyTarget::Bucket(id), supply.expires_at(), None);
         self.parking.remove_bucket(gone);
         self.bars.buckets.all.remove(gone);
         true
@@ -93,7 +93,7 @@ impl<T> Scheduler<T> {
         let now = self.now.max(now);
         let key = self.bars.buckets.find(Some(id))?;
         let bucket = &self.bars.buckets.all[key];
-        let (claimed, idle) = self.parking.claimed(Bar::Bucket(key), now);
+        let (claimed, idle) = self.parking.claimed(Budget::Bucket(key), now);
         Some(BucketNow {
             rule: bucket.rule.clone(),
             tokens: bucket.level.limiter().peek(now),
@@ -145,7 +145,7 @@ impl<T> Scheduler<T> {
 
     /// Refuses the waiting calls for which there are no tokens behind earlier calls: no call waits
     /// for a bucket that rejects.
-    fn reject_those_that_wait(&mut self, now: Timestamp, bucket: Key) {
+    fn reject_those_that_wait(&mut self, now: Timestamp, bucket: SlabKey) {
         let level = self.bars.buckets.all[bucket].level.limiter();
         let mut ahead = TokenCount::ZERO;
         for key in self.queue.charged_to(bucket) {
@@ -159,7 +159,7 @@ impl<T> Scheduler<T> {
     }
 
     /// The next call to refuse, with its bucket, which rejects.
-    pub(super) fn next_to_reject(&mut self) -> Option<(Key, Key)> {
+    pub(super) fn next_to_reject(&mut self) -> Option<(SlabKey, SlabKey)> {
         while let Some(key) = self.to_reject.pop_front() {
             if let Some(waiting) = self.queue.calls.get(key)
                 && let Some(bucket) = waiting.meets.bucket
@@ -181,7 +181,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Puts a waiting call into another bucket, or none.
-    fn reroute(&mut self, key: Key, to: Option<BucketId>) {
+    fn reroute(&mut self, key: SlabKey, to: Option<BucketId>) {
         let bucket = self.bars.buckets.find(to);
         if let Some(new) = bucket.map(|new| &self.bars.buckets.all[new])
             && new.rejects()

@@ -31,13 +31,13 @@ use crate::bucket::TokenCount;
 use crate::call::{Call, Caller, Class};
 use crate::limiter::Unit;
 use crate::policy::{LimitId, SetId};
-use crate::queue::fair::Service;
-use crate::queue::{Bar, Waiting};
+use crate::queue::fair::TurnAdvance;
+use crate::queue::{Budget, QueuedCall};
 use crate::time::Timestamp;
 
 /// The prediction for a waiting call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreseen {
+pub struct Prediction {
     /// When it starts; `None` if that is not known, as while its backend is down.
     pub starts: Option<Timestamp>,
     /// About how many waiting calls start before it, of those that wait for the same.
@@ -48,16 +48,16 @@ pub struct Foreseen {
 
 /// How a waiting call is counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct ForecastEntry {
     /// The budget that holds the call longest; the first limit of a scope stands for all of that scope.
-    pub(crate) at: Option<Bar>,
+    pub(crate) at: Option<Budget>,
     /// When it began to wait.
     pub(crate) since: Timestamp,
     /// When it starts, as foreseen then; the latest moment if that is not known. So it takes 32 bytes.
     pub(super) starts: Timestamp,
 }
 
-impl Counted {
+impl ForecastEntry {
     /// When it starts, as foreseen when it began to wait.
     pub(crate) fn starts(self) -> Option<Timestamp> {
         (self.starts < Timestamp::MAX).then_some(self.starts)
@@ -66,9 +66,9 @@ impl Counted {
 
 /// The draws of calls from limits, in the unit of each kind of limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Draw([u64; Unit::ALL]);
+pub(super) struct DrawAmounts([u64; Unit::ALL]);
 
-impl Draw {
+impl DrawAmounts {
     pub(super) fn of(call: &Call) -> Self {
         let micros = TokenCount::of_turn(call.tokens).micros();
         Self([1, u64::from(call.cost.get()), micros])
@@ -92,7 +92,7 @@ impl Draw {
     }
 }
 
-impl AddAssign for Draw {
+impl AddAssign for DrawAmounts {
     fn add_assign(&mut self, other: Self) {
         self.0
             .iter_mut()
@@ -101,7 +101,7 @@ impl AddAssign for Draw {
     }
 }
 
-impl SubAssign for Draw {
+impl SubAssign for DrawAmounts {
     fn sub_assign(&mut self, other: Self) {
         self.0
             .iter_mut()
@@ -112,49 +112,51 @@ impl SubAssign for Draw {
 
 /// The calls of a caller that the limits of one scope hold.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct CallerLoad {
     pub(super) calls: u32,
     /// How far they move the caller's turn.
     pub(super) depth: u64,
     /// The sum of their draws.
-    pub(super) draw: Draw,
+    pub(super) draw: DrawAmounts,
     /// Whether one of the calls was served while others waited.
     pub(super) had_turn: bool,
 }
 
 /// Calls that the same holds, that meet the same limits, and that are of one class.
-pub(super) type HeldSet = (Option<Bar>, SetId, Class);
+pub(super) type HeldSet = (Option<Budget>, SetId, Class);
 
 /// The waiting calls, counted.
 #[derive(Debug, Default)]
 pub(super) struct Forecast {
-    pub(super) flows: BTreeMap<(LimitId, Class, Caller), Flow>,
+    pub(super) loads: BTreeMap<(LimitId, Class, Caller), CallerLoad>,
     depths: BTreeMap<(LimitId, Class), Depths>,
     /// The draws of calls by the budget that holds them, the limits that they meet, and their class.
-    pub(super) sets: BTreeMap<HeldSet, Draw>,
+    pub(super) sets: BTreeMap<HeldSet, DrawAmounts>,
 }
 
 impl Forecast {
     /// A call waits, held by this.
-    pub(super) fn count<T>(&mut self, waiting: &Waiting<T>, at: Option<Bar>) {
+    pub(super) fn count<T>(&mut self, waiting: &QueuedCall<T>, at: Option<Budget>) {
         let call = &waiting.call;
         let set = (at, waiting.meets.set, call.class);
-        *self.sets.entry(set).or_default() += Draw::of(call);
-        let Some(Bar::Limit(limit)) = at else { return };
-        let flow = self.flows.entry((limit, call.class, call.caller));
-        let flow = flow.or_default();
+        *self.sets.entry(set).or_default() += DrawAmounts::of(call);
+        let Some(Budget::Limit(limit)) = at else {
+            return;
+        };
+        let load = self.loads.entry((limit, call.class, call.caller));
+        let load = load.or_default();
         let depths = self.depths.entry((limit, call.class)).or_default();
-        depths.remove(flow);
-        flow.calls += 1;
-        flow.depth += Service::new(call.tokens, call.weight, 1).of_caller();
-        flow.draw += Draw::of(call);
-        depths.insert(flow);
+        depths.remove(load);
+        load.calls += 1;
+        load.depth += TurnAdvance::new(call.tokens, call.weight, 1).of_caller();
+        load.draw += DrawAmounts::of(call);
+        depths.insert(load);
     }
 
     /// A call that has just been counted came now.
-    pub(super) fn arrived<T>(&mut self, now: Timestamp, waiting: &Waiting<T>) {
-        if let Some(Counted {
-            at: Some(Bar::Limit(limit)),
+    pub(super) fn arrived<T>(&mut self, now: Timestamp, waiting: &QueuedCall<T>) {
+        if let Some(ForecastEntry {
+            at: Some(Budget::Limit(limit)),
             ..
         }) = waiting.counted
             && let Some(depths) = self.depths.get_mut(&(limit, waiting.call.class))
@@ -164,38 +166,38 @@ impl Forecast {
     }
 
     /// A counted call waits no more. It was served, or left.
-    pub(super) fn discount<T>(&mut self, waiting: &Waiting<T>, served: bool) {
+    pub(super) fn discount<T>(&mut self, waiting: &QueuedCall<T>, served: bool) {
         let Some(counted) = &waiting.counted else {
             return;
         };
         let call = &waiting.call;
         let set = (counted.at, waiting.meets.set, call.class);
         if let Some(draw) = self.sets.get_mut(&set) {
-            *draw -= Draw::of(call);
+            *draw -= DrawAmounts::of(call);
             if draw.in_unit(Unit::Calls) == 0 {
                 self.sets.remove(&set);
             }
         }
-        let Some(Bar::Limit(limit)) = counted.at else {
+        let Some(Budget::Limit(limit)) = counted.at else {
             return;
         };
         let key = (limit, call.class, call.caller);
         let depths = self.depths.get_mut(&(limit, call.class));
-        let (Some(flow), Some(depths)) = (self.flows.get_mut(&key), depths) else {
+        let (Some(load), Some(depths)) = (self.loads.get_mut(&key), depths) else {
             return;
         };
-        depths.remove(flow);
-        flow.calls -= 1;
-        flow.depth -= Service::new(call.tokens, call.weight, 1).of_caller();
-        flow.draw -= Draw::of(call);
-        flow.had_turn |= served;
-        if flow.calls == 0 {
-            self.flows.remove(&key);
+        depths.remove(load);
+        load.calls -= 1;
+        load.depth -= TurnAdvance::new(call.tokens, call.weight, 1).of_caller();
+        load.draw -= DrawAmounts::of(call);
+        load.had_turn |= served;
+        if load.calls == 0 {
+            self.loads.remove(&key);
             if depths.is_empty() {
                 self.depths.remove(&(limit, call.class));
             }
         } else {
-            depths.insert(flow);
+            depths.insert(load);
         }
     }
 
@@ -205,9 +207,9 @@ impl Forecast {
         &self,
         (limit, unit): (LimitId, Unit),
         class: Class,
-        own: Own,
+        own: OwnDraws,
         span: (Timestamp, Timestamp),
-        coming: Coming,
+        coming: ExpectedDraws,
         weight_of: impl Fn(Class) -> u32,
     ) -> (u64, u64) {
         let depths = self.depths.get(&(limit, class));
@@ -233,11 +235,11 @@ impl Forecast {
 
     /// Whether the calls that the limits of a scope hold are all of this class and caller.
     pub(super) fn holds_only(&self, limit: LimitId, class: Class, caller: Caller) -> bool {
-        let flows = self.flows.range((limit, Class(0), Caller(0))..);
-        let mut of_limit = flows
+        let loads = self.loads.range((limit, Class(0), Caller(0))..);
+        let mut of_limit = loads
             .map(|(key, _)| *key)
             .take_while(|(it, ..)| *it == limit);
-        of_limit.all(|flow| flow == (limit, class, caller))
+        of_limit.all(|load| load == (limit, class, caller))
     }
 
     /// All calls that the limits of a scope hold, in what they draw.
@@ -249,7 +251,7 @@ impl Forecast {
 
 /// The draws expected at a limit from others before a call starts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Coming {
+pub(super) struct ExpectedDraws {
     /// Of its own class.
     pub(super) in_class: f64,
     /// Of the other classes.
@@ -258,30 +260,30 @@ pub(super) struct Coming {
 
 /// The calls of its own flow before a call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Own {
+pub(super) struct OwnDraws {
     pub(super) depth: u64,
-    pub(super) draw: Draw,
+    pub(super) draw: DrawAmounts,
     /// The call's own service.
     pub(super) one: u64,
     /// The call's own flow, which is not among the others.
-    pub(super) flow: Flow,
+    pub(super) load: CallerLoad,
 }
 
 /// Where a call is in its own flow.
 #[derive(Debug, Default)]
-pub(super) struct PlaceAt {
+pub(super) struct FlowPosition {
     /// The draws before the call, by the budget that holds them.
-    pub(super) ahead: Vec<(Bar, Own)>,
+    pub(super) ahead: Vec<(Budget, OwnDraws)>,
     /// The calls behind it and itself, as in [`Forecast::sets`].
-    pub(super) behind: Vec<(HeldSet, Draw)>,
+    pub(super) behind: Vec<(HeldSet, DrawAmounts)>,
 }
 
-impl PlaceAt {
+impl FlowPosition {
     /// The draws before the call at this budget.
-    pub(super) fn at(&self, bar: Bar) -> Own {
+    pub(super) fn at(&self, bar: Budget) -> OwnDraws {
         let mut ahead = self.ahead.iter();
         let found = ahead.find(|(at, _)| *at == bar);
-        found.map_or_else(Own::default, |(_, own)| *own)
+        found.map_or_else(OwnDraws::default, |(_, own)| *own)
     }
 }
 

@@ -7,12 +7,14 @@ mod retry;
 
 use alloc::vec::Vec;
 
-use self::estimate::Later;
-use super::forecast::{Counted, Draw, Forecast, Foreseen, Own, PlaceAt, add};
+use self::estimate::LaterArrivals;
+use super::forecast::{
+    DrawAmounts, FlowPosition, Forecast, ForecastEntry, OwnDraws, Prediction, add,
+};
 use super::state::Scheduler;
-use crate::queue::fair::Service;
-use crate::queue::{Bar, Ticket, Waiting};
-use crate::slab::Key;
+use crate::queue::fair::TurnAdvance;
+use crate::queue::{Budget, QueuedCall, Ticket};
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -39,16 +41,16 @@ impl<T> Scheduler<T> {
     fn count_for_forecast(
         &mut self,
         now: Timestamp,
-        key: Key,
+        key: SlabKey,
         reopens: Option<Timestamp>,
-    ) -> Option<Counted> {
+    ) -> Option<ForecastEntry> {
         let waiting = self.queue.calls.get(key)?;
         if waiting.counted.is_some() {
             return waiting.counted;
         }
         let (call, meets) = (&waiting.call, &waiting.meets);
-        let estimate = self.estimate(now, call, meets, None, reopens, Later::AsLately);
-        let counted = Counted {
+        let estimate = self.estimate(now, call, meets, None, reopens, LaterArrivals::AsLately);
+        let counted = ForecastEntry {
             at: estimate.by.map(|bar| self.first_peer(bar)),
             since: now,
             starts: estimate.starts.unwrap_or(Timestamp::MAX),
@@ -60,19 +62,19 @@ impl<T> Scheduler<T> {
 
     /// A call leaves the queue, or changes: it is not counted any more.
     #[inline]
-    pub(super) fn forecast_without(&mut self, waiting: &Waiting<T>, served: bool) {
+    pub(super) fn forecast_without(&mut self, waiting: &QueuedCall<T>, served: bool) {
         self.forecast.discount(waiting, served);
     }
 
-    fn first_peer(&self, bar: Bar) -> Bar {
+    fn first_peer(&self, bar: Budget) -> Budget {
         match bar {
-            Bar::Limit(limit) => Bar::Limit(self.bars.sets.first_peer(limit)),
-            Bar::Bucket(_) | Bar::Quota(_) => bar,
+            Budget::Limit(limit) => Budget::Limit(self.bars.sets.first_peer(limit)),
+            Budget::Bucket(_) | Budget::Quota(_) => bar,
         }
     }
 
     /// Counts a call again that has changed. What was foreseen when it began to wait stays.
-    pub(super) fn count_again(&mut self, key: Key, before: Option<Counted>) {
+    pub(super) fn count_again(&mut self, key: SlabKey, before: Option<ForecastEntry>) {
         let Some(before) = before else { return };
         self.count_for_forecast(self.now, key, None);
         if let Some(new) = &mut self.queue.calls[key].counted {
@@ -97,14 +99,14 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         tickets: &[Ticket],
         reopens: Option<Timestamp>,
-    ) -> Vec<Option<Foreseen>> {
+    ) -> Vec<Option<Prediction>> {
         let now = self.now.max(now);
-        let mut places: Vec<Option<(&Waiting<T>, PlaceAt)>> = tickets
+        let mut places: Vec<Option<(&QueuedCall<T>, FlowPosition)>> = tickets
             .iter()
-            .map(|ticket| Some((self.queue.calls.get(ticket.0)?, PlaceAt::default())))
+            .map(|ticket| Some((self.queue.calls.get(ticket.0)?, FlowPosition::default())))
             .collect();
         for (_, other) in self.queue.calls.iter() {
-            let Some(Counted { at, .. }) = other.counted else {
+            let Some(ForecastEntry { at, .. }) = other.counted else {
                 continue;
             };
             for (waiting, place) in places.iter_mut().flatten() {
@@ -115,14 +117,14 @@ impl<T> Scheduler<T> {
                 }
                 if other.arrival >= waiting.arrival {
                     let set = (at, other.meets.set, other.call.class);
-                    add(&mut place.behind, set, |draw: &mut Draw| {
-                        *draw += Draw::of(&other.call);
+                    add(&mut place.behind, set, |draw: &mut DrawAmounts| {
+                        *draw += DrawAmounts::of(&other.call);
                     });
                 } else if let Some(at) = at {
-                    add(&mut place.ahead, at, |own: &mut Own| {
-                        let service = Service::new(other.call.tokens, other.call.weight, 1);
+                    add(&mut place.ahead, at, |own: &mut OwnDraws| {
+                        let service = TurnAdvance::new(other.call.tokens, other.call.weight, 1);
                         own.depth += service.of_caller();
-                        own.draw += Draw::of(&other.call);
+                        own.draw += DrawAmounts::of(&other.call);
                     });
                 }
             }
@@ -131,8 +133,8 @@ impl<T> Scheduler<T> {
             let (waiting, place) = of?;
             let own = Some(&place);
             let (call, meets) = (&waiting.call, &waiting.meets);
-            let estimate = self.estimate(now, call, meets, own, reopens, Later::AsLately);
-            Some(Foreseen {
+            let estimate = self.estimate(now, call, meets, own, reopens, LaterArrivals::AsLately);
+            Some(Prediction {
                 starts: estimate.starts,
                 ahead: estimate.ahead,
                 by: estimate.by.and_then(|bar| self.bars.name(bar)),

@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 
 use crate::call::Call;
-use crate::limiter::{Progress, Stake, Taken};
+use crate::limiter::{Departures, Stake, TokenDraw};
 use crate::policy::LimitId;
-use crate::queue::Bar;
-use crate::queue::fair::Service;
-use crate::quota::Spent;
-use crate::slab::Key;
+use crate::queue::Budget;
+use crate::queue::fair::TurnAdvance;
+use crate::quota::Payment;
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// Everything one running call has drawn. It ends in exactly one of
@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 /// [`requeue`](crate::Scheduler::requeue); a hold that is dropped instead stays drawn for ever.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what a hold has drawn comes back only through finish, give_back or requeue"]
-pub struct Hold(pub(super) Key);
+pub struct Hold(pub(super) SlabKey);
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,21 +32,21 @@ pub enum Outcome {
 
 /// A call in flight.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HoldState {
     pub(super) since: Timestamp,
     pub(super) call: Call,
     pub(super) arrival: u64,
     /// How far it moved tags, by the weights of then.
-    pub(super) service: Service,
+    pub(super) service: TurnAdvance,
     /// The number of the call among all that were served.
     pub(super) served: u64,
-    pub(super) drawn: Vec<Drawn>,
-    pub(super) progress: Progress,
+    pub(super) drawn: Vec<BudgetDraw>,
+    pub(super) progress: Departures,
 }
 
 /// The draw of a call from one limit, bucket or quota.
 #[derive(Debug)]
-pub(super) enum Drawn {
+pub(super) enum BudgetDraw {
     Limit {
         limit: LimitId,
         stake: Stake,
@@ -54,26 +54,26 @@ pub(super) enum Drawn {
         is_kept: bool,
     },
     /// The bucket may have been removed since.
-    Bucket { bucket: Key, taken: Taken },
+    Bucket { bucket: SlabKey, taken: TokenDraw },
     /// The key may have been forgotten since.
-    Quota { quota: Key, spent: Spent },
+    Quota { quota: SlabKey, spent: Payment },
 }
 
-impl Drawn {
+impl BudgetDraw {
     /// How far a service moved tags where this was drawn. What is kept for a class is no loss to
     /// others.
-    pub(super) const fn service(&self, service: Service) -> Service {
+    pub(super) const fn service(&self, service: TurnAdvance) -> TurnAdvance {
         match self {
             Self::Limit { is_kept: true, .. } => service.within_its_class(),
             Self::Limit { .. } | Self::Bucket { .. } | Self::Quota { .. } => service,
         }
     }
 
-    pub(super) const fn bar(&self) -> Bar {
+    pub(super) const fn bar(&self) -> Budget {
         match *self {
-            Self::Limit { limit, .. } => Bar::Limit(limit),
-            Self::Bucket { bucket, .. } => Bar::Bucket(bucket),
-            Self::Quota { quota, .. } => Bar::Quota(quota),
+            Self::Limit { limit, .. } => Budget::Limit(limit),
+            Self::Bucket { bucket, .. } => Budget::Bucket(bucket),
+            Self::Quota { quota, .. } => Budget::Quota(quota),
         }
     }
 }

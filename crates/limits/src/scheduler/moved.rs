@@ -1,16 +1,16 @@
-//! Calls that leave, or wait elsewhere from now on: in another line, or aside for a random time.
+//! Calls that leave, or wait elsewhere from now on: in another flow, or aside for a random time.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::bars::Bars;
-use super::park::LineKey;
-use super::refusal::{Reason, Refusal};
+use super::bars::Budgets;
+use super::park::FlowKey;
+use super::refusal::{Refusal, RefusalReason};
 use super::state::Scheduler;
-use super::waited::Waited;
+use super::waited::WaitReport;
 use crate::call::Class;
-use crate::queue::{Bar, LineId, Place, Ticket, Waiting};
-use crate::slab::Key;
+use crate::queue::{Budget, FlowId, QueuedCall, Ticket, WaitPlace};
+use crate::slab::SlabKey;
 use crate::time::{Timestamp, nanos};
 
 impl<T> Scheduler<T> {
@@ -34,7 +34,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Removes any one waiting call, to end all of them; `None` if no call waits.
-    pub fn evict(&mut self, now: Timestamp) -> Option<(T, Waited)> {
+    pub fn evict(&mut self, now: Timestamp) -> Option<(T, WaitReport)> {
         let now = self.advance(now);
         let timed = self.queue.first_deadline().or(self.queue.first_aside());
         let timed = timed.map(|(_, key)| key);
@@ -63,7 +63,7 @@ impl<T> Scheduler<T> {
     /// Moves the deadlines of all waiting calls that have one. Every call keeps its turn. Linear in
     /// the number of waiting calls, times the logarithm of it.
     pub fn move_deadlines(&mut self, mut moved: impl FnMut(&mut T, Timestamp) -> Timestamp) {
-        let keys: Vec<Key> = self.queue.calls.iter().map(|(key, _)| key).collect();
+        let keys: Vec<SlabKey> = self.queue.calls.iter().map(|(key, _)| key).collect();
         for key in keys {
             let waiting = &mut self.queue.calls[key];
             if let Some(deadline) = waiting.call.deadline {
@@ -80,9 +80,9 @@ impl<T> Scheduler<T> {
         let waiting = self.queue.calls.get(ticket.0)?;
         let held_by = self.held_by(waiting);
         let now = self.now.max(now);
-        let reason = self.because_of_the_store(Reason::DeadlinePassed, held_by);
+        let reason = self.because_of_the_store(RefusalReason::DeadlinePassed, held_by);
         let limit = held_by.and_then(|bar| self.bars.name(bar));
-        let Waiting { call, meets, .. } = waiting;
+        let QueuedCall { call, meets, .. } = waiting;
         Some(self.refusal(now, reason, limit, meets, call, waiting.counted))
     }
 
@@ -104,12 +104,12 @@ impl<T> Scheduler<T> {
         true
     }
 
-    /// Changes a waiting call, or what it meets, and moves it to its line.
+    /// Changes a waiting call, or what it meets, and moves it to its flow.
     pub(super) fn change_call(
         &mut self,
-        key: Key,
+        key: SlabKey,
         arrival: u64,
-        change: impl FnOnce(&Bars, &mut Waiting<T>),
+        change: impl FnOnce(&Budgets, &mut QueuedCall<T>),
     ) {
         let waiting = &mut self.queue.calls[key];
         self.bars.discount(waiting);
@@ -121,36 +121,36 @@ impl<T> Scheduler<T> {
         let place = waiting.place;
         self.count_again(key, counted);
         match place {
-            Place::Line(from) => {
-                let to = self.line_of(key);
-                self.move_into_line(key, to, arrival);
+            WaitPlace::Flow(from) => {
+                let to = self.flow_of(key);
+                self.move_into_flow(key, to, arrival);
                 self.refresh_head(from);
                 self.refresh_head(to);
             }
-            place @ Place::Aside(_) => self.queue.relocate(key, place, arrival),
+            place @ WaitPlace::Aside(_) => self.queue.relocate(key, place, arrival),
         }
     }
 
-    /// Puts a call that waits elsewhere into a line.
-    pub(super) fn move_into_line(&mut self, key: Key, line: LineId, arrival: u64) {
+    /// Puts a call that waits elsewhere into a flow.
+    pub(super) fn move_into_flow(&mut self, key: SlabKey, flow: FlowId, arrival: u64) {
         let waiting = &mut self.queue.calls[key];
         self.bars.carry_over(self.now, waiting, &self.parking);
-        waiting.stay.joined = self.parking.note_account(line);
-        self.queue.relocate(key, Place::Line(line), arrival);
+        waiting.stay.joined = self.parking.note_account(flow);
+        self.queue.relocate(key, WaitPlace::Flow(flow), arrival);
     }
 
-    fn line_of(&mut self, key: Key) -> LineId {
-        let Waiting { call, meets, .. } = &self.queue.calls[key];
-        self.line(LineKey::of(call, meets))
+    fn flow_of(&mut self, key: SlabKey) -> FlowId {
+        let QueuedCall { call, meets, .. } = &self.queue.calls[key];
+        self.flow(FlowKey::of(call, meets))
     }
 
-    /// Sets the head of a line aside; at its deadline it is asked a last time.
+    /// Sets the head of a flow aside; at its deadline it is asked a last time.
     pub(super) fn set_aside(
         &mut self,
         now: Timestamp,
-        line: LineId,
-        key: Key,
-        bar: Bar,
+        flow: FlowId,
+        key: SlabKey,
+        bar: Budget,
         until: Timestamp,
     ) {
         let waiting = &mut self.queue.calls[key];
@@ -161,19 +161,19 @@ impl<T> Scheduler<T> {
         let until = until.max(now + Duration::from_nanos(1));
         let deadline = waiting.call.deadline.unwrap_or(Timestamp::MAX);
         let until = until.min(deadline);
-        self.queue.relocate(key, Place::Aside(until), arrival);
-        self.refresh_head(line);
+        self.queue.relocate(key, WaitPlace::Aside(until), arrival);
+        self.refresh_head(flow);
     }
 
-    /// Puts the calls that were aside, and whose time has come, at the ends of their lines.
+    /// Puts the calls that were aside, and whose time has come, at the ends of their flows.
     pub(super) fn rejoin_due(&mut self, now: Timestamp) {
         while let Some((until, key)) = self.queue.first_aside()
             && until <= now
         {
             let arrival = self.count_joining();
-            let line = self.line_of(key);
-            self.move_into_line(key, line, arrival);
-            self.refresh_head(line);
+            let flow = self.flow_of(key);
+            self.move_into_flow(key, flow, arrival);
+            self.refresh_head(flow);
         }
     }
 }

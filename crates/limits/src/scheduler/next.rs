@@ -5,13 +5,13 @@ use core::time::Duration;
 
 use super::hold::Hold;
 use super::moved::Jitter;
-use super::park::Asked;
+use super::park::Candidate;
 use super::quota::{self, QuotaSpent};
-use super::refusal::{Reason, Refusal};
+use super::refusal::{Refusal, RefusalReason};
 use super::state::Scheduler;
-use super::waited::Waited;
-use crate::queue::{Bar, LineId, Waiting};
-use crate::slab::Key;
+use super::waited::WaitReport;
+use crate::queue::{Budget, FlowId, QueuedCall};
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -25,7 +25,7 @@ pub enum Step<T> {
         /// The draws of the call.
         hold: Hold,
         /// The causes of its wait.
-        waited: Waited,
+        waited: WaitReport,
         /// The tokens that it drew from its quotas.
         spent: Vec<QuotaSpent>,
     },
@@ -36,7 +36,7 @@ pub enum Step<T> {
         /// Why, and when to come back.
         refusal: Refusal,
         /// The causes of its wait.
-        waited: Waited,
+        waited: WaitReport,
     },
     /// No call can go before this moment, unless something else happens first.
     SleepUntil(Timestamp),
@@ -76,11 +76,16 @@ impl<T> Scheduler<T> {
             return Step::sleep([expires_at, self.bars.quotas.wake()]);
         }
         if let Some(key) = self.overdue(|deadline| deadline < now) {
-            return self.expire(now, key, Reason::DeadlinePassed, None);
+            return self.expire(now, key, RefusalReason::DeadlinePassed, None);
         }
         if let Some((key, bucket)) = self.next_to_reject() {
             self.bars.buckets.all[bucket].counts.rejected += 1;
-            return self.expire(now, key, Reason::RateLimited, Some(Bar::Bucket(bucket)));
+            return self.expire(
+                now,
+                key,
+                RefusalReason::RateLimited,
+                Some(Budget::Bucket(bucket)),
+            );
         }
         self.rejoin_due(now);
         self.parking.open_due(now);
@@ -89,7 +94,7 @@ impl<T> Scheduler<T> {
         }
         // Calls whose deadline is now have had their turn, if they had one.
         if let Some(key) = self.overdue(|deadline| deadline <= now) {
-            return self.expire(now, key, Reason::DeadlinePassed, None);
+            return self.expire(now, key, RefusalReason::DeadlinePassed, None);
         }
         self.settle_quotas(now);
         if !self.parking.is_settled() {
@@ -104,7 +109,7 @@ impl<T> Scheduler<T> {
         ])
     }
 
-    /// Asks lines until a call leaves the queue.
+    /// Asks flows until a call leaves the queue.
     #[inline]
     fn ask_all(
         &mut self,
@@ -113,16 +118,16 @@ impl<T> Scheduler<T> {
     ) -> Option<Step<T>> {
         let mut parked = 0;
         while let Some(asked) = self.next_asked() {
-            let Asked { line, key, .. } = asked;
+            let Candidate { flow, key, .. } = asked;
             let (bar, verdict) = match self.ask(now, asked) {
-                Answer::Run => return Some(self.run(now, asked)),
-                Answer::Barred(bar, Verdict::Never) => {
-                    return Some(self.expire(now, key, Reason::NeverPossible, Some(bar)));
+                TurnCheck::Run => return Some(self.run(now, asked)),
+                TurnCheck::Barred(bar, Verdict::Never) => {
+                    return Some(self.expire(now, key, RefusalReason::NeverPossible, Some(bar)));
                 }
-                Answer::Barred(bar, verdict) => (bar, verdict),
+                TurnCheck::Barred(bar, verdict) => (bar, verdict),
             };
             let stays = asked.turn.is_some_and(|turn| turn.bar() == bar);
-            if let Bar::Quota(quota) = bar {
+            if let Budget::Quota(quota) = bar {
                 let tokens = self.queue.calls[key].call.tokens;
                 let answer = self.bars.quotas.peek(now, quota, tokens);
                 let rejects = self.bars.quotas.rejects(quota, answer);
@@ -137,8 +142,8 @@ impl<T> Scheduler<T> {
             let Some(jitter) = self.jitter(bar, key) else {
                 parked += 1;
                 debug_assert!(
-                    parked <= 64 + 16 * self.parking.lines(),
-                    "no line is sent to and fro between two limits"
+                    parked <= 64 + 16 * self.parking.flows(),
+                    "no flow is sent to and fro between two limits"
                 );
                 let front = self.pass_over(now, asked, bar, verdict);
                 let verdict = self.asked_again(now, key, bar, verdict);
@@ -147,61 +152,61 @@ impl<T> Scheduler<T> {
             };
             let deadline = self.queue.calls[key].call.deadline;
             if deadline.is_some_and(|deadline| deadline <= now) {
-                return Some(self.expire(now, key, Reason::DeadlinePassed, Some(bar)));
+                return Some(self.expire(now, key, RefusalReason::DeadlinePassed, Some(bar)));
             }
             let aside = draw(&mut self.queue.calls[key].payload, jitter);
-            self.set_aside(now, line, key, bar, now + aside);
+            self.set_aside(now, flow, key, bar, now + aside);
         }
         None
     }
 
-    fn next_asked(&mut self) -> Option<Asked> {
+    fn next_asked(&mut self) -> Option<Candidate> {
         let bars = &self.bars;
-        self.parking.next(|line, bar| bars.meets(&line.meets, bar))
+        self.parking.next(|flow, bar| bars.meets(&flow.meets, bar))
     }
 
-    /// Asks the head of a line whether it may run.
-    fn ask(&mut self, now: Timestamp, asked: Asked) -> Answer {
-        let line = asked.line;
+    /// Asks the head of a flow whether it may run.
+    fn ask(&mut self, now: Timestamp, asked: Candidate) -> TurnCheck {
+        let flow = asked.flow;
         let waiting = &self.queue.calls[asked.key];
         if let Some(turn) = asked.turn {
             let bar = turn.bar();
-            let verdict = self.peek_at(now, line, waiting, bar);
+            let verdict = self.peek_at(now, flow, waiting, bar);
             let is_barred = matches!(verdict, Verdict::NotBefore(_) | Verdict::OnChange);
             // A call that is to be refused is asked for it.
             let is_refused = match bar {
-                Bar::Quota(quota) => {
+                Budget::Quota(quota) => {
                     let answer = self.bars.quotas.peek(now, quota, waiting.call.tokens);
                     self.bars.quotas.rejects(quota, answer)
                 }
-                Bar::Limit(_) | Bar::Bucket(_) => false,
+                Budget::Limit(_) | Budget::Bucket(_) => false,
             };
             if is_barred && !is_refused {
-                return Answer::Barred(bar, verdict);
+                return TurnCheck::Barred(bar, verdict);
             }
         }
-        let Waiting { call, meets, .. } = waiting;
+        let QueuedCall { call, meets, .. } = waiting;
         let mut own = meets.own();
-        if let Some(bar) = own.find(|&bar| self.parking.is_behind(line, bar, || false)) {
-            return Answer::Barred(bar, Verdict::OnChange);
+        if let Some(bar) = own.find(|&bar| self.parking.is_behind(flow, bar, || false)) {
+            return TurnCheck::Barred(bar, Verdict::OnChange);
         }
         for bar in self.bars.limits_as_bars(meets) {
             let is_kept_for_it = || self.bars.is_kept_for(now, bar, call);
-            if self.parking.is_behind(line, bar, is_kept_for_it) {
-                return Answer::Barred(bar, Verdict::OnChange);
+            if self.parking.is_behind(flow, bar, is_kept_for_it) {
+                return TurnCheck::Barred(bar, Verdict::OnChange);
             }
         }
         self.asked += 1;
-        self.peek(now, line, &self.queue.calls[asked.key])
+        self.peek(now, flow, &self.queue.calls[asked.key])
     }
 
-    /// The verdict of everything that the head of a line meets, and what bars it. A bucket that
+    /// The verdict of everything that the head of a flow meets, and what bars it. A bucket that
     /// bars it comes first: its turn there keeps the tokens from other calls.
-    fn peek(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>) -> Answer {
+    fn peek(&self, now: Timestamp, flow: FlowId, waiting: &QueuedCall<T>) -> TurnCheck {
         let mut strictest = (Verdict::Ready, None);
         let limits = self.bars.limits_as_bars(&waiting.meets);
         for bar in limits.chain(waiting.meets.quotas()) {
-            let verdict = self.peek_at(now, line, waiting, bar);
+            let verdict = self.peek_at(now, flow, waiting, bar);
             if verdict > strictest.0 {
                 strictest = (verdict, Some(bar));
             }
@@ -209,28 +214,34 @@ impl<T> Scheduler<T> {
         if strictest.0 != Verdict::Never
             && let Some(bucket) = waiting.meets.bucket
         {
-            let verdict = self.peek_at(now, line, waiting, Bar::Bucket(bucket));
+            let verdict = self.peek_at(now, flow, waiting, Budget::Bucket(bucket));
             if verdict != Verdict::Ready {
-                return Answer::Barred(Bar::Bucket(bucket), verdict);
+                return TurnCheck::Barred(Budget::Bucket(bucket), verdict);
             }
         }
         match strictest {
-            (Verdict::Ready, _) => Answer::Run,
-            (verdict, Some(bar)) => Answer::Barred(bar, verdict),
+            (Verdict::Ready, _) => TurnCheck::Run,
+            (verdict, Some(bar)) => TurnCheck::Barred(bar, verdict),
             (_, None) => unreachable!("a verdict other than ready comes from a limit"),
         }
     }
 
-    /// The verdict of one bar for the head of a line, behind earlier claims.
-    fn peek_at(&self, now: Timestamp, line: LineId, waiting: &Waiting<T>, bar: Bar) -> Verdict {
-        let ahead = self.parking.ahead(line, bar, now);
+    /// The verdict of one bar for the head of a flow, behind earlier claims.
+    fn peek_at(
+        &self,
+        now: Timestamp,
+        flow: FlowId,
+        waiting: &QueuedCall<T>,
+        bar: Budget,
+    ) -> Verdict {
+        let ahead = self.parking.ahead(flow, bar, now);
         self.bars.peek(now, bar, &waiting.call, ahead)
     }
 
     /// When a call that this bars is asked again. The reserve of its class may cover it before the
     /// calls ahead of it have left.
-    fn asked_again(&self, now: Timestamp, key: Key, bar: Bar, verdict: Verdict) -> Verdict {
-        let (Bar::Limit(limit), Verdict::OnChange) = (bar, verdict) else {
+    fn asked_again(&self, now: Timestamp, key: SlabKey, bar: Budget, verdict: Verdict) -> Verdict {
+        let (Budget::Limit(limit), Verdict::OnChange) = (bar, verdict) else {
             return verdict;
         };
         let call = &self.queue.calls[key].call;
@@ -244,12 +255,12 @@ impl<T> Scheduler<T> {
     pub(super) fn pass_over(
         &mut self,
         now: Timestamp,
-        asked: Asked,
-        bar: Bar,
+        asked: Candidate,
+        bar: Budget,
         verdict: Verdict,
     ) -> Option<u64> {
         let turn = asked.turn.filter(|turn| turn.bar() != bar)?;
-        let Waiting { call, meets, .. } = &self.queue.calls[asked.key];
+        let QueuedCall { call, meets, .. } = &self.queue.calls[asked.key];
         let opens = match verdict {
             Verdict::NotBefore(moment) => Some(moment),
             Verdict::Ready | Verdict::OnChange | Verdict::Never => None,
@@ -257,32 +268,36 @@ impl<T> Scheduler<T> {
         let claim = |bar| (self.bars.window(bar, meets), self.bars.draw_of(bar, call));
         let claims = self
             .parking
-            .pass_over(asked.line, turn, bar, opens, now, claim);
+            .pass_over(asked.flow, turn, bar, opens, now, claim);
         claims.then(|| self.bars.draw_of(bar, call))
     }
 
     /// For how long a call that this bars is set aside; `None` if it keeps its place.
-    pub(super) fn jitter(&self, bar: Bar, key: Key) -> Option<Jitter> {
+    pub(super) fn jitter(&self, bar: Budget, key: SlabKey) -> Option<Jitter> {
         let (min, max) = match bar {
-            Bar::Limit(_) => self.policy.jitter(self.queue.calls[key].call.class)?,
-            Bar::Bucket(_) | Bar::Quota(_) => return None,
+            Budget::Limit(_) => self.policy.jitter(self.queue.calls[key].call.class)?,
+            Budget::Bucket(_) | Budget::Quota(_) => return None,
         };
         Some(Jitter { min, max })
     }
 
-    fn overdue(&self, is_over: impl Fn(Timestamp) -> bool) -> Option<Key> {
+    fn overdue(&self, is_over: impl Fn(Timestamp) -> bool) -> Option<SlabKey> {
         let (deadline, key) = self.queue.first_deadline()?;
         is_over(deadline).then_some(key)
     }
 
     /// The actual reason of a refusal. If the store of quotas does not answer, the call did not
     /// wait for tokens that others used up.
-    pub(super) fn because_of_the_store(&self, reason: Reason, held_by: Option<Bar>) -> Reason {
+    pub(super) fn because_of_the_store(
+        &self,
+        reason: RefusalReason,
+        held_by: Option<Budget>,
+    ) -> RefusalReason {
         match (reason, held_by) {
-            (Reason::DeadlinePassed, Some(Bar::Quota(quota)))
+            (RefusalReason::DeadlinePassed, Some(Budget::Quota(quota)))
                 if self.bars.quotas.is_unanswered(quota) =>
             {
-                Reason::StoreAway
+                RefusalReason::StoreAway
             }
             _ => reason,
         }
@@ -290,8 +305,8 @@ impl<T> Scheduler<T> {
 }
 
 /// The result for a call whose turn was checked.
-enum Answer {
+enum TurnCheck {
     Run,
     /// The call may not go, because of this budget.
-    Barred(Bar, Verdict),
+    Barred(Budget, Verdict),
 }

@@ -1,36 +1,36 @@
-//! Where lines wait, and which to ask.
+//! Where flows wait, and which to ask.
 //!
-//! A line contains the calls of one caller and class that meet the same limits. Only the first of
-//! them, its head, is ever asked. A line with a head is either ready to be asked, or parked at the
+//! A flow contains the calls of one caller and class that meet the same limits. Only the first of
+//! them, its head, is ever asked. A flow with a head is either ready to be asked, or parked at the
 //! limit, bucket or quota that bars its head. There it waits in the order of that limit
-//! ([`Order`](crate::queue::fair::Order)). Only the first line of an order is asked again when
-//! something changes there: a release, a supply, or the moment it opens. Lines behind it have a
-//! later turn and may not draw before it. When the first line leaves, for any reason, the next one
+//! ([`Order`](crate::queue::fair::Order)). Only the first flow of an order is asked again when
+//! something changes there: a release, a supply, or the moment it opens. Flows behind it have a
+//! later turn and may not draw before it. When the first flow leaves, for any reason, the next one
 //! is asked.
 //!
-//! Where lines are parked, then, either the first of them is the one that was looked at last and is
+//! Where flows are parked, then, either the first of them is the one that was looked at last and is
 //! still barred (`asked`), or the spot is on the `changed` list. [`Parking::next_changed`] empties the
 //! list, so nothing that could run is ever overlooked and nothing that can't is asked twice.
 //!
-//! A line whose turn comes is asked where it is parked, and leaves only when the answer is known.
-//! When its head runs, the line stays there for its next call.
+//! A flow whose turn comes is asked where it is parked, and leaves only when the answer is known.
+//! When its head runs, the flow stays there for its next call.
 //!
 //! A limit with a reserve has two spots, one for the class with the reserve and one for all others,
 //! because room for one need not be room for the other. Both share one order.
 //!
-//! Claims come before the order of each limit: see the law in `queue/fair.rs`. A line that claims
+//! Claims come before the order of each limit: see the law in `queue/fair.rs`. A flow that claims
 //! is at the front of the limit that bars it, and its claims at other limits keep room there.
 
 mod audit;
 mod claims;
-mod line;
-mod lines;
+mod flow;
+mod flows;
 mod reload;
 mod service;
 #[cfg(test)]
 mod tests;
 mod wake;
 
-pub(super) use line::LineKey;
-pub(super) use lines::Parking;
-pub(super) use wake::Asked;
+pub(super) use flow::FlowKey;
+pub(super) use flows::Parking;
+pub(super) use wake::Candidate;

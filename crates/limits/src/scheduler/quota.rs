@@ -23,4 +23,4 @@ pub use kinds::{
     QuotaAsk, QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaSpent, QuotaTrouble,
 };
 pub(super) use spend::reason;
-pub(super) use table::{Found, Limiter, Named, Quotas, known};
+pub(super) use table::{KeyMatch, NamedQuota, QuotaLimiter, QuotaTable, known};

@@ -7,13 +7,13 @@ use core::cmp::Reverse;
 use core::mem;
 use core::time::Duration;
 
-use super::quota::{Limiter, Named, Quotas};
+use super::quota::{NamedQuota, QuotaLimiter, QuotaTable};
 use super::quota::{QuotaCounts, QuotaNow, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 use super::state::Scheduler;
 use crate::call::QuotaKey;
-use crate::queue::Bar;
-use crate::quota::{Question, Rule, StoreReply, StoreTime};
-use crate::slab::Key;
+use crate::queue::Budget;
+use crate::quota::{QuestionId, StoreReply, StoreTime, WindowRule};
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -34,22 +34,22 @@ impl<T> Scheduler<T> {
         keys_max: usize,
     ) {
         let now = self.advance(now);
-        let Quotas { named, by_name, .. } = &mut self.bars.quotas;
+        let QuotaTable { named, by_name, .. } = &mut self.bars.quotas;
         for (name, &mut key) in by_name.iter_mut() {
             named[key].rule = rules.get(name).cloned();
         }
         for (name, rule) in rules {
             by_name.entry(name).or_insert_with(|| {
-                named.insert(Named {
+                named.insert(NamedQuota {
                     rule: Some(rule),
-                    ..Named::default()
+                    ..NamedQuota::default()
                 })
             });
         }
         self.bars.quotas.keys_max = keys_max;
-        let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
-            let Quotas { named, all, .. } = &mut self.bars.quotas;
+            let QuotaTable { named, all, .. } = &mut self.bars.quotas;
             let limiter = &mut all[key];
             let Some(rule) = &named[limiter.named].rule else {
                 continue;
@@ -62,9 +62,9 @@ impl<T> Scheduler<T> {
         }
         self.repin(now);
         let quotas = &mut self.bars.quotas;
-        let is_gone = |limiter: &Limiter| quotas.named[limiter.named].rule.is_none();
+        let is_gone = |limiter: &QuotaLimiter| quotas.named[limiter.named].rule.is_none();
         let gone = quotas.all.iter().filter(|(_, limiter)| is_gone(limiter));
-        let gone: Vec<Key> = gone.map(|(key, _)| key).collect();
+        let gone: Vec<SlabKey> = gone.map(|(key, _)| key).collect();
         for key in gone {
             quotas.forget(key);
         }
@@ -97,19 +97,24 @@ impl<T> Scheduler<T> {
     }
 
     /// Something may be spent that could not be, or could be and can't.
-    fn changed_quota(&mut self, key: Key) {
-        self.parking.change(Bar::Quota(key));
+    fn changed_quota(&mut self, key: SlabKey) {
+        self.parking.change(Budget::Quota(key));
         self.bars.quotas.touch(key);
     }
 
     /// Overrules what its quota has for a key, or with `None` no longer. False if the key was
     /// forgotten.
-    pub fn set_quota_rule(&mut self, now: Timestamp, at: QuotaRef, rule: Option<Rule>) -> bool {
+    pub fn set_quota_rule(
+        &mut self,
+        now: Timestamp,
+        at: QuotaRef,
+        rule: Option<WindowRule>,
+    ) -> bool {
         self.advance(now);
         if self.bars.quotas.all.get(at.0).is_none() {
             return false;
         }
-        let Quotas { named, all, .. } = &mut self.bars.quotas;
+        let QuotaTable { named, all, .. } = &mut self.bars.quotas;
         let limiter = &mut all[at.0];
         let quota = named[limiter.named].rule.as_ref();
         let quota = quota.expect("keys of a rule that is gone are forgotten with it");
@@ -129,7 +134,7 @@ impl<T> Scheduler<T> {
         if self.bars.quotas.unknown_since > Timestamp::ZERO {
             return;
         }
-        let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
             self.bars.quotas.all[key].ledger.know_past(from);
             self.changed_quota(key);
@@ -157,7 +162,7 @@ impl<T> Scheduler<T> {
         let contradicts = after.earliest() > before.latest() || after.latest() < before.earliest();
         if contradicts || after.width() < before.width() / 2 {
             for key in self.parking.quotas_waited_for() {
-                self.parking.change(Bar::Quota(key));
+                self.parking.change(Budget::Quota(key));
                 self.bars.quotas.touch(key);
             }
         }
@@ -177,7 +182,7 @@ impl<T> Scheduler<T> {
     /// [`forgotten_quotas`](Self::forgotten_quotas) or [`quota_troubles`](Self::quota_troubles).
     #[must_use]
     pub fn asks_of_quotas(&self) -> bool {
-        let Quotas {
+        let QuotaTable {
             questions,
             forgotten,
             troubles,
@@ -226,7 +231,7 @@ impl<T> Scheduler<T> {
         &mut self,
         now: Timestamp,
         at: QuotaRef,
-        question: Question,
+        question: QuestionId,
         outcome: StoreReply,
         entropy: u64,
     ) {
@@ -253,7 +258,7 @@ impl<T> Scheduler<T> {
     /// call waits for is asked about when the next one comes. Linear in the keys.
     pub fn store_is_back(&mut self, now: Timestamp) {
         self.advance(now);
-        let keys: Vec<Key> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
+        let keys: Vec<SlabKey> = self.bars.quotas.all.iter().map(|(key, _)| key).collect();
         for key in keys {
             let limiter = &mut self.bars.quotas.all[key];
             limiter.watched = false;
@@ -282,8 +287,8 @@ impl<T> Scheduler<T> {
         Some(self.budget(self.now.max(now), key))
     }
 
-    fn budget(&self, now: Timestamp, key: Key) -> QuotaNow {
-        let (claimed, idle) = self.parking.claimed(Bar::Quota(key), now);
+    fn budget(&self, now: Timestamp, key: SlabKey) -> QuotaNow {
+        let (claimed, idle) = self.parking.claimed(Budget::Quota(key), now);
         let limiter = &self.bars.quotas.all[key];
         QuotaNow {
             at: QuotaRef(key),
@@ -336,7 +341,7 @@ impl<T> Scheduler<T> {
             Some(queue.calls[head].call.tokens)
         });
         while let Some(key) = self.bars.quotas.next_reopened() {
-            self.parking.change(Bar::Quota(key));
+            self.parking.change(Budget::Quota(key));
         }
     }
 }

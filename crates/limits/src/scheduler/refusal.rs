@@ -9,7 +9,7 @@ pub struct Refusal {
     /// The limit, bucket or quota that barred the call, if any.
     pub limit: Option<Arc<str>>,
     /// Why.
-    pub reason: Reason,
+    pub reason: RefusalReason,
     /// When to retry: at least one millisecond. Has no meaning for [`Reason::NeverPossible`].
     ///
     /// If starts are predicted ([`foresee`](crate::Scheduler::foresee)), a call that the queue or its deadline
@@ -20,7 +20,7 @@ pub struct Refusal {
 
 /// Why a call does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum RefusalReason {
     /// There was no place in the queue, nor at the door.
     QueueFull,
     /// The call waited until its deadline.
@@ -40,7 +40,7 @@ pub enum Reason {
     Draining,
 }
 
-impl Reason {
+impl RefusalReason {
     /// The word for it in replies, logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

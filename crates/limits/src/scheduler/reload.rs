@@ -2,19 +2,19 @@
 //!
 //! Limits keep their state by name. Calls in flight keep what they drew, and are counted by
 //! limits that are new to them; so a limit that is lowered or added admits nothing until what
-//! is in use fits. Waiting calls keep their turn and are sorted into the new lines.
+//! is in use fits. Waiting calls keep their turn and are sorted into the new flows.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::bars::Bars;
-use super::hold::{Drawn, Held};
-use super::park::LineKey;
-use super::state::{Scheduler, Supplied};
+use super::bars::Budgets;
+use super::hold::{BudgetDraw, HoldState};
+use super::park::FlowKey;
+use super::state::{Scheduler, SupplyTarget};
 use crate::call::Class;
 use crate::policy::{ClassShare, LimitId, Policy, Postpone, Scope};
-use crate::queue::{Bar, Place, Waiting};
+use crate::queue::{Budget, QueuedCall, WaitPlace};
 use crate::supply::Supplier;
 use crate::time::Timestamp;
 
@@ -55,12 +55,12 @@ impl<T> Scheduler<T> {
         self.redraw_holds(now, &before, &classes);
         self.sort_waiting(&before, &classes);
         self.expiries
-            .retain(|(_, supplied)| matches!(supplied, Supplied::Bucket(_)));
+            .retain(|(_, supplied)| matches!(supplied, SupplyTarget::Bucket(_)));
         for (limiter, id) in self.bars.limits.iter().zip(0..) {
             for supplier in Supplier::ALL {
                 let expires_at = limiter.supply(supplier).expires_at();
                 let expires_at = expires_at.filter(|&moment| moment > now);
-                let expiry = expires_at.map(|moment| (moment, Supplied::Limit(id, supplier)));
+                let expiry = expires_at.map(|moment| (moment, SupplyTarget::Limit(id, supplier)));
                 self.expiries.extend(expiry);
             }
         }
@@ -102,14 +102,14 @@ impl<T> Scheduler<T> {
         let last = Class(self.policy.classes().len() as u32 - 1);
         for (_, held) in self.holds.iter_mut() {
             held.call.class = classes[held.call.class.0 as usize].unwrap_or(last);
-            let Held {
+            let HoldState {
                 call,
                 drawn,
                 progress,
                 ..
             } = held;
             drawn.retain_mut(|drawn| {
-                let Drawn::Limit { limit, stake, .. } = drawn else {
+                let BudgetDraw::Limit { limit, stake, .. } = drawn else {
                     return true;
                 };
                 let Some(heir) = before[*limit as usize].now else {
@@ -121,17 +121,20 @@ impl<T> Scheduler<T> {
             });
             let set = self.bars.set_of(call);
             for &limit in self.bars.sets.limits(set).iter() {
-                if drawn.iter().any(|drawn| drawn.bar() == Bar::Limit(limit)) {
+                if drawn
+                    .iter()
+                    .any(|drawn| drawn.bar() == Budget::Limit(limit))
+                {
                     continue;
                 }
-                drawn.push(Drawn::Limit {
+                drawn.push(BudgetDraw::Limit {
                     limit,
                     stake: self.bars.limits[limit as usize].adopt(now, call, *progress),
                     is_kept: false,
                 });
             }
             for drawn in drawn {
-                if let Drawn::Limit { limit, stake, .. } = *drawn {
+                if let BudgetDraw::Limit { limit, stake, .. } = *drawn {
                     self.bars.limits[limit as usize].keep(now, call, stake);
                 }
             }
@@ -160,62 +163,62 @@ impl<T> Scheduler<T> {
             waiting.meets.set = bars.set_of(call);
             waiting.held_by = waiting.held_by.and_then(|bar| heir(before, bar));
             bars.count(waiting);
-            if in_turn || matches!(place, Place::Line(_)) {
-                let line = parking.line(LineKey::of(&waiting.call, &waiting.meets));
-                waiting.place = Place::Line(line);
-                if let Place::Line(from) = place
+            if in_turn || matches!(place, WaitPlace::Flow(_)) {
+                let flow = parking.flow(FlowKey::of(&waiting.call, &waiting.meets));
+                waiting.place = WaitPlace::Flow(flow);
+                if let WaitPlace::Flow(from) = place
                     && let Some(bar) = old.parked_at(from)
                     && let Some(bar) = parks_at(before, bars, policy, waiting, bar)
                 {
-                    parked.entry(line).or_insert(bar);
+                    parked.entry(flow).or_insert(bar);
                 }
             }
         });
-        self.queue.make_lines(self.parking.lines());
-        for line in 0..self.parking.lines() as u32 {
-            self.refresh_head(line);
+        self.queue.make_flows(self.parking.flows());
+        for flow in 0..self.parking.flows() as u32 {
+            self.refresh_head(flow);
         }
-        // A call that is still the head of its line keeps what it has claimed.
+        // A call that is still the head of its flow keeps what it has claimed.
         for carried in passed {
             let waiting = &self.queue.calls[carried.head.1];
-            if let Place::Line(line) = waiting.place
-                && self.queue.head(line) == Some(carried.head)
+            if let WaitPlace::Flow(flow) = waiting.place
+                && self.queue.head(flow) == Some(carried.head)
                 && let Some(carried) =
                     carried.map(|bar| parks_at(before, &self.bars, &self.policy, waiting, bar))
             {
-                self.parking.restore(line, carried, self.now);
+                self.parking.restore(flow, carried, self.now);
             }
         }
-        // Each line waits where it did, in the order there.
-        for (line, bar) in parked {
-            self.parking.park_again(line, bar, self.now);
+        // Each flow waits where it did, in the order there.
+        for (flow, bar) in parked {
+            self.parking.park_again(flow, bar, self.now);
         }
         self.parking.reloaded();
     }
 }
 
 /// The present budget for one of the policy before.
-fn heir(before: &[Before], bar: Bar) -> Option<Bar> {
+fn heir(before: &[Before], bar: Budget) -> Option<Budget> {
     match bar {
-        Bar::Limit(old) => before[old as usize].now.map(Bar::Limit),
-        Bar::Bucket(_) | Bar::Quota(_) => Some(bar),
+        Budget::Limit(old) => before[old as usize].now.map(Budget::Limit),
+        Budget::Bucket(_) | Budget::Quota(_) => Some(bar),
     }
 }
 
 /// The present budget for one of the policy before, if this call can be parked there.
 fn parks_at<T>(
     before: &[Before],
-    bars: &Bars,
+    bars: &Budgets,
     policy: &Policy,
-    waiting: &Waiting<T>,
-    bar: Bar,
-) -> Option<Bar> {
+    waiting: &QueuedCall<T>,
+    bar: Budget,
+) -> Option<Budget> {
     let bar = heir(before, bar)?;
     let parks = match bar {
-        Bar::Limit(_) => {
+        Budget::Limit(_) => {
             bars.meets(&waiting.meets, bar) && policy.jitter(waiting.call.class).is_none()
         }
-        Bar::Bucket(_) | Bar::Quota(_) => true,
+        Budget::Bucket(_) | Budget::Quota(_) => true,
     };
     parks.then_some(bar)
 }

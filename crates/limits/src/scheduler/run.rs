@@ -4,19 +4,19 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::event::LedgerEvent;
-use super::hold::{Drawn, Held, Hold, Outcome};
+use super::hold::{BudgetDraw, HoldState, Hold, Outcome};
 use super::next::Step;
-use super::park::Asked;
-use super::refusal::Reason;
+use super::park::Candidate;
+use super::refusal::RefusalReason;
 use super::state::Scheduler;
 use crate::bucket::Tokens;
 use crate::call::Call;
-use crate::delay::Cause;
-use crate::limiter::{Progress, Stake};
+use crate::delay::DelayCause;
+use crate::limiter::{Departures, Stake};
 use crate::policy::{Limit, SetId, WindowStamp};
-use crate::queue::fair::Service;
-use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
-use crate::slab::Key;
+use crate::queue::fair::TurnAdvance;
+use crate::queue::{Budget, BudgetSet, QueuedCall, Ticket, WaitPlace};
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// How many lists are kept for the next calls, so that a call needs no allocation.
@@ -25,14 +25,14 @@ const SPARE_MAX: usize = 64;
 const ONCE: &str = "a hold is used with the scheduler that gave it, once";
 
 impl<T> Scheduler<T> {
-    pub(super) fn run(&mut self, now: Timestamp, asked: Asked) -> Step<T> {
-        let Asked { line, key, .. } = asked;
-        let mut waiting = self.queue.remove(key).expect("the head of a line waits");
+    pub(super) fn run(&mut self, now: Timestamp, asked: Candidate) -> Step<T> {
+        let Candidate { flow, key, .. } = asked;
+        let mut waiting = self.queue.remove(key).expect("the head of a flow waits");
         let before = mem::take(&mut waiting.stay.before);
         let waited = self.waited_by(now, &waiting, before);
         self.bars.discount(&waiting);
         self.forecast_without(&waiting, true);
-        let Waiting {
+        let QueuedCall {
             call,
             payload,
             meets,
@@ -42,37 +42,39 @@ impl<T> Scheduler<T> {
         let (mut drawn, service) = self.draw_limits(now, &call, meets.set);
         if let Some(bucket) = meets.bucket {
             let taken = self.bars.buckets.all[bucket].draw(now, call.tokens);
-            drawn.push(Drawn::Bucket { bucket, taken });
+            drawn.push(BudgetDraw::Bucket { bucket, taken });
         }
         let quotas = meets.quotas.as_deref().unwrap_or_default();
         let mut told = Vec::with_capacity(quotas.len());
         for &quota in quotas {
             let was_held_by = |name: &str| {
                 let mut delays = waited.delays.iter();
-                delays.any(|delay| matches!(&delay.cause, Cause::Limit(limit) if **limit == *name))
+                delays.any(
+                    |delay| matches!(&delay.cause, DelayCause::Limit(limit) if **limit == *name),
+                )
             };
             let took = self
                 .bars
                 .quotas
                 .take(now, quota, call.tokens, call.arrived, was_held_by);
             let spent = took.spent;
-            drawn.push(Drawn::Quota { quota, spent });
+            drawn.push(BudgetDraw::Quota { quota, spent });
             told.push(took);
         }
         let from = drawn.iter();
         let from = from.map(|drawn| (drawn.bar(), drawn.service(service)));
-        let next = self.queue.head(line);
-        let served = self.parking.served(line, service, from, next);
-        self.refresh_head(line);
+        let next = self.queue.head(flow);
+        let served = self.parking.served(flow, service, from, next);
+        self.refresh_head(flow);
         self.unpin(&meets);
-        let held = Held {
+        let held = HoldState {
             since: now,
             call,
             arrival,
             service,
             served,
             drawn,
-            progress: Progress::default(),
+            progress: Departures::default(),
         };
         let hold = self.hold(held);
         Step::Run {
@@ -98,13 +100,13 @@ impl<T> Scheduler<T> {
         now: Timestamp,
         call: &Call,
         set: SetId,
-    ) -> (Vec<Drawn>, Service) {
+    ) -> (Vec<BudgetDraw>, TurnAdvance) {
         let weight = self.policy.classes()[call.class.0 as usize].weight;
-        let service = Service::new(call.tokens, call.weight, weight);
+        let service = TurnAdvance::new(call.tokens, call.weight, weight);
         let mut drawn = self.spare.pop().unwrap_or_default();
         for &limit in self.bars.sets.limits(set).iter() {
             let limiter = &mut self.bars.limits[limit as usize];
-            drawn.push(Drawn::Limit {
+            drawn.push(BudgetDraw::Limit {
                 limit,
                 is_kept: limiter.is_kept_for(now, call),
                 stake: limiter.take(now, call),
@@ -116,17 +118,17 @@ impl<T> Scheduler<T> {
     pub(super) fn expire(
         &mut self,
         now: Timestamp,
-        key: Key,
-        reason: Reason,
-        bar: Option<Bar>,
+        key: SlabKey,
+        reason: RefusalReason,
+        bar: Option<Budget>,
     ) -> Step<T> {
         let held_by = bar.or_else(|| self.held_by(&self.queue.calls[key]));
         let reason = self.because_of_the_store(reason, held_by);
         let waited = self.waited(now, Ticket(key)).unwrap_or_default();
-        if let Some(Bar::Quota(key)) = held_by {
+        if let Some(Budget::Quota(key)) = held_by {
             self.bars.quotas.refused(key);
         }
-        let Waiting {
+        let QueuedCall {
             call,
             payload,
             meets,
@@ -142,18 +144,18 @@ impl<T> Scheduler<T> {
     }
 
     /// Takes a call out of wherever it waits, without service.
-    pub(super) fn take_out(&mut self, key: Key) -> Waiting<T> {
+    pub(super) fn take_out(&mut self, key: SlabKey) -> QueuedCall<T> {
         let waiting = self.queue.remove(key).expect("the call waits");
         self.bars.discount(&waiting);
         self.forecast_without(&waiting, false);
-        if let Place::Line(line) = waiting.place {
-            self.refresh_head(line);
+        if let WaitPlace::Flow(flow) = waiting.place {
+            self.refresh_head(flow);
         }
         self.unpin(&waiting.meets);
         waiting
     }
 
-    fn unpin(&mut self, meets: &Meets) {
+    fn unpin(&mut self, meets: &BudgetSet) {
         if let Some(keys) = &meets.quotas {
             self.bars.quotas.unpin(self.now, keys);
         }
@@ -176,7 +178,7 @@ impl<T> Scheduler<T> {
     pub fn narrowest(&self, now: Timestamp, hold: &Hold) -> Option<u32> {
         let held = self.holds.get(hold.0).expect(ONCE);
         let limits = held.drawn.iter().filter_map(|drawn| match drawn {
-            Drawn::Limit { limit, .. } => Some(&self.bars.limits[*limit as usize]),
+            BudgetDraw::Limit { limit, .. } => Some(&self.bars.limits[*limit as usize]),
             _ => None,
         });
         let at_once = limits.filter(|it| matches!(it.rule.limit, Limit::Outstanding { .. }));
@@ -191,7 +193,7 @@ impl<T> Scheduler<T> {
         }
         held.progress.depart(now, stamp);
         for drawn in &mut held.drawn {
-            if let Drawn::Limit { limit, stake, .. } = drawn {
+            if let BudgetDraw::Limit { limit, stake, .. } = drawn {
                 let limiter = &mut self.bars.limits[*limit as usize];
                 if limiter.depart(now, held.call.class, stake, stamp) {
                     self.parking.note_change(*limit);
@@ -235,7 +237,7 @@ impl<T> Scheduler<T> {
         let waits = !self.queue.calls.is_empty();
         for drawn in &all_drawn {
             match *drawn {
-                Drawn::Limit { limit, stake, .. } => {
+                BudgetDraw::Limit { limit, stake, .. } => {
                     self.bars.limits[limit as usize].release(now, class, stake, took);
                     if let Stake::Reserved(cost) = stake {
                         self.note(LedgerEvent::Departed {
@@ -245,7 +247,7 @@ impl<T> Scheduler<T> {
                         });
                     }
                 }
-                Drawn::Bucket { bucket, taken } => {
+                BudgetDraw::Bucket { bucket, taken } => {
                     let Some((bucket, measured)) =
                         self.bars.buckets.all.get_mut(bucket).zip(measured)
                     else {
@@ -253,7 +255,7 @@ impl<T> Scheduler<T> {
                     };
                     bucket.settle(now, taken, tokens, measured);
                 }
-                Drawn::Quota { .. } => continue,
+                BudgetDraw::Quota { .. } => continue,
             }
             // Where no call waits, no change matters to any.
             if waits {
@@ -281,7 +283,7 @@ impl<T> Scheduler<T> {
         let now = self.advance(now);
         let held = self.end(hold);
         self.undraw(now, &held);
-        let Held {
+        let HoldState {
             mut call,
             arrival,
             drawn,
@@ -290,7 +292,7 @@ impl<T> Scheduler<T> {
         self.spare(drawn);
         call.class = self.clamp(call.class);
         let named = call.quotas.clone().unwrap_or_default();
-        let meets = Meets {
+        let meets = BudgetSet {
             set: self.bars.set_of(&call),
             bucket: self.bars.buckets.find(call.bucket),
             quotas: self.bars.quotas.pin_again(now, &named),
@@ -298,7 +300,7 @@ impl<T> Scheduler<T> {
         self.join(call, payload, meets, Some(arrival))
     }
 
-    fn end(&mut self, hold: Hold) -> Held {
+    fn end(&mut self, hold: Hold) -> HoldState {
         self.note(LedgerEvent::Ended {
             place: hold.place(),
         });
@@ -306,26 +308,26 @@ impl<T> Scheduler<T> {
     }
 
     /// Keeps a list for the next call.
-    fn spare(&mut self, mut drawn: Vec<Drawn>) {
+    fn spare(&mut self, mut drawn: Vec<BudgetDraw>) {
         if self.spare.len() < SPARE_MAX {
             drawn.clear();
             self.spare.push(drawn);
         }
     }
 
-    fn undraw(&mut self, now: Timestamp, held: &Held) {
+    fn undraw(&mut self, now: Timestamp, held: &HoldState) {
         for drawn in &held.drawn {
             match *drawn {
-                Drawn::Limit { limit, stake, .. } => {
+                BudgetDraw::Limit { limit, stake, .. } => {
                     self.bars.limits[limit as usize].undraw(now, held.call.class, stake);
                 }
-                Drawn::Bucket { bucket, taken } => {
+                BudgetDraw::Bucket { bucket, taken } => {
                     let Some(bucket) = self.bars.buckets.all.get_mut(bucket) else {
                         continue;
                     };
                     bucket.undraw(now, taken);
                 }
-                Drawn::Quota { quota, spent } => self.bars.quotas.give_back(quota, spent),
+                BudgetDraw::Quota { quota, spent } => self.bars.quotas.give_back(quota, spent),
             }
             let (bar, service) = (drawn.bar(), drawn.service(held.service));
             self.parking.unserved(bar, &held.call, service, held.served);

@@ -9,7 +9,7 @@ use super::state::Scheduler;
 use crate::call::Call;
 use crate::limiter::{Limiter, PacerNow};
 use crate::policy::{LimitId, LimitRule, Scope};
-use crate::queue::{Bar, Place};
+use crate::queue::{Budget, WaitPlace};
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -88,7 +88,7 @@ pub struct FunctionNow {
 
 /// The demand for a limit, for dividing a shared capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Demand {
+pub struct LimitDemand {
     /// The limit's name.
     pub limit: Arc<str>,
     /// The use plus the demand of waiting calls.
@@ -132,7 +132,7 @@ impl<T> Scheduler<T> {
 
     fn limit_at(&self, now: Timestamp, id: LimitId) -> LimitNow {
         let now = self.now.max(now);
-        let claimed = self.parking.claimed(Bar::Limit(id), now);
+        let claimed = self.parking.claimed(Budget::Limit(id), now);
         self.bars.limits[id as usize].now(now, claimed)
     }
 
@@ -153,8 +153,8 @@ impl<T> Scheduler<T> {
             classes[waiting.call.class.0 as usize].waiting += 1;
             oldest = Some(oldest.map_or(arrived, |oldest: Timestamp| oldest.min(arrived)));
             let held_by = match waiting.place {
-                Place::Line(line) => self.parking.parked_at(line).or(waiting.held_by),
-                Place::Aside(_) => waiting.held_by,
+                WaitPlace::Flow(flow) => self.parking.parked_at(flow).or(waiting.held_by),
+                WaitPlace::Aside(_) => waiting.held_by,
             };
             let key = (waiting.call.function.clone(), waiting.call.class, held_by);
             *functions.entry(key).or_insert(0) += 1;
@@ -203,7 +203,7 @@ impl<T> Scheduler<T> {
     }
 
     /// The limits whose need or use has changed since the last call of this method.
-    pub fn demand(&mut self) -> Vec<Demand> {
+    pub fn demand(&mut self) -> Vec<LimitDemand> {
         let now = self.now;
         let mut changed = Vec::new();
         for limiter in &mut self.bars.limits {
@@ -211,7 +211,7 @@ impl<T> Scheduler<T> {
             let need = used + limiter.queued.draw;
             if limiter.reported != (need, used) {
                 limiter.reported = (need, used);
-                changed.push(Demand {
+                changed.push(LimitDemand {
                     limit: limiter.rule.name.clone(),
                     need,
                     used,

@@ -3,21 +3,21 @@
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::bars::Bars;
+use super::bars::Budgets;
 use super::event::LedgerEvent;
 use super::forecast::Forecast;
-use super::hold::{Drawn, Held};
-use super::park::{LineKey, Parking};
+use super::hold::{BudgetDraw, HoldState};
+use super::park::{FlowKey, Parking};
 use crate::call::{BucketId, Class};
 use crate::policy::{LimitId, Policy, WhenFull};
-use crate::queue::{Bar, LineId, Place, Queue, Waiting};
-use crate::slab::{Key, Slab};
-use crate::supply::{Share, Supplier};
+use crate::queue::{Budget, CallQueue, FlowId, QueuedCall, WaitPlace};
+use crate::slab::{Slab, SlabKey};
+use crate::supply::{Supplier, SupplyShare};
 use crate::time::Timestamp;
 
 /// A capacity that runs out when its supply does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Supplied {
+pub(super) enum SupplyTarget {
     Limit(LimitId, Supplier),
     Bucket(BucketId),
 }
@@ -26,19 +26,19 @@ pub(super) enum Supplied {
 #[derive(Debug)]
 pub struct Scheduler<T> {
     pub(super) policy: Policy,
-    pub(super) bars: Bars,
-    pub(super) queue: Queue<T>,
+    pub(super) bars: Budgets,
+    pub(super) queue: CallQueue<T>,
     pub(super) parking: Parking,
     pub(super) forecast: Forecast,
-    pub(super) holds: Slab<Held>,
+    pub(super) holds: Slab<HoldState>,
     /// Empty, for what the next calls draw.
-    pub(super) spare: Vec<Vec<Drawn>>,
+    pub(super) spare: Vec<Vec<BudgetDraw>>,
     /// Calls that wait, and are to be refused since a change.
-    pub(super) to_reject: VecDeque<Key>,
+    pub(super) to_reject: VecDeque<SlabKey>,
     /// When supplies run out.
-    pub(super) expiries: BTreeSet<(Timestamp, Supplied)>,
+    pub(super) expiries: BTreeSet<(Timestamp, SupplyTarget)>,
     /// The part of every limit that is given out.
-    pub(super) share: Share,
+    pub(super) share: SupplyShare,
     /// The latest moment handed in: one that steps back counts as this one.
     pub(super) now: Timestamp,
     /// Joinings of the queue so far.
@@ -65,9 +65,9 @@ impl<T> Scheduler<T> {
     #[must_use]
     pub fn with_seed(policy: Policy, seed: u64) -> Self {
         let classes = policy.classes().len();
-        let bars = Bars::new(&policy);
+        let bars = Budgets::new(&policy);
         Self {
-            queue: Queue::new(),
+            queue: CallQueue::new(),
             parking: Parking::new(classes, seed, bars.kept_for()),
             bars,
             forecast: Forecast::default(),
@@ -75,7 +75,7 @@ impl<T> Scheduler<T> {
             spare: Vec::new(),
             to_reject: VecDeque::new(),
             expiries: BTreeSet::new(),
-            share: Share::FULL,
+            share: SupplyShare::FULL,
             now: Timestamp::ZERO,
             joined: 0,
             draining: false,
@@ -170,23 +170,23 @@ impl<T> Scheduler<T> {
         Class(class.0.min(self.policy.classes().len() as u32 - 1))
     }
 
-    /// The line for calls like these.
-    pub(super) fn line(&mut self, key: LineKey) -> LineId {
-        let line = self.parking.line(key);
-        self.queue.make_lines(self.parking.lines());
-        line
+    /// The flow for calls like these.
+    pub(super) fn flow(&mut self, key: FlowKey) -> FlowId {
+        let flow = self.parking.flow(key);
+        self.queue.make_flows(self.parking.flows());
+        flow
     }
 
-    pub(super) fn refresh_head(&mut self, line: LineId) {
-        let head = self.queue.head(line);
-        self.parking.set_head(line, head, self.now);
+    pub(super) fn refresh_head(&mut self, flow: FlowId) {
+        let head = self.queue.head(flow);
+        self.parking.set_head(flow, head, self.now);
     }
 
     /// The budget that holds a waiting call, or held it last.
-    pub(super) fn held_by(&self, waiting: &Waiting<T>) -> Option<Bar> {
+    pub(super) fn held_by(&self, waiting: &QueuedCall<T>) -> Option<Budget> {
         match waiting.place {
-            Place::Line(line) => waiting.held_by.or(self.parking.parked_at(line)),
-            Place::Aside(_) => waiting.held_by,
+            WaitPlace::Flow(flow) => waiting.held_by.or(self.parking.parked_at(flow)),
+            WaitPlace::Aside(_) => waiting.held_by,
         }
     }
 }

@@ -4,18 +4,18 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::bucket::OnExcess;
-use super::forecast::Counted;
-use super::park::LineKey;
-use super::quota::{self, Found};
-use super::refusal::{Reason, Refusal};
+use super::forecast::ForecastEntry;
+use super::park::FlowKey;
+use super::quota::{self, KeyMatch};
+use super::refusal::{Refusal, RefusalReason};
 use super::state::Scheduler;
 use crate::bucket::TokenCount;
 use crate::call::Call;
 use crate::limiter::RETRY_UNMEASURED;
 use crate::policy::WhenFull;
 use crate::queue::account::Stay;
-use crate::queue::{Bar, Meets, Place, Ticket, Waiting};
-use crate::quota::Answer as QuotaAnswer;
+use crate::queue::{Budget, BudgetSet, QueuedCall, Ticket, WaitPlace};
+use crate::quota::Coverage as QuotaAnswer;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
@@ -40,18 +40,20 @@ impl<T> Scheduler<T> {
         call.class = self.clamp(call.class);
         // A call that is refused makes no ledger: another key would go for it.
         let found = self.bars.quotas.find_all(&call);
-        let mut meets = Meets {
+        let mut meets = BudgetSet {
             set: self.bars.set_of(&call),
             bucket: self.bars.buckets.find(call.bucket),
             quotas: None,
         };
         if let Some((reason, by)) = self.refuse_at_once(now, &call, &meets, &found) {
-            if let (Reason::RateLimited, Some(By::Bar(Bar::Bucket(bucket)))) = (reason, by) {
+            if let (RefusalReason::RateLimited, Some(RefusingBudget::Bar(Budget::Bucket(bucket)))) =
+                (reason, by)
+            {
                 self.bars.buckets.all[bucket].counts.rejected += 1;
             }
             let limit = match by {
-                Some(By::Bar(bar)) => self.bars.name(bar),
-                Some(By::Quota(found)) => {
+                Some(RefusingBudget::Bar(bar)) => self.bars.name(bar),
+                Some(RefusingBudget::Quota(found)) => {
                     self.bars.quotas.refuse(now, found, call.tokens);
                     self.bars.quotas.name_of(found)
                 }
@@ -65,7 +67,7 @@ impl<T> Scheduler<T> {
             let first = call.quotas.as_ref().and_then(|keys| keys.first());
             let refusal = Refusal {
                 limit: first.map(|of| Arc::clone(&of.quota)),
-                reason: Reason::QueueFull,
+                reason: RefusalReason::QueueFull,
                 retry_after: RETRY_UNMEASURED,
             };
             return Err((refusal, payload));
@@ -78,14 +80,14 @@ impl<T> Scheduler<T> {
         &self,
         now: Timestamp,
         call: &Call,
-        meets: &Meets,
-        quotas: &[Found],
-    ) -> Option<(Reason, Option<By>)> {
+        meets: &BudgetSet,
+        quotas: &[KeyMatch],
+    ) -> Option<(RefusalReason, Option<RefusingBudget>)> {
         if self.draining {
-            return Some((Reason::Draining, None));
+            return Some((RefusalReason::Draining, None));
         }
         if call.deadline.is_some_and(|deadline| deadline < now) {
-            return Some((Reason::DeadlinePassed, None));
+            return Some((RefusalReason::DeadlinePassed, None));
         }
         let mut last = (now, None);
         let mut opens = |moment, by| {
@@ -94,9 +96,9 @@ impl<T> Scheduler<T> {
             }
         };
         for (limit, limiter) in self.bars.limits_of(meets) {
-            let by = Some(By::Bar(Bar::Limit(limit)));
+            let by = Some(RefusingBudget::Bar(Budget::Limit(limit)));
             if limiter.is_beyond(call) {
-                return Some((Reason::NeverPossible, by));
+                return Some((RefusalReason::NeverPossible, by));
             }
             // Most deadlines are beyond whatever a limit could be waiting for.
             if let Some(deadline) = call.deadline
@@ -109,11 +111,11 @@ impl<T> Scheduler<T> {
         }
         if let Some(key) = meets.bucket {
             let bucket = &self.bars.buckets.all[key];
-            let by = Some(By::Bar(Bar::Bucket(key)));
+            let by = Some(RefusingBudget::Bar(Budget::Bucket(key)));
             if bucket.rule.on_excess == OnExcess::Reject
                 && !bucket.wait_behind(now, call.tokens).is_zero()
             {
-                return Some((Reason::RateLimited, by));
+                return Some((RefusalReason::RateLimited, by));
             }
             if call.deadline.is_some()
                 && let verdict = bucket.peek(now, TokenCount::ZERO, call.tokens)
@@ -124,9 +126,9 @@ impl<T> Scheduler<T> {
         }
         for &found in quotas {
             let (answer, is_rejected) = self.bars.quotas.ask(now, found, call);
-            let by = Some(By::Quota(found));
+            let by = Some(RefusingBudget::Quota(found));
             if answer == QuotaAnswer::Never {
-                return Some((Reason::NeverPossible, by));
+                return Some((RefusalReason::NeverPossible, by));
             }
             if is_rejected {
                 return Some((quota::reason(answer), by));
@@ -136,41 +138,41 @@ impl<T> Scheduler<T> {
             }
         }
         if call.deadline.is_some_and(|deadline| deadline < last.0) {
-            return Some((Reason::DeadlineUnreachable, last.1));
+            return Some((RefusalReason::DeadlineUnreachable, last.1));
         }
         let door = match self.policy.when_full() {
             WhenFull::Refuse => 0,
             WhenFull::Wait { door } => door,
         };
         let most = u64::from(self.policy.capacity()) + u64::from(door);
-        (self.queue.calls.len() as u64 >= most).then_some((Reason::QueueFull, None))
+        (self.queue.calls.len() as u64 >= most).then_some((RefusalReason::QueueFull, None))
     }
 
-    /// A call begins to wait in its line: at the end, or at its place before.
+    /// A call begins to wait in its flow: at the end, or at its place before.
     #[inline]
     pub(super) fn join(
         &mut self,
         call: Call,
         payload: T,
-        meets: Meets,
+        meets: BudgetSet,
         arrival: Option<u64>,
     ) -> Ticket {
         let arrival = arrival.unwrap_or_else(|| self.count_joining());
-        let line = self.line(LineKey::of(&call, &meets));
-        let waiting = Waiting {
+        let flow = self.flow(FlowKey::of(&call, &meets));
+        let waiting = QueuedCall {
             call,
             payload,
             meets,
             arrival,
-            place: Place::Line(line),
+            place: WaitPlace::Flow(flow),
             held_by: None,
             postponed: 0,
-            stay: Stay::new(self.now, self.parking.note_account(line)),
+            stay: Stay::new(self.now, self.parking.note_account(flow)),
             counted: None,
         };
         self.bars.count(&waiting);
         let key = self.queue.insert(waiting);
-        self.refresh_head(line);
+        self.refresh_head(flow);
         Ticket(key)
     }
 
@@ -179,13 +181,13 @@ impl<T> Scheduler<T> {
     pub(super) fn refusal(
         &self,
         now: Timestamp,
-        reason: Reason,
+        reason: RefusalReason,
         limit: Option<Arc<str>>,
-        meets: &Meets,
+        meets: &BudgetSet,
         call: &Call,
-        counted: Option<Counted>,
+        counted: Option<ForecastEntry>,
     ) -> Refusal {
-        let retry_after = if let Reason::NeverPossible | Reason::Draining = reason {
+        let retry_after = if let RefusalReason::NeverPossible | RefusalReason::Draining = reason {
             RETRY_UNMEASURED
         } else if let Some(at) = self.comes_back(now, reason, call, meets, counted) {
             at.since(now).max(RETRY_MIN)
@@ -204,7 +206,7 @@ impl<T> Scheduler<T> {
 
 /// The budget that refuses a call at its arrival.
 #[derive(Clone, Copy)]
-enum By {
-    Bar(Bar),
-    Quota(Found),
+enum RefusingBudget {
+    Bar(Budget),
+    Quota(KeyMatch),
 }

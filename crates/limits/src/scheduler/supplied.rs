@@ -1,11 +1,11 @@
 //! Supplies, and when they expire.
 
-use super::state::{Scheduler, Supplied};
+use super::state::{Scheduler, SupplyTarget};
 use crate::bucket::Fill;
 use crate::call::BucketId;
 use crate::policy::{LimitId, Scope};
-use crate::queue::Bar;
-use crate::supply::{Share, Supplier, Supply};
+use crate::queue::Budget;
+use crate::supply::{Supplier, Supply, SupplyShare};
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -25,8 +25,12 @@ impl<T> Scheduler<T> {
         let limiter = &mut self.bars.limits[id as usize];
         let before = limiter.supply(supplier).expires_at();
         limiter.set_supply(now, supplier, supply);
-        self.expires(Supplied::Limit(id, supplier), before, supply.expires_at());
-        self.parking.change(Bar::Limit(id));
+        self.expires(
+            SupplyTarget::Limit(id, supplier),
+            before,
+            supply.expires_at(),
+        );
+        self.parking.change(Budget::Limit(id));
         true
     }
 
@@ -35,7 +39,7 @@ impl<T> Scheduler<T> {
     ///
     /// A call is not refused for a deadline that such a limit cannot meet now, because the share may
     /// grow in time.
-    pub fn set_share(&mut self, now: Timestamp, share: Share) {
+    pub fn set_share(&mut self, now: Timestamp, share: SupplyShare) {
         let now = self.advance(now);
         self.share = share;
         self.share_out(now);
@@ -43,18 +47,18 @@ impl<T> Scheduler<T> {
 
     /// The part of every limit that is given out.
     #[must_use]
-    pub const fn share(&self) -> Share {
+    pub const fn share(&self) -> SupplyShare {
         self.share
     }
 
     pub(super) fn share_out(&mut self, now: Timestamp) {
         for (limiter, id) in self.bars.limits.iter_mut().zip(0 as LimitId..) {
             let share = match limiter.rule.scope {
-                Scope::Backend(_) => Share::FULL,
+                Scope::Backend(_) => SupplyShare::FULL,
                 _ => self.share,
             };
             if limiter.set_share(now, share) {
-                self.parking.change(Bar::Limit(id));
+                self.parking.change(Budget::Limit(id));
             }
         }
     }
@@ -70,15 +74,15 @@ impl<T> Scheduler<T> {
         let bucket = &mut self.bars.buckets.all[key];
         let before = core::mem::replace(&mut bucket.supply, supply).expires_at();
         bucket.follow(now);
-        self.expires(Supplied::Bucket(id), before, supply.expires_at());
-        self.parking.change(Bar::Bucket(key));
+        self.expires(SupplyTarget::Bucket(id), before, supply.expires_at());
+        self.parking.change(Budget::Bucket(key));
         true
     }
 
     /// A supply expires at another moment than before, if it does.
     pub(super) fn expires(
         &mut self,
-        supplied: Supplied,
+        supplied: SupplyTarget,
         before: Option<Timestamp>,
         after: Option<Timestamp>,
     ) {
@@ -93,15 +97,15 @@ impl<T> Scheduler<T> {
         {
             self.expiries.pop_first();
             let bar = match supplied {
-                Supplied::Limit(limit, _) => {
+                SupplyTarget::Limit(limit, _) => {
                     self.bars.limits[limit as usize].follow_supply(expires_at);
-                    Bar::Limit(limit)
+                    Budget::Limit(limit)
                 }
-                Supplied::Bucket(id) => {
+                SupplyTarget::Bucket(id) => {
                     let key = self.bars.buckets.find(Some(id));
                     let key = key.expect("a removed bucket is removed with its supply");
                     self.bars.buckets.all[key].follow(expires_at);
-                    Bar::Bucket(key)
+                    Budget::Bucket(key)
                 }
             };
             self.parking.change(bar);

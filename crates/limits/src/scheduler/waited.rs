@@ -3,17 +3,17 @@
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::bars::Bars;
+use super::bars::Budgets;
 use super::park::Parking;
 use super::state::Scheduler;
-use crate::delay::{Cause, Delays};
-use crate::queue::account::Behind;
-use crate::queue::{Place, Ticket, Waiting};
+use crate::delay::{DelayCause, Delays};
+use crate::queue::account::WaitCause;
+use crate::queue::{QueuedCall, Ticket, WaitPlace};
 use crate::time::Timestamp;
 
 /// The causes of a call's wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waited {
+pub struct WaitReport {
     /// The limit, bucket or quota that held it last; `None` if none did.
     pub held_by: Option<Arc<str>>,
     /// Times it was set aside; 0 with [`Postpone::InTurn`](crate::policy::Postpone::InTurn).
@@ -31,12 +31,12 @@ pub struct Waited {
     pub foreseen: Option<(Timestamp, Timestamp)>,
 }
 
-impl Bars {
+impl Budgets {
     /// Adds what a call has waited for where it is now.
     fn add_stay<T>(
         &self,
         now: Timestamp,
-        waiting: &Waiting<T>,
+        waiting: &QueuedCall<T>,
         parking: &Parking,
         delays: &mut Delays,
     ) {
@@ -47,15 +47,15 @@ impl Bars {
         let mut add = |behind, time: Duration| {
             let cause = match behind {
                 _ if time.is_zero() => return,
-                Behind::Bar(bar) => self.name(bar).map_or(Cause::Others, Cause::Limit),
-                Behind::Turn => Cause::Turn,
+                WaitCause::Bar(bar) => self.name(bar).map_or(DelayCause::Others, DelayCause::Limit),
+                WaitCause::Turn => DelayCause::Turn,
             };
             delays.add(cause, time);
         };
         match waiting.place {
-            Place::Line(line) => parking.account(line).since_joining(now, stay, add),
-            Place::Aside(_) => {
-                let behind = waiting.held_by.map_or(Behind::Turn, Behind::Bar);
+            WaitPlace::Flow(flow) => parking.account(flow).since_joining(now, stay, add),
+            WaitPlace::Aside(_) => {
+                let behind = waiting.held_by.map_or(WaitCause::Turn, WaitCause::Bar);
                 add(behind, now.since(stay.since));
             }
         }
@@ -66,7 +66,7 @@ impl Bars {
     pub(super) fn carry_over<T>(
         &self,
         now: Timestamp,
-        waiting: &mut Waiting<T>,
+        waiting: &mut QueuedCall<T>,
         parking: &Parking,
     ) {
         let mut delays = core::mem::take(&mut waiting.stay.before);
@@ -80,7 +80,7 @@ impl Bars {
 impl<T> Scheduler<T> {
     /// The causes of the wait of a waiting call up to `now`; `None` if it no longer waits.
     #[must_use]
-    pub fn waited(&self, now: Timestamp, ticket: Ticket) -> Option<Waited> {
+    pub fn waited(&self, now: Timestamp, ticket: Ticket) -> Option<WaitReport> {
         let waiting = self.queue.calls.get(ticket.0)?;
         let before = waiting.stay.before.clone();
         Some(self.waited_by(self.now.max(now), waiting, before))
@@ -92,11 +92,11 @@ impl<T> Scheduler<T> {
     pub(super) fn waited_by(
         &self,
         now: Timestamp,
-        waiting: &Waiting<T>,
+        waiting: &QueuedCall<T>,
         mut delays: Delays,
-    ) -> Waited {
+    ) -> WaitReport {
         self.bars.add_stay(now, waiting, &self.parking, &mut delays);
-        Waited {
+        WaitReport {
             held_by: self.held_by(waiting).and_then(|bar| self.bars.name(bar)),
             postponed: waiting.postponed,
             delays,

@@ -1,7 +1,7 @@
 //! Two schedulers live through the same: one runs calls at once if it can, the other has each of them wait first.
 
 use tidegate_limits::call::Backend;
-use tidegate_limits::scheduler::{Outcome, Refusal, Share};
+use tidegate_limits::scheduler::{Outcome, Refusal, SupplyShare};
 use tidegate_limits::{Call, Caller, Class, Cost, Hold, Scheduler, Step, Ticket};
 
 use crate::at;
@@ -138,7 +138,7 @@ pub(crate) fn live(seed: u64, differ: bool) -> Result<u64, Violation> {
             false => random.pick(&EVENTS),
         };
         let call = arriving(&mut random, shape, now);
-        let share = Share::of_thousandths(random.between(100, 1000) as u16);
+        let share = SupplyShare::of_thousandths(random.between(100, 1000) as u16);
         let chosen = random.next();
         let mut answers = Vec::new();
         for (twin, may_run) in twins.iter_mut().zip([true, false]) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate_limits::call::{Backend, BucketId};
 use tidegate_limits::policy::{LimitRule, Postpone, WhenFull};
-use tidegate_limits::scheduler::{Outcome, Reason, Refusal, Supplier, Supply};
+use tidegate_limits::scheduler::{Outcome, Refusal, RefusalReason, Supplier, Supply};
 use tidegate_limits::{
     Call, Caller, Class, Cost, Fill, Hold, Limit, Policy, Scheduler, Step, Ticket, Timestamp,
     Tokens,
@@ -482,7 +482,7 @@ impl World {
                         "call {id} was refused with the payload of {payload}"
                     ));
                 }
-                if refusal.reason == Reason::RateLimited
+                if refusal.reason == RefusalReason::RateLimited
                     && !rejects.is_some_and(|[perhaps, _]| perhaps)
                 {
                     return Err(format!("at {}: {call:?} was rejected", self.now));
@@ -747,7 +747,7 @@ impl World {
             return wrong("should not come back at once");
         }
         match refusal.reason {
-            Reason::DeadlinePassed => {
+            RefusalReason::DeadlinePassed => {
                 let Some(deadline) = call.deadline.map(Timestamp::as_nanos) else {
                     return wrong("has no deadline");
                 };
@@ -761,7 +761,7 @@ impl World {
                     self.check_barred(id, self.now)?;
                 }
             }
-            Reason::NeverPossible => {
+            RefusalReason::NeverPossible => {
                 let mut own = self.oracle.rules().iter().filter(|rule| meets(rule, call));
                 if own
                     .all(|rule| draw(&rule.limit, call) <= self.oracle.reach(rule, call, self.now))
@@ -771,7 +771,7 @@ impl World {
             }
             // A limit that rejects from now on, or that the call is charged to from now on, holds for
             // calls that wait as for new ones.
-            Reason::RateLimited => {
+            RefusalReason::RateLimited => {
                 let rejects = self.existing(call.bucket).is_some_and(|id| {
                     let (_, ahead) = self.waiting_for(id);
                     let mut buckets = self.oracle.buckets();
@@ -782,11 +782,11 @@ impl World {
                     return wrong("its bucket lets calls wait");
                 }
             }
-            Reason::QueueFull
-            | Reason::DeadlineUnreachable
-            | Reason::PredictedLate
-            | Reason::StoreAway
-            | Reason::Draining => {
+            RefusalReason::QueueFull
+            | RefusalReason::DeadlineUnreachable
+            | RefusalReason::PredictedLate
+            | RefusalReason::StoreAway
+            | RefusalReason::Draining => {
                 return wrong("is no reason to stop waiting");
             }
         }

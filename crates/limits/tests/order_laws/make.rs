@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_limits::pace::{BurstRatio, Pace, Rate};
-use tidegate_limits::quota::{Away, Rule, RuleSettings};
+use tidegate_limits::quota::{OutagePolicy, RuleSettings, WindowRule};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, QuotaRule, Settlement,
 };
@@ -164,9 +164,13 @@ fn quota(random: &mut Random, silent: Option<u64>) -> (QuotaRule, Met) {
     let length = random.pick(&[500, 1000, 2000]) * MS;
     let mut settings = RuleSettings::new(total, Duration::from_nanos(length));
     settings.draw_timeout = Duration::from_millis(50);
-    settings.away = random.pick(&[Away::Deny, Away::Safe { percent: 50 }, Away::Allow]);
+    settings.away = random.pick(&[
+        OutagePolicy::Deny,
+        OutagePolicy::Safe { percent: 50 },
+        OutagePolicy::Allow,
+    ]);
     let rule = QuotaRule {
-        rule: Rule::check(settings).expect("a rule"),
+        rule: WindowRule::check(settings).expect("a rule"),
         own: Arc::default(),
         on_excess: OnExcess::Delay,
     };

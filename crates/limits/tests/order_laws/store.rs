@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{Question, StoreReply, StoreTime};
+use tidegate_limits::quota::{QuestionId, StoreReply, StoreTime};
 use tidegate_limits::scheduler::{QuotaAsk, QuotaQuestion, QuotaRef};
 use tidegate_replay::RecordStore;
 
@@ -19,7 +19,7 @@ const SILENT_MAX: u32 = 2;
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) to: QuotaRef,
-    pub(crate) question: Question,
+    pub(crate) question: QuestionId,
     pub(crate) outcome: StoreReply,
 }
 

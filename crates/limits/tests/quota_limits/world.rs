@@ -8,7 +8,7 @@ use super::*;
 enum Event {
     Arrives(usize),
     Asked(usize, QuotaQuestion),
-    Answered(usize, QuotaRef, Question, StoreReply),
+    Answered(usize, QuotaRef, QuestionId, StoreReply),
     Ends(usize, u64),
     Leaves(usize, u64),
     Reloads(usize),
@@ -111,7 +111,7 @@ impl World {
         let rule = |settings: RuleSettings, rejects: bool| {
             let settings = RuleSettings {
                 nodes_expected: nodes,
-                away: Away::Safe { percent: 30 },
+                away: OutagePolicy::Safe { percent: 30 },
                 draw_timeout: ms(50),
                 ..settings
             };

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Action, Away, Ledger, Question, Record, Rule, RuleSettings, Standing, StoreReply, StoreTime,
-    Version, Waiting, Write,
+    Action, Ledger, OutagePolicy, QuestionId, QuotaRecord, RecordVersion, RecordWrite,
+    RuleSettings, StoreReply, StoreTime, StoredRecord, WaitingCost, WindowRule,
 };
 
 const TOTAL: u64 = 3;
@@ -25,8 +25,8 @@ const CALLS: u8 = 2;
 enum Trip {
     None,
     /// On its way to the store.
-    There(Question, Option<Write>),
-    Back(Question, StoreReply),
+    There(QuestionId, Option<RecordWrite>),
+    Back(QuestionId, StoreReply),
 }
 
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ struct World {
     moment: usize,
     /// Local clocks run on a little with every retry.
     nodes: [Node; 2],
-    store: Option<(Version, Record)>,
+    store: Option<(RecordVersion, QuotaRecord)>,
     crashes: u8,
     /// Admitted, by window.
     admitted: [u64; 2],
@@ -53,11 +53,11 @@ struct World {
     committed: [u64; 2],
 }
 
-fn rule() -> Rule {
+fn rule() -> WindowRule {
     let mut settings = RuleSettings::new(TOTAL, LENGTH);
     settings.nodes_expected = 2;
-    settings.away = Away::Deny;
-    Rule::check(settings).expect("a rule")
+    settings.away = OutagePolicy::Deny;
+    WindowRule::check(settings).expect("a rule")
 }
 
 fn fresh(ms: u64) -> Node {
@@ -167,7 +167,7 @@ impl World {
         }
         let time = self.time(node);
         let waits = u64::from(self.nodes[node].waits);
-        let waiting = Waiting {
+        let waiting = WaitingCost {
             next: waits,
             sum: waits,
         };
@@ -179,16 +179,16 @@ impl World {
         };
     }
 
-    fn apply(&mut self, write: Option<Write>) -> StoreReply {
+    fn apply(&mut self, write: Option<RecordWrite>) -> StoreReply {
         let standing = match self.store {
-            None => Standing::Absent,
-            Some((version, record)) => Standing::Record { version, record },
+            None => StoredRecord::Absent,
+            Some((version, record)) => StoredRecord::Record { version, record },
         };
         let Some(write) = write.filter(|write| write.replaces == self.store.map(|one| one.0))
         else {
             return StoreReply::Stands(standing);
         };
-        let version = Version(self.store.map_or(0, |(version, _)| version.0) + 1);
+        let version = RecordVersion(self.store.map_or(0, |(version, _)| version.0) + 1);
         let before = self.store.map(|(_, record)| record);
         let window = write.record.window() as usize - 1;
         let ms = u128::from(MOMENTS[self.moment]);
@@ -216,7 +216,7 @@ impl World {
         StoreReply::Written(version)
     }
 
-    fn answer(&mut self, node: usize, question: Question, outcome: StoreReply) {
+    fn answer(&mut self, node: usize, question: QuestionId, outcome: StoreReply) {
         let time = self.time(node);
         self.nodes[node].trip = Trip::None;
         self.nodes[node].ledger.done(question, outcome, &time, 0);

@@ -1,7 +1,7 @@
 //! A call that several keys cover together, or none does.
 
 use tidegate_limits::Verdict;
-use tidegate_limits::quota::{Answer, Ledger, Spent, StoreTime};
+use tidegate_limits::quota::{Coverage, Ledger, Payment, StoreTime};
 
 /// Takes the tokens of one call from several ledgers, such as its user's and the one of all: from
 /// each what it costs there, or from none anything.
@@ -13,11 +13,11 @@ use tidegate_limits::quota::{Answer, Ledger, Spent, StoreTime};
 pub(crate) fn take_all(
     calls: &mut [(&mut Ledger, u64)],
     time: &StoreTime,
-) -> Result<Vec<Spent>, (usize, Answer)> {
-    let mut worst: Option<(usize, Answer)> = None;
+) -> Result<Vec<Payment>, (usize, Coverage)> {
+    let mut worst: Option<(usize, Coverage)> = None;
     for (at, (ledger, cost)) in calls.iter_mut().enumerate() {
         let answer = ledger.peek(*cost, time);
-        if answer == Answer::Covered {
+        if answer == Coverage::Covered {
             continue;
         }
         assert_eq!(ledger.take(*cost, time), Err(answer));

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Action, Answer, Counts, Ledger, Mode, Question, Record, Rule, Spent, Standing, StoreReply,
-    StoreTime, Version, Waiting,
+    Action, Coverage, DrawMode, Ledger, LedgerCounts, Payment, QuestionId, QuotaRecord,
+    RecordVersion, StoreReply, StoreTime, StoredRecord, WaitingCost, WindowRule,
 };
 
 use crate::quota_model::check::{Entry, Log, Nanos};
@@ -30,7 +30,7 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     /// The first key is common; a call meets it and one of the others, if there are any.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<WindowRule>,
     pub(crate) duration: Nanos,
     /// Time between two calls at a node, at random up to twice this; for each node.
     pub(crate) gaps: Vec<Nanos>,
@@ -72,7 +72,7 @@ pub(crate) struct Faults {
 /// The results of a run.
 pub(crate) struct Run {
     pub(crate) log: Log,
-    pub(crate) counts: Counts,
+    pub(crate) counts: LedgerCounts,
     /// Tokens that each node was let through with, by key and window counted from the first.
     pub(crate) admitted: Vec<Vec<Vec<u64>>>,
     /// Calls that were decided, and such as had to wait for the store.
@@ -110,7 +110,7 @@ struct Trip {
     node: usize,
     life: u64,
     key: usize,
-    question: Question,
+    question: QuestionId,
     asked: Asked,
     sent: Timestamp,
     sent_at: Nanos,
@@ -127,10 +127,10 @@ enum Asked {
     Time,
     Read,
     Write {
-        replaces: Option<Version>,
-        record: Record,
+        replaces: Option<RecordVersion>,
+        record: QuotaRecord,
         /// The record that the writer knows to be there.
-        base: Option<Record>,
+        base: Option<QuotaRecord>,
     },
 }
 
@@ -179,7 +179,7 @@ impl Node {
 
 struct Kept {
     /// Every version that ever stood there, with when it was replaced.
-    history: Vec<(Version, Record, Nanos)>,
+    history: Vec<(RecordVersion, QuotaRecord, Nanos)>,
     watchers: Vec<(usize, u64)>,
 }
 
@@ -249,14 +249,14 @@ impl World {
                 watchers: Vec::new(),
             })
             .collect();
-        let settings = || setup.rules.iter().map(Rule::settings);
+        let settings = || setup.rules.iter().map(WindowRule::settings);
         let lengths: Vec<Nanos> = settings().map(|it| it.length.as_nanos() as u64).collect();
         let nodes_count = setup.nodes as u64;
         let bases = setup.rules.iter().map(|rule| rule.base(nodes_count));
         let bases: Vec<u64> = bases.collect();
         let on_account = settings().zip(&bases).map(|(it, base)| match it.mode {
-            Mode::Optimistic => nodes_count * base,
-            Mode::Drawn => 0,
+            DrawMode::Optimistic => nodes_count * base,
+            DrawMode::Drawn => 0,
         });
         let run = Run {
             log: Log {
@@ -276,7 +276,7 @@ impl World {
                     .collect(),
                 lengths,
             },
-            counts: Counts::default(),
+            counts: LedgerCounts::default(),
             admitted: vec![vec![Vec::new(); keys]; setup.nodes],
             decided: 0,
             waited: 0,
@@ -489,7 +489,7 @@ impl World {
         let taken = if self.nodes[node].queue.is_empty() {
             self.take(node, call, &time, pause)
         } else {
-            Err(Answer::Draw)
+            Err(Coverage::Draw)
         };
         self.wait_or_refuse(node, call, taken);
         self.drive(node);
@@ -510,7 +510,7 @@ impl World {
         call: Call,
         time: &StoreTime,
         pause: Nanos,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), Coverage> {
         let before = self.balance(node, call, time);
         let covered = |ledger: &Ledger| {
             let now = ledger.now(time);
@@ -540,7 +540,7 @@ impl World {
         }
     }
 
-    fn admitted(&mut self, node: usize, call: Call, spent: &[Spent], pause: Nanos) {
+    fn admitted(&mut self, node: usize, call: Call, spent: &[Payment], pause: Nanos) {
         let goes_back = self.chance(self.setup.faults.given_back);
         let at = self.store_now() + pause;
         for (key, spent) in [0, call.user].into_iter().zip(spent) {
@@ -568,17 +568,17 @@ impl World {
         }
     }
 
-    fn wait_or_refuse(&mut self, node: usize, call: Call, taken: Result<(), Answer>) {
+    fn wait_or_refuse(&mut self, node: usize, call: Call, taken: Result<(), Coverage>) {
         match taken {
             Ok(()) => {}
-            Err(Answer::Draw | Answer::Between { .. }) => {
+            Err(Coverage::Draw | Coverage::Between { .. }) => {
                 self.run.waited += 1;
                 if self.nodes[node].queue.len() < QUEUE {
                     self.nodes[node].queue.push_back(call);
                 }
             }
-            Err(Answer::Exhausted { .. } | Answer::Never) => self.supplied(node),
-            Err(Answer::Away { .. } | Answer::Covered) => {}
+            Err(Coverage::Exhausted { .. } | Coverage::Never) => self.supplied(node),
+            Err(Coverage::Away { .. } | Coverage::Covered) => {}
         }
     }
 
@@ -601,9 +601,9 @@ impl World {
             let time = self.time(node);
             match self.take(node, call, &time, 0) {
                 Ok(()) => {}
-                Err(Answer::Draw | Answer::Between { .. }) => return,
-                Err(Answer::Exhausted { .. } | Answer::Never) => self.supplied(node),
-                Err(Answer::Away { .. } | Answer::Covered) => {}
+                Err(Coverage::Draw | Coverage::Between { .. }) => return,
+                Err(Coverage::Exhausted { .. } | Coverage::Never) => self.supplied(node),
+                Err(Coverage::Away { .. } | Coverage::Covered) => {}
             }
             self.nodes[node].queue.pop_front();
         }
@@ -618,7 +618,7 @@ impl World {
         for key in 0..self.setup.rules.len() {
             let meets = |call: &&Call| key == 0 || call.user == key;
             let queue = &self.nodes[node].queue;
-            let waiting = Waiting {
+            let waiting = WaitingCost {
                 next: queue.iter().find(meets).map_or(0, |call| call.cost),
                 sum: queue.iter().filter(meets).map(|call| call.cost).sum(),
             };
@@ -657,7 +657,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, node: usize, key: usize, question: Question, asked: Asked) {
+    fn send(&mut self, node: usize, key: usize, question: QuestionId, asked: Asked) {
         let sent = self.nodes[node].local(self.now);
         let trip = self.trips.len();
         self.trips.push(Trip {
@@ -756,24 +756,24 @@ impl World {
     }
 
     /// The contents that a read finds.
-    fn stands(&mut self, key: usize, stale: bool) -> Standing {
+    fn stands(&mut self, key: usize, stale: bool) -> StoredRecord {
         let kept = &self.store[key].history;
         let mut at = kept.len();
         while stale && at > 0 && self.random.one_in(2) && self.now < kept[at - 1].2 + 100 * MS {
             at -= 1;
         }
         match kept[..at].last() {
-            None => Standing::Absent,
+            None => StoredRecord::Absent,
             Some((version, record, _)) => {
                 // As it stands in a store: as text.
-                Standing::read(*version, record.to_string().as_bytes())
+                StoredRecord::read(*version, record.to_string().as_bytes())
             }
         }
     }
 
-    fn commit(&mut self, trip: usize, record: Record) {
+    fn commit(&mut self, trip: usize, record: QuotaRecord) {
         let key = self.trips[trip].key;
-        let version = Version(self.store[key].history.len() as u64 + 1);
+        let version = RecordVersion(self.store[key].history.len() as u64 + 1);
         self.store[key].history.push((version, record, self.now));
         self.trips[trip].applied = true;
         let pool = record.total() - record.reserved();
@@ -947,7 +947,7 @@ impl World {
         }
     }
 
-    fn sum(&mut self, counts: &Counts) {
+    fn sum(&mut self, counts: &LedgerCounts) {
         let sum = &mut self.run.counts;
         sum.draws += counts.draws;
         sum.opened += counts.opened;

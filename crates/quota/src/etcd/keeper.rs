@@ -24,8 +24,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::StoreTime;
-use tidegate_runtime::election::{self, Mastership, Place};
-use tidegate_runtime::etcd::{Error, KeyValue, Range, Swapped, Watch};
+use tidegate_runtime::election::{self, ElectionStore, Mastership};
+use tidegate_runtime::etcd::{EtcdError, EtcdWatch, KeySwap, KeyValue, Range};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ pub(super) fn is_known(time: &StoreTime) -> bool {
 
 /// The value at the key of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Told {
+pub(super) struct StoredTime {
     /// The store's time, in nanoseconds, plus the time passed since it was read.
     pub(super) nanos: u64,
     /// The time of day at that time, by the clock of the node that keeps it.
@@ -61,7 +61,7 @@ pub(super) struct Told {
     pub(super) answers: BTreeMap<String, u64>,
 }
 
-impl Told {
+impl StoredTime {
     /// The latest possible time now, as far as the time of day says how long ago this was written.
     fn latest(&self, now: SystemTime) -> Duration {
         let passed = match self.wall_ms {
@@ -108,10 +108,10 @@ impl Term {
 impl Etcd {
     /// Is a candidate for keeping the time until it is stopped, and then resigns.
     pub(super) async fn keep_time(&self, stopped: &CancellationToken) {
-        let candidate = election::Settings {
+        let candidate = election::ElectionSettings {
             address: self.node.id.clone(),
             time_to_live: self.settings.time_to_live,
-            place: Place::Etcd {
+            place: ElectionStore::Etcd {
                 store: self.settings.store.clone(),
                 key: self.settings.key(MASTER),
             },
@@ -168,7 +168,7 @@ impl Etcd {
     }
 
     /// Keeps the time while this is the master and no other node writes it.
-    async fn keep(&self, mastership: &watch::Receiver<Mastership>) -> Result<(), Error> {
+    async fn keep(&self, mastership: &watch::Receiver<Mastership>) -> Result<(), EtcdError> {
         let key = self.settings.key(TIME).into_bytes();
         let asked = self.settings.key(ASKED);
         let last = self.client.get(&key).await?;
@@ -182,8 +182,8 @@ impl Etcd {
             questions: HashMap::new(),
         };
         if let Some(last) = last {
-            let told = Told::read(&last.value)
-                .map_err(|error| Error::Garbage(format!("no time of ours: {error}").into()))?;
+            let told = StoredTime::read(&last.value)
+                .map_err(|error| EtcdError::Garbage(format!("no time of ours: {error}").into()))?;
             let known = self.node.time.borrow().at(read_at);
             term.time = if known.width() <= HOSTS_DIFFER {
                 known.latest().max(Duration::from_nanos(told.nanos))
@@ -210,7 +210,12 @@ impl Etcd {
     }
 
     /// Waits for requests, until one comes or the time must be written.
-    async fn listen(&self, watch: &mut Watch, term: &mut Term, due: Instant) -> Result<(), Error> {
+    async fn listen(
+        &self,
+        watch: &mut EtcdWatch,
+        term: &mut Term,
+        due: Instant,
+    ) -> Result<(), EtcdError> {
         let Ok(news) = timeout_at(due, watch.next()).await else {
             return Ok(());
         };
@@ -222,7 +227,7 @@ impl Etcd {
     }
 
     /// Writes the time with the answers. Returns whether this node still keeps the time.
-    async fn write(&self, key: &[u8], term: &mut Term) -> Result<bool, Error> {
+    async fn write(&self, key: &[u8], term: &mut Term) -> Result<bool, EtcdError> {
         let answered: Vec<_> = term.questions.keys().take(ANSWERS_MAX).cloned().collect();
         let answers = answered
             .into_iter()
@@ -231,7 +236,7 @@ impl Etcd {
         let now = self.node.clock.now();
         let time = term.time(now);
         let wall = since_1970(self.node.clock.wall(now));
-        let told = Told {
+        let told = StoredTime {
             nanos: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
             wall_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
             by: self.node.id.clone(),
@@ -239,13 +244,13 @@ impl Etcd {
         };
         let text = serde_json::to_vec(&told).expect("numbers and strings are always JSON");
         match self.client.swap(key, term.revision, &text, None).await {
-            Ok(Swapped::Done(revision)) => {
+            Ok(KeySwap::Done(revision)) => {
                 term.revision = revision;
                 Ok(true)
             }
-            Ok(Swapped::Refused(_)) => Ok(false),
+            Ok(KeySwap::Refused(_)) => Ok(false),
             // The next write shows its result: the value is then exactly this text, or another.
-            Err(Error::Unknown(cause)) => self.was_written(key, &text, term, &cause).await,
+            Err(EtcdError::Unknown(cause)) => self.was_written(key, &text, term, &cause).await,
             Err(error) => Err(error),
         }
     }
@@ -257,7 +262,7 @@ impl Etcd {
         text: &[u8],
         term: &mut Term,
         cause: &str,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, EtcdError> {
         debug!(cause, "quota: the time may not have been written");
         let found = self.client.get(key).await?;
         let revision = found.as_ref().map_or(0, |entry| entry.mod_revision);
@@ -278,10 +283,10 @@ mod tests {
 
     #[test]
     fn a_keeper_that_does_not_know_the_time_starts_where_it_cannot_be_behind() {
-        let told = Told {
+        let told = StoredTime {
             nanos: 7_000_000_000,
             wall_ms: 1_000_000,
-            ..Told::default()
+            ..StoredTime::default()
         };
         let at = |millis: u64| UNIX_EPOCH + Duration::from_millis(millis);
         let check = |wall: u64, expected: u64| {
@@ -291,7 +296,7 @@ mod tests {
         check(1_004_500, 12_500);
         // The clock of a host that is behind gives no information.
         check(999_000, 8_000);
-        let older = Told { wall_ms: 0, ..told };
+        let older = StoredTime { wall_ms: 0, ..told };
         assert_eq!(older.latest(at(1_004_500)), Duration::from_secs(8));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
-use tidegate_runtime::etcd::{Client, Error};
+use tidegate_runtime::etcd::{EtcdClient, EtcdError};
 use tokio::sync::Mutex;
 
 /// The longest time of a record. etcd refuses leases of three hundred years.   seconds
@@ -29,10 +29,10 @@ impl RecordLeases {
     /// A lease that lasts at least this long from now. Asks for one only if it has none.
     pub(super) async fn lasting(
         &self,
-        client: &Client,
+        client: &EtcdClient,
         clock: Clock,
         kept: Duration,
-    ) -> Result<i64, Error> {
+    ) -> Result<i64, EtcdError> {
         let seconds = kept.as_secs().saturating_add(1).min(KEPT_MAX);
         let magnitude = seconds.next_power_of_two().ilog2();
         // Held while it is asked for, so that one question is enough for all.

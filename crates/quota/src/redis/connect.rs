@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use tidegate_runtime::{Renewable, Stream};
+use tidegate_runtime::{ByteStream, Renewable};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::{Cause, Error};
-use super::{Kind, OF_SENTINEL, OF_SERVER, Settings, not_connected, told};
+use super::super::{Cause, StoreError};
+use super::{CallKind, OF_SENTINEL, OF_SERVER, RedisSettings, not_connected, told};
 
 /// The address of a server or a sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,13 +52,13 @@ impl fmt::Debug for Sentinel {
 
 /// A connection, and the task that carries it as long as a clone exists.
 #[derive(Clone)]
-pub(super) struct Connection {
+pub(super) struct RedisConnection {
     pub(super) redis: MultiplexedConnection,
     carries: Arc<AbortOnDropHandle<()>>,
     pub(super) since: Instant,
 }
 
-impl Connection {
+impl RedisConnection {
     /// Whether the server has closed it.
     pub(super) fn is_closed(&self) -> bool {
         self.carries.is_finished()
@@ -88,11 +88,11 @@ impl Eq for Credentials {}
 
 /// A connection to a server that is a primary.
 pub(super) async fn connect(
-    settings: &Settings,
+    settings: &RedisSettings,
     server: &Server,
     config: AsyncConnectionConfig,
     deadline: Instant,
-) -> Result<Connection, Error> {
+) -> Result<RedisConnection, StoreError> {
     let connected = async {
         let login = Login::of(settings);
         let opened = open(settings, server, login, config, deadline).await?;
@@ -109,7 +109,7 @@ pub(super) struct Login<'a> {
 }
 
 impl<'a> Login<'a> {
-    fn of(settings: &'a Settings) -> Self {
+    fn of(settings: &'a RedisSettings) -> Self {
         Self {
             login: &settings.login,
             cure: OF_SERVER,
@@ -126,12 +126,12 @@ impl<'a> Login<'a> {
 
 /// Connects to one server and logs in, by `deadline`.
 pub(super) async fn open(
-    settings: &Settings,
+    settings: &RedisSettings,
     server: &Server,
     Login { login, cure }: Login<'_>,
     config: AsyncConnectionConfig,
     deadline: Instant,
-) -> Result<Connection, Error> {
+) -> Result<RedisConnection, StoreError> {
     let of_server = |error: std::io::Error| unavailable(format!("{server}: {error}"));
     let late = |what: &str| unavailable(format!("{server}: {what} in time"));
     let connecting = TcpStream::connect((&*server.host, server.port));
@@ -141,7 +141,7 @@ pub(super) async fn open(
         .map_err(of_server)?;
     // Small requests, each answered before the next.
     let _ = stream.set_nodelay(true);
-    let stream: Box<dyn Stream> = match (settings.asks_tls, &settings.tls) {
+    let stream: Box<dyn ByteStream> = match (settings.asks_tls, &settings.tls) {
         (false, _) => Box::new(stream),
         (true, Some(tls)) => {
             let secured = timeout_at(deadline, tls.connect(&server.host, stream)).await;
@@ -160,19 +160,19 @@ pub(super) async fn open(
     let made = made.map_err(|_| late("no answer to the login"))?;
     let (redis, carries) = made.map_err(|error| match error.is_io_error() {
         true => unavailable(format!("{server}: {error}")),
-        false => told(error, Kind::Read, cure),
+        false => told(error, CallKind::Read, cure),
     })?;
-    Ok(Connection {
+    Ok(RedisConnection {
         redis,
         carries: Arc::new(AbortOnDropHandle::new(tokio::spawn(carries))),
         since: Instant::now(),
     })
 }
 
-fn late<T>(elapsed: tokio::time::error::Elapsed) -> Result<T, Error> {
+fn late<T>(elapsed: tokio::time::error::Elapsed) -> Result<T, StoreError> {
     Err(not_connected(elapsed))
 }
 
-fn unavailable(cause: String) -> Error {
-    Error::Unavailable(Cause::from(cause))
+fn unavailable(cause: String) -> StoreError {
+    StoreError::Unavailable(Cause::from(cause))
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use tidegate_runtime::{Causes, lock};
 use tracing::{info, warn};
 
-use super::super::Error;
+use super::super::StoreError;
 use super::server::MemoryPolicy;
 
 /// Why it is not known whether the server evicts records, and what to do.
@@ -55,10 +55,10 @@ impl Evictions {
 
     /// Takes what the server said over a connection of this number. Names a dangerous policy once, and each
     /// doubling of the news.
-    pub(super) fn learn(&self, number: u64, said: Result<MemoryPolicy, Error>) {
+    pub(super) fn learn(&self, number: u64, said: Result<MemoryPolicy, StoreError>) {
         let memory = match said {
             Ok(memory) => memory,
-            Err(Error::Denied(_)) => {
+            Err(StoreError::Denied(_)) => {
                 if self.logged.count(UNKNOWN_POLICY) == Some(1) {
                     info!(
                         cause = UNKNOWN_POLICY,

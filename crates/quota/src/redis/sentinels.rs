@@ -19,9 +19,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::{Cause, Error};
-use super::connect::{Connection, Login, Sentinel, Server, open};
-use super::{Kind, OF_SENTINEL, Settings, not_connected, told};
+use super::super::{Cause, StoreError};
+use super::connect::{Login, RedisConnection, Sentinel, Server, open};
+use super::{CallKind, OF_SENTINEL, RedisSettings, not_connected, told};
 
 /// How often each sentinel is asked without an event.
 const ASK: Duration = Duration::from_millis(500);
@@ -75,7 +75,7 @@ struct PrimaryClaim {
 
 #[derive(Clone, Debug)]
 struct Silence {
-    kind: fn(Cause) -> Error,
+    kind: fn(Cause) -> StoreError,
     cause: Arc<str>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Sentinels {
 
 impl Sentinels {
     /// Starts to ask; needs a tokio runtime.
-    pub(super) fn start(settings: &Settings, sentinel: &Sentinel) -> Self {
+    pub(super) fn start(settings: &RedisSettings, sentinel: &Sentinel) -> Self {
         let views = watch::Sender::new(vec![SentinelState::default(); settings.servers.len()]);
         let tasks = (0..settings.servers.len()).map(|at| {
             let follower = Follower {
@@ -115,7 +115,7 @@ impl Sentinels {
     }
 
     /// The primary, if there is no doubt about it. Waits for answers that are on their way.
-    pub(super) async fn primary(&self, deadline: Instant) -> Result<Server, Error> {
+    pub(super) async fn primary(&self, deadline: Instant) -> Result<Server, StoreError> {
         let mut views = self.views.subscribe();
         loop {
             let judged = judge(&views.borrow_and_update(), Instant::now());
@@ -129,7 +129,7 @@ impl Sentinels {
                 }
                 Judgement::FailsOver => {
                     let cause = "a fail-over is under way, and its sentinels name no primary yet";
-                    return Err(Error::Unavailable(cause.into()));
+                    return Err(StoreError::Unavailable(cause.into()));
                 }
                 Judgement::Doubt(trouble) => {
                     return Err((trouble.kind)(Cause::from(&*trouble.cause)));
@@ -173,7 +173,7 @@ fn judge(views: &[SentinelState], now: Instant) -> Judgement {
 
 /// A task that asks a sentinel.
 struct Follower {
-    settings: Settings,
+    settings: RedisSettings,
     sentinel: Sentinel,
     at: usize,
     views: watch::Sender<Vec<SentinelState>>,
@@ -187,9 +187,9 @@ impl Follower {
             let cause = std::error::Error::source(&error).expect("every error has a cause");
             let trouble = Silence {
                 kind: match error {
-                    Error::Unauthenticated(_) => Error::Unauthenticated,
-                    Error::Denied(_) => Error::Denied,
-                    _ => Error::Unavailable,
+                    StoreError::Unauthenticated(_) => StoreError::Unauthenticated,
+                    StoreError::Denied(_) => StoreError::Denied,
+                    _ => StoreError::Unavailable,
                 },
                 cause: cause.to_string().into(),
             };
@@ -200,7 +200,7 @@ impl Follower {
     }
 
     /// Asks over one connection until it fails.
-    async fn attend(&self, back_off: &mut BackOff) -> Error {
+    async fn attend(&self, back_off: &mut BackOff) -> StoreError {
         let wake = Arc::new(Notify::new());
         let connected = self.connect(&wake).await;
         let mut connection = match connected {
@@ -223,7 +223,7 @@ impl Follower {
         }
     }
 
-    async fn connect(&self, wake: &Arc<Notify>) -> Result<Connection, Error> {
+    async fn connect(&self, wake: &Arc<Notify>) -> Result<RedisConnection, StoreError> {
         let deadline = Instant::now() + self.patience();
         let (views, at, wake) = (self.views.clone(), self.at, Arc::clone(wake));
         let primary = self.sentinel.primary.clone();
@@ -248,7 +248,7 @@ impl Follower {
             match subscribed {
                 Err(_) => return Err(self.silent()),
                 Ok(Err(error)) if error.code().is_none() => {
-                    return Err(told(error, Kind::Read, OF_SENTINEL));
+                    return Err(told(error, CallKind::Read, OF_SENTINEL));
                 }
                 Ok(_) => {}
             }
@@ -256,7 +256,11 @@ impl Follower {
         Ok(connection)
     }
 
-    async fn ask(&self, connection: &mut Connection, at: Instant) -> Result<PrimaryClaim, Error> {
+    async fn ask(
+        &self,
+        connection: &mut RedisConnection,
+        at: Instant,
+    ) -> Result<PrimaryClaim, StoreError> {
         let (server, name) = (self.server(), &*self.sentinel.primary);
         let mut address = redis::cmd("SENTINEL");
         address.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
@@ -272,24 +276,24 @@ impl Follower {
                 port,
             },
             Ok(None) => {
-                return Err(Error::Unavailable(Cause::from(format!(
+                return Err(StoreError::Unavailable(Cause::from(format!(
                     "the sentinel {server} watches no primary named {name:?}: set sentinel in [quota] to a name \
                      from its `sentinel monitor` lines"
                 ))));
             }
             Err(error) if error.code() == Some("ERR") => {
-                return Err(Error::Unavailable(Cause::from(format!(
+                return Err(StoreError::Unavailable(Cause::from(format!(
                     "{server} is no sentinel ({error}): give the sentinels as servers in [quota], or leave \
                      sentinel out"
                 ))));
             }
-            Err(error) => return Err(told(error, Kind::Read, OF_SENTINEL)),
+            Err(error) => return Err(told(error, CallKind::Read, OF_SENTINEL)),
         };
         let state = match of_state {
             Ok(state) => state,
             // A user that may ask for the address alone.
             Err(error) if error.code().is_some() => Value::Nil,
-            Err(error) => return Err(told(error, Kind::Read, OF_SENTINEL)),
+            Err(error) => return Err(told(error, CallKind::Read, OF_SENTINEL)),
         };
         let epoch = field(&state, "config-epoch").and_then(|it| it.parse().ok());
         let fails_over = field(&state, "failover-state");
@@ -309,8 +313,8 @@ impl Follower {
         (self.settings.deadline / OF_DEADLINE).max(TRY_MIN)
     }
 
-    fn silent(&self) -> Error {
-        Error::Unavailable(Cause::from(format!("no answer of {}", self.server())))
+    fn silent(&self) -> StoreError {
+        StoreError::Unavailable(Cause::from(format!("no answer of {}", self.server())))
     }
 }
 
@@ -383,7 +387,7 @@ mod tests {
     fn silent() -> SentinelState {
         SentinelState {
             error: Some(Silence {
-                kind: Error::Unavailable,
+                kind: StoreError::Unavailable,
                 cause: "connection refused".into(),
             }),
             ..SentinelState::default()

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use super::super::{Cause, Error};
+use super::super::{Cause, StoreError};
 use super::connect::Server;
-use super::{Kind, OF_SERVER, told};
+use super::{CallKind, OF_SERVER, told};
 
 /// The keys that a Redis may remove when its memory is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +41,13 @@ impl MemoryPolicy {
 
 /// Fails if a server cannot hold quotas: `None` if it is the server of the config, its address if sentinels
 /// named it.
-pub(super) async fn check(mut redis: MultiplexedConnection, server: &Server) -> Result<(), Error> {
+pub(super) async fn check(
+    mut redis: MultiplexedConnection,
+    server: &Server,
+) -> Result<(), StoreError> {
     let mut hello = redis::cmd("HELLO");
     let said: Result<HashMap<String, Value>, _> = hello.arg("3").query_async(&mut redis).await;
-    let said = said.map_err(|error| told(error, Kind::Read, OF_SERVER))?;
+    let said = said.map_err(|error| told(error, CallKind::Read, OF_SERVER))?;
     let word = |name: &str| match said.get(name) {
         Some(Value::BulkString(word)) => String::from_utf8_lossy(word).into_owned(),
         Some(Value::SimpleString(word)) => word.clone(),
@@ -53,10 +56,10 @@ pub(super) async fn check(mut redis: MultiplexedConnection, server: &Server) -> 
     };
     match (&*word("mode"), &*word("role")) {
         ("cluster", _) => Err(part_of_a_cluster(&server.to_string())),
-        ("sentinel", _) => Err(Error::Unsuitable(Cause::from(format!(
+        ("sentinel", _) => Err(StoreError::Unsuitable(Cause::from(format!(
             "{server} is a sentinel: set sentinel in [quota] to the name of the primary that it watches"
         )))),
-        (_, "replica" | "slave") => Err(Error::Unavailable(Cause::from(format!(
+        (_, "replica" | "slave") => Err(StoreError::Unavailable(Cause::from(format!(
             "{server} is a replica now and does not write: it is looked up and asked again; if it stays so, name \
              the primary in [quota], or its sentinels"
         )))),
@@ -65,20 +68,20 @@ pub(super) async fn check(mut redis: MultiplexedConnection, server: &Server) -> 
 }
 
 /// The error for a node of a cluster, with the cure.
-pub(super) fn part_of_a_cluster(server: &str) -> Error {
-    Error::Unsuitable(Cause::from(format!(
+pub(super) fn part_of_a_cluster(server: &str) -> StoreError {
+    StoreError::Unsuitable(Cause::from(format!(
         "{server} is a node of a Redis Cluster (cluster-enabled yes), which holds only a part of the keys: name a \
          Redis without a cluster in [quota], alone or with sentinels"
     )))
 }
 
 /// Asks for the policy of a full memory; an error if the user may not ask.
-pub(super) async fn memory(redis: &mut MultiplexedConnection) -> Result<MemoryPolicy, Error> {
+pub(super) async fn memory(redis: &mut MultiplexedConnection) -> Result<MemoryPolicy, StoreError> {
     let mut text = String::new();
     for section in ["memory", "stats"] {
         let mut info = redis::cmd("INFO");
         let told: Result<String, _> = info.arg(section).query_async(redis).await;
-        text += &told.map_err(|error| super::told(error, Kind::Read, OF_SERVER))?;
+        text += &told.map_err(|error| super::told(error, CallKind::Read, OF_SERVER))?;
     }
     Ok(read(&text))
 }

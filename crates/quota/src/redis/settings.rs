@@ -11,7 +11,7 @@ use super::connect::{Credentials, Sentinel, Server};
 
 /// The address of Redis, the user, and the time limit of an answer.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RedisSettings {
     /// The server; or the sentinels, in the order of attempts.
     pub servers: Vec<Server>,
     /// The questions to the servers if they are sentinels.
@@ -39,7 +39,7 @@ pub struct Settings {
 )]
 pub struct AddressError(#[source] Option<RedisError>);
 
-impl Settings {
+impl RedisSettings {
     /// `redis://[user[:password]@]host[:port][/database]`, or `rediss://` for TLS; 1 s for a call,
     /// 10 s for a member.
     ///
@@ -132,7 +132,7 @@ fn logged_in(
     login.set_password(password)
 }
 
-impl PartialEq for Settings {
+impl PartialEq for RedisSettings {
     fn eq(&self, other: &Self) -> bool {
         self.servers == other.servers
             && self.sentinel == other.sentinel
@@ -145,4 +145,4 @@ impl PartialEq for Settings {
     }
 }
 
-impl Eq for Settings {}
+impl Eq for RedisSettings {}

@@ -11,12 +11,12 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidegate_limits::quota::Record;
-use tidegate_runtime::zookeeper::Write;
+use tidegate_limits::quota::QuotaRecord;
+use tidegate_runtime::zookeeper::NodeWrite;
 use tracing::{debug, info};
 
 use super::super::node::sleep_about;
-use super::{CHECKS, Error, ZooKeeper, told};
+use super::{CHECKS, StoreError, ZooKeeper, told};
 
 /// The pause between two reads, so that any number of keys is no load.
 const PACE: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ impl ZooKeeper {
     }
 
     /// Removes the records that need not be kept, and returns how many.
-    async fn sweep(&self) -> Result<usize, Error> {
+    async fn sweep(&self) -> Result<usize, StoreError> {
         if !self.all_check().await? {
             return Ok(0);
         }
@@ -62,7 +62,7 @@ impl ZooKeeper {
                 self.remove_empty(&key).await?;
                 continue;
             };
-            let record = Record::parse(&node.data).ok();
+            let record = QuotaRecord::parse(&node.data).ok();
             if record.is_some_and(|record| record.kept_until() <= self.earliest()) {
                 over.push((key, node.stat.version));
             }
@@ -75,7 +75,7 @@ impl ZooKeeper {
     }
 
     /// Whether every member writes a record only if none was removed meanwhile.
-    async fn all_check(&self) -> Result<bool, Error> {
+    async fn all_check(&self) -> Result<bool, StoreError> {
         let members = &self.settings.members;
         for member in self.client.children(members).await.map_err(told)? {
             let node = self.client.get(&format!("{members}/{member}")).await;
@@ -88,7 +88,7 @@ impl ZooKeeper {
 
     /// Removes records of these versions, and their keys' nodes if nothing else is below them. Those
     /// that were written meanwhile stay. Returns how many were removed.
-    async fn remove(&self, over: &[(String, i32)]) -> Result<usize, Error> {
+    async fn remove(&self, over: &[(String, i32)]) -> Result<usize, StoreError> {
         let removed = self.remove_together(over).await?;
         if removed > 0 || over.len() < 2 {
             return Ok(removed);
@@ -101,7 +101,7 @@ impl ZooKeeper {
         Ok(removed)
     }
 
-    async fn remove_together(&self, over: &[(String, i32)]) -> Result<usize, Error> {
+    async fn remove_together(&self, over: &[(String, i32)]) -> Result<usize, StoreError> {
         if over.is_empty() {
             return Ok(0);
         }
@@ -111,9 +111,9 @@ impl ZooKeeper {
             .iter()
             .map(|(key, _)| format!("{key}/window"))
             .collect();
-        let mut writes = vec![Write::Put(&self.settings.swept, b"")];
+        let mut writes = vec![NodeWrite::Put(&self.settings.swept, b"")];
         let deletes = paths.iter().zip(over);
-        writes.extend(deletes.map(|(path, (_, version))| Write::Delete(path, *version)));
+        writes.extend(deletes.map(|(path, (_, version))| NodeWrite::Delete(path, *version)));
         if self
             .client
             .write_all(&writes)
@@ -131,7 +131,7 @@ impl ZooKeeper {
     }
 
     /// Removes the node of a key that has no record, some time after it was made.
-    async fn remove_empty(&self, key: &str) -> Result<(), Error> {
+    async fn remove_empty(&self, key: &str) -> Result<(), StoreError> {
         let Some(node) = self.client.get(key).await.map_err(told)? else {
             return Ok(());
         };
@@ -143,8 +143,11 @@ impl ZooKeeper {
     }
 
     /// Removes a key's node, unless something is below it or it was written.
-    async fn delete_if_empty(&self, key: &str, version: i32) -> Result<(), Error> {
-        let deleted = self.client.write_all(&[Write::Delete(key, version)]).await;
+    async fn delete_if_empty(&self, key: &str, version: i32) -> Result<(), StoreError> {
+        let deleted = self
+            .client
+            .write_all(&[NodeWrite::Delete(key, version)])
+            .await;
         deleted.map(drop).map_err(told)
     }
 

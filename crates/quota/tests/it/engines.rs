@@ -10,8 +10,8 @@ mod zookeeper;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_limits::quota::{Record, Standing, StoreTime, Version};
-use tidegate_quota::{Entry, Error, Key, QuotaStore, Swapped};
+use tidegate_limits::quota::{QuotaRecord, RecordVersion, StoreTime, StoredRecord};
+use tidegate_quota::{QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -35,41 +35,51 @@ impl Node {
         Self { store, clock }
     }
 
-    async fn get(&self, key: &Key) -> Option<Entry> {
+    async fn get(&self, key: &RecordKey) -> Option<StoreEntry> {
         self.store.get(key).await.expect("the store is up")
     }
 
     async fn try_swap(
         &self,
-        key: &Key,
-        expected: Option<Version>,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
         text: &str,
-    ) -> Result<Swapped, Error> {
+    ) -> Result<SwapResult, StoreError> {
         let text = text.as_bytes();
         let store = &self.store;
         store.compare_and_set(key, expected, text, KEPT).await
     }
 
     /// Writes a key that no other client has, which the store keeps for this long.
-    async fn put_for(&self, key: &Key, text: &str, kept: Duration) -> Version {
+    async fn put_for(&self, key: &RecordKey, text: &str, kept: Duration) -> RecordVersion {
         let until = self.now().latest() + kept;
         let put = self
             .store
             .compare_and_set(key, None, text.as_bytes(), until);
         match put.await {
-            Ok(Swapped::Done(version)) => version,
+            Ok(SwapResult::Done(version)) => version,
             other => panic!("{key} is new: {other:?}"),
         }
     }
 
-    async fn swap(&self, key: &Key, expected: Option<Version>, text: &str) -> Swapped {
+    async fn swap(
+        &self,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
+        text: &str,
+    ) -> SwapResult {
         let swapped = self.try_swap(key, expected, text).await;
         swapped.expect("the store is up")
     }
 
     /// Writes one key, which must be done.
-    async fn put(&self, key: &Key, expected: Option<Version>, text: &str) -> Version {
-        let Swapped::Done(version) = self.swap(key, expected, text).await else {
+    async fn put(
+        &self,
+        key: &RecordKey,
+        expected: Option<RecordVersion>,
+        text: &str,
+    ) -> RecordVersion {
+        let SwapResult::Done(version) = self.swap(key, expected, text).await else {
             panic!("{key} holds something else than {expected:?}");
         };
         version
@@ -101,13 +111,13 @@ async fn comes_back(node: &Node) {
     until("the store is back", &mut time, later).await;
 }
 
-fn key(id: &str) -> Key {
-    Key::new(id).expect("it is a key")
+fn key(id: &str) -> RecordKey {
+    RecordKey::new(id).expect("it is a key")
 }
 
-fn entry(version: Version, text: &str) -> Option<Entry> {
+fn entry(version: RecordVersion, text: &str) -> Option<StoreEntry> {
     let text = text.as_bytes().to_vec();
-    Some(Entry { version, text })
+    Some(StoreEntry { version, text })
 }
 
 /// Checks the promises of every store.
@@ -127,17 +137,17 @@ async fn conforms(name: &str, start: impl Fn() -> Node) {
 async fn a_record_is_written_only_over_the_version_that_is_named(node: &Node) {
     let key = key("laws");
     assert_eq!(node.get(&key).await, None);
-    let over_nothing = node.swap(&key, Some(Version(7)), "a").await;
-    assert_eq!(over_nothing, Swapped::Conflict(None));
+    let over_nothing = node.swap(&key, Some(RecordVersion(7)), "a").await;
+    assert_eq!(over_nothing, SwapResult::Conflict(None));
     let first = node.put(&key, None, "a").await;
     assert_eq!(node.get(&key).await, entry(first, "a"));
     // The refusal contains the current record.
     let made_twice = node.swap(&key, None, "b").await;
-    assert_eq!(made_twice, Swapped::Conflict(entry(first, "a")));
+    assert_eq!(made_twice, SwapResult::Conflict(entry(first, "a")));
     let second = node.put(&key, Some(first), "").await;
     assert_ne!(second, first);
     let stale = node.swap(&key, Some(first), "c").await;
-    assert_eq!(stale, Swapped::Conflict(entry(second, "")));
+    assert_eq!(stale, SwapResult::Conflict(entry(second, "")));
     // The same text is another write.
     let third = node.put(&key, Some(second), "").await;
     assert_ne!(third, second);
@@ -145,7 +155,7 @@ async fn a_record_is_written_only_over_the_version_that_is_named(node: &Node) {
 
 async fn a_foreign_record_is_returned_unchanged(node: &Node) {
     let key = key("garbage");
-    let record = Record::new(1, 5, 10, 0, Duration::from_secs(1)).expect("it is one");
+    let record = QuotaRecord::new(1, 5, 10, 0, Duration::from_secs(1)).expect("it is one");
     let mut version = None;
     for (text, readable) in [
         (record.to_string().into_bytes(), true),
@@ -157,24 +167,24 @@ async fn a_foreign_record_is_returned_unchanged(node: &Node) {
     ] {
         let swapped = node.store.compare_and_set(&key, version, &text, KEPT);
         let swapped = swapped.await;
-        let Ok(Swapped::Done(written)) = swapped else {
+        let Ok(SwapResult::Done(written)) = swapped else {
             panic!("it stands as expected: {swapped:?}");
         };
         let found = node.get(&key).await;
         version = Some(written);
         let told = found.as_ref().expect("it was written");
         assert_eq!((Some(told.version), &told.text), (version, &text));
-        match Entry::standing(found.as_ref()) {
-            Standing::Record { record: found, .. } => assert!(readable && found == record),
-            Standing::Unreadable { .. } => assert!(!readable),
-            Standing::Absent => panic!("it was written"),
+        match StoreEntry::standing(found.as_ref()) {
+            StoredRecord::Record { record: found, .. } => assert!(readable && found == record),
+            StoredRecord::Unreadable { .. } => assert!(!readable),
+            StoredRecord::Absent => panic!("it was written"),
         }
     }
-    assert_eq!(Entry::standing(None), Standing::Absent);
+    assert_eq!(StoreEntry::standing(None), StoredRecord::Absent);
 }
 
 async fn any_id_has_a_record_of_its_own(node: &Node) {
-    let longest = "\u{fc}".repeat(Key::BYTES_MAX / 2);
+    let longest = "\u{fc}".repeat(RecordKey::BYTES_MAX / 2);
     let ids = [
         "a", "A", "a/b", "a%2Fb", ".", "..", "\0", "\n", "{a}", "*", " ", "window", &longest,
     ];
@@ -196,7 +206,7 @@ async fn a_change_wakes_those_that_wait_for_it(start: &impl Fn() -> Node) {
         let (watcher, key) = (watcher.clone(), key.clone());
         tokio::spawn(async move { watcher.store.changed(&key, since).await })
     };
-    let told = async |waiting: tokio::task::JoinHandle<Result<(), Error>>| {
+    let told = async |waiting: tokio::task::JoinHandle<Result<(), StoreError>>| {
         let told = tokio::time::timeout(PATIENCE, waiting).await;
         let told = told.expect("it is reported").expect("it does not panic");
         told.expect("the store is up");
@@ -241,11 +251,11 @@ async fn no_update_is_lost_among_eight(name: &str, start: &impl Fn() -> Node) {
                     let version = known.as_ref().map(|entry| entry.version);
                     let text = (count + 1).to_string();
                     match node.swap(&key, version, &text).await {
-                        Swapped::Done(version) => {
+                        SwapResult::Done(version) => {
                             known = entry(version, &text);
                             break;
                         }
-                        Swapped::Conflict(stands) => {
+                        SwapResult::Conflict(stands) => {
                             conflicts += 1;
                             known = stands;
                         }
@@ -263,7 +273,7 @@ async fn no_update_is_lost_among_eight(name: &str, start: &impl Fn() -> Node) {
     assert_eq!(count(&found), total);
 }
 
-fn count(entry: &Entry) -> u32 {
+fn count(entry: &StoreEntry) -> u32 {
     let text = str::from_utf8(&entry.text).expect("it is a number");
     text.parse().expect("it is a number")
 }
@@ -329,7 +339,7 @@ async fn members_are_counted_while_they_live(start: &impl Fn() -> Node) {
 async fn is_unavailable(node: &Node, within: Duration) {
     let began = Instant::now();
     let read = node.store.get(&key("away")).await;
-    assert!(matches!(read, Err(Error::Unavailable(_))), "{read:?}");
+    assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
     let took = began.elapsed();
     // The machine is shared.
     assert!(took < within + Duration::from_millis(500), "{took:?}");
@@ -337,7 +347,10 @@ async fn is_unavailable(node: &Node, within: Duration) {
     let waiting = node.store.changed(&key, None);
     let waiting = tokio::time::timeout(PATIENCE, waiting).await;
     let waiting = waiting.expect("no call waits for an unavailable store");
-    assert!(matches!(waiting, Err(Error::Unavailable(_))), "{waiting:?}");
+    assert!(
+        matches!(waiting, Err(StoreError::Unavailable(_))),
+        "{waiting:?}"
+    );
 }
 
 /// While something is done to the servers, four nodes count in one record. What is confirmed is
@@ -359,15 +372,15 @@ async fn nothing_confirmed_is_lost(
             let mut known = None;
             while !*stopped.borrow() {
                 let count = known.as_ref().map_or(0, count);
-                let version = known.as_ref().map(|entry: &Entry| entry.version);
+                let version = known.as_ref().map(|entry: &StoreEntry| entry.version);
                 let text = (count + 1).to_string();
                 match node.try_swap(&key, version, &text).await {
-                    Ok(Swapped::Done(version)) => {
+                    Ok(SwapResult::Done(version)) => {
                         known = entry(version, &text);
                         done += 1;
                         tell.send_modify(|count| *count += 1);
                     }
-                    Ok(Swapped::Conflict(stands)) => known = stands,
+                    Ok(SwapResult::Conflict(stands)) => known = stands,
                     Err(error) => {
                         open += u32::from(error.is_open());
                         // It fails at once during an outage; other tasks must run.

@@ -17,18 +17,18 @@ use tidegate_limits::Timestamp;
 
 use crate::BackOff;
 
-use super::register::{Entry, Record, Swapped, Version};
+use super::register::{CandidateRecord, RegisterEntry, RegisterSwap, RegisterVersion};
 use super::{Mastership, TimeToLive};
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum CandidateStep {
     /// Read the register.
     Read,
     /// Note the time ([`Candidate::sent`]), then write this.
     Write {
-        expected: Option<Version>,
-        record: Record,
+        expected: Option<RegisterVersion>,
+        record: CandidateRecord,
     },
     /// No step before this moment, unless the register may have changed.
     Wait(Timestamp),
@@ -40,7 +40,7 @@ pub(super) struct Candidate {
     id: String,
     address: String,
     ttl: TimeToLive,
-    known: Known,
+    known: RegisterView,
     tenure: Option<Tenure>,
     rival: Option<Rival>,
     /// Records sent so far.
@@ -59,19 +59,19 @@ pub(super) struct Candidate {
 
 /// The register's content, as far as this candidate knows.
 #[derive(Debug)]
-enum Known {
+enum RegisterView {
     /// The register must be read, but not before this moment.
     Unread { not_before: Timestamp },
     /// No record.
     Absent { look_at: Timestamp },
     /// The register has this candidate's record, to be renewed at this moment.
     Mine {
-        version: Version,
+        version: RegisterVersion,
         renew_at: Timestamp,
     },
     /// Another's.
     Theirs {
-        version: Version,
+        version: RegisterVersion,
         look_at: Timestamp,
     },
 }
@@ -87,7 +87,7 @@ struct Tenure {
 #[derive(Debug)]
 struct Rival {
     address: String,
-    version: Version,
+    version: RegisterVersion,
     /// When it may be overwritten: at the moment of its first sight if it is a resignation,
     /// otherwise a time to live later.
     free_at: Timestamp,
@@ -104,7 +104,7 @@ impl Candidate {
             id,
             address,
             ttl,
-            known: Known::Unread {
+            known: RegisterView::Unread {
                 not_before: Timestamp::ZERO,
             },
             tenure: None,
@@ -131,38 +131,40 @@ impl Candidate {
     }
 
     /// The step to take now.
-    pub(super) fn next(&self, now: Timestamp) -> Step {
+    pub(super) fn next(&self, now: Timestamp) -> CandidateStep {
         // The published state changes at these moments without any step.
         let fence = self.tenure.map(|tenure| tenure.until);
         let free = self.rival.as_ref().map(|rival| rival.free_at);
         let wait = |until: Timestamp| {
             let ends = [fence, free].into_iter().flatten();
-            Step::Wait(ends.filter(|end| *end > now).fold(until, Timestamp::min))
+            CandidateStep::Wait(ends.filter(|end| *end > now).fold(until, Timestamp::min))
         };
         let blocked = free.filter(|free| now < *free);
         match self.known {
-            Known::Unread { not_before } if now < not_before => wait(not_before),
-            Known::Unread { .. } => Step::Read,
-            Known::Mine { renew_at, .. } if now < renew_at => wait(renew_at),
-            Known::Absent { look_at } | Known::Theirs { look_at, .. } if blocked.is_some() => {
+            RegisterView::Unread { not_before } if now < not_before => wait(not_before),
+            RegisterView::Unread { .. } => CandidateStep::Read,
+            RegisterView::Mine { renew_at, .. } if now < renew_at => wait(renew_at),
+            RegisterView::Absent { look_at } | RegisterView::Theirs { look_at, .. }
+                if blocked.is_some() =>
+            {
                 if now < look_at {
                     wait(look_at)
                 } else {
-                    Step::Read
+                    CandidateStep::Read
                 }
             }
             _ if now < self.write_at => wait(self.write_at),
-            Known::Absent { .. } => self.write(None),
-            Known::Mine { version, .. } | Known::Theirs { version, .. } => {
+            RegisterView::Absent { .. } => self.write(None),
+            RegisterView::Mine { version, .. } | RegisterView::Theirs { version, .. } => {
                 self.write(Some(version))
             }
         }
     }
 
-    fn write(&self, expected: Option<Version>) -> Step {
-        Step::Write {
+    fn write(&self, expected: Option<RegisterVersion>) -> CandidateStep {
+        CandidateStep::Write {
             expected,
-            record: Record {
+            record: CandidateRecord {
                 address: self.address.clone(),
                 candidate: self.id.clone(),
                 write: self.writes + 1,
@@ -179,15 +181,15 @@ impl Candidate {
     }
 
     /// The result of that write.
-    pub(super) fn swapped(&mut self, now: Timestamp, swapped: Swapped) {
+    pub(super) fn swapped(&mut self, now: Timestamp, swapped: RegisterSwap) {
         match swapped {
-            Swapped::Done(version) => {
+            RegisterSwap::Done(version) => {
                 let (_, sent) = self.unsettled.take().expect("an answer follows a write");
                 self.writes_fail = false;
                 self.back_off.reset();
                 self.won(sent, version);
             }
-            Swapped::Refused(entry) => {
+            RegisterSwap::Refused(entry) => {
                 // It has not taken effect. An earlier one may have, but its moment is unknown now.
                 self.unsettled = None;
                 self.writes_fail = false;
@@ -198,17 +200,17 @@ impl Candidate {
     }
 
     /// The record as read.
-    pub(super) fn found(&mut self, now: Timestamp, entry: Option<Entry>) {
+    pub(super) fn found(&mut self, now: Timestamp, entry: Option<RegisterEntry>) {
         if !self.writes_fail {
             self.back_off.reset();
         }
         self.looked = now;
         let look_at = now + self.ttl.look();
-        let Some(Entry { version, record }) = entry else {
+        let Some(RegisterEntry { version, record }) = entry else {
             // A write in progress may still take effect, but then the next one is refused.
             self.unsettled = None;
             self.tenure = None;
-            self.known = Known::Absent { look_at };
+            self.known = RegisterView::Absent { look_at };
             return;
         };
         if record.candidate == self.id {
@@ -220,7 +222,7 @@ impl Candidate {
                 }
                 // An older one. The next write over exactly this version settles it.
                 _ => {
-                    self.known = Known::Mine {
+                    self.known = RegisterView::Mine {
                         version,
                         renew_at: now,
                     };
@@ -230,7 +232,7 @@ impl Candidate {
         }
         self.unsettled = None;
         self.tenure = None;
-        self.known = Known::Theirs { version, look_at };
+        self.known = RegisterView::Theirs { version, look_at };
         if self
             .rival
             .as_ref()
@@ -245,12 +247,12 @@ impl Candidate {
     }
 
     /// A write sent at that moment took effect.
-    fn won(&mut self, sent: Timestamp, version: Version) {
+    fn won(&mut self, sent: Timestamp, version: RegisterVersion) {
         let until = sent + (self.ttl.get() - self.ttl.guard());
         let term = self.tenure.map_or(version.revision, |tenure| tenure.term);
         self.tenure = Some(Tenure { until, term });
         self.rival = None;
-        self.known = Known::Mine {
+        self.known = RegisterView::Mine {
             version,
             renew_at: sent + self.ttl.renewal(),
         };
@@ -259,7 +261,7 @@ impl Candidate {
     /// The store was not reached, or its answer did not come.
     pub(super) fn failed(&mut self, now: Timestamp, entropy: u64) {
         self.writes_fail |= self.unsettled.is_some();
-        self.known = Known::Unread {
+        self.known = RegisterView::Unread {
             not_before: now + self.back_off.pause_with_jitter(entropy),
         };
     }
@@ -271,14 +273,16 @@ impl Candidate {
 
     /// The register may have changed. The holder ignores this: the next renewal shows it.
     pub(super) fn look(&mut self, now: Timestamp) {
-        if let Known::Absent { look_at } | Known::Theirs { look_at, .. } = &mut self.known {
+        if let RegisterView::Absent { look_at } | RegisterView::Theirs { look_at, .. } =
+            &mut self.known
+        {
             *look_at = (*look_at).min((self.looked + LOOK_PAUSE).max(now));
         }
     }
 
     /// The record that gives up this candidate's mastership, if it may have one.
-    pub(super) fn resignation(&self) -> Option<Record> {
-        (self.tenure.is_some() || self.unsettled.is_some()).then(|| Record {
+    pub(super) fn resignation(&self) -> Option<CandidateRecord> {
+        (self.tenure.is_some() || self.unsettled.is_some()).then(|| CandidateRecord {
             address: self.address.clone(),
             candidate: self.id.clone(),
             write: self.writes + 1,
@@ -287,7 +291,7 @@ impl Candidate {
     }
 
     /// Whether this candidate wrote a record.
-    pub(super) fn wrote(&self, record: &Record) -> bool {
+    pub(super) fn wrote(&self, record: &CandidateRecord) -> bool {
         record.candidate == self.id
     }
 }
@@ -304,14 +308,14 @@ mod tests {
         let mut writes = 0;
         while now < Timestamp::ZERO + Duration::from_secs(60) {
             match candidate.next(now) {
-                Step::Read => candidate.found(now, None),
-                Step::Write { .. } => {
+                CandidateStep::Read => candidate.found(now, None),
+                CandidateStep::Write { .. } => {
                     candidate.sent(now);
                     candidate.failed(now, u64::MAX);
                     assert!(candidate.writes_fail());
                     writes += 1;
                 }
-                Step::Wait(until) => now = until,
+                CandidateStep::Wait(until) => now = until,
             }
         }
         // Before, each read began the pauses anew: one each 50 ms.

@@ -7,27 +7,29 @@
 //! on a grant, and a member that missed it cannot end it.
 
 use super::TimeToLive;
-use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
-use crate::etcd::{self, Client, Error, KeyValue, Range, Settings, Watch};
+use super::register::{
+    CandidateRecord, Register, RegisterEntry, RegisterFailure, RegisterSwap, RegisterVersion,
+};
+use crate::etcd::{self, EtcdClient, EtcdError, EtcdSettings, EtcdWatch, KeyValue, Range};
 
 /// A key that candidates contend for.
-pub(super) struct Key {
-    client: Client,
+pub(super) struct EtcdRegister {
+    client: EtcdClient,
     key: Vec<u8>,
-    watch: Option<Watch>,
+    watch: Option<EtcdWatch>,
     /// The lease of this candidate's last write.
     lease: Option<i64>,
     /// The revocation of the previous lease, which holds no key any more.
     tidying: Option<tokio::task::JoinHandle<()>>,
 }
 
-impl Key {
-    pub(super) fn new(mut store: Settings, key: &str, ttl: TimeToLive) -> Self {
+impl EtcdRegister {
+    pub(super) fn new(mut store: EtcdSettings, key: &str, ttl: TimeToLive) -> Self {
         // A silent member must leave time for the next.
         store.deadline = store.deadline.min(ttl.renewal());
         store.try_timeout = store.try_timeout.min(ttl.renewal() / 3);
         Self {
-            client: Client::new(store),
+            client: EtcdClient::new(store),
             key: key.as_bytes().to_vec(),
             watch: None,
             lease: None,
@@ -49,22 +51,22 @@ impl Key {
 }
 
 /// Revisions are enough: etcd compares them, and each is unique.
-fn version(revision: u64) -> Version {
-    Version {
+fn version(revision: u64) -> RegisterVersion {
+    RegisterVersion {
         revision,
         writes: 0,
     }
 }
 
-fn entry(found: KeyValue) -> Result<Entry, Trouble> {
-    Ok(Entry {
+fn entry(found: KeyValue) -> Result<RegisterEntry, RegisterFailure> {
+    Ok(RegisterEntry {
         version: version(found.mod_revision),
-        record: Record::from_bytes(&found.value)?,
+        record: CandidateRecord::from_bytes(&found.value)?,
     })
 }
 
-impl Register for Key {
-    async fn read(&mut self) -> Result<Option<Entry>, Trouble> {
+impl Register for EtcdRegister {
+    async fn read(&mut self) -> Result<Option<RegisterEntry>, RegisterFailure> {
         let mut found = self.client.range(&Range::key(&self.key)).await?;
         if self.watch.is_none() {
             let range = Range::key(&self.key);
@@ -75,9 +77,9 @@ impl Register for Key {
 
     async fn swap(
         &mut self,
-        expected: Option<Version>,
-        record: &Record,
-    ) -> Result<Swapped, Trouble> {
+        expected: Option<RegisterVersion>,
+        record: &CandidateRecord,
+    ) -> Result<RegisterSwap, RegisterFailure> {
         // The lease first: it begins after this call and before the key is bound to it. A
         // resignation needs no time; the shortest lease is enough.
         let lease = self.client.lease_grant(record.time_to_live()).await?;
@@ -87,18 +89,18 @@ impl Register for Key {
             .swap(&self.key, expected, &record.to_bytes(), Some(lease.id))
             .await;
         match swapped {
-            Ok(etcd::Swapped::Done(revision)) => {
+            Ok(etcd::KeySwap::Done(revision)) => {
                 if let Some(before) = self.lease.replace(lease.id) {
                     self.revoke(before);
                 }
-                Ok(Swapped::Done(version(revision)))
+                Ok(RegisterSwap::Done(version(revision)))
             }
-            Ok(etcd::Swapped::Refused(found)) => {
+            Ok(etcd::KeySwap::Refused(found)) => {
                 self.revoke(lease.id);
-                Ok(Swapped::Refused(found.map(entry).transpose()?))
+                Ok(RegisterSwap::Refused(found.map(entry).transpose()?))
             }
             // The key may be bound to the lease, so the lease must expire.
-            Err(error @ (Error::Unknown(_) | Error::Garbage(_))) => Err(error.into()),
+            Err(error @ (EtcdError::Unknown(_) | EtcdError::Garbage(_))) => Err(error.into()),
             Err(error) => {
                 self.revoke(lease.id);
                 Err(error.into())

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The record that a candidate writes about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct CandidateRecord {
     /// The master's address.
     pub(super) address: String,
     /// The candidate that wrote it: random for each start of a process, so that no process takes a
@@ -20,7 +20,7 @@ pub(super) struct Record {
     pub(super) ttl_ms: u64,
 }
 
-impl Record {
+impl CandidateRecord {
     /// How long others do not replace it after they saw it.
     pub(super) fn time_to_live(&self) -> Duration {
         Duration::from_millis(self.ttl_ms)
@@ -32,14 +32,14 @@ impl Record {
     }
 
     /// From the store's form.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, Trouble> {
-        serde_json::from_slice(bytes).map_err(Trouble::Foreign)
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, RegisterFailure> {
+        serde_json::from_slice(bytes).map_err(RegisterFailure::Foreign)
     }
 }
 
 /// The write that made a record, in the store's own count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version {
+pub(super) struct RegisterVersion {
     /// Of the whole store; increases with every write: `mod_revision`, `mzxid`.
     pub(super) revision: u64,
     /// Writes to this record since it was made, if the store compares these: `version`.
@@ -48,24 +48,24 @@ pub(super) struct Version {
 
 /// A record as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) version: Version,
-    pub(super) record: Record,
+pub(super) struct RegisterEntry {
+    pub(super) version: RegisterVersion,
+    pub(super) record: CandidateRecord,
 }
 
 /// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Swapped {
+pub(super) enum RegisterSwap {
     /// The write took effect, as this version.
-    Done(Version),
+    Done(RegisterVersion),
     /// The write did not happen, and never will: the version is not the expected one.
-    Refused(Option<Entry>),
+    Refused(Option<RegisterEntry>),
 }
 
 /// Why the register's state is unknown. A write that got this error may have taken effect, or may
 /// still do so.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum RegisterFailure {
     #[error("no answer in time")]
     Late,
     /// Not replaced: it may belong to another program.
@@ -73,16 +73,18 @@ pub(super) enum Trouble {
     Foreign(#[source] serde_json::Error),
     #[cfg(feature = "etcd")]
     #[error(transparent)]
-    Etcd(#[from] crate::etcd::Error),
+    Etcd(#[from] crate::etcd::EtcdError),
     #[cfg(feature = "zookeeper")]
     #[error(transparent)]
-    ZooKeeper(#[from] crate::zookeeper::Error),
+    ZooKeeper(#[from] crate::zookeeper::ZooKeeperError),
 }
 
 /// A single record of a store. Every future can be dropped at any time.
 pub(super) trait Register: Send {
     /// The record, as of a moment after this call or earlier; never a record that did not exist.
-    fn read(&mut self) -> impl Future<Output = Result<Option<Entry>, Trouble>> + Send;
+    fn read(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<RegisterEntry>, RegisterFailure>> + Send;
 
     /// Replaces the expected version with a record; `None` expects no record.
     ///
@@ -90,9 +92,9 @@ pub(super) trait Register: Send {
     /// has passed since this call.
     fn swap(
         &mut self,
-        expected: Option<Version>,
-        record: &Record,
-    ) -> impl Future<Output = Result<Swapped, Trouble>> + Send;
+        expected: Option<RegisterVersion>,
+        record: &CandidateRecord,
+    ) -> impl Future<Output = Result<RegisterSwap, RegisterFailure>> + Send;
 
     /// Returns when the register may have changed since it was read; may miss changes.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;

@@ -7,43 +7,45 @@
 //! it: do not delete it.
 
 use super::TimeToLive;
-use super::register::{Entry, Record, Register, Swapped, Trouble, Version};
-use crate::zookeeper::{self, Changed, Client, Settings};
+use super::register::{
+    CandidateRecord, Register, RegisterEntry, RegisterFailure, RegisterSwap, RegisterVersion,
+};
+use crate::zookeeper::{self, ChangeSignal, ZooKeeperClient, ZooKeeperSettings};
 
 /// A node that candidates contend for.
-pub(super) struct Node {
-    client: Client,
+pub(super) struct ZooKeeperRegister {
+    client: ZooKeeperClient,
     path: String,
-    changed: Option<Changed>,
+    changed: Option<ChangeSignal>,
 }
 
-impl Node {
-    pub(super) fn new(mut store: Settings, path: String, ttl: TimeToLive) -> Self {
+impl ZooKeeperRegister {
+    pub(super) fn new(mut store: ZooKeeperSettings, path: String, ttl: TimeToLive) -> Self {
         store.deadline = store.deadline.min(ttl.renewal());
         Self {
-            client: Client::new(store),
+            client: ZooKeeperClient::new(store),
             path,
             changed: None,
         }
     }
 }
 
-fn version(stat: &zookeeper::Stat) -> Version {
-    Version {
+fn version(stat: &zookeeper::Stat) -> RegisterVersion {
+    RegisterVersion {
         revision: u64::try_from(stat.mzxid).unwrap_or(0),
         writes: stat.version,
     }
 }
 
-fn entry(node: &zookeeper::Node) -> Result<Entry, Trouble> {
-    Ok(Entry {
+fn entry(node: &zookeeper::NodeValue) -> Result<RegisterEntry, RegisterFailure> {
+    Ok(RegisterEntry {
         version: version(&node.stat),
-        record: Record::from_bytes(&node.data)?,
+        record: CandidateRecord::from_bytes(&node.data)?,
     })
 }
 
-impl Register for Node {
-    async fn read(&mut self) -> Result<Option<Entry>, Trouble> {
+impl Register for ZooKeeperRegister {
+    async fn read(&mut self) -> Result<Option<RegisterEntry>, RegisterFailure> {
         let (node, changed) = self.client.get_and_watch(&self.path).await?;
         self.changed = Some(changed);
         node.as_ref().map(entry).transpose()
@@ -51,17 +53,17 @@ impl Register for Node {
 
     async fn swap(
         &mut self,
-        expected: Option<Version>,
-        record: &Record,
-    ) -> Result<Swapped, Trouble> {
+        expected: Option<RegisterVersion>,
+        record: &CandidateRecord,
+    ) -> Result<RegisterSwap, RegisterFailure> {
         let data = record.to_bytes();
         let written = match expected {
             None => self.client.create(&self.path, &data).await?,
             Some(version) => self.client.set(&self.path, &data, version.writes).await?,
         };
         match written {
-            Some(stat) => Ok(Swapped::Done(version(&stat))),
-            None => Ok(Swapped::Refused(self.read().await?)),
+            Some(stat) => Ok(RegisterSwap::Done(version(&stat))),
+            None => Ok(RegisterSwap::Refused(self.read().await?)),
         }
     }
 

@@ -22,28 +22,28 @@ use tonic::codegen::Service;
 use tonic::codegen::tokio_stream::{self, StreamExt as _};
 use tonic_prost::ProstCodec;
 
-use super::Settings;
+use super::EtcdSettings;
 use super::endpoint::Endpoint;
-use super::failure::Failure;
-use crate::tls::{Said, TlsClient};
-use crate::{Stream, lock};
+use super::failure::EtcdFailure;
+use crate::tls::{CloseReason, TlsClient};
+use crate::{ByteStream, lock};
 
 /// A member of a cluster, and its connection, which all calls share.
-pub(super) struct Member {
+pub(super) struct EtcdMember {
     endpoint: Endpoint,
     tls: Option<TlsClient>,
     max_reply: usize,
-    connection: Mutex<Option<Connected>>,
+    connection: Mutex<Option<MemberLink>>,
 }
 
 /// A connection, and why its server ended it.
-type Connected = (SendRequest<Body>, Said);
+type MemberLink = (SendRequest<Body>, CloseReason);
 
 /// Messages of a stream, in order.
 pub(super) type Messages<T> = tonic::Streaming<T>;
 
-impl Member {
-    pub(super) fn new(endpoint: Endpoint, settings: &Settings) -> Self {
+impl EtcdMember {
+    pub(super) fn new(endpoint: Endpoint, settings: &EtcdSettings) -> Self {
         Self {
             endpoint,
             tls: settings.tls.clone(),
@@ -59,7 +59,7 @@ impl Member {
         request: Q,
         token: Option<&str>,
         end: Instant,
-    ) -> Result<R, Failure>
+    ) -> Result<R, EtcdFailure>
     where
         Q: Message + 'static,
         R: Message + Default + 'static,
@@ -78,7 +78,7 @@ impl Member {
         request: Q,
         token: Option<&str>,
         end: Instant,
-    ) -> Result<Messages<R>, Failure>
+    ) -> Result<Messages<R>, EtcdFailure>
     where
         Q: Message + 'static,
         R: Message + Default + 'static,
@@ -92,7 +92,11 @@ impl Member {
         self.answered(timeout_at(end, answer).await)
     }
 
-    async fn grpc(&self, token: Option<&str>, end: Instant) -> Result<Grpc<Caller>, Failure> {
+    async fn grpc(
+        &self,
+        token: Option<&str>,
+        end: Instant,
+    ) -> Result<Grpc<RequestSender>, EtcdFailure> {
         let token = match token.map(HeaderValue::from_str) {
             None => None,
             Some(Ok(token)) => Some(token),
@@ -108,7 +112,7 @@ impl Member {
             }
         };
         let endpoint = self.endpoint.clone();
-        let caller = Caller {
+        let caller = RequestSender {
             endpoint,
             connection,
             said,
@@ -122,12 +126,16 @@ impl Member {
     fn answered<T>(
         &self,
         answer: Result<Result<tonic::Response<T>, Status>, tokio::time::error::Elapsed>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, EtcdFailure> {
         let failure = match answer {
             Ok(Ok(response)) => return Ok(response.into_inner()),
             Ok(Err(status)) => {
-                let unanswered = status.source().and_then(|it| it.downcast_ref::<Failure>());
-                unanswered.cloned().ok_or_else(|| Failure::of(&status))?
+                let unanswered = status
+                    .source()
+                    .and_then(|it| it.downcast_ref::<EtcdFailure>());
+                unanswered
+                    .cloned()
+                    .ok_or_else(|| EtcdFailure::of(&status))?
             }
             Err(_) => self.endpoint.trouble("no answer in time"),
         };
@@ -135,7 +143,7 @@ impl Member {
         Err(failure)
     }
 
-    async fn connect(&self, end: Instant) -> Result<Connected, Failure> {
+    async fn connect(&self, end: Instant) -> Result<MemberLink, EtcdFailure> {
         let endpoint = &self.endpoint;
         let connecting = async {
             let stream = TcpStream::connect(&*endpoint.authority)
@@ -144,7 +152,9 @@ impl Member {
             // Small requests, each answered before the next.
             let _ = stream.set_nodelay(true);
             if !endpoint.https {
-                return self.handshake(Box::new(stream), Said::default()).await;
+                return self
+                    .handshake(Box::new(stream), CloseReason::default())
+                    .await;
             }
             let Some(tls) = &self.tls else {
                 return Err(endpoint.unsent("https, but no authority to trust is configured"));
@@ -159,7 +169,11 @@ impl Member {
             .unwrap_or_else(|_| Err(endpoint.unsent("not connected in time")))
     }
 
-    async fn handshake(&self, stream: Box<dyn Stream>, said: Said) -> Result<Connected, Failure> {
+    async fn handshake(
+        &self,
+        stream: Box<dyn ByteStream>,
+        said: CloseReason,
+    ) -> Result<MemberLink, EtcdFailure> {
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .map_err(|error| {
@@ -173,19 +187,19 @@ impl Member {
 }
 
 /// Sends requests as one user.
-struct Caller {
+struct RequestSender {
     endpoint: Endpoint,
     connection: SendRequest<Body>,
-    said: Said,
+    said: CloseReason,
     token: Option<HeaderValue>,
 }
 
-impl Service<Request<Body>> for Caller {
+impl Service<Request<Body>> for RequestSender {
     type Response = Response<Incoming>;
-    type Error = Failure;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failure>> + Send>>;
+    type Error = EtcdFailure;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, EtcdFailure>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), EtcdFailure>> {
         let ready = self.connection.poll_ready(cx);
         ready.map_err(|error| self.endpoint.unsent(cause(&error, &self.said)))
     }
@@ -221,7 +235,7 @@ impl Service<Request<Body>> for Caller {
 }
 
 /// The server's own words, or else an error with its innermost cause, which says most.
-fn cause(error: &hyper::Error, said: &Said) -> String {
+fn cause(error: &hyper::Error, said: &CloseReason) -> String {
     if let Some(said) = said.get() {
         return said.to_owned();
     }
@@ -250,15 +264,15 @@ impl Endpoint {
         self.to_string().parse().expect("an endpoint is a URI")
     }
 
-    fn unsent(&self, cause: impl fmt::Display) -> Failure {
-        Failure::Unsent(format!("{self}: {cause}").into())
+    fn unsent(&self, cause: impl fmt::Display) -> EtcdFailure {
+        EtcdFailure::Unsent(format!("{self}: {cause}").into())
     }
 
-    fn trouble(&self, cause: impl fmt::Display) -> Failure {
-        Failure::Trouble(format!("{self}: {cause}").into())
+    fn trouble(&self, cause: impl fmt::Display) -> EtcdFailure {
+        EtcdFailure::Trouble(format!("{self}: {cause}").into())
     }
 
-    fn garbage(&self, cause: impl fmt::Display) -> Failure {
-        Failure::Garbage(format!("{self}: {cause}").into())
+    fn garbage(&self, cause: impl fmt::Display) -> EtcdFailure {
+        EtcdFailure::Garbage(format!("{self}: {cause}").into())
     }
 }

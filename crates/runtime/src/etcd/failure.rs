@@ -2,11 +2,11 @@
 
 use tonic::{Code, Status};
 
-use super::{Error, GRANT, PERMISSION_DENIED};
+use super::{EtcdError, GRANT, PERMISSION_DENIED};
 
 /// Why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum EtcdFailure {
     /// No byte of the request has left.
     #[error("{0}")]
     Unsent(Box<str>),
@@ -18,7 +18,7 @@ pub(super) enum Failure {
     Garbage(Box<str>),
     /// The call was not done, and another member would answer the same.
     #[error("{0}")]
-    Final(Error),
+    Final(EtcdError),
 }
 
 /// etcd reports these as invalid arguments, although the call is correct.
@@ -41,7 +41,7 @@ const NO_SPACE: &str = "database space exceeded";
 /// The cure for a full database.
 const MAKE_SPACE: &str = "compact and defragment etcd, and then run `etcdctl alarm disarm`";
 
-impl Failure {
+impl EtcdFailure {
     /// The error for a status.
     pub(super) fn of(status: &Status) -> Self {
         let (code, message) = (status.code(), status.message());
@@ -49,9 +49,9 @@ impl Failure {
             return Self::Garbage(message.into());
         }
         match code {
-            Code::Unauthenticated => Self::Final(Error::Unauthenticated(message.into())),
+            Code::Unauthenticated => Self::Final(EtcdError::Unauthenticated(message.into())),
             Code::InvalidArgument if OF_CREDENTIALS.iter().any(|of| message.contains(of)) => {
-                Self::Final(Error::Unauthenticated(message.into()))
+                Self::Final(EtcdError::Unauthenticated(message.into()))
             }
             // The member is up, but its cluster is unavailable, or the member cannot reach it.
             Code::Cancelled
@@ -59,15 +59,17 @@ impl Failure {
             | Code::DeadlineExceeded
             | Code::Internal
             | Code::Unavailable => Self::Trouble(message.into()),
-            Code::PermissionDenied => Self::Final(Error::Refused {
+            Code::PermissionDenied => Self::Final(EtcdError::Refused {
                 code: PERMISSION_DENIED,
                 message: format!("{message}: {GRANT}"),
             }),
-            Code::ResourceExhausted if message.contains(NO_SPACE) => Self::Final(Error::Refused {
-                code: code.into(),
-                message: format!("{message}: {MAKE_SPACE}"),
-            }),
-            code => Self::Final(Error::Refused {
+            Code::ResourceExhausted if message.contains(NO_SPACE) => {
+                Self::Final(EtcdError::Refused {
+                    code: code.into(),
+                    message: format!("{message}: {MAKE_SPACE}"),
+                })
+            }
+            code => Self::Final(EtcdError::Refused {
                 code: code.into(),
                 message: message.to_owned(),
             }),
@@ -75,10 +77,10 @@ impl Failure {
     }
 
     /// As an error of a call that is safe to repeat.
-    pub(super) fn of_harmless(self) -> Error {
+    pub(super) fn of_harmless(self) -> EtcdError {
         match self {
-            Self::Unsent(cause) | Self::Trouble(cause) => Error::Unreachable(cause),
-            Self::Garbage(cause) => Error::Garbage(cause),
+            Self::Unsent(cause) | Self::Trouble(cause) => EtcdError::Unreachable(cause),
+            Self::Garbage(cause) => EtcdError::Garbage(cause),
             Self::Final(error) => error,
         }
     }

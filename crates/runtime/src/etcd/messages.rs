@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Error, proto};
+use super::{EtcdError, proto};
 
 /// A key with its value and revisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl From<Range> for proto::RangeRequest {
 
 /// The content of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ranged {
+pub struct RangeContents {
     /// The store's revision at that moment: a watch from the next revision misses no change.
     pub revision: u64,
     /// In the order of their keys.
@@ -80,7 +80,7 @@ pub struct Ranged {
 
 /// The result of [`Client::swap`](super::Client::swap).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Swapped {
+pub enum KeySwap {
     /// The key was written, as this revision.
     Done(u64),
     /// The key was not written: it has this value, or does not exist.
@@ -128,9 +128,9 @@ pub(super) fn watch(range: &Range, from: u64) -> proto::WatchRequest {
 
 /// The content of an answer, if it fits the request.
 impl TryFrom<proto::KeyValue> for KeyValue {
-    type Error = Error;
+    type Error = EtcdError;
 
-    fn try_from(found: proto::KeyValue) -> Result<Self, Error> {
+    fn try_from(found: proto::KeyValue) -> Result<Self, EtcdError> {
         Ok(Self {
             key: found.key,
             value: found.value,
@@ -142,10 +142,10 @@ impl TryFrom<proto::KeyValue> for KeyValue {
     }
 }
 
-impl TryFrom<proto::RangeResponse> for Ranged {
-    type Error = Error;
+impl TryFrom<proto::RangeResponse> for RangeContents {
+    type Error = EtcdError;
 
-    fn try_from(reply: proto::RangeResponse) -> Result<Self, Error> {
+    fn try_from(reply: proto::RangeResponse) -> Result<Self, EtcdError> {
         let entries = reply.kvs.into_iter().map(KeyValue::try_from);
         Ok(Self {
             revision: revision(reply.header)?,
@@ -154,10 +154,10 @@ impl TryFrom<proto::RangeResponse> for Ranged {
     }
 }
 
-impl TryFrom<proto::TxnResponse> for Swapped {
-    type Error = Error;
+impl TryFrom<proto::TxnResponse> for KeySwap {
+    type Error = EtcdError;
 
-    fn try_from(mut reply: proto::TxnResponse) -> Result<Self, Error> {
+    fn try_from(mut reply: proto::TxnResponse) -> Result<Self, EtcdError> {
         use proto::response_op::Response;
         let revision = revision(reply.header)?;
         let step = reply.responses.pop().and_then(|step| step.response);
@@ -167,7 +167,7 @@ impl TryFrom<proto::TxnResponse> for Swapped {
                 let found = found.kvs.pop().map(KeyValue::try_from).transpose()?;
                 Ok(Self::Refused(found))
             }
-            _ => Err(Error::Garbage("a transaction of other steps".into())),
+            _ => Err(EtcdError::Garbage("a transaction of other steps".into())),
         }
     }
 }
@@ -181,14 +181,14 @@ impl proto::LeaseResponse {
 }
 
 /// The store's revision. A reply without a header is not from etcd.
-pub(super) fn revision(header: Option<proto::ResponseHeader>) -> Result<u64, Error> {
-    let header = header.ok_or_else(|| Error::Garbage("an answer without a header".into()))?;
+pub(super) fn revision(header: Option<proto::ResponseHeader>) -> Result<u64, EtcdError> {
+    let header = header.ok_or_else(|| EtcdError::Garbage("an answer without a header".into()))?;
     unsigned(header.revision)
 }
 
 /// etcd's numbers are signed, but never negative.
-pub(super) fn unsigned(number: i64) -> Result<u64, Error> {
-    u64::try_from(number).map_err(|_| Error::Garbage("a number below zero".into()))
+pub(super) fn unsigned(number: i64) -> Result<u64, EtcdError> {
+    u64::try_from(number).map_err(|_| EtcdError::Garbage("a number below zero".into()))
 }
 
 /// No number from etcd is larger.

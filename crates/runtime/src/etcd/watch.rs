@@ -7,11 +7,11 @@ use tokio::time::{Instant, timeout_at};
 use tracing::debug;
 
 use super::connection::Messages;
-use super::failure::Failure;
+use super::failure::EtcdFailure;
 use super::messages::{self, KeyValue, Range, revision, unsigned};
 use super::proto::event::EventType;
 use super::proto::{WatchRequest, WatchResponse};
-use super::{Client, Error, GRANT, Ordering, PERMISSION_DENIED};
+use super::{EtcdClient, EtcdError, GRANT, Ordering, PERMISSION_DENIED};
 
 /// A stream that is silent for this long is opened again, at another member: this is the only
 /// sign of a paused member or a cut connection. Without changes it costs one request in this
@@ -22,7 +22,7 @@ const RETRY: BackOff = BackOff::doubling(Duration::from_millis(50), Duration::fr
 
 /// The change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum KeyChange {
     /// The key was written.
     Put(KeyValue),
     /// The key was deleted, or its lease expired.
@@ -40,12 +40,12 @@ pub struct Changes {
     /// The store's revision at this message.
     pub revision: u64,
     /// In their order, none missing and none twice.
-    pub changes: Vec<Change>,
+    pub changes: Vec<KeyChange>,
 }
 
 /// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Watched {
+pub enum WatchEvent {
     /// Keys changed.
     Changes(Changes),
     /// Changes were missed: etcd has compacted all before this revision. The watch continues from
@@ -58,8 +58,8 @@ pub enum Watched {
 
 /// Follows changes. See [`Client::watch`].
 #[derive(Debug)]
-pub struct Watch {
-    client: Client,
+pub struct EtcdWatch {
+    client: EtcdClient,
     range: Range,
     /// The first revision not reported yet; 0 for the next change.
     from: u64,
@@ -68,17 +68,17 @@ pub struct Watch {
     back_off: BackOff,
     /// The stream is not opened again before this moment.
     not_before: Instant,
-    stream: Option<Stream>,
+    stream: Option<WatchStream>,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct WatchStream {
     messages: Messages<WatchResponse>,
     silent_until: Instant,
 }
 
-impl Watch {
-    pub(super) fn new(client: Client, range: Range, from: u64) -> Self {
+impl EtcdWatch {
+    pub(super) fn new(client: EtcdClient, range: Range, from: u64) -> Self {
         let member = client.0.preferred.load(Ordering::Relaxed);
         Self {
             client,
@@ -99,7 +99,7 @@ impl Watch {
     ///
     /// [`Error::Refused`] and [`Error::Unauthenticated`], where a retry does not help; the next
     /// call tries again nevertheless.
-    pub async fn next(&mut self) -> Result<Watched, Error> {
+    pub async fn next(&mut self) -> Result<WatchEvent, EtcdError> {
         loop {
             match self.message().await {
                 Ok(Some(reply)) => {
@@ -111,7 +111,10 @@ impl Watch {
                 Ok(None) => self.broken(),
                 Err(error) => {
                     self.broken();
-                    if matches!(error, Error::Refused { .. } | Error::Unauthenticated(_)) {
+                    if matches!(
+                        error,
+                        EtcdError::Refused { .. } | EtcdError::Unauthenticated(_)
+                    ) {
                         return Err(error);
                     }
                     debug!(%error, "etcd: a watch broke, or could not be opened");
@@ -121,18 +124,18 @@ impl Watch {
     }
 
     /// The event of one message.
-    fn news(&mut self, reply: WatchResponse) -> Result<Option<Watched>, Error> {
+    fn news(&mut self, reply: WatchResponse) -> Result<Option<WatchEvent>, EtcdError> {
         if reply.canceled {
             self.broken();
             let revision = unsigned(reply.compact_revision)?;
             if revision > 0 {
                 self.from = revision;
                 self.not_before = Instant::now();
-                return Ok(Some(Watched::Compacted { revision }));
+                return Ok(Some(WatchEvent::Compacted { revision }));
             }
             let reason = reply.cancel_reason;
             return if reason.contains("permission denied") {
-                Err(Error::Refused {
+                Err(EtcdError::Refused {
                     code: PERMISSION_DENIED,
                     message: format!("{reason}: {GRANT}"),
                 })
@@ -154,15 +157,16 @@ impl Watch {
             // store's and not theirs.
             self.from = self.from.max(entry.mod_revision + 1);
             changes.push(if deleted {
-                Change::Deleted {
+                KeyChange::Deleted {
                     key: entry.key,
                     revision: entry.mod_revision,
                 }
             } else {
-                Change::Put(entry)
+                KeyChange::Put(entry)
             });
         }
-        let told = (!changes.is_empty()).then_some(Watched::Changes(Changes { revision, changes }));
+        let told =
+            (!changes.is_empty()).then_some(WatchEvent::Changes(Changes { revision, changes }));
         Ok(told)
     }
 
@@ -174,11 +178,11 @@ impl Watch {
         self.not_before = Instant::now() + pause;
     }
 
-    async fn open(&self) -> Result<Stream, Error> {
+    async fn open(&self) -> Result<WatchStream, EtcdError> {
         let shared = &*self.client.0;
         let count = shared.members.len();
         if count == 0 {
-            return Err(Error::Unreachable("there are no endpoints".into()));
+            return Err(EtcdError::Unreachable("there are no endpoints".into()));
         }
         let deadline = Instant::now() + shared.settings.deadline;
         let token = self.client.token(deadline).await?;
@@ -189,18 +193,18 @@ impl Watch {
         let opened = member
             .stream::<WatchRequest, _>(path, request, token.as_deref(), end)
             .await
-            .map_err(Failure::of_harmless);
-        if let (Err(Error::Unauthenticated(_)), Some(token)) = (&opened, token) {
+            .map_err(EtcdFailure::of_harmless);
+        if let (Err(EtcdError::Unauthenticated(_)), Some(token)) = (&opened, token) {
             self.client.forget(&token).await;
         }
-        Ok(Stream {
+        Ok(WatchStream {
             messages: opened?,
             silent_until: Instant::now() + SILENCE_MAX,
         })
     }
 
     /// The next message of the stream, which is opened if there is none; `None` at its end.
-    async fn message(&mut self) -> Result<Option<WatchResponse>, Error> {
+    async fn message(&mut self) -> Result<Option<WatchResponse>, EtcdError> {
         if self.stream.is_none() {
             tokio::time::sleep_until(self.not_before).await;
             self.stream = Some(self.open().await?);
@@ -215,7 +219,7 @@ impl Watch {
                 stream.silent_until = Instant::now() + SILENCE_MAX;
                 Ok(Some(reply))
             }
-            Ok(Err(status)) => Err(Failure::of(&status).of_harmless()),
+            Ok(Err(status)) => Err(EtcdFailure::of(&status).of_harmless()),
         }
     }
 }

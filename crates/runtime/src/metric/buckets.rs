@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The longest times that a config allows. The buckets of its histograms are finest there: an operator
 /// asks how near to them the calls come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Longest {
+pub struct TimeLimits {
     /// How long a call may wait. It shapes each [`WaitHistogram`](super::WaitHistogram).
     pub wait: Duration,
     /// How long a backend may take. It shapes each [`ReplyHistogram`](super::ReplyHistogram).
@@ -13,7 +13,7 @@ pub struct Longest {
 }
 
 /// A minute and an hour.
-impl Default for Longest {
+impl Default for TimeLimits {
     fn default() -> Self {
         Self {
             wait: Duration::from_secs(60),

@@ -21,7 +21,7 @@ const VERSION: Tag = Tag::ContextSpecific {
 
 /// The fields of a certificate (RFC 5280, 4.1) that tell who signed it, as they stand there: a signature is of these
 /// bytes.
-pub(super) struct Fields<'a> {
+pub(super) struct CertificateFields<'a> {
     /// The signed part.
     signed: &'a [u8],
     /// The algorithm of the signature, without its outer tag.
@@ -35,7 +35,7 @@ pub(super) struct Fields<'a> {
     key_parts: (&'a [u8], &'a [u8]),
 }
 
-impl<'a> Fields<'a> {
+impl<'a> CertificateFields<'a> {
     /// Takes a certificate apart. None if it is damaged.
     pub(super) fn of(der: &'a [u8]) -> Option<Self> {
         let mut certificate = fields_of(der)?;
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Whether its key signed another certificate. Where that cannot be checked, the names decide.
-    fn has_signed(&self, other: &Fields<'_>) -> bool {
+    fn has_signed(&self, other: &CertificateFields<'_>) -> bool {
         if other.issuer != self.subject {
             return false;
         }
@@ -148,7 +148,10 @@ impl ChainDoubt {
 
 /// Every certificate but the first that did not sign one before it.
 pub(super) fn doubts(chain: &[CertificateDer<'_>]) -> Vec<ChainDoubt> {
-    let fields: Vec<_> = chain.iter().filter_map(|it| Fields::of(it)).collect();
+    let fields: Vec<_> = chain
+        .iter()
+        .filter_map(|it| CertificateFields::of(it))
+        .collect();
     let mut doubts = Vec::new();
     for (at, one) in fields.iter().enumerate().skip(1) {
         let (before, after) = (&fields[..at], &fields[at + 1..]);
@@ -230,17 +233,17 @@ mod tests {
         let root = root("root");
         let der = root.der().to_vec();
         assert_eq!(
-            Fields::of(&der).and_then(|it| it.key_kind()),
+            CertificateFields::of(&der).and_then(|it| it.key_kind()),
             Some(KeyKind::Ecdsa("curve P-256"))
         );
         for at in 0..der.len() {
-            assert!(Fields::of(&der[..at]).is_none());
+            assert!(CertificateFields::of(&der[..at]).is_none());
             for value in [0, 0x7f, 0x80, 0x81, 0x84, 0xff] {
                 let mut bent = der.clone();
                 bent[at] = value;
                 let bent = [CertificateDer::from(bent), root.der().clone()];
                 let _ = doubts(&bent);
-                let _ = Fields::of(&bent[0]).map(|it| it.key_kind());
+                let _ = CertificateFields::of(&bent[0]).map(|it| it.key_kind());
             }
         }
     }

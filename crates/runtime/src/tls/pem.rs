@@ -11,8 +11,8 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, RootCertStore};
 
-use super::Identity;
-use super::chain::{ChainDoubt, Fields, doubts};
+use super::TlsIdentity;
+use super::chain::{CertificateFields, ChainDoubt, doubts};
 use super::key_kind::KeyKind;
 use super::sections::{Flaw, PemSection, sections};
 
@@ -147,7 +147,7 @@ pub fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemErr
         let other = match section.label {
             b"CERTIFICATE" => {
                 let der = content(&section)?;
-                if Fields::of(&der).is_none() {
+                if CertificateFields::of(&der).is_none() {
                     return Err(PemError::Damaged { line });
                 }
                 found.push(CertificateDer::from(der));
@@ -219,7 +219,9 @@ pub fn private_key(bytes: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
 pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, PemError> {
     let certificates = certificates(bytes)?;
     let kinds = certificates.iter();
-    let kinds: Vec<_> = kinds.filter_map(|it| Fields::of(it)?.key_kind()).collect();
+    let kinds: Vec<_> = kinds
+        .filter_map(|it| CertificateFields::of(it)?.key_kind())
+        .collect();
     if let Some(first) = kinds
         .first()
         .filter(|_| !kinds.iter().any(|it| it.can_be_checked()))
@@ -233,7 +235,7 @@ pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, PemError> {
     Ok(roots)
 }
 
-impl Identity<'_> {
+impl TlsIdentity<'_> {
     /// Reads the certificates and the key.
     ///
     /// # Errors
@@ -257,14 +259,14 @@ impl Identity<'_> {
         let public = signing.public_key();
         let public = public.as_ref().map(AsRef::as_ref);
         let is_of = |der: &CertificateDer<'_>| {
-            let own = Fields::of(der).map(|fields| fields.public_key);
+            let own = CertificateFields::of(der).map(|fields| fields.public_key);
             public.is_some() && own == public
         };
         match chain.iter().position(is_of) {
             Some(0) => {}
             Some(at) => return Err(PemError::NotFirst(at + 1)),
             None => {
-                let certificate = Fields::of(&chain[0]).and_then(|it| it.key_kind());
+                let certificate = CertificateFields::of(&chain[0]).and_then(|it| it.key_kind());
                 let certificate = match certificate {
                     Some(other) if other != kind => other.to_string(),
                     _ => "another one of the same kind".to_owned(),

@@ -116,11 +116,11 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Vec<PemSection<'_>>, Flaw> {
         }
         match (mark(content), open) {
             (None, _) => {}
-            (Some(Mark::Broken(flaw)), _) => return Err(flaw(number)),
-            (Some(Mark::Begin(_)), Some((_, begun, _))) => return Err(Flaw::NoEnd(begun)),
-            (Some(Mark::Begin(label)), None) => open = Some((label, number, from)),
-            (Some(Mark::End(_)), None) => return Err(Flaw::NoBegin(number)),
-            (Some(Mark::End(label)), Some((begun_label, begun, begun_at))) => {
+            (Some(PemMark::Broken(flaw)), _) => return Err(flaw(number)),
+            (Some(PemMark::Begin(_)), Some((_, begun, _))) => return Err(Flaw::NoEnd(begun)),
+            (Some(PemMark::Begin(label)), None) => open = Some((label, number, from)),
+            (Some(PemMark::End(_)), None) => return Err(Flaw::NoBegin(number)),
+            (Some(PemMark::End(label)), Some((begun_label, begun, begun_at))) => {
                 if label != begun_label {
                     return Err(Flaw::NoEnd(begun));
                 }
@@ -140,41 +140,41 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Vec<PemSection<'_>>, Flaw> {
 }
 
 /// The mark that a line is.
-enum Mark<'a> {
+enum PemMark<'a> {
     Begin(&'a [u8]),
     End(&'a [u8]),
     Broken(fn(usize) -> Flaw),
 }
 
 /// The mark in a line. Its BEGIN counts before its END.
-fn mark(line: &[u8]) -> Option<Mark<'_>> {
+fn mark(line: &[u8]) -> Option<PemMark<'_>> {
     if let Some(at) = word_at(line, b"BEGIN ") {
         let (before, label) = (&line[..at], &line[at + 6..]);
         let Some(prefix) = before.strip_suffix(DASHES) else {
-            return Some(Mark::Broken(Flaw::BrokenMark));
+            return Some(PemMark::Broken(Flaw::BrokenMark));
         };
         if prefix.ends_with(BYTE_ORDER_MARK) {
-            return Some(Mark::Broken(Flaw::ByteOrderMark));
+            return Some(PemMark::Broken(Flaw::ByteOrderMark));
         }
         if word_at(prefix, b"END ").is_some() {
-            return Some(Mark::Broken(Flaw::SharesLine));
+            return Some(PemMark::Broken(Flaw::SharesLine));
         }
         if !prefix.is_empty() {
-            return Some(Mark::Broken(Flaw::TextBefore));
+            return Some(PemMark::Broken(Flaw::TextBefore));
         }
         return Some(match whole_label(label) {
-            Label::Whole(label) => Mark::Begin(label),
-            Label::Followed => Mark::Broken(Flaw::NoNewlines),
-            Label::Broken => Mark::Broken(Flaw::BrokenMark),
+            Label::Whole(label) => PemMark::Begin(label),
+            Label::Followed => PemMark::Broken(Flaw::NoNewlines),
+            Label::Broken => PemMark::Broken(Flaw::BrokenMark),
         });
     }
     let at = word_at(line, b"END ")?;
     let is_alone = &line[..at] == DASHES;
     Some(match whole_label(&line[at + 4..]) {
-        Label::Whole(label) if is_alone => Mark::End(label),
+        Label::Whole(label) if is_alone => PemMark::End(label),
         // The last line of the content has no newline.
-        Label::Whole(_) if line[..at].ends_with(DASHES) => Mark::Broken(Flaw::TextBefore),
-        _ => Mark::Broken(Flaw::BrokenMark),
+        Label::Whole(_) if line[..at].ends_with(DASHES) => PemMark::Broken(Flaw::TextBefore),
+        _ => PemMark::Broken(Flaw::BrokenMark),
     })
 }
 

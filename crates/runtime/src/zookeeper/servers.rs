@@ -4,7 +4,7 @@ use std::fmt;
 
 /// `host:port,host:port/chroot`, as every ZooKeeper client takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Servers {
+pub(super) struct ServerAddresses {
     pub(super) all: Vec<Server>,
     /// The prefix of every path; empty without a chroot.
     pub(super) chroot: String,
@@ -16,7 +16,7 @@ pub(super) struct Server {
     pub(super) port: u16,
 }
 
-impl Servers {
+impl ServerAddresses {
     /// `None` if it is no list of addresses. A server without a port has ZooKeeper's own.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (addresses, chroot) = match text.find('/') {
@@ -84,7 +84,7 @@ mod tests {
             ("[::1]:7,10.0.0.1:8/x", &["[::1]:7", "10.0.0.1:8"], "/x"),
             ("[::1]", &["[::1]:2181"], ""),
         ] {
-            let servers = Servers::parse(text).expect(text);
+            let servers = ServerAddresses::parse(text).expect(text);
             let found: Vec<_> = servers.all.iter().map(ToString::to_string).collect();
             assert_eq!(
                 (&found[..], &*servers.chroot),
@@ -97,7 +97,7 @@ mod tests {
         for wrong in [
             "", ",", "a:", "a:x", "a:70000", ":1", "[::1", "[]:1", "a:1//b", "::1",
         ] {
-            assert_eq!(Servers::parse(wrong), None, "{wrong}");
+            assert_eq!(ServerAddresses::parse(wrong), None, "{wrong}");
         }
     }
 

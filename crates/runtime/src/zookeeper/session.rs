@@ -22,11 +22,11 @@ use tokio_util::codec::FramedRead;
 use tokio_util::codec::length_delimited::{LengthDelimitedCodec, LengthDelimitedCodecError};
 use tracing::debug;
 
-use super::Settings;
-use super::servers::{Server, Servers};
-use super::watches::{Removals, Watch, Watches};
-use super::wire::{ANY_WATCH, AUTH, Code, Fields, Op, PING, Reader, WATCH};
-use crate::{BackOff, Stream};
+use super::ZooKeeperSettings;
+use super::servers::{Server, ServerAddresses};
+use super::watches::{NodeWatch, Removals, Watches};
+use super::wire::{ANY_WATCH, AUTH, Code, Op, PING, Reader, WATCH, WireFields};
+use crate::{BackOff, ByteStream};
 
 /// Calls that wait for a connection, and as many again that wait for a place among these.
 pub(super) const WAITING_MAX: usize = 1024;
@@ -43,20 +43,20 @@ const FAREWELL: Duration = Duration::from_secs(1);
 const PING_SHARE: u32 = 3;
 
 /// A request, and where its reply goes.
-pub(super) struct Call {
+pub(super) struct PendingCall {
     pub(super) op: Op,
-    pub(super) fields: Fields,
+    pub(super) fields: WireFields,
     /// The watch that it sets.
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<NodeWatch>,
     /// The path at which its caller waits no more: all that it is for.
     pub(super) leaves: Option<String>,
     /// Not sent after this. A server that has not answered by then is left.
     pub(super) deadline: Instant,
-    pub(super) answer: oneshot::Sender<Result<Reply, Failure>>,
+    pub(super) answer: oneshot::Sender<Result<CallReply, SessionFailure>>,
 }
 
 /// The fields of an answer.
-pub(super) struct Reply {
+pub(super) struct CallReply {
     /// The newest transaction that the server knew.
     pub(super) zxid: i64,
     pub(super) fields: Vec<u8>,
@@ -64,23 +64,23 @@ pub(super) struct Reply {
 
 /// Why a call has no reply.
 #[derive(Clone, Debug)]
-pub(super) enum Failure {
+pub(super) enum SessionFailure {
     /// ZooKeeper says so.
     Said(Code),
     /// The request was not sent.
-    Unsent(Trouble),
+    Unsent(FailureReason),
     /// The request was sent, and may have been done.
-    Unanswered(Trouble),
+    Unanswered(FailureReason),
     /// The answer is none of ZooKeeper's.
-    Garbage(Trouble),
+    Garbage(FailureReason),
 }
 
 /// A failure at a server, with its cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Trouble(Arc<str>);
+pub struct FailureReason(Arc<str>);
 
-impl Trouble {
+impl FailureReason {
     pub(super) fn new(text: impl std::fmt::Display) -> Self {
         Self(text.to_string().into())
     }
@@ -88,7 +88,7 @@ impl Trouble {
 
 /// A session as the servers have it.
 #[derive(Default)]
-struct Session {
+struct ZooKeeperSession {
     /// 0: none yet.
     id: i64,
     password: Vec<u8>,
@@ -98,24 +98,24 @@ struct Session {
 }
 
 /// Messages of a server.
-type ServerMessages = FramedRead<ReadHalf<Box<dyn Stream>>, LengthDelimitedCodec>;
+type ServerMessages = FramedRead<ReadHalf<Box<dyn ByteStream>>, LengthDelimitedCodec>;
 
-struct Connection {
+struct SessionConnection {
     server: Server,
     answers: ServerMessages,
-    requests: Outgoing,
+    requests: OutgoingBytes,
     /// The number of the credentials that the connection shows.
     auth: u64,
 }
 
 /// Bytes on their way to a server.
-struct Outgoing {
-    to: WriteHalf<Box<dyn Stream>>,
+struct OutgoingBytes {
+    to: WriteHalf<Box<dyn ByteStream>>,
     bytes: Vec<u8>,
     written: usize,
 }
 
-impl Outgoing {
+impl OutgoingBytes {
     /// Sends the rest. Nothing is lost or sent twice if this is dropped in between.
     async fn send(&mut self) -> io::Result<()> {
         while self.written < self.bytes.len() {
@@ -132,13 +132,17 @@ impl Outgoing {
 }
 
 /// Serves the calls until no client is left.
-pub(super) async fn serve(settings: Settings, mut servers: Servers, calls: mpsc::Receiver<Call>) {
+pub(super) async fn serve(
+    settings: ZooKeeperSettings,
+    mut servers: ServerAddresses,
+    calls: mpsc::Receiver<PendingCall>,
+) {
     servers.all.shuffle(&mut rand::rng());
-    let task = Task {
+    let task = SessionTask {
         settings,
         servers: servers.all,
         next: 0,
-        session: Session::default(),
+        session: ZooKeeperSession::default(),
         heard: Instant::now(),
         back_off: BackOff::doubling(BREAK.0, BREAK.1),
         calls,
@@ -148,22 +152,22 @@ pub(super) async fn serve(settings: Settings, mut servers: Servers, calls: mpsc:
     task.run().await;
 }
 
-struct Task {
-    settings: Settings,
+struct SessionTask {
+    settings: ZooKeeperSettings,
     servers: Vec<Server>,
     /// The server to try next.
     next: usize,
-    session: Session,
+    session: ZooKeeperSession,
     /// When a server last said something in this session.
     heard: Instant,
     back_off: BackOff,
-    calls: mpsc::Receiver<Call>,
+    calls: mpsc::Receiver<PendingCall>,
     /// Calls for the next connection.
-    waiting: VecDeque<Call>,
+    waiting: VecDeque<PendingCall>,
     removals: Removals,
 }
 
-impl Task {
+impl SessionTask {
     async fn run(mut self) {
         loop {
             match self.connected().await {
@@ -188,7 +192,7 @@ impl Task {
     }
 
     /// Fails every call during a pause. Whether no client is left.
-    async fn paused(&mut self, failure: &Failure) -> bool {
+    async fn paused(&mut self, failure: &SessionFailure) -> bool {
         let end = Instant::now() + self.back_off.pause_with_jitter(rand::random());
         loop {
             match timeout_at(end, self.calls.recv()).await {
@@ -203,10 +207,10 @@ impl Task {
 
     /// A connection to the first server that takes one. Calls wait meanwhile, each until its deadline.
     /// `None` if no client is left.
-    async fn connected(&mut self) -> Option<Result<Connection, Failure>> {
+    async fn connected(&mut self) -> Option<Result<SessionConnection, SessionFailure>> {
         if self.session.id != 0 && self.heard.elapsed() > self.session.timeout {
             debug!("zookeeper: the session has ended");
-            self.session = Session::default();
+            self.session = ZooKeeperSession::default();
         }
         let mut connecting = pin!(connect_to_one(
             &self.settings,
@@ -227,7 +231,7 @@ impl Task {
                 call = self.calls.recv(), if waiting.len() < WAITING_MAX => waiting.push_back(call?),
                 () = until(oldest) => {
                     if let Some(call) = waiting.pop_front() {
-                        let _ = call.answer.send(Err(Failure::Unsent(in_time())));
+                        let _ = call.answer.send(Err(SessionFailure::Unsent(in_time())));
                     }
                 }
             }
@@ -235,15 +239,15 @@ impl Task {
     }
 
     /// Serves calls over a connection until it is lost. Whether no client is left.
-    async fn serve_over(&mut self, connection: Connection) -> bool {
-        let Connection {
+    async fn serve_over(&mut self, connection: SessionConnection) -> bool {
+        let SessionConnection {
             server,
             mut answers,
             mut requests,
             auth,
         } = connection;
         debug!(%server, session = self.session.id, "zookeeper: connected");
-        let mut open = Open {
+        let mut open = OpenRequests {
             number: 0,
             sent: VecDeque::new(),
             watches: Watches::default(),
@@ -265,7 +269,7 @@ impl Task {
                     self.heard = Instant::now();
                     let done = match answer {
                         None => Err(io::Error::other("the server closed the connection").into()),
-                        Some(Err(error)) => Err(Lost::from(error)),
+                        Some(Err(error)) => Err(ConnectionFault::from(error)),
                         Some(Ok(message)) => open.answered(&message, &mut self.session, &mut requests.bytes),
                     };
                     if let Err(lost) = done {
@@ -274,7 +278,7 @@ impl Task {
                 }
                 call = self.calls.recv(), if open.sent.len() < SENT_MAX => {
                     let Some(call) = call else {
-                        let close = Fields::default().request(open.next(), Op::Close);
+                        let close = WireFields::default().request(open.next(), Op::Close);
                         requests.bytes.extend(close);
                         let _ = timeout(FAREWELL, close_session(&mut requests, &mut answers)).await;
                         return true;
@@ -282,7 +286,7 @@ impl Task {
                     if auth != self.settings.auth.number() && open.sent.is_empty() {
                         // Credentials are those of a connection. Nothing is under way.
                         self.waiting.push_back(call);
-                        break Lost::No("the credentials were renewed".into());
+                        break ConnectionFault::No("the credentials were renewed".into());
                     }
                     open.take(call, &mut requests.bytes);
                 }
@@ -296,11 +300,11 @@ impl Task {
                     let now = Instant::now();
                     let is_late = oldest.is_some_and(|oldest| oldest <= now);
                     if is_late || self.heard + 2 * silence <= now {
-                        break Lost::No(in_time().0);
+                        break ConnectionFault::No(in_time().0);
                     }
                     if spoke + silence <= now {
                         spoke = now;
-                        requests.bytes.extend(Fields::default().request(PING, Op::Ping));
+                        requests.bytes.extend(WireFields::default().request(PING, Op::Ping));
                     }
                 }
             }
@@ -313,7 +317,7 @@ impl Task {
     /// Fails the requests that were not answered over a lost connection.
     fn fail_sent(&mut self, open: Open, failure: &Failure) {
         self.removals = open.removals;
-        let is_removal = |sent: &Sent| sent.op == Op::RemoveWatches;
+        let is_removal = |sent: &SentCall| sent.op == Op::RemoveWatches;
         if open.sent.iter().any(is_removal) {
             self.removals.lost();
         }
@@ -331,24 +335,24 @@ async fn close_session(requests: &mut Outgoing, answers: &mut ServerMessages) {
 }
 
 /// Requests that were sent over a connection, and not answered.
-struct Open {
+struct OpenRequests {
     number: i32,
-    sent: VecDeque<Sent>,
+    sent: VecDeque<SentCall>,
     watches: Watches,
     /// How long the end of a watch may take.
     patience: Duration,
     removals: Removals,
 }
 
-struct Sent {
+struct SentCall {
     number: i32,
     op: Op,
-    watch: Option<Watch>,
+    watch: Option<NodeWatch>,
     deadline: Instant,
-    answer: oneshot::Sender<Result<Reply, Failure>>,
+    answer: oneshot::Sender<Result<CallReply, SessionFailure>>,
 }
 
-impl Open {
+impl OpenRequests {
     /// Numbers go from 1 to the highest, and begin again.
     fn next(&mut self) -> i32 {
         self.number = self.number.checked_add(1).unwrap_or(1);
@@ -356,8 +360,8 @@ impl Open {
     }
 
     /// Sends a call, unless it is too late or its caller is gone.
-    fn take(&mut self, call: Call, requests: &mut Vec<u8>) {
-        let Call {
+    fn take(&mut self, call: PendingCall, requests: &mut Vec<u8>) {
+        let PendingCall {
             op,
             fields,
             watch,
@@ -375,12 +379,12 @@ impl Open {
             return;
         }
         if deadline <= Instant::now() {
-            let _ = answer.send(Err(Failure::Unsent(in_time())));
+            let _ = answer.send(Err(SessionFailure::Unsent(in_time())));
             return;
         }
         let number = self.next();
         requests.extend(fields.request(number, op));
-        self.sent.push_back(Sent {
+        self.sent.push_back(SentCall {
             number,
             op,
             watch,
@@ -397,9 +401,9 @@ impl Open {
             return;
         }
         let number = self.next();
-        let fields = Fields::default().text(path).int(ANY_WATCH);
+        let fields = WireFields::default().text(path).int(ANY_WATCH);
         requests.extend(fields.request(number, Op::RemoveWatches));
-        self.sent.push_back(Sent {
+        self.sent.push_back(SentCall {
             number,
             op: Op::RemoveWatches,
             watch: None,
@@ -413,19 +417,19 @@ impl Open {
     fn answered(
         &mut self,
         message: &[u8],
-        session: &mut Session,
+        session: &mut ZooKeeperSession,
         requests: &mut Vec<u8>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), ConnectionFault> {
         let mut fields = Reader(message);
         let header = (fields.int(), fields.long(), fields.int());
         let (Some(number), Some(zxid), Some(code)) = header else {
-            return Err(Lost::garbage("an answer without a header"));
+            return Err(ConnectionFault::garbage("an answer without a header"));
         };
         match number {
             WATCH => {
                 let event = (fields.int(), fields.int(), fields.text());
                 let (Some(_), Some(_), Some(path)) = event else {
-                    return Err(Lost::garbage("an event without a path"));
+                    return Err(ConnectionFault::garbage("an event without a path"));
                 };
                 self.watches.changed(path);
                 return Ok(());
@@ -434,7 +438,7 @@ impl Open {
             _ => {}
         }
         let Some(sent) = self.sent.pop_front().filter(|sent| sent.number == number) else {
-            return Err(Lost::garbage("an answer to another request"));
+            return Err(ConnectionFault::garbage("an answer to another request"));
         };
         session.zxid = session.zxid.max(zxid);
         let code = Code::of(code);
@@ -452,8 +456,8 @@ impl Open {
             }
         }
         let reply = match code {
-            Some(code) => Err(Failure::Said(code)),
-            None => Ok(Reply {
+            Some(code) => Err(SessionFailure::Said(code)),
+            None => Ok(CallReply {
                 zxid,
                 fields: fields.0.to_vec(),
             }),
@@ -465,7 +469,7 @@ impl Open {
 
 /// Why a connection is of no use.
 #[derive(Debug)]
-enum Lost {
+enum ConnectionFault {
     /// The server is gone, or does not answer.
     No(Arc<str>),
     /// The server speaks another protocol.
@@ -474,23 +478,23 @@ enum Lost {
     Said(Code),
 }
 
-impl Lost {
+impl ConnectionFault {
     fn garbage(what: &str) -> Self {
         Self::Garbage(what.into())
     }
 
     /// For the calls that were sent.
-    fn at(self, server: &Server) -> Failure {
-        let trouble = |text: Arc<str>| Trouble::new(format_args!("{server}: {text}"));
+    fn at(self, server: &Server) -> SessionFailure {
+        let trouble = |text: Arc<str>| FailureReason::new(format_args!("{server}: {text}"));
         match self {
-            Self::No(text) => Failure::Unanswered(trouble(text)),
-            Self::Garbage(text) => Failure::Garbage(trouble(text)),
-            Self::Said(code) => Failure::Said(code),
+            Self::No(text) => SessionFailure::Unanswered(trouble(text)),
+            Self::Garbage(text) => SessionFailure::Garbage(trouble(text)),
+            Self::Said(code) => SessionFailure::Said(code),
         }
     }
 }
 
-impl From<io::Error> for Lost {
+impl From<io::Error> for ConnectionFault {
     fn from(error: io::Error) -> Self {
         let is_foreign = error
             .get_ref()
@@ -502,8 +506,8 @@ impl From<io::Error> for Lost {
     }
 }
 
-fn in_time() -> Trouble {
-    Trouble::new("no answer in time")
+fn in_time() -> FailureReason {
+    FailureReason::new("no answer in time")
 }
 
 async fn until(end: Option<Instant>) {
@@ -516,13 +520,13 @@ async fn until(end: Option<Instant>) {
 /// Connects to the servers in turn until one takes the session, or gives a new one. Each has its part
 /// of a call's time, so that one that hangs leaves some for the next.
 async fn connect_to_one(
-    settings: &Settings,
+    settings: &ZooKeeperSettings,
     servers: &[Server],
     next: &mut usize,
-    session: &mut Session,
-) -> Result<Connection, Failure> {
+    session: &mut ZooKeeperSession,
+) -> Result<SessionConnection, SessionFailure> {
     let patience = (settings.session_timeout * 2 / 5).min(settings.deadline / 2);
-    let mut failed = Failure::Unsent(in_time());
+    let mut failed = SessionFailure::Unsent(in_time());
     for _ in servers {
         let server = &servers[*next % servers.len()];
         *next = (*next + 1) % servers.len();
@@ -530,11 +534,11 @@ async fn connect_to_one(
         let lost = match connecting.await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(lost)) => lost,
-            Err(_) => Lost::No("no connection in time".into()),
+            Err(_) => ConnectionFault::No("no connection in time".into()),
         };
         failed = match lost.at(server) {
             // The handshake is no call.
-            Failure::Unanswered(trouble) => Failure::Unsent(trouble),
+            SessionFailure::Unanswered(trouble) => SessionFailure::Unsent(trouble),
             failure => failure,
         };
     }
@@ -542,10 +546,10 @@ async fn connect_to_one(
 }
 
 async fn connect(
-    settings: &Settings,
+    settings: &ZooKeeperSettings,
     server: &Server,
-    session: &mut Session,
-) -> Result<Connection, Lost> {
+    session: &mut ZooKeeperSession,
+) -> Result<SessionConnection, ConnectionFault> {
     loop {
         let mut connection = open(settings, server).await?;
         if connection.begin(settings, session).await? {
@@ -553,15 +557,18 @@ async fn connect(
             return Ok(connection);
         }
         debug!(%server, "zookeeper: the session has expired");
-        *session = Session::default();
+        *session = ZooKeeperSession::default();
     }
 }
 
-async fn open(settings: &Settings, server: &Server) -> Result<Connection, Lost> {
+async fn open(
+    settings: &ZooKeeperSettings,
+    server: &Server,
+) -> Result<SessionConnection, ConnectionFault> {
     let stream = TcpStream::connect((&*server.host, server.port)).await?;
     // Small requests, each answered soon.
     let _ = stream.set_nodelay(true);
-    let stream: Box<dyn Stream> = match &settings.tls {
+    let stream: Box<dyn ByteStream> = match &settings.tls {
         None => Box::new(stream),
         Some(tls) => Box::new(tls.connect(&server.host, stream).await?),
     };
@@ -569,10 +576,10 @@ async fn open(settings: &Settings, server: &Server) -> Result<Connection, Lost> 
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(ANSWER_MAX)
         .new_codec();
-    Ok(Connection {
+    Ok(SessionConnection {
         server: server.clone(),
         answers: FramedRead::new(from, codec),
-        requests: Outgoing {
+        requests: OutgoingBytes {
             to,
             bytes: Vec::new(),
             written: 0,
@@ -581,9 +588,9 @@ async fn open(settings: &Settings, server: &Server) -> Result<Connection, Lost> 
     })
 }
 
-impl Connection {
+impl SessionConnection {
     /// Sends one message and reads one.
-    async fn ask(&mut self, message: Vec<u8>) -> Result<Vec<u8>, Lost> {
+    async fn ask(&mut self, message: Vec<u8>) -> Result<Vec<u8>, ConnectionFault> {
         self.requests.bytes = message;
         self.requests.send().await?;
         match self.answers.next().await {
@@ -597,9 +604,13 @@ impl Connection {
     }
 
     /// Goes on with a session, or begins one. Returns `false` if the session has ended.
-    async fn begin(&mut self, settings: &Settings, session: &mut Session) -> Result<bool, Lost> {
+    async fn begin(
+        &mut self,
+        settings: &ZooKeeperSettings,
+        session: &mut ZooKeeperSession,
+    ) -> Result<bool, ConnectionFault> {
         let asked = settings.session_timeout.as_millis();
-        let message = Fields::default()
+        let message = WireFields::default()
             .int(0)
             .long(session.zxid)
             .int(i32::try_from(asked).unwrap_or(i32::MAX))
@@ -611,12 +622,12 @@ impl Connection {
         let mut fields = Reader(&answer);
         let given = (fields.int(), fields.int(), fields.long(), fields.bytes());
         let (Some(_), Some(millis), Some(id), Some(password)) = given else {
-            return Err(Lost::garbage("an answer that begins no session"));
+            return Err(ConnectionFault::garbage("an answer that begins no session"));
         };
         let Some(millis) = u64::try_from(millis).ok().filter(|millis| *millis > 0) else {
             // A server that gives no session at all must not be asked for ever.
             return match session.id {
-                0 => Err(Lost::No("the server gives no session".into())),
+                0 => Err(ConnectionFault::No("the server gives no session".into())),
                 _ => Ok(false),
             };
         };
@@ -626,20 +637,23 @@ impl Connection {
         Ok(true)
     }
 
-    async fn show_credentials(&mut self, settings: &Settings) -> Result<(), Lost> {
+    async fn show_credentials(
+        &mut self,
+        settings: &ZooKeeperSettings,
+    ) -> Result<(), ConnectionFault> {
         let auth = settings.auth.get();
         let Some((scheme, credentials)) = &*auth else {
             return Ok(());
         };
-        let fields = Fields::default().int(0).text(scheme).bytes(credentials);
+        let fields = WireFields::default().int(0).text(scheme).bytes(credentials);
         let answer = self.ask(fields.request(AUTH, Op::Auth)).await?;
         let mut fields = Reader(&answer);
         match (fields.int(), fields.long(), fields.int()) {
             (Some(AUTH), Some(_), Some(code)) => match Code::of(code) {
                 None => Ok(()),
-                Some(code) => Err(Lost::Said(code)),
+                Some(code) => Err(ConnectionFault::Said(code)),
             },
-            _ => Err(Lost::garbage("no answer to the credentials")),
+            _ => Err(ConnectionFault::garbage("no answer to the credentials")),
         }
     }
 }

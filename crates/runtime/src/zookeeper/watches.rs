@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tokio::sync::oneshot;
 
 /// Ends when something happens at this path, or the connection is lost.
-pub(super) struct Watch {
+pub(super) struct NodeWatch {
     pub(super) path: String,
     pub(super) changed: oneshot::Sender<()>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Watches {
 
 impl Watches {
     /// Adds a watch. Returns the paths at which no caller waits any more.
-    pub(super) fn add(&mut self, watch: Watch) -> Vec<String> {
+    pub(super) fn add(&mut self, watch: NodeWatch) -> Vec<String> {
         let mut left = Vec::new();
         if self.paths.len() >= self.full.max(64) {
             self.paths.retain(|path, waiting| {

@@ -160,9 +160,9 @@ pub(super) enum Lifetime {
 
 /// Fields of a message, one after the other.
 #[derive(Default)]
-pub(super) struct Fields(Vec<u8>);
+pub(super) struct WireFields(Vec<u8>);
 
-impl Fields {
+impl WireFields {
     pub(super) fn int(mut self, number: i32) -> Self {
         self.0.extend_from_slice(&number.to_be_bytes());
         self
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_request_has_its_length_its_header_and_its_fields() {
-        let request = Fields::default()
+        let request = WireFields::default()
             .text("/a")
             .flag(true)
             .request(7, Op::GetData);
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn every_cut_of_a_stat_is_no_stat() {
-        let Fields(whole) = Fields::default()
+        let WireFields(whole) = WireFields::default()
             .long(1)
             .long(2)
             .long(3)

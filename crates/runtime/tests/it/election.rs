@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate_limits::Timestamp;
 use tidegate_runtime::Clock;
-use tidegate_runtime::election::{Mastership, Place, Settings, TimeToLive};
+use tidegate_runtime::election::{ElectionSettings, ElectionStore, Mastership, TimeToLive};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -28,22 +28,22 @@ const HAND_OVER: Duration = Duration::from_secs(3);
 /// address, one line each.
 const CANDIDATE: &str = "TIDEGATE_TEST_CANDIDATE";
 
-fn place(store: &str, servers: &str) -> Place {
+fn place(store: &str, servers: &str) -> ElectionStore {
     match store {
-        "etcd" => Place::Etcd {
+        "etcd" => ElectionStore::Etcd {
             store: stores::settings(&servers.split(',').map(str::to_owned).collect::<Vec<_>>()),
             key: "/tidegate/master".into(),
         },
-        "zookeeper" => Place::ZooKeeper {
-            store: tidegate_runtime::zookeeper::Settings::new(servers),
+        "zookeeper" => ElectionStore::ZooKeeper {
+            store: tidegate_runtime::zookeeper::ZooKeeperSettings::new(servers),
             path: "/tidegate/master".into(),
         },
         other => panic!("no store {other}"),
     }
 }
 
-fn settings(place: Place, address: &str) -> Settings {
-    Settings {
+fn settings(place: ElectionStore, address: &str) -> ElectionSettings {
+    ElectionSettings {
         address: address.into(),
         time_to_live: TimeToLive::new(TTL).expect("two seconds are allowed"),
         place,
@@ -58,7 +58,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(place: Place, address: &str) -> Self {
+    fn start(place: ElectionStore, address: &str) -> Self {
         let (clock, shutdown) = (Clock::of_runtime(), CancellationToken::new());
         let told = settings(place, address).start(clock, shutdown.clone());
         Self {
@@ -102,7 +102,7 @@ impl Running {
 #[tokio::test]
 async fn the_only_server_is_the_master_at_once_until_it_resigns() {
     let (clock, shutdown) = (Clock::of_runtime(), CancellationToken::new());
-    let mut told = settings(Place::OneNode, "a").start(clock, shutdown.clone());
+    let mut told = settings(ElectionStore::OneNode, "a").start(clock, shutdown.clone());
     assert!(told.borrow_and_update().holds_at(clock.now()));
     shutdown.cancel();
     told.changed().await.expect("it says that it has resigned");
@@ -130,7 +130,7 @@ fn a_time_to_live_is_from_a_second_to_an_hour() {
     }
 }
 
-async fn one_leads_and_hands_over_at_once_when_it_resigns(place: impl Fn() -> Place) {
+async fn one_leads_and_hands_over_at_once_when_it_resigns(place: impl Fn() -> ElectionStore) {
     let mut first = Running::start(place(), "a:1");
     let term = first.leads().await;
     let mut others = [
@@ -180,7 +180,7 @@ async fn on_zookeeper_one_leads_and_hands_over_at_once_when_it_resigns() {
 
 /// Cuts a master off from its store in one way: its fence ends in time, another leads, and no moment belongs to
 /// both.
-async fn cut_off(mode: Mode, relay: &Relay, near: Place, far: Place) {
+async fn cut_off(mode: Mode, relay: &Relay, near: ElectionStore, far: ElectionStore) {
     let mut near = Running::start(near, "near:1");
     near.leads().await;
     let mut far = Running::start(far, "far:2");

@@ -9,7 +9,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tidegate_runtime::etcd::{
-    Change, Changes, Client, Credentials, Endpoint, Error, KeyValue, Range, Swapped, Watch, Watched,
+    Changes, Credentials, Endpoint, EtcdClient, EtcdError, EtcdWatch, KeyChange, KeySwap, KeyValue,
+    Range, WatchEvent,
 };
 use tidegate_runtime::tls::{self, TlsClient};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,8 +20,8 @@ use crate::relay::{Mode, Relay};
 use crate::stores::{self, Etcd};
 use crate::support::PATIENCE;
 
-fn client(urls: &[String]) -> Client {
-    Client::new(stores::settings(urls))
+fn client(urls: &[String]) -> EtcdClient {
+    EtcdClient::new(stores::settings(urls))
 }
 
 fn url(addr: SocketAddr) -> String {
@@ -60,8 +61,8 @@ async fn a_swap_writes_over_the_expected_revision_or_tells_what_is_there() {
         let swapped = client.swap(b"a", expected, value, None).await;
         swapped.expect("etcd is up")
     };
-    assert_eq!(swap(7, b"zero").await, Swapped::Refused(None));
-    let Swapped::Done(made) = swap(0, b"\0\xff one").await else {
+    assert_eq!(swap(7, b"zero").await, KeySwap::Refused(None));
+    let KeySwap::Done(made) = swap(0, b"\0\xff one").await else {
         panic!("there was no key");
     };
     let kept = KeyValue {
@@ -72,17 +73,17 @@ async fn a_swap_writes_over_the_expected_revision_or_tells_what_is_there() {
         version: 1,
         lease: None,
     };
-    assert_eq!(swap(0, b"two").await, Swapped::Refused(Some(kept)));
+    assert_eq!(swap(0, b"two").await, KeySwap::Refused(Some(kept)));
 
     let revision = client.put(b"a", b"three", None).await.expect("etcd is up");
     for wrong in [0, made, revision + 1] {
-        let Swapped::Refused(Some(found)) = swap(wrong, b"four").await else {
+        let KeySwap::Refused(Some(found)) = swap(wrong, b"four").await else {
             panic!("{wrong} is not the revision");
         };
         assert_eq!((&found.value[..], found.version), (&b"three"[..], 2));
     }
     let swapped = swap(revision, b"four").await;
-    assert_eq!(swapped, Swapped::Done(revision + 1));
+    assert_eq!(swapped, KeySwap::Done(revision + 1));
     let found = client.get(b"a").await.expect("etcd is up");
     assert_eq!(found.map(|entry| entry.value), Some(b"four".to_vec()));
 }
@@ -136,26 +137,26 @@ async fn a_lease_is_granted_renewed_and_ended_with_what_is_bound_to_it() {
 
     let refused = client.put(b"a", b"", Some(lease.id)).await;
     assert!(
-        matches!(&refused, Err(Error::Refused { code: 5, .. })),
+        matches!(&refused, Err(EtcdError::Refused { code: 5, .. })),
         "{refused:?}"
     );
 }
 
-async fn next(watch: &mut Watch) -> Watched {
+async fn next(watch: &mut EtcdWatch) -> WatchEvent {
     let next = tokio::time::timeout(PATIENCE, watch.next()).await;
     next.expect("there is news").expect("no error")
 }
 
 /// The values of this many puts, in order, and what else came.
-async fn values(watch: &mut Watch, count: usize) -> Vec<String> {
+async fn values(watch: &mut EtcdWatch, count: usize) -> Vec<String> {
     let mut values = Vec::new();
     while values.len() < count {
-        let Watched::Changes(Changes { changes, .. }) = next(watch).await else {
+        let WatchEvent::Changes(Changes { changes, .. }) = next(watch).await else {
             panic!("compacted");
         };
         values.extend(changes.into_iter().map(|change| match change {
-            Change::Put(entry) => String::from_utf8(entry.value).expect("it is text"),
-            Change::Deleted { .. } => "deleted".to_owned(),
+            KeyChange::Put(entry) => String::from_utf8(entry.value).expect("it is text"),
+            KeyChange::Deleted { .. } => "deleted".to_owned(),
         }));
     }
     values
@@ -218,7 +219,7 @@ async fn a_watch_from_what_is_forgotten_says_so_and_goes_on() {
     let mut watch = client.watch(Range::key(b"a"), 1);
     assert_eq!(
         next(&mut watch).await,
-        Watched::Compacted { revision: last }
+        WatchEvent::Compacted { revision: last }
     );
     assert_eq!(values(&mut watch, 1).await, ["3"]);
 }
@@ -235,7 +236,7 @@ async fn a_member_that_stands_still_costs_one_try_and_then_nothing() {
     // Ask the one that is to stand still first.
     let mut settings = etcd.settings();
     settings.endpoints.rotate_left(follower);
-    let client = Client::new(settings.clone());
+    let client = EtcdClient::new(settings.clone());
     client.get(b"a").await.expect("etcd is up");
     etcd.member(follower).signal("STOP");
     let asked = Instant::now();
@@ -259,7 +260,7 @@ async fn a_write_without_an_answer_is_unknown_and_is_not_sent_again() {
     lossy.get(b"a").await.expect("etcd is up");
     relay.set(Mode::Deaf);
     let put = lossy.put(b"a", b"1", None).await;
-    assert!(matches!(put, Err(Error::Unknown(_))), "{put:?}");
+    assert!(matches!(put, Err(EtcdError::Unknown(_))), "{put:?}");
     let direct = client(&etcd.urls());
     let kept = direct
         .get(b"a")
@@ -281,9 +282,9 @@ async fn an_unsent_request_is_unreachable_and_a_write_goes_to_the_next_member() 
     let put = client(std::slice::from_ref(&nowhere))
         .put(b"a", b"", None)
         .await;
-    assert!(matches!(put, Err(Error::Unreachable(_))), "{put:?}");
+    assert!(matches!(put, Err(EtcdError::Unreachable(_))), "{put:?}");
     let none = client(&[]).get(b"a").await;
-    assert!(matches!(none, Err(Error::Unreachable(_))), "{none:?}");
+    assert!(matches!(none, Err(EtcdError::Unreachable(_))), "{none:?}");
     let etcd = Etcd::start(1);
     let client = client(&[nowhere, etcd.url(0)]);
     client.put(b"a", b"", None).await.expect("the second is up");
@@ -304,18 +305,21 @@ async fn a_user_logs_in_if_etcd_requires_it_and_again_when_the_token_expires() {
         })
         .into();
         assert!(!format!("{settings:?}").contains(password), "{settings:?}");
-        Client::new(settings)
+        EtcdClient::new(settings)
     };
     let anonymous = client(&etcd.urls()).get(b"a").await;
     assert!(
-        matches!(anonymous, Err(Error::Unauthenticated(_))),
+        matches!(anonymous, Err(EtcdError::Unauthenticated(_))),
         "{anonymous:?}"
     );
     let wrong = of("root", "wrong").get(b"a").await;
-    assert!(matches!(wrong, Err(Error::Unauthenticated(_))), "{wrong:?}");
+    assert!(
+        matches!(wrong, Err(EtcdError::Unauthenticated(_))),
+        "{wrong:?}"
+    );
     let not_allowed = of("reader", "weak").get(b"a").await;
     assert!(
-        matches!(not_allowed, Err(Error::Refused { code: 7, .. })),
+        matches!(not_allowed, Err(EtcdError::Refused { code: 7, .. })),
         "{not_allowed:?}"
     );
     let root = of("root", "secret");
@@ -394,15 +398,18 @@ fn framed(message: &[u8]) -> Vec<u8> {
 async fn check_garbage(shown: &str, url: String) {
     let client = client(&[url]);
     let read = client.get(b"a").await;
-    assert!(matches!(read, Err(Error::Garbage(_))), "{shown}: {read:?}");
+    assert!(
+        matches!(read, Err(EtcdError::Garbage(_))),
+        "{shown}: {read:?}"
+    );
     let written = client.put(b"a", b"", None).await;
     assert!(
-        matches!(written, Err(Error::Garbage(_))),
+        matches!(written, Err(EtcdError::Garbage(_))),
         "{shown}: {written:?}"
     );
     let swapped = client.swap(b"a", 0, b"", None).await;
     assert!(
-        matches!(swapped, Err(Error::Garbage(_))),
+        matches!(swapped, Err(EtcdError::Garbage(_))),
         "{shown}: {swapped:?}"
     );
 }
@@ -465,10 +472,13 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
         ]
     });
     let mut settings = etcd.settings();
-    let untold = Client::new(settings.clone()).get(b"a").await;
-    assert!(matches!(untold, Err(Error::Unreachable(_))), "{untold:?}");
+    let untold = EtcdClient::new(settings.clone()).get(b"a").await;
+    assert!(
+        matches!(untold, Err(EtcdError::Unreachable(_))),
+        "{untold:?}"
+    );
     settings.tls = Some(trusting(&certificate));
-    let client = Client::new(settings.clone());
+    let client = EtcdClient::new(settings.clone());
     client.put(b"a", b"1", None).await.expect("it is trusted");
     let mut watch = client.watch(Range::key(b"a"), 1);
     assert_eq!(values(&mut watch, 1).await, ["1"]);
@@ -476,9 +486,9 @@ async fn tls_connects_only_to_servers_that_the_authority_signed() {
     let other = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]);
     let other = other.expect("a certificate can be made").cert.pem();
     settings.tls = Some(trusting(&other));
-    let stranger = Client::new(settings).get(b"a").await;
+    let stranger = EtcdClient::new(settings).get(b"a").await;
     assert!(
-        matches!(stranger, Err(Error::Unreachable(_))),
+        matches!(stranger, Err(EtcdError::Unreachable(_))),
         "{stranger:?}"
     );
     tls::authorities(b"no certificate").expect_err("there is none in it");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_runtime::zookeeper::{Client, Error, Settings, Write};
+use tidegate_runtime::zookeeper::{NodeWrite, ZooKeeperClient, ZooKeeperError, ZooKeeperSettings};
 
 use crate::relay::{Mode, Relay};
 use crate::stores::{self, ZooKeeper};
@@ -11,7 +11,7 @@ use crate::support::PATIENCE;
 #[tokio::test]
 async fn a_node_is_made_once_and_written_only_over_the_version_that_was_read() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     assert_eq!(client.get("/a/b/c").await.expect("it is up"), None);
     let made = client.create("/a/b/c", b"one").await.expect("it is up");
     assert_eq!(made.map(|stat| stat.version), Some(0));
@@ -32,13 +32,16 @@ async fn a_node_is_made_once_and_written_only_over_the_version_that_was_read() {
     let node = client.get("/a/b/c").await.expect("it is up");
     assert_eq!(node.expect("it was made").data, b"three");
     let refused = client.get("no path").await;
-    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ZooKeeperError::Refused(_))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_watch_reports_a_new_node_and_each_write() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let told = async |changed| {
         let told = tokio::time::timeout(PATIENCE, changed).await;
         told.expect("it is reported");
@@ -56,7 +59,7 @@ async fn a_watch_reports_a_new_node_and_each_write() {
 #[tokio::test]
 async fn a_watch_ends_at_the_server_when_no_caller_waits_for_it() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let watched = async |count| {
         let counted = tokio::time::timeout(PATIENCE, async {
             // Each read is behind what was asked before.
@@ -106,37 +109,37 @@ fn begin<F: Future + Unpin>(call: &mut F) -> bool {
 #[tokio::test]
 async fn several_writes_are_done_together_or_not_at_all() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     for path in ["/a", "/a/b", "/c"] {
         client.create(path, b"1").await.expect("it is up");
     }
-    let all = async |writes: &[Write<'_>]| {
+    let all = async |writes: &[NodeWrite<'_>]| {
         let stats = client.write_all(writes).await.expect("it is up");
         stats.map(|stats| stats.iter().map(|stat| stat.version).collect::<Vec<_>>())
     };
     let written = [
-        Write::Check("/a", 0),
-        Write::Set("/c", b"2", 0),
-        Write::Put("/a/b", b"2"),
+        NodeWrite::Check("/a", 0),
+        NodeWrite::Set("/c", b"2", 0),
+        NodeWrite::Put("/a/b", b"2"),
     ];
     assert_eq!(all(&written).await, Some(vec![1, 1]));
     // Of another version, missing, or with children.
     let reasons = [
-        Write::Check("/c", 0),
-        Write::Delete("/d", 0),
-        Write::Delete("/a", 0),
+        NodeWrite::Check("/c", 0),
+        NodeWrite::Delete("/d", 0),
+        NodeWrite::Delete("/a", 0),
     ];
     for reason in reasons {
         for writes in [
-            [Write::Put("/c", b"3"), reason],
-            [reason, Write::Put("/c", b"3")],
+            [NodeWrite::Put("/c", b"3"), reason],
+            [reason, NodeWrite::Put("/c", b"3")],
         ] {
             assert_eq!(all(&writes).await, None, "{writes:?}");
         }
     }
     let found = client.get("/c").await.expect("it is up");
     assert_eq!(found.expect("it was made").data, b"2");
-    let deleted = [Write::Delete("/a/b", 1), Write::Delete("/a", 0)];
+    let deleted = [NodeWrite::Delete("/a/b", 1), NodeWrite::Delete("/a", 0)];
     assert_eq!(all(&deleted).await, Some(vec![]));
     assert_eq!(client.get("/a").await.expect("it is up"), None);
     assert_eq!(client.children("/a").await.expect("it is up"), [""; 0]);
@@ -145,19 +148,19 @@ async fn several_writes_are_done_together_or_not_at_all() {
 #[tokio::test]
 async fn a_session_that_has_ended_is_replaced() {
     let mut zookeeper = ZooKeeper::start(1).await;
-    let settings = Settings {
+    let settings = ZooKeeperSettings {
         session_timeout: Duration::from_millis(800),
         deadline: Duration::from_millis(500),
-        ..Settings::new(zookeeper.servers())
+        ..ZooKeeperSettings::new(zookeeper.servers())
     };
-    let client = Client::new(settings);
+    let client = ZooKeeperClient::new(settings);
     client.create("/a", b"kept").await.expect("it is up");
     zookeeper.member(0).kill();
     // The session ends without a server, and then the library's own timeout.
     let unreachable = tokio::time::timeout(Duration::from_secs(4), async {
         loop {
             let error = client.get("/a").await.expect_err("no server is there");
-            assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+            assert!(matches!(error, ZooKeeperError::Unreachable(_)), "{error:?}");
         }
     });
     unreachable.await.expect_err("it goes on for ever");
@@ -178,12 +181,12 @@ async fn a_session_that_has_ended_is_replaced() {
 async fn a_write_without_an_answer_is_unknown_and_one_without_a_server_unreachable() {
     let zookeeper = ZooKeeper::start(1).await;
     let relay = Relay::start(zookeeper.addr(0)).await;
-    let lossy = Client::new(Settings::new(relay.addr.to_string()));
+    let lossy = ZooKeeperClient::new(ZooKeeperSettings::new(relay.addr.to_string()));
     lossy.create("/a", b"one").await.expect("it is up");
     relay.set(Mode::Deaf);
     let set = lossy.set("/a", b"two", 0).await;
-    assert!(matches!(set, Err(Error::Unknown(_))), "{set:?}");
-    let direct = Client::new(Settings::new(zookeeper.servers()));
+    assert!(matches!(set, Err(ZooKeeperError::Unknown(_))), "{set:?}");
+    let direct = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let node = direct
         .get("/a")
         .await
@@ -194,36 +197,42 @@ async fn a_write_without_an_answer_is_unknown_and_one_without_a_server_unreachab
     let [free] = stores::free_ports(1)[..] else {
         panic!("one was asked for");
     };
-    let missing = Client::new(Settings::new(format!("127.0.0.1:{free}")));
+    let missing = ZooKeeperClient::new(ZooKeeperSettings::new(format!("127.0.0.1:{free}")));
     let created = missing.create("/a", b"").await;
-    assert!(matches!(created, Err(Error::Unreachable(_))), "{created:?}");
+    assert!(
+        matches!(created, Err(ZooKeeperError::Unreachable(_))),
+        "{created:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_client_without_credentials_may_not_change_protected_nodes() {
     let zookeeper = ZooKeeper::start(1).await;
-    let mut settings = Settings::new(zookeeper.servers());
+    let mut settings = ZooKeeperSettings::new(zookeeper.servers());
     settings.auth = Some(("digest".into(), b"user:secret".to_vec())).into();
     assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
-    let owner = Client::new(settings);
+    let owner = ZooKeeperClient::new(settings);
     owner.create("/a", b"").await.expect("it is up");
     owner
         .set("/a", b"mine", 0)
         .await
         .expect("it is the owner's");
-    let stranger = Client::new(Settings::new(zookeeper.servers()));
+    let stranger = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let read = stranger.get("/a").await;
-    assert!(matches!(read, Err(Error::Denied(_))), "{read:?}");
+    assert!(matches!(read, Err(ZooKeeperError::Denied(_))), "{read:?}");
     let written = stranger.set("/a", b"", 1).await;
-    assert!(matches!(written, Err(Error::Denied(_))), "{written:?}");
+    assert!(
+        matches!(written, Err(ZooKeeperError::Denied(_))),
+        "{written:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_session_and_its_nodes_outlive_a_connection() {
     let zookeeper = ZooKeeper::start(1).await;
     let relay = Relay::start(zookeeper.addr(0)).await;
-    let client = Client::new(Settings::new(relay.addr.to_string()));
-    let direct = Client::new(Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(ZooKeeperSettings::new(relay.addr.to_string()));
+    let direct = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     client.put_ephemeral("/a/b", b"").await.expect("it is up");
     let (made, changed) = direct.get_and_watch("/a/b").await.expect("it is up");
     let (_, lost) = client.get_and_watch("/a/b").await.expect("it is up");
@@ -252,12 +261,12 @@ async fn a_session_and_its_nodes_outlive_a_connection() {
 #[tokio::test]
 async fn a_store_that_begins_anew_gets_a_new_session() {
     let mut zookeeper = ZooKeeper::start(1).await;
-    let settings = Settings {
+    let settings = ZooKeeperSettings {
         // Longer than any pause between two attempts.
         session_timeout: Duration::from_secs(2),
-        ..Settings::new(zookeeper.servers())
+        ..ZooKeeperSettings::new(zookeeper.servers())
     };
-    let client = Client::new(settings);
+    let client = ZooKeeperClient::new(settings);
     for version in 0..20 {
         client.create("/a", b"").await.expect("it is up");
         let set = client.set("/a", b"", version).await;
@@ -279,14 +288,17 @@ async fn a_store_that_begins_anew_gets_a_new_session() {
 #[tokio::test]
 async fn a_chroot_stands_before_every_path() {
     let zookeeper = ZooKeeper::start(1).await;
-    let inside = Client::new(Settings::new(format!("{}/in/side", zookeeper.servers())));
+    let inside = ZooKeeperClient::new(ZooKeeperSettings::new(format!(
+        "{}/in/side",
+        zookeeper.servers()
+    )));
     let (none, changed) = inside.get_and_watch("/a").await.expect("it is up");
     assert_eq!(none, None);
     inside.create("/a", b"1").await.expect("it is up");
     tokio::time::timeout(PATIENCE, changed)
         .await
         .expect("it is reported");
-    let direct = Client::new(Settings::new(zookeeper.servers()));
+    let direct = ZooKeeperClient::new(ZooKeeperSettings::new(zookeeper.servers()));
     let node = direct.get("/in/side/a").await.expect("it is up");
     assert_eq!(node.expect("it was made").data, b"1");
     let (children, _) = inside.children_and_watch("/").await.expect("it is up");
@@ -298,9 +310,9 @@ async fn a_chroot_stands_before_every_path() {
 #[tokio::test]
 async fn more_calls_than_a_server_takes_at_once_are_all_answered() {
     let zookeeper = ZooKeeper::start(1).await;
-    let mut settings = Settings::new(zookeeper.servers());
+    let mut settings = ZooKeeperSettings::new(zookeeper.servers());
     settings.deadline = PATIENCE;
-    let client = Client::new(settings);
+    let client = ZooKeeperClient::new(settings);
     client.create("/a", b"").await.expect("it is up");
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..5_000 {
@@ -316,9 +328,9 @@ async fn calls_without_a_server_end_in_time_and_wait_within_a_bound() {
     let zookeeper = ZooKeeper::start(1).await;
     let relay = Relay::start(zookeeper.addr(0)).await;
     relay.set(Mode::Stalled);
-    let mut settings = Settings::new(relay.addr.to_string());
+    let mut settings = ZooKeeperSettings::new(relay.addr.to_string());
     settings.deadline = Duration::from_millis(400);
-    let client = Client::new(settings);
+    let client = ZooKeeperClient::new(settings);
     let began = tokio::time::Instant::now();
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..5_000 {
@@ -326,7 +338,10 @@ async fn calls_without_a_server_end_in_time_and_wait_within_a_bound() {
         calls.spawn(async move { client.create("/a", b"").await });
     }
     for told in calls.join_all().await {
-        assert!(matches!(told, Err(Error::Unreachable(_))), "{told:?}");
+        assert!(
+            matches!(told, Err(ZooKeeperError::Unreachable(_))),
+            "{told:?}"
+        );
     }
     let took = began.elapsed();
     assert!(took < PATIENCE, "{took:?}");
@@ -335,19 +350,27 @@ async fn calls_without_a_server_end_in_time_and_wait_within_a_bound() {
 #[tokio::test]
 async fn wrong_credentials_are_named_and_a_later_call_is_answered_the_same() {
     let zookeeper = ZooKeeper::start(1).await;
-    let mut settings = Settings::new(zookeeper.servers());
+    let mut settings = ZooKeeperSettings::new(zookeeper.servers());
     settings.auth = Some(("unheard-of".into(), b"user:secret".to_vec())).into();
-    let client = Client::new(settings);
+    let client = ZooKeeperClient::new(settings);
     for _ in 0..2 {
         let told = client.get("/").await;
-        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        assert!(
+            matches!(told, Err(ZooKeeperError::Unauthenticated(_))),
+            "{told:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn an_address_that_is_none_and_a_server_of_another_kind_are_errors() {
-    let wrong = Client::new(Settings::new("no:port:here")).get("/").await;
-    assert!(matches!(wrong, Err(Error::Refused(_))), "{wrong:?}");
+    let wrong = ZooKeeperClient::new(ZooKeeperSettings::new("no:port:here"))
+        .get("/")
+        .await;
+    assert!(
+        matches!(wrong, Err(ZooKeeperError::Refused(_))),
+        "{wrong:?}"
+    );
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
@@ -358,6 +381,8 @@ async fn an_address_that_is_none_and_a_server_of_another_kind_are_errors() {
             tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
         }
     });
-    let told = Client::new(Settings::new(addr.to_string())).get("/").await;
-    assert!(matches!(told, Err(Error::Garbage(_))), "{told:?}");
+    let told = ZooKeeperClient::new(ZooKeeperSettings::new(addr.to_string()))
+        .get("/")
+        .await;
+    assert!(matches!(told, Err(ZooKeeperError::Garbage(_))), "{told:?}");
 }

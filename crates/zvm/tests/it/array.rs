@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tidegate_zvm::array::{Malformed, parse};
+use tidegate_zvm::array::{BadArray, parse};
 
 use crate::framer::array_text;
 
@@ -27,7 +27,7 @@ fn white_space_around_it_is_dropped_and_that_within_is_kept() {
 
 #[test]
 fn odd_input_is_refused_with_a_reason() {
-    use Malformed::{BadArgs, BadKwargs, BadName, NotThree, NotUtf8};
+    use BadArray::{BadArgs, BadKwargs, BadName, NotThree, NotUtf8};
     check_refused(b"", not_json(1, 0));
     check_refused(b"hello", not_json(1, 1));
     check_refused(b"[\"f\", [], {}", not_json(1, 12));
@@ -53,11 +53,11 @@ fn odd_input_is_refused_with_a_reason() {
     check_refused(b"[\"f\", [], []]", BadKwargs);
 }
 
-fn not_json(line: usize, column: usize) -> Malformed {
-    Malformed::NotJson { line, column }
+fn not_json(line: usize, column: usize) -> BadArray {
+    BadArray::NotJson { line, column }
 }
 
-fn check_refused(request: &[u8], why: Malformed) {
+fn check_refused(request: &[u8], why: BadArray) {
     assert_eq!(
         parse(request, READS),
         Err(why),
@@ -74,7 +74,7 @@ fn a_name_may_have_128_bytes_and_be_escaped() {
     let call = parse(format!(r#"["{longest}", [], {{}}]"#).as_bytes(), READS);
     assert_eq!(&*call.expect("128 fit").function, longest);
     let call = parse(format!(r#"["{longest}x", [], {{}}]"#).as_bytes(), READS);
-    assert_eq!(call, Err(Malformed::BadName));
+    assert_eq!(call, Err(BadArray::BadName));
     let call = parse(br#"["gu\u0065st_list", [], {}]"#, READS).expect("a good request");
     assert_eq!(&*call.function, "guest_list");
 }
@@ -129,7 +129,7 @@ fn a_call_too_large_is_compacted_and_otherwise_untouched() {
     let least = parse(request.as_bytes(), compact.len()).expect("it just fits compacted");
     assert_eq!(&least.bytes[..], compact.as_bytes());
     let refused = parse(request.as_bytes(), compact.len() - 1).expect_err("one byte too many");
-    let too_large = Malformed::TooLarge {
+    let too_large = BadArray::TooLarge {
         bytes: compact.len(),
         bytes_max: compact.len() - 1,
     };
@@ -155,14 +155,14 @@ fn a_megabyte_of_nesting_or_of_text_is_refused_without_harm() {
     let nesting = vec![b'['; 1 << 20];
     assert!(matches!(
         parse(&nesting, READS),
-        Err(Malformed::NotJson { .. })
+        Err(BadArray::NotJson { .. })
     ));
     let deep = "[".repeat(1 << 19) + &"]".repeat(1 << 19);
-    assert_eq!(parse(deep.as_bytes(), READS), Err(Malformed::NotThree));
+    assert_eq!(parse(deep.as_bytes(), READS), Err(BadArray::NotThree));
     let text = format!(r#"["f", ["{}"], {{}}]"#, "x".repeat(1 << 20));
     assert!(matches!(
         parse(text.as_bytes(), READS),
-        Err(Malformed::TooLarge { .. })
+        Err(BadArray::TooLarge { .. })
     ));
 }
 

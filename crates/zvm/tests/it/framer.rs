@@ -3,16 +3,16 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate_zvm::framer::{DEPTH_MAX, Framed, Framer, Misframed};
+use tidegate_zvm::framer::{DEPTH_MAX, FrameError, FrameStatus, Framer};
 
 const PLENTY: usize = 1 << 21;
 
-fn whole(bytes: &[u8]) -> Framed {
+fn whole(bytes: &[u8]) -> FrameStatus {
     Framer::new(PLENTY).push(bytes)
 }
 
 /// Pushes pieces of these lengths, in turn, until the framer has made up its mind.
-fn in_pieces(bytes: &[u8], lengths: &[usize]) -> Framed {
+fn in_pieces(bytes: &[u8], lengths: &[usize]) -> FrameStatus {
     let mut framer = Framer::new(PLENTY);
     let mut rest = bytes;
     let mut lengths = lengths.iter().copied().cycle();
@@ -20,12 +20,12 @@ fn in_pieces(bytes: &[u8], lengths: &[usize]) -> Framed {
         let length = lengths.next().unwrap_or(1).min(rest.len());
         let (piece, later) = rest.split_at(length);
         let framed = framer.push(piece);
-        if framed != Framed::More {
+        if framed != FrameStatus::More {
             return framed;
         }
         rest = later;
     }
-    Framed::More
+    FrameStatus::More
 }
 
 /// JSON arrays as text, with white space, escapes and characters beyond ASCII in them.
@@ -61,7 +61,7 @@ proptest! {
     fn the_end_is_where_serde_json_sees_it(text in array_text(), after in ".{0,8}") {
         serde_json::from_str::<Value>(&text).expect("the strategy makes JSON");
         let bytes = format!("{text}{after}").into_bytes();
-        prop_assert_eq!(whole(&bytes), Framed::End(text.len()));
+        prop_assert_eq!(whole(&bytes), FrameStatus::End(text.len()));
     }
 
     #[test]
@@ -86,7 +86,7 @@ proptest! {
     ) {
         let bytes = [b"[", &inside[..], b"]"].concat();
         if serde_json::from_slice::<Vec<Value>>(&bytes).is_ok() {
-            prop_assert_eq!(whole(&bytes), Framed::End(bytes.len()));
+            prop_assert_eq!(whole(&bytes), FrameStatus::End(bytes.len()));
         }
     }
 }
@@ -107,35 +107,40 @@ fn bytes_after_the_end_are_not_consumed() {
 
 fn check_end(request: &str, after: &str) {
     let bytes = format!("{request}{after}").into_bytes();
-    assert_eq!(whole(&bytes), Framed::End(request.len()), "{request}");
+    assert_eq!(whole(&bytes), FrameStatus::End(request.len()), "{request}");
     assert_eq!(
         in_pieces(&bytes, &[1]),
-        Framed::End(request.len()),
+        FrameStatus::End(request.len()),
         "{request} byte by byte"
     );
 }
 
 #[test]
 fn bytes_that_cannot_become_an_array_are_refused_at_once() {
-    check_bad(b"GET", Misframed::NotAnArray);
-    check_bad(b"{\"a\": 1}", Misframed::NotAnArray);
-    check_bad(b"\"f\"", Misframed::NotAnArray);
-    check_bad(b"\xef\xbb\xbf[", Misframed::NotAnArray);
-    check_bad(b"[}", Misframed::Unmatched);
-    check_bad(b"[{]", Misframed::Unmatched);
-    check_bad(b"[\"f\", \x00", Misframed::StrayByte);
-    check_bad(b"['f'", Misframed::StrayByte);
-    check_bad(b"[\xff", Misframed::StrayByte);
+    check_bad(b"GET", FrameError::NotAnArray);
+    check_bad(b"{\"a\": 1}", FrameError::NotAnArray);
+    check_bad(b"\"f\"", FrameError::NotAnArray);
+    check_bad(b"\xef\xbb\xbf[", FrameError::NotAnArray);
+    check_bad(b"[}", FrameError::Unmatched);
+    check_bad(b"[{]", FrameError::Unmatched);
+    check_bad(b"[\"f\", \x00", FrameError::StrayByte);
+    check_bad(b"['f'", FrameError::StrayByte);
+    check_bad(b"[\xff", FrameError::StrayByte);
 }
 
-fn check_bad(bytes: &[u8], why: Misframed) {
-    assert_eq!(whole(bytes), Framed::Bad(why), "{}", bytes.escape_ascii());
+fn check_bad(bytes: &[u8], why: FrameError) {
+    assert_eq!(
+        whole(bytes),
+        FrameStatus::Bad(why),
+        "{}",
+        bytes.escape_ascii()
+    );
 }
 
 #[test]
 fn half_a_request_is_waited_for() {
     for half in ["", "  ", "[", r#"["f"#, r#"["f\"#, r#"["f", [{"a": ["#] {
-        assert_eq!(whole(half.as_bytes()), Framed::More, "{half}");
+        assert_eq!(whole(half.as_bytes()), FrameStatus::More, "{half}");
     }
 }
 
@@ -143,14 +148,17 @@ fn half_a_request_is_waited_for() {
 fn nesting_ends_at_its_bound() {
     let depth = usize::try_from(DEPTH_MAX).expect("small");
     let deepest = "[".repeat(depth) + &"]".repeat(depth);
-    assert_eq!(whole(deepest.as_bytes()), Framed::End(deepest.len()));
+    assert_eq!(whole(deepest.as_bytes()), FrameStatus::End(deepest.len()));
     let objects = "[".to_owned() + &r#"{"a":"#.repeat(depth - 1) + "1";
     let objects = objects + &"}".repeat(depth - 1) + "]";
-    assert_eq!(whole(objects.as_bytes()), Framed::End(objects.len()));
+    assert_eq!(whole(objects.as_bytes()), FrameStatus::End(objects.len()));
     let mut framer = Framer::new(PLENTY);
     let megabyte = vec![b'['; 1 << 20];
-    assert_eq!(framer.push(&megabyte), Framed::Bad(Misframed::TooDeep));
-    assert_eq!(framer.push(b"]"), Framed::Bad(Misframed::TooDeep));
+    assert_eq!(
+        framer.push(&megabyte),
+        FrameStatus::Bad(FrameError::TooDeep)
+    );
+    assert_eq!(framer.push(b"]"), FrameStatus::Bad(FrameError::TooDeep));
 }
 
 #[test]
@@ -160,30 +168,34 @@ fn a_string_of_a_megabyte_is_refused_at_the_size_bound() {
     let mut pushed = 0;
     for chunk in string.chunks(1000) {
         pushed += chunk.len();
-        if framer.push(chunk) != Framed::More {
+        if framer.push(chunk) != FrameStatus::More {
             break;
         }
     }
     assert_eq!(pushed, 5000);
-    assert_eq!(framer.push(b"\"]"), Framed::Bad(Misframed::TooLarge));
-    assert_eq!(whole(&string), Framed::More, "with room it is waited for");
+    assert_eq!(framer.push(b"\"]"), FrameStatus::Bad(FrameError::TooLarge));
+    assert_eq!(
+        whole(&string),
+        FrameStatus::More,
+        "with room it is waited for"
+    );
 }
 
 #[test]
 fn the_size_bound_is_exact_and_counts_leading_white_space() {
     let request = b"  [1, 2]";
-    let end = Framed::End(request.len());
+    let end = FrameStatus::End(request.len());
     assert_eq!(Framer::new(request.len()).push(request), end);
     assert_eq!(
         Framer::new(request.len() - 1).push(request),
-        Framed::Bad(Misframed::TooLarge)
+        FrameStatus::Bad(FrameError::TooLarge)
     );
     let mut framer = Framer::new(request.len());
-    assert_eq!(framer.push(&request[..7]), Framed::More);
+    assert_eq!(framer.push(&request[..7]), FrameStatus::More);
     assert_eq!(framer.push(&request[7..]), end);
     assert_eq!(
         Framer::new(3).push(b"    "),
-        Framed::Bad(Misframed::TooLarge)
+        FrameStatus::Bad(FrameError::TooLarge)
     );
 }
 

@@ -1,9 +1,9 @@
 //! Requests are known for what they ask, by the routes and functions of the SDK.
 
 use proptest::prelude::*;
-use tidegate_zvm::functions::{Effort, FUNCTIONS, Kind, function};
+use tidegate_zvm::functions::{Effort, FUNCTIONS, FunctionKind, function};
 use tidegate_zvm::path::Path;
-use tidegate_zvm::routes::{BodyRule, ROUTES, Routed, route};
+use tidegate_zvm::routes::{BodyRule, ROUTES, RouteMatch, route};
 
 /// Method, path, function (or `-` for what sdkwsgi answers itself), and a body that asks
 /// for it: read off sdkwsgi's own routes, and confirmed against a running one.
@@ -171,8 +171,8 @@ fn every_function_of_the_sdk_is_in_the_table() {
         .iter()
         .map(|function| {
             let kind = match function.kind {
-                Kind::Read => "read",
-                Kind::Write => "write",
+                FunctionKind::Read => "read",
+                FunctionKind::Write => "write",
             };
             let effort = match function.effort {
                 Effort::Db => "db",
@@ -230,15 +230,15 @@ fn every_route_of_sdkwsgi_asks_for_its_function() {
 
 fn check_route(method: &str, path: &str, expected: &str, body: &str, target: Option<&str>) {
     match route(method, path) {
-        Routed::Function(name, found) => {
+        RouteMatch::Function(name, found) => {
             assert_eq!((name, found, body), (expected, target, ""), "{path}");
         }
-        Routed::ReadBody(rule, found) => {
+        RouteMatch::ReadBody(rule, found) => {
             let name = rule.function(body.as_bytes());
             assert_eq!((name.as_deref(), found), (Some(expected), target), "{path}");
         }
-        Routed::Unlimited => assert_eq!(expected, "-", "{path}"),
-        Routed::Other => panic!("{method} {path} is not known"),
+        RouteMatch::Unlimited => assert_eq!(expected, "-", "{path}"),
+        RouteMatch::Other => panic!("{method} {path} is not known"),
     }
 }
 
@@ -268,7 +268,7 @@ fn an_unknown_route_is_other() {
         ("OPTIONS", "*"),
         ("GET", "/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a"),
     ] {
-        assert_eq!(route(method, path), Routed::Other, "{method} {path}");
+        assert_eq!(route(method, path), RouteMatch::Other, "{method} {path}");
     }
 }
 
@@ -277,7 +277,7 @@ fn only_what_can_be_a_userid_becomes_the_target() {
     let check = |path, target| {
         assert_eq!(
             route("GET", path),
-            Routed::Function("guest_get_info", target),
+            RouteMatch::Function("guest_get_info", target),
         );
     };
     check("/guests/a$#@_-9/info", Some("a$#@_-9"));
@@ -348,10 +348,10 @@ proptest! {
     ) {
         for method in ["GET", "POST", "PUT"] {
             let name = match route(method, &path) {
-                Routed::Function(name, _) => Some(name.to_owned()),
-                Routed::ReadBody(BodyRule::Array, _) => None,
-                Routed::ReadBody(rule, _) => rule.function(&body).map(Into::into),
-                Routed::Unlimited | Routed::Other => None,
+                RouteMatch::Function(name, _) => Some(name.to_owned()),
+                RouteMatch::ReadBody(BodyRule::Array, _) => None,
+                RouteMatch::ReadBody(rule, _) => rule.function(&body).map(Into::into),
+                RouteMatch::Unlimited | RouteMatch::Other => None,
             };
             prop_assert!(name.is_none_or(|name| function(&name).is_some()));
         }

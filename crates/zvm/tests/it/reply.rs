@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::Value;
-use tidegate_zvm::reply::{Ending, http_status, module, overall_rc, read};
+use tidegate_zvm::reply::{ReplyEnding, http_status, module, overall_rc, read};
 
 use crate::framer::array_text;
 
@@ -15,16 +15,22 @@ proptest! {
     ) {
         let text = Value::from(text);
         let reply = format!(r#"{{"overallRC": 0, "errmsg": {text}, "output": {output}}}"#);
-        let whole = Ending::Whole(Some(0));
+        let whole = ReplyEnding::Whole(Some(0));
         prop_assert_eq!(read(reply.as_bytes()), whole);
         prop_assert_eq!(read((reply.clone() + "\n").as_bytes()), whole);
-        prop_assert_eq!(read(&reply.as_bytes()[..cut.index(reply.len())]), Ending::Cut);
+        prop_assert_eq!(read(&reply.as_bytes()[..cut.index(reply.len())]), ReplyEnding::Cut);
     }
 }
 
 #[test]
 fn a_reply_may_hold_what_only_python_writes() {
-    let check = |reply: &str| assert_eq!(read(reply.as_bytes()), Ending::Whole(Some(0)), "{reply}");
+    let check = |reply: &str| {
+        assert_eq!(
+            read(reply.as_bytes()),
+            ReplyEnding::Whole(Some(0)),
+            "{reply}"
+        )
+    };
     check(r#"{"overallRC": 0, "output": {"load": NaN, "max": -Infinity}}"#);
     check(r#"{"output": {"load": NaN}, "overallRC": 0}"#);
 }

@@ -3,7 +3,7 @@
 use std::mem;
 
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{StoreReply, Trouble};
+use tidegate_limits::quota::{LedgerTrouble, StoreReply};
 use tidegate_limits::scheduler::QuotaTrouble;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -168,21 +168,21 @@ impl Tended {
 pub(super) fn log_trouble(trouble: &QuotaTrouble) {
     let QuotaKey { quota, key } = &trouble.of;
     match trouble.trouble {
-        Some(Trouble::Lost) => {
+        Some(LedgerTrouble::Lost) => {
             warn!(limit = %quota, %key, "quota: the record vanished or went back, and nothing is left of this window");
         }
-        Some(Trouble::Ahead(by)) => {
+        Some(LedgerTrouble::Ahead(by)) => {
             let seconds = by.as_secs_f64();
             warn!(limit = %quota, %key, seconds, "quota: the record is of a window to come, and no other window begins before it ends");
         }
-        Some(Trouble::OtherReserve { reserved }) => {
+        Some(LedgerTrouble::OtherReserve { reserved }) => {
             warn!(limit = %quota, %key, reserved, "quota: another sidecar opened the window with too little set aside, so there is no safe share; give all sidecars the same quota");
         }
-        Some(Trouble::Unreadable(error)) => {
+        Some(LedgerTrouble::Unreadable(error)) => {
             warn!(limit = %quota, %key, %error, "quota: what is in the store is no record of ours, and is left alone");
         }
         // The store's, and logged once for all keys.
-        Some(Trouble::Away(_)) => {}
+        Some(LedgerTrouble::Away(_)) => {}
         None => info!(limit = %quota, %key, "quota: nothing is wrong with the record any more"),
     }
 }

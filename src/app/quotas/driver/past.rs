@@ -11,8 +11,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::quota::{LENGTH_MAX, Version};
-use tidegate_quota::{Engine, Error, Key, Swapped};
+use tidegate_limits::quota::{LENGTH_MAX, RecordVersion};
+use tidegate_quota::{Engine, RecordKey, StoreError, SwapResult};
 use tidegate_runtime::BackOff;
 use tokio::time::timeout;
 use tracing::{debug, info};
@@ -34,7 +34,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// The word of this sidecar in the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    version: Version,
+    version: RecordVersion,
     /// The end of the last window that the sidecars before may have touched, by the store's clock.
     touched_until: Duration,
 }
@@ -62,14 +62,14 @@ impl Driver {
     }
 
     /// Replaces the word of the sidecar before. Returns whether it was still the one that was read.
-    async fn take_over(&self) -> Result<bool, Error> {
-        let key = Key::of_sidecars();
+    async fn take_over(&self) -> Result<bool, StoreError> {
+        let key = RecordKey::of_sidecars();
         let found = self.store.get(&key).await?;
         let now = self.store.now(self.clock.now()).latest();
         let version = found.as_ref().map(|found| found.version);
         let kept_until = now.saturating_add(KEPT_FOR);
         let swapped = self.store.compare_and_set(&key, version, RUNS, kept_until);
-        let Swapped::Done(version) = swapped.await? else {
+        let SwapResult::Done(version) = swapped.await? else {
             return Ok(false);
         };
         let settings = Arc::clone(&self.settings.borrow());
@@ -106,7 +106,7 @@ impl Driver {
         let kept_until = self.store.now(self.clock.now()).latest();
         let kept_until = kept_until.saturating_add(KEPT_FOR);
         let word = format!("{TOUCHED}{}", until.as_nanos().div_ceil(1_000_000));
-        let key = Key::of_sidecars();
+        let key = RecordKey::of_sidecars();
         let left =
             self.store
                 .compare_and_set(&key, Some(begun.version), word.as_bytes(), kept_until);

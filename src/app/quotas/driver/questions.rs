@@ -1,7 +1,7 @@
 //! What is asked of the store, each until its deadline.
 
-use tidegate_limits::quota::{StoreReply, Write};
-use tidegate_quota::{Configured, Entry, Error, Key, Swapped};
+use tidegate_limits::quota::{RecordWrite, StoreReply};
+use tidegate_quota::{RecordKey, StoreEntry, StoreError, StoredSettings, SwapResult};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::breaker::Proof;
@@ -12,7 +12,7 @@ impl Driver {
     pub(super) async fn question(
         &self,
         asked: Asked,
-        key: Key,
+        key: RecordKey,
         is_new: bool,
         sent: Instant,
     ) -> Done {
@@ -23,7 +23,7 @@ impl Driver {
         let reply = match asked.write {
             Some(write) => self.write(&asked.quota, &key, write, deadline).await,
             None if is_new => {
-                let known = Configured::default();
+                let known = StoredSettings::default();
                 let (read, said) = tokio::join!(
                     self.read(&key, deadline),
                     self.configured(&key, &known, deadline)
@@ -63,10 +63,10 @@ impl Driver {
     /// The settings of a key in the store.
     pub(super) async fn configured(
         &self,
-        key: &Key,
-        known: &Configured,
+        key: &RecordKey,
+        known: &StoredSettings,
         deadline: Instant,
-    ) -> Result<Configured, Failure> {
+    ) -> Result<StoredSettings, Failure> {
         in_time(deadline, self.store.configured(key, known)).await
     }
 
@@ -80,7 +80,7 @@ impl Driver {
         }
     }
 
-    async fn read(&self, key: &Key, deadline: Instant) -> Result<StoreReply, Failure> {
+    async fn read(&self, key: &RecordKey, deadline: Instant) -> Result<StoreReply, Failure> {
         let found = in_time(deadline, self.store.get(key)).await?;
         Ok(stands(found.as_ref()))
     }
@@ -88,8 +88,8 @@ impl Driver {
     async fn write(
         &self,
         limit: &str,
-        key: &Key,
-        write: Write,
+        key: &RecordKey,
+        write: RecordWrite,
         deadline: Instant,
     ) -> Result<StoreReply, Failure> {
         let text = write.record.to_string();
@@ -103,8 +103,8 @@ impl Driver {
         let seconds = self.metrics.quota_draw_seconds(limit);
         seconds.observe(took.as_secs_f64());
         Ok(match swapped {
-            Swapped::Done(version) => StoreReply::Written(version),
-            Swapped::Conflict(found) => stands(found.as_ref()),
+            SwapResult::Done(version) => StoreReply::Written(version),
+            SwapResult::Conflict(found) => stands(found.as_ref()),
         })
     }
 }
@@ -112,7 +112,7 @@ impl Driver {
 /// What the store answers until the deadline.
 async fn in_time<T>(
     deadline: Instant,
-    answer: impl Future<Output = Result<T, Error>>,
+    answer: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, Failure> {
     match timeout_at(deadline, answer).await {
         Ok(answer) => answer.map_err(|error| Failure::of(&error)),
@@ -124,22 +124,22 @@ async fn in_time<T>(
     }
 }
 
-fn stands(found: Option<&Entry>) -> StoreReply {
-    StoreReply::Stands(Entry::standing(found))
+fn stands(found: Option<&StoreEntry>) -> StoreReply {
+    StoreReply::Stands(StoreEntry::standing(found))
 }
 
 impl Failure {
     /// The meaning of an error for a ledger, and its report for operators.
-    fn of(error: &Error) -> Self {
+    fn of(error: &StoreError) -> Self {
         let outcome = match error.is_open() {
             true => StoreReply::Unknown,
             false => StoreReply::Unavailable,
         };
         let kind = match error {
-            Error::Unavailable(_) | Error::Unknown(_) => Kind::Away,
-            Error::Unauthenticated(_) => Kind::Stranger,
-            Error::Garbage(_) | Error::Unsuitable(_) => Kind::Garbage,
-            Error::Refused(_) | Error::Denied(_) => Kind::Key,
+            StoreError::Unavailable(_) | StoreError::Unknown(_) => Kind::Away,
+            StoreError::Unauthenticated(_) => Kind::Stranger,
+            StoreError::Garbage(_) | StoreError::Unsuitable(_) => Kind::Garbage,
+            StoreError::Refused(_) | StoreError::Denied(_) => Kind::Key,
         };
         let text = error.with_cause();
         Self {

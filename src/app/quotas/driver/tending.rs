@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::quota::Version;
-use tidegate_quota::{Configured, Key, QuotaLimit};
+use tidegate_limits::quota::RecordVersion;
+use tidegate_quota::{QuotaLimit, RecordKey, StoredSettings};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, info, warn};
@@ -26,7 +26,7 @@ impl Tended {
         driver: &Driver,
         at: QuotaAt,
         limit: &QuotaLimit,
-        says: Configured,
+        says: StoredSettings,
     ) {
         let before = self.said();
         let key = &self.key;
@@ -57,7 +57,7 @@ impl Tended {
             driver.gate.set_quota_rule(at, rule);
             self.rule = rule.map(Box::new);
         }
-        let is_default = says == Configured::default();
+        let is_default = says == StoredSettings::default();
         self.said = (!is_default).then(|| Box::new(says));
     }
 
@@ -66,7 +66,7 @@ impl Tended {
         &mut self,
         driver: &Arc<Driver>,
         at: QuotaAt,
-        since: Option<Version>,
+        since: Option<RecordVersion>,
         window: Duration,
         place: OwnedSemaphorePermit,
     ) {
@@ -84,7 +84,7 @@ impl Tended {
 
 impl Driver {
     /// Waits until the key has changed.
-    async fn changed(&self, key: &Key, since: Option<Version>) {
+    async fn changed(&self, key: &RecordKey, since: Option<RecordVersion>) {
         while let Err(error) = self.store.changed(key, since).await {
             debug!(%key, %error, "quota: a record cannot be watched");
             tokio::time::sleep(RETRY).await;

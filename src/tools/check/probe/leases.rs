@@ -1,22 +1,22 @@
 //! Whether the lease servers answer, and which of them grants leases. No capacity is taken.
 
-use tidegate_leases::client::{ServerAddress, Standing, Unanswered, standing};
-use tidegate_leases::sharing::Servers;
+use tidegate_leases::client::{ReportedRole, ServerAddress, Unanswered, standing};
+use tidegate_leases::sharing::SharedServers;
 use tokio::task::JoinSet;
 
 use super::kinds::LEASE_SERVER;
 use super::{Finding, STEP_MAX, in_words};
 use crate::app::lease_options;
 
-type Answer = (ServerAddress, Result<Standing, Unanswered>);
+type Answer = (ServerAddress, Result<ReportedRole, Unanswered>);
 
 /// A finding for each server, and one for a master that only they name.
-pub(super) async fn check(servers: &Servers) -> Vec<Finding> {
+pub(super) async fn check(servers: &SharedServers) -> Vec<Finding> {
     let mut answers = ask(servers, servers.addresses.clone()).await;
-    let is_master = |(_, answer): &Answer| *answer == Ok(Standing::Master);
+    let is_master = |(_, answer): &Answer| *answer == Ok(ReportedRole::Master);
     if !answers.iter().any(is_master) {
         let named = answers.iter().filter_map(|(_, answer)| match answer {
-            Ok(Standing::Other(Some(named))) => named.parse::<ServerAddress>().ok(),
+            Ok(ReportedRole::Other(Some(named))) => named.parse::<ServerAddress>().ok(),
             _ => None,
         });
         let mut named: Vec<ServerAddress> = named.collect();
@@ -32,7 +32,7 @@ pub(super) async fn check(servers: &Servers) -> Vec<Finding> {
 }
 
 /// Asks all of them at once.
-async fn ask(servers: &Servers, addresses: Vec<ServerAddress>) -> Vec<Answer> {
+async fn ask(servers: &SharedServers, addresses: Vec<ServerAddress>) -> Vec<Answer> {
     let mut options = lease_options(servers);
     options.request_timeout = options.request_timeout.min(STEP_MAX);
     let mut asking = JoinSet::new();
@@ -54,19 +54,19 @@ async fn ask(servers: &Servers, addresses: Vec<ServerAddress>) -> Vec<Answer> {
 fn finding((server, answer): Answer, has_master: bool) -> Finding {
     let about = server.to_string();
     match answer {
-        Ok(Standing::Master) => LEASE_SERVER.ok(about, "is the master, and grants leases"),
-        Ok(Standing::Other(named)) if has_master => {
+        Ok(ReportedRole::Master) => LEASE_SERVER.ok(about, "is the master, and grants leases"),
+        Ok(ReportedRole::Other(named)) if has_master => {
             let named = named.map_or(String::new(), |it| format!("; it names {it}"));
             LEASE_SERVER.ok(about, format!("answers, and is not the master{named}"))
         }
-        Ok(Standing::Other(None)) => LEASE_SERVER.failed(
+        Ok(ReportedRole::Other(None)) => LEASE_SERVER.failed(
             about,
             "is not the master, and knows none",
             "no server grants leases: an election is under way, or none can be held",
             "wait some seconds and check again; then look at its log and at the store of its \
              elections. Until then each sidecar has its safe share",
         ),
-        Ok(Standing::Other(Some(named))) => LEASE_SERVER.failed(
+        Ok(ReportedRole::Other(Some(named))) => LEASE_SERVER.failed(
             about,
             format!("is not the master; it names {named}"),
             "the server that it names does not answer as the master",

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_quota::{Engine, Error, Obstacle, Quotas, Step};
+use tidegate_quota::{Engine, Obstacle, QuotaSettings, StoreError, StoreStep};
 use tidegate_runtime::Clock;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -14,7 +14,7 @@ use super::{Finding, in_words};
 const BOUND: Duration = Duration::from_secs(8);
 
 /// A finding for each server.
-pub(super) async fn check(quotas: &Quotas) -> Vec<Finding> {
+pub(super) async fn check(quotas: &QuotaSettings) -> Vec<Finding> {
     let engine = &quotas.engine;
     let servers = engine.servers();
     if servers.is_empty() {
@@ -61,18 +61,23 @@ pub(super) async fn check(quotas: &Quotas) -> Vec<Finding> {
     findings.collect()
 }
 
-fn finding(quotas: &Quotas, address: String, obstacle: &Obstacle, some_answer: bool) -> Finding {
+fn finding(
+    quotas: &QuotaSettings,
+    address: String,
+    obstacle: &Obstacle,
+    some_answer: bool,
+) -> Finding {
     let engine = &quotas.engine;
     let place = &obstacle.place;
     let tried = match obstacle.step {
-        Step::Read => format!("cannot read {place}"),
-        Step::Write => format!("cannot write {place}"),
-        Step::Join => format!("cannot join the members in {place}"),
-        Step::Subscribe => format!("cannot subscribe to {place}"),
+        StoreStep::Read => format!("cannot read {place}"),
+        StoreStep::Write => format!("cannot write {place}"),
+        StoreStep::Join => format!("cannot join the members in {place}"),
+        StoreStep::Subscribe => format!("cannot subscribe to {place}"),
     };
     let cause = obstacle.error.with_cause();
     match &obstacle.error {
-        Error::Unavailable(_) | Error::Unknown(_) => {
+        StoreError::Unavailable(_) | StoreError::Unknown(_) => {
             let cure = format!(
                 "start {} there, let packets through to it, or correct quota.servers",
                 engine.name()
@@ -83,20 +88,20 @@ fn finding(quotas: &Quotas, address: String, obstacle: &Obstacle, some_answer: b
                 false => STORE.failed(address, found, cause, cure),
             }
         }
-        Error::Unauthenticated(_) => STORE.failed(
+        StoreError::Unauthenticated(_) => STORE.failed(
             address,
             tried,
             cause,
             "set user and password in [quota] to those of a user of the store \
              (TIDEGATE_QUOTA__PASSWORD in a container)",
         ),
-        Error::Unsuitable(cause) => {
+        StoreError::Unsuitable(cause) => {
             let cause = cause.to_string();
             let (cause, cure) = cause.rsplit_once(": ").expect("it comes with its cure");
             STORE.failed(address, "it cannot hold quotas", cause, cure)
         }
-        Error::Denied(_) => STORE.failed(address, tried, cause, allow(engine)),
-        Error::Refused(_) | Error::Garbage(_) => STORE.failed(
+        StoreError::Denied(_) => STORE.failed(address, tried, cause, allow(engine)),
+        StoreError::Refused(_) | StoreError::Garbage(_) => STORE.failed(
             address,
             tried,
             cause,

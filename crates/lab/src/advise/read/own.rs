@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor};
-use tidegate_advice::sample::Ending;
+use tidegate_advice::sample::SampleEnding;
 
 /// An access line.
 #[derive(Deserialize)]
@@ -58,7 +58,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Step<'a> {
 }
 
 /// When the call was sent, when it was over, and how it ended; `None` if its steps have no end.
-pub(super) fn outcome(steps: &[Step<'_>]) -> Option<(Option<u64>, u64, Ending)> {
+pub(super) fn outcome(steps: &[Step<'_>]) -> Option<(Option<u64>, u64, SampleEnding)> {
     let mut started = None;
     for Step(word, at) in steps {
         let ending = match &**word {
@@ -72,14 +72,14 @@ pub(super) fn outcome(steps: &[Step<'_>]) -> Option<(Option<u64>, u64, Ending)> 
                 started = None;
                 continue;
             }
-            "served" => Ending::Served,
-            "overloaded" => Ending::Overloaded,
-            "failed" => Ending::Failed,
-            "refused" | "expired" | "evicted" => Ending::Refused,
-            "left" => Ending::Left,
+            "served" => SampleEnding::Served,
+            "overloaded" => SampleEnding::Overloaded,
+            "failed" => SampleEnding::Failed,
+            "refused" | "expired" | "evicted" => SampleEnding::Refused,
+            "left" => SampleEnding::Left,
             "given_back" => {
                 started = None;
-                Ending::Left
+                SampleEnding::Left
             }
             _ => continue,
         };

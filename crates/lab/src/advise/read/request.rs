@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use foldhash::HashMap;
-use tidegate_advice::sample::{Ending, Sample};
-use tidegate_zvm::routes::{Asks, ROUTES, Routed, route};
+use tidegate_advice::sample::{Sample, SampleEnding};
+use tidegate_zvm::routes::{ROUTES, RouteMatch, RouteTarget, route};
 
 /// Names of functions that are kept; further ones are `other`.
 const FUNCTIONS_MAX: usize = 500;
@@ -64,7 +64,7 @@ impl Behind {
         for (method, path) in requests.filter_map(|request| request.asked.as_ref()) {
             all += 1;
             let is_root = path.len() <= 1;
-            of_zvm += usize::from(!is_root && route(method, path) != Routed::Other);
+            of_zvm += usize::from(!is_root && route(method, path) != RouteMatch::Other);
         }
         match all > 0 && of_zvm * 2 > all {
             true => Self::Zvm,
@@ -125,23 +125,23 @@ fn kept(names: &mut HashMap<Box<str>, Arc<str>>, name: &str) -> Arc<str> {
 }
 
 /// How the backend did; `None` if it had no part in the request.
-fn ending(request: &Request<'_>, behind: Behind) -> Option<Ending> {
+fn ending(request: &Request<'_>, behind: Behind) -> Option<SampleEnding> {
     let was_sent = request.started.is_some();
     let status = match request.result {
-        Outcome::Left => return Some(Ending::Left),
-        Outcome::Refused => return Some(Ending::Refused),
-        Outcome::Failed => return Some(Ending::Failed),
+        Outcome::Left => return Some(SampleEnding::Left),
+        Outcome::Refused => return Some(SampleEnding::Refused),
+        Outcome::Failed => return Some(SampleEnding::Failed),
         Outcome::Status(status) => status,
     };
     match status {
         // nginx: the client closed its connection.
-        499 => Some(Ending::Left),
-        429 | 503 if was_sent => Some(Ending::Overloaded),
-        429 | 503 => Some(Ending::Refused),
+        499 => Some(SampleEnding::Left),
+        429 | 503 if was_sent => Some(SampleEnding::Overloaded),
+        429 | 503 => Some(SampleEnding::Refused),
         _ if !was_sent => None,
-        502 | 504 => Some(Ending::Failed),
-        500.. if behind == Behind::Other => Some(Ending::Failed),
-        _ => Some(Ending::Served),
+        502 | 504 => Some(SampleEnding::Failed),
+        500.. if behind == Behind::Other => Some(SampleEnding::Failed),
+        _ => Some(SampleEnding::Served),
     }
 }
 
@@ -151,14 +151,14 @@ fn named<'a>(method: &'a str, path: &str, behind: Behind) -> Option<Cow<'a, str>
         return Some(Cow::Owned(shortened(method, path)));
     }
     match route(method, path) {
-        Routed::Unlimited => None,
-        Routed::Other => Some(Cow::Borrowed("other")),
+        RouteMatch::Unlimited => None,
+        RouteMatch::Other => Some(Cow::Borrowed("other")),
         // The names of the table live as long as the program.
-        Routed::Function(name, _) => Some(Cow::Owned(name.to_owned())),
+        RouteMatch::Function(name, _) => Some(Cow::Owned(name.to_owned())),
         // The body names it, and no log has the body.
-        Routed::ReadBody(rule, _) => {
+        RouteMatch::ReadBody(rule, _) => {
             let row = ROUTES.iter().find(|row| {
-                let is_same = row.asks == Asks::Body(rule) && row.method.name() == method;
+                let is_same = row.asks == RouteTarget::Body(rule) && row.method.name() == method;
                 is_same && matches_row(path, row.segments)
             });
             let segments = row.map_or(&[][..], |row| row.segments);
@@ -291,16 +291,16 @@ mod tests {
             let request = request("GET", "/guests", status, is_sent);
             assert_eq!(ending(&request, behind), expected, "{status} {behind:?}");
         };
-        check(500, true, Behind::Zvm, Some(Ending::Served));
-        check(500, true, Behind::Other, Some(Ending::Failed));
+        check(500, true, Behind::Zvm, Some(SampleEnding::Served));
+        check(500, true, Behind::Other, Some(SampleEnding::Failed));
         for behind in [Behind::Zvm, Behind::Other] {
-            check(200, true, behind, Some(Ending::Served));
-            check(404, true, behind, Some(Ending::Served));
-            check(502, true, behind, Some(Ending::Failed));
-            check(503, true, behind, Some(Ending::Overloaded));
-            check(504, true, behind, Some(Ending::Failed));
-            check(503, false, behind, Some(Ending::Refused));
-            check(499, true, behind, Some(Ending::Left));
+            check(200, true, behind, Some(SampleEnding::Served));
+            check(404, true, behind, Some(SampleEnding::Served));
+            check(502, true, behind, Some(SampleEnding::Failed));
+            check(503, true, behind, Some(SampleEnding::Overloaded));
+            check(504, true, behind, Some(SampleEnding::Failed));
+            check(503, false, behind, Some(SampleEnding::Refused));
+            check(499, true, behind, Some(SampleEnding::Left));
             check(304, false, behind, None);
         }
     }

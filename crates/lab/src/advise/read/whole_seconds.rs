@@ -95,7 +95,7 @@ fn median(values: &mut [u64]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate_advice::sample::Ending;
+    use tidegate_advice::sample::SampleEnding;
 
     /// Calls by their true ends and times, as a log with whole seconds of the start has them.
     fn logged(calls: &[(u64, u64)]) -> Vec<Sample> {
@@ -109,7 +109,7 @@ mod tests {
                 arrived: second,
                 started: Some(second),
                 ended: second + took,
-                ending: Ending::Served,
+                ending: SampleEnding::Served,
             }
         });
         calls.collect()

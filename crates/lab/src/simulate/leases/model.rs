@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use tidegate_leases::server::{Bounds, CapacityServer, Place, Settings, Templates, Unmatched};
+use tidegate_leases::server::{
+    CapacityServer, ServerBounds, ServerSettings, Templates, TreePlace, Unmatched,
+};
 use tidegate_leases::wire::{Epoch, GetCapacityRequest, Lease, ResourceRequest};
 use tidegate_limits::Timestamp;
 
@@ -158,14 +160,14 @@ impl World {
             .iter()
             .enumerate()
             .map(|(at, above)| {
-                let settings = Settings {
+                let settings = ServerSettings {
                     id: format!("job-{at}"),
                     address: format!("job-{at}"),
-                    place: above.map_or(Place::Root, |_| Place::Below),
+                    place: above.map_or(TreePlace::Root, |_| TreePlace::Below),
                     epoch,
                     minimum_interval: MINIMUM_INTERVAL,
                     unmatched: Unmatched::Grant,
-                    bounds: Bounds::default(),
+                    bounds: ServerBounds::default(),
                 };
                 let templates = match above {
                     None => templates(rule, reserved_clients),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidegate_limits::Timestamp;
 use tidegate_limits::quota::{
-    Action, Answer, Away, Ledger, Question, Record, Rule, RuleError, RuleSettings, Standing,
-    StoreReply, StoreTime, Version, Waiting, Write,
+    Action, Coverage, Ledger, OutagePolicy, QuestionId, QuotaRecord, RecordVersion, RecordWrite,
+    RuleError, RuleSettings, StoreReply, StoreTime, StoredRecord, WaitingCost, WindowRule,
 };
 
 use crate::random::Random;
@@ -70,15 +70,15 @@ impl Arguments {
     /// # Errors
     ///
     /// Every mistake in it.
-    pub(super) fn rule(&self) -> Result<Rule, Vec<RuleError>> {
+    pub(super) fn rule(&self) -> Result<WindowRule, Vec<RuleError>> {
         let mut settings = RuleSettings::new(self.total, Duration::from_millis(self.window));
         settings.base = self.base;
         settings.nodes_expected = self.nodes;
         settings.away = match self.safe {
-            0 => Away::Deny,
-            percent => Away::Safe { percent },
+            0 => OutagePolicy::Deny,
+            percent => OutagePolicy::Safe { percent },
         };
-        Rule::check(settings)
+        WindowRule::check(settings)
     }
 }
 
@@ -126,7 +126,7 @@ enum Event {
 
 struct Trip {
     node: usize,
-    question: Question,
+    question: QuestionId,
     asked: Asked,
     sent: Timestamp,
 }
@@ -134,7 +134,7 @@ struct Trip {
 enum Asked {
     Time,
     Read,
-    Write(Write),
+    Write(RecordWrite),
 }
 
 struct Node {
@@ -148,7 +148,7 @@ struct Node {
 
 struct World<'a> {
     arguments: &'a Arguments,
-    rule: Rule,
+    rule: WindowRule,
     random: Random,
     /// Nodes and store count alike, but do not know it.
     now: Timestamp,
@@ -156,13 +156,13 @@ struct World<'a> {
     events: BTreeMap<(Timestamp, u64), Event>,
     planned: u64,
     nodes: Vec<Node>,
-    store: Option<(Version, Record)>,
+    store: Option<(RecordVersion, QuotaRecord)>,
     counted: Counted,
     run: Run,
 }
 
 /// Runs it.
-pub(super) fn run(arguments: &Arguments, rule: Rule) -> Run {
+pub(super) fn run(arguments: &Arguments, rule: WindowRule) -> Run {
     let mut world = World::new(arguments, rule);
     let end = world.beginning(arguments.windows);
     while let Some(((at, _), event)) = world.events.pop_first()
@@ -175,7 +175,7 @@ pub(super) fn run(arguments: &Arguments, rule: Rule) -> Run {
 }
 
 impl<'a> World<'a> {
-    fn new(arguments: &'a Arguments, rule: Rule) -> Self {
+    fn new(arguments: &'a Arguments, rule: WindowRule) -> Self {
         let nodes = arguments.nodes as usize;
         let node = || Node {
             ledger: Ledger::new(rule, Timestamp::ZERO),
@@ -326,7 +326,7 @@ impl<'a> World<'a> {
                 self.window().spent[node] += cost;
                 true
             }
-            Err(Answer::Draw | Answer::Between { .. }) => false,
+            Err(Coverage::Draw | Coverage::Between { .. }) => false,
             Err(_) => true,
         }
     }
@@ -344,7 +344,7 @@ impl<'a> World<'a> {
     fn drive(&mut self, node: usize) {
         let time = self.time(node);
         let who = &mut self.nodes[node];
-        let waiting = Waiting {
+        let waiting = WaitingCost {
             next: who.queue.front().map_or(0, |(cost, _)| *cost),
             sum: who.queue.iter().map(|(cost, _)| cost).sum(),
         };
@@ -375,7 +375,7 @@ impl<'a> World<'a> {
         let reply = match (&trip.asked, self.store) {
             (Asked::Time, _) => StoreReply::Time,
             (Asked::Write(write), store) if write.replaces == store.map(|(version, _)| version) => {
-                let version = Version(write.replaces.map_or(0, |version| version.0) + 1);
+                let version = RecordVersion(write.replaces.map_or(0, |version| version.0) + 1);
                 self.store = Some((version, write.record));
                 for node in 0..self.nodes.len() {
                     if self.nodes[node].watches && node != trip.node {
@@ -384,9 +384,9 @@ impl<'a> World<'a> {
                 }
                 StoreReply::Written(version)
             }
-            (_, None) => StoreReply::Stands(Standing::Absent),
+            (_, None) => StoreReply::Stands(StoredRecord::Absent),
             (_, Some((version, record))) => {
-                StoreReply::Stands(Standing::Record { version, record })
+                StoreReply::Stands(StoredRecord::Record { version, record })
             }
         };
         let stamp = Duration::from_millis(self.now.as_nanos() / 1_000_000);

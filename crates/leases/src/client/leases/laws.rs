@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::entitlement::Allowance;
-use super::super::route::{Onward, Route};
+use super::super::route::{Route, RouteStep};
 use super::*;
 use crate::random::Random;
 use crate::sharing::ServerAddress;
@@ -240,7 +240,7 @@ impl Life {
                     1 => AfterExpiry::Pessimistic,
                     _ => AfterExpiry::Safe,
                 };
-                let opening = Opening {
+                let opening = ResourceOpening {
                     priority: 0,
                     wants: self.random.real(0.0, 100.0),
                     after_expiry,
@@ -339,10 +339,10 @@ impl Life {
                 Reply::Unreachable => self.route.not_reached(),
                 Reply::NotMaster(master) => self.route.redirected(master),
             };
-            if onward == Onward::GiveUp {
+            if onward == RouteStep::GiveUp {
                 let entropy = self.random.next();
                 self.leases
-                    .failed(self.now, request, Failure::NotSeen, entropy);
+                    .failed(self.now, request, RequestFailure::NotSeen, entropy);
                 return;
             }
         }
@@ -358,7 +358,7 @@ impl Life {
         self.route.failed();
         let entropy = self.random.next();
         self.leases
-            .failed(self.now, request, Failure::Unknown, entropy);
+            .failed(self.now, request, RequestFailure::Unknown, entropy);
     }
 
     /// Time passes; what is late arrives, in any order, and is looked at on the way.
@@ -377,7 +377,7 @@ impl Life {
                 .answered(then, late.request, &late.answer, late.server_now_ms);
             assert_eq!(
                 heard,
-                Heard::default(),
+                AnswerEffect::default(),
                 "no request waits for a late answer"
             );
             false

@@ -16,7 +16,7 @@ fn ms(now: Timestamp) -> i64 {
 }
 
 fn open(leases: &mut Leases, now: Timestamp, id: &str, wants: f64) {
-    let opening = Opening {
+    let opening = ResourceOpening {
         priority: 3,
         wants,
         after_expiry: AfterExpiry::Safe,
@@ -172,7 +172,11 @@ fn an_invalid_lease_is_ignored_and_the_old_one_kept() {
         &answer(vec![gets("r", 1.0, ends, 5)]),
         ms(at(now)),
     );
-    assert_eq!(heard, Heard::default(), "an answer to another request");
+    assert_eq!(
+        heard,
+        AnswerEffect::default(),
+        "an answer to another request"
+    );
 }
 
 #[test]
@@ -221,7 +225,7 @@ fn pauses_grow_as_in_the_source_without_requests_meanwhile() {
     let mut leases = leases();
     open(&mut leases, at(0.0), "r", 1.0);
     let (request, _) = leases.ask(at(0.0)).expect("it is due");
-    leases.failed(at(0.1), request, Failure::NotSeen, u64::MAX);
+    leases.failed(at(0.1), request, RequestFailure::NotSeen, u64::MAX);
     assert_eq!(
         leases.next_due(),
         Some(at(0.1) + Duration::from_millis(1300))
@@ -232,7 +236,7 @@ fn pauses_grow_as_in_the_source_without_requests_meanwhile() {
         Some(at(0.1) + Duration::from_millis(1300))
     );
     let (request, _) = leases.ask(at(2.0)).expect("it is due");
-    leases.failed(at(4.0), request, Failure::Unknown, 0);
+    leases.failed(at(4.0), request, RequestFailure::Unknown, 0);
     assert_eq!(
         leases.next_due(),
         Some(at(7.0)),

@@ -24,12 +24,12 @@ use tidegate_limits::scheduler::{Outcome, Supplier};
 use tidegate_limits::{Call, Hold, Limit, Policy, Scheduler, Step, Timestamp};
 
 use super::super::entitlement::AfterExpiry;
-use super::super::leases::{Failure, Leases, Opening, RequestId};
-use super::{Leased, Use};
+use super::super::leases::{Leases, RequestFailure, RequestId, ResourceOpening};
+use super::{ShareLease, ShareReport};
 use crate::random::Random;
 use crate::server::{
-    Bounds, CapacityServer, Catchall, Place, RawAlgorithm, RawKind, RawTemplate, Settings,
-    Templates, Unmatched,
+    CapacityServer, Catchall, RawAlgorithm, RawKind, RawTemplate, ServerBounds, ServerSettings,
+    Templates, TreePlace, Unmatched,
 };
 use crate::supply::{use_of, whole};
 use crate::wire::{self, Epoch, NamedParameter};
@@ -175,14 +175,14 @@ fn policy() -> Policy {
 impl World {
     fn new(seed: u64, without: Without) -> Self {
         let epoch = Epoch::new(Timestamp::ZERO, Duration::from_millis(1_700_000_000_123));
-        let settings = Settings {
+        let settings = ServerSettings {
             id: "server".into(),
             address: "server:1".into(),
-            place: Place::Root,
+            place: TreePlace::Root,
             epoch,
             minimum_interval: Duration::from_millis(500),
             unmatched: Unmatched::Refuse,
-            bounds: Bounds::default(),
+            bounds: ServerBounds::default(),
         };
         let templates = vec![
             template(TOTAL, WINDOW + GUARD + CONNECT_MAX, without),
@@ -316,7 +316,7 @@ impl World {
                 if let Some(sidecar) = self.sidecar(slot, life) {
                     sidecar
                         .leases
-                        .failed(now, request, Failure::Unknown, entropy);
+                        .failed(now, request, RequestFailure::Unknown, entropy);
                     self.plan_ask(slot, life);
                 }
             }
@@ -374,7 +374,7 @@ impl World {
         };
         let mut leases = Leases::new(id, INTERVAL_MIN);
         for (resource, _, safe) in [TOTAL, OUTSTANDING] {
-            let opening = Opening {
+            let opening = ResourceOpening {
                 priority: 0,
                 wants: safe.into(),
                 after_expiry: AfterExpiry::Pessimistic,
@@ -465,7 +465,7 @@ impl World {
         let mut most_leased = 0.0_f64;
         for (resource, _, safe) in [TOTAL, OUTSTANDING] {
             let held = sidecar.leases.entitlement(resource).live(now);
-            let lease = held.map(|held| Leased {
+            let lease = held.map(|held| ShareLease {
                 capacity: held.capacity,
                 expires: held.expires,
             });
@@ -481,7 +481,7 @@ impl World {
             let state = scheduler
                 .limit_now(now, resource)
                 .expect("there is such a limit");
-            let Use {
+            let ShareReport {
                 needs,
                 in_force,
                 in_use,

@@ -6,9 +6,9 @@ use maud::{Markup, html};
 use tidegate_limits::Timestamp;
 use tidegate_runtime::page::{self, bar, head, head_n, part, table};
 
-use super::Shown;
+use super::PageState;
 use super::json::name_of;
-use crate::server::{ResourceNow, Standing, Status, Template};
+use crate::server::{ResourceNow, ServerRole, ServerStatus, Template};
 
 /// The other paths, with a short description.
 const PLACES: [(&str, &str); 5] = [
@@ -23,7 +23,7 @@ const PLACES: [(&str, &str); 5] = [
 const REFRESH: u32 = 5;
 
 /// All resources, without their leases.
-pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String {
+pub(super) fn overview(shown: &PageState, status: &ServerStatus, is_first: bool) -> String {
     whole(&html! {
         (part("Server", &standing(status)))
         (resources(status))
@@ -36,7 +36,7 @@ pub(super) fn overview(shown: &Shown, status: &Status, is_first: bool) -> String
 }
 
 /// The page of a resource, with its leases.
-pub(super) fn resource(status: &Status) -> String {
+pub(super) fn resource(status: &ServerStatus) -> String {
     whole(&html! {
         p { a href="/" { "all resources" } }
         (resources(status))
@@ -49,7 +49,7 @@ fn whole(body: &Markup) -> String {
     page::page("Tidegate leases", version, Some(REFRESH), "/", body)
 }
 
-fn settings(shown: &Shown) -> Markup {
+fn settings(shown: &PageState) -> Markup {
     html! {
         pre.scroll tabindex="0" role="group" aria-label="Settings" {
             @for line in shown.settings.lines() { (visible(line)) "\n" }
@@ -57,18 +57,18 @@ fn settings(shown: &Shown) -> Markup {
     }
 }
 
-fn standing(status: &Status) -> Markup {
+fn standing(status: &ServerStatus) -> Markup {
     let id = visible(&status.id);
     let counts = &status.counts;
     html! {
         @match &status.standing {
-            Standing::Master { since } => p.good {
+            ServerRole::Master { since } => p.good {
                 (id) " is the master, since " (seconds(*since, status.at)) " ago"
             },
-            Standing::Other { master: Some(master) } => p {
+            ServerRole::Other { master: Some(master) } => p {
                 (id) " is not the master; " (visible(master)) " is"
             },
-            Standing::Other { master: None } => p.bad {
+            ServerRole::Other { master: None } => p.bad {
                 (id) " is not the master, and does not know who is"
             },
         }
@@ -83,7 +83,7 @@ fn standing(status: &Status) -> Markup {
 }
 
 /// The link to the resources that are not on this page.
-fn other_pages(status: &Status, is_first: bool) -> Markup {
+fn other_pages(status: &ServerStatus, is_first: bool) -> Markup {
     html! {
         @if !is_first { p { a href="/" { "first resources" } } }
         @if let (1.., Some(last)) = (status.resources_left_out, status.resources.last()) {
@@ -95,7 +95,7 @@ fn other_pages(status: &Status, is_first: bool) -> Markup {
     }
 }
 
-fn resources(status: &Status) -> Markup {
+fn resources(status: &ServerStatus) -> Markup {
     let columns = html! {
         (head("resource")) (head_n("capacity")) (head_n("lent out")) (head("share lent out"))
         (head_n("wanted")) (head_n("safe")) (head_n("clients")) (head("algorithm")) (head("state"))
@@ -164,7 +164,7 @@ fn leases(now: Timestamp, resource: &ResourceNow) -> Markup {
     part("Leases", &body)
 }
 
-fn unmatched(status: &Status) -> Markup {
+fn unmatched(status: &ServerStatus) -> Markup {
     let columns = html! { (head("resource")) (head_n("requests")) };
     let rows = html! {
         @for (id, times) in status.unmatched.iter().rev() {
@@ -177,7 +177,7 @@ fn unmatched(status: &Status) -> Markup {
     }
 }
 
-fn rules(shown: &Shown) -> Markup {
+fn rules(shown: &PageState) -> Markup {
     let rules = shown.rules.get();
     let rules = rules.in_order();
     let columns = html! {

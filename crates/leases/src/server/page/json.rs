@@ -4,13 +4,13 @@ use crate::book::Split;
 use serde_json::{Value, json};
 use tidegate_limits::Timestamp;
 
-use super::Shown;
-use crate::server::{Frees, LeaseNow, ResourceNow, Standing, Status, Template, Templates};
+use super::PageState;
+use crate::server::{Frees, LeaseNow, ResourceNow, ServerRole, ServerStatus, Template, Templates};
 use crate::wire::Epoch;
 use crate::wire::algorithm::Kind;
 
 /// Mastership, resources, and their leases, as far as they were copied.
-pub(super) fn leases(shown: &Shown, status: &Status) -> String {
+pub(super) fn leases(shown: &PageState, status: &ServerStatus) -> String {
     let epoch = shown.service.epoch();
     let resources: Vec<_> = status
         .resources
@@ -18,8 +18,10 @@ pub(super) fn leases(shown: &Shown, status: &Status) -> String {
         .map(|one| resource(epoch, one))
         .collect();
     let (is_master, master, since) = match &status.standing {
-        Standing::Master { since } => (true, Some(status.id.clone()), Some(seconds(epoch, *since))),
-        Standing::Other { master } => (false, master.clone(), None),
+        ServerRole::Master { since } => {
+            (true, Some(status.id.clone()), Some(seconds(epoch, *since)))
+        }
+        ServerRole::Other { master } => (false, master.clone(), None),
     };
     let mut counts = json!(status.counts);
     counts["redirected"] = shown.service.redirected().into();

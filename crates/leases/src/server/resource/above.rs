@@ -8,19 +8,19 @@ use tidegate_limits::Timestamp;
 use crate::book::{Band, Capacity};
 use crate::wire;
 
-use super::super::status::Counts;
+use super::super::status::ServerCounts;
 use super::super::templates::{Algorithm, granted_until};
-use super::{ASK_AGAIN, Above, CHANGE_IS_BIG, Grant, Resource, Rules, Source};
+use super::{ASK_AGAIN, Above, CHANGE_IS_BIG, CapacitySource, Grant, Rules, ServerResource};
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct ParentRequest {
     pub(super) at: Timestamp,
     pub(super) wanted: f64,
     /// The capacity that was reported.
     pub(super) has: f64,
 }
 
-impl Resource {
+impl ServerResource {
     /// The capacity that this server reports to the one above as held: all its grants, if that is more than its
     /// lease.
     fn has(&self) -> f64 {
@@ -29,7 +29,7 @@ impl Resource {
 
     /// When to ask the server above for this.
     pub(in crate::server) fn ask_due(&self, rules: Rules) -> Option<Timestamp> {
-        let Source::Above(above) = &self.source else {
+        let CapacitySource::Above(above) = &self.source else {
             return None;
         };
         let Some(asked) = above.asked else {
@@ -50,7 +50,7 @@ impl Resource {
     /// The earliest time at which the server above answers.
     pub(in crate::server) fn ask_allowed(&self, rules: Rules) -> Timestamp {
         match &self.source {
-            Source::Above(Above {
+            CapacitySource::Above(Above {
                 asked: Some(asked),
                 grant,
                 ..
@@ -64,7 +64,7 @@ impl Resource {
 
     /// Whether to ask the server above early: the demand changed much, clients were found to have
     /// more than was reported, or holders have given up what was taken back.
-    fn has_news(&self, above: &Above, asked: &Asked) -> bool {
+    fn has_news(&self, above: &Above, asked: &ParentRequest) -> bool {
         let wanted = self.book.wanted().get();
         let change = (wanted - asked.wanted).abs();
         if change > CHANGE_IS_BIG * wanted.max(asked.wanted) {
@@ -89,7 +89,7 @@ impl Resource {
         let has = self.has();
         let learning = self.is_learning(now);
         let mut bands = self.book.bands();
-        let Source::Above(above) = &mut self.source else {
+        let CapacitySource::Above(above) = &mut self.source else {
             return None;
         };
         if bands.is_empty() {
@@ -100,7 +100,7 @@ impl Resource {
                 wants: Capacity::ZERO,
             });
         }
-        above.asked = Some(Asked {
+        above.asked = Some(ParentRequest {
             at: now,
             wanted: bands.iter().map(|band| band.wants.get()).sum(),
             has,
@@ -146,7 +146,7 @@ impl Resource {
         elected: Timestamp,
         answer: &wire::ServerCapacityResourceResponse,
         moment: impl Fn(i64) -> (Timestamp, Timestamp),
-        counts: &mut Counts,
+        counts: &mut ServerCounts,
     ) -> bool {
         let (expires, _) = moment(answer.gets.expiry_time);
         self.refill(now, counts);
@@ -158,7 +158,7 @@ impl Resource {
             return false;
         }
         let held = self.book.held();
-        let Source::Above(above) = &mut self.source else {
+        let CapacitySource::Above(above) = &mut self.source else {
             return false;
         };
         if held > capacity

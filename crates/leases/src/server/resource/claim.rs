@@ -2,32 +2,32 @@
 
 use tidegate_limits::Timestamp;
 
-use crate::book::{Band, Capacity, Holder, Lease, Report, Split};
+use crate::book::{Band, Capacity, Holder, HolderReport, Lease, Split};
 
-use super::super::status::Counts;
-use super::seen::Seen;
-use super::{Ask, Resource, Rules, Source};
+use super::super::status::ServerCounts;
+use super::seen::HolderRecord;
+use super::{CapacitySource, LeaseRequest, Rules, ServerResource};
 
 /// A holder that asks, as far as it is known.
 #[derive(Clone, Copy)]
-pub(super) struct Claimed {
+pub(super) struct HolderClaim {
     pub(super) holder: Holder,
-    pub(super) seen: Option<Seen>,
+    pub(super) seen: Option<HolderRecord>,
     /// The capacity that the holder has, as far as it is believed.
     pub(super) has: f64,
     /// The holder's share of the reserve.
     pub(super) share: f64,
 }
 
-impl Resource {
+impl ServerResource {
     /// The capacity that the holder claims to have, as far as it is believed.
     pub(super) fn claimed(
         &mut self,
         now: Timestamp,
         rules: Rules,
-        ask: &Ask<'_>,
+        ask: &LeaseRequest<'_>,
         is_live: bool,
-        counts: &mut Counts,
+        counts: &mut ServerCounts,
     ) -> f64 {
         let has = ask
             .has
@@ -56,10 +56,10 @@ impl Resource {
         &mut self,
         now: Timestamp,
         rules: Rules,
-        ask: &Ask<'_>,
-        claimed: &Claimed,
+        ask: &LeaseRequest<'_>,
+        claimed: &HolderClaim,
     ) -> Lease {
-        let Claimed {
+        let HolderClaim {
             holder,
             seen,
             has,
@@ -87,7 +87,7 @@ impl Resource {
             }
             _ => false,
         };
-        let report = |has| Report { bands, has };
+        let report = |has| HolderReport { bands, has };
         if learning && !self.knows_reserve() {
             // Its safe share is not known yet, and no server above may learn it as granted. So it
             // is echoed, with its end, and not recorded.
@@ -115,11 +115,11 @@ impl Resource {
 
     /// The accepted part of a claim while this server learns: at most the capacity of the resource,
     /// if that is known. For a static split it is the maximum of each client.
-    pub(super) fn believed(&self, has: f64, counts: &mut Counts) -> f64 {
+    pub(super) fn believed(&self, has: f64, counts: &mut ServerCounts) -> f64 {
         let most = match (self.algorithm.split, &self.source) {
             (Split::None, _) => return has,
             (Split::Static, _) => self.book.terms().capacity,
-            (_, Source::Above(above)) if above.grant.is_none() => return has,
+            (_, CapacitySource::Above(above)) if above.grant.is_none() => return has,
             _ => self.capacity(),
         };
         let most = most.get();
@@ -142,8 +142,8 @@ impl Resource {
     /// Whether the reserve is known: from the config, or from the server above.
     pub(super) fn knows_reserve(&self) -> bool {
         match &self.source {
-            Source::Template(_) => true,
-            Source::Above(above) => above.heard || self.algorithm.reserve.is_some(),
+            CapacitySource::Template(_) => true,
+            CapacitySource::Above(above) => above.heard || self.algorithm.reserve.is_some(),
         }
     }
 }

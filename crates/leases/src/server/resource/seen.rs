@@ -9,7 +9,7 @@ use crate::book::Lease;
 
 /// The data of a holder beside the book, in 24 bytes, because there is one for each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct HolderRecord {
     /// The lease as it was sent, by which the holder identifies it: the capacity, and the end in
     /// whole seconds.
     pub(super) capacity: f64,
@@ -21,7 +21,7 @@ pub(super) struct Seen {
     outlasts: Option<NonZeroU32>,
 }
 
-impl Seen {
+impl HolderRecord {
     /// Records a sent lease. Earlier leases last until `before`. A request before `early_until` is
     /// too early.
     pub(super) fn new(lease: Lease, early_until: Timestamp, before: Timestamp) -> Self {
@@ -71,18 +71,18 @@ mod tests {
         Timestamp::ZERO + Duration::from_millis(millis)
     }
 
-    fn seen(expires: Timestamp, early_until: Timestamp, before: Timestamp) -> Seen {
+    fn seen(expires: Timestamp, early_until: Timestamp, before: Timestamp) -> HolderRecord {
         let lease = Lease {
             capacity: Capacity::ZERO,
             expires,
             refresh: Duration::ZERO,
         };
-        Seen::new(lease, early_until, before)
+        HolderRecord::new(lease, early_until, before)
     }
 
     #[test]
     fn what_is_seen_of_a_holder_takes_24_bytes() {
-        assert_eq!(size_of::<Seen>(), 24);
+        assert_eq!(size_of::<HolderRecord>(), 24);
     }
 
     #[test]

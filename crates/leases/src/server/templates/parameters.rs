@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::book::Capacity;
 
-use super::{Heard, LEVEL_MAX, Mistakes};
+use super::{LEVEL_MAX, Mistakes, TemplateSource};
 use crate::wire::NamedParameter;
 
 /// The named parameters that are understood.
@@ -24,7 +24,11 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    pub(super) fn read(raw: Vec<NamedParameter>, heard: Heard, mistakes: &mut Mistakes) -> Self {
+    pub(super) fn read(
+        raw: Vec<NamedParameter>,
+        heard: TemplateSource,
+        mistakes: &mut Mistakes,
+    ) -> Self {
         let mut read = Self::default();
         let mut names: Vec<String> = Vec::new();
         for NamedParameter { name, value } in raw {
@@ -52,7 +56,7 @@ impl Parameters {
     }
 
     /// The error contains the cure.
-    fn take(&mut self, name: &str, text: &str, heard: Heard) -> Result<(), String> {
+    fn take(&mut self, name: &str, text: &str, heard: TemplateSource) -> Result<(), String> {
         let text = text.trim();
         match name {
             "lease_duration_secs" => self.lease = Some(number(text, "whole seconds", |_| true)?),
@@ -79,7 +83,7 @@ impl Parameters {
             }
             "safe_share" => self.share = Some(amount(text)?),
             "capacity" => self.each = Some(amount(text)?),
-            "level" if heard == Heard::FromAbove => {
+            "level" if heard == TemplateSource::FromAbove => {
                 self.level = Some(number::<u32>(text, "a number", |_| true)?.min(LEVEL_MAX));
             }
             "level" => return Err("it is what servers tell one another: remove it".to_owned()),

@@ -1,8 +1,8 @@
-use tidegate_leases::client::{Client, ClientOptions, ResourceOptions, SafeCapacity};
+use tidegate_leases::client::{ClientOptions, LeaseClient, ResourceOptions, SafeCapacity};
 
 /// Does this many jobs, each when its turn has come. Returns how many were done.
 pub(super) async fn send_all(server: &str, jobs: u32) -> Result<u32, Box<dyn std::error::Error>> {
-    let client = Client::new(vec![server.parse()?], ClientOptions::default())?;
+    let client = LeaseClient::new(vec![server.parse()?], ClientOptions::default())?;
     let options = ResourceOptions {
         // Before there is a lease, and when no server answers any more: two.
         safe_capacity: Some(SafeCapacity::new(2.0)?),

@@ -5,14 +5,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate_leases::client::{Dial, Dialed, Dialing, ServerAddress};
+use tidegate_leases::client::{Dial, DialedConnection, Dialing, ServerAddress};
 use tidegate_leases::wire::capacity_server::{Capacity, CapacityServer};
 use tidegate_leases::wire::{
     DiscoveryRequest, DiscoveryResponse, GetCapacityRequest, GetCapacityResponse,
     GetServerCapacityRequest, GetServerCapacityResponse, Lease, Mastership, ReleaseCapacityRequest,
     ReleaseCapacityResponse, ResourceResponse,
 };
-use tidegate_runtime::tls::Said;
+use tidegate_runtime::tls::CloseReason;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -236,9 +236,9 @@ impl Dial for Network {
                     .await;
                 served.expect("it serves until the client leaves");
             });
-            Ok(Dialed {
+            Ok(DialedConnection {
                 stream: Box::new(ours),
-                said: Said::default(),
+                said: CloseReason::default(),
             })
         })
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::error::AcquireError;
 use super::handle::PacedLimiter;
-use super::shared::Turn;
+use super::shared::WaiterTurn;
 use super::timer::{Timer, TimerThread};
 use crate::clock::Clock;
 use crate::pace::pools::span;
@@ -87,15 +87,15 @@ impl<C: Clock, T: Timer> Future for Acquire<'_, C, T> {
         loop {
             let now = this.limiter.clock.now();
             match shared.turn(ticket, cx.waker(), now) {
-                Turn::Ended(result) => {
+                WaiterTurn::Ended(result) => {
                     this.ticket = None;
                     return Poll::Ready(result);
                 }
-                Turn::Behind => {
+                WaiterTurn::Behind => {
                     this.sleep = None;
                     return Poll::Pending;
                 }
-                Turn::First(moment) => ready!(this.sleep_until(moment, now, cx))?,
+                WaiterTurn::First(moment) => ready!(this.sleep_until(moment, now, cx))?,
             }
         }
     }
@@ -165,9 +165,9 @@ impl<C: Clock> PacedLimiter<C> {
         loop {
             let now = self.clock.now();
             match self.shared.turn(ticket, &waker, now) {
-                Turn::Ended(result) => return result,
-                Turn::Behind => thread::park(),
-                Turn::First(moment) => thread::park_timeout(self.sleep_for(moment, now)),
+                WaiterTurn::Ended(result) => return result,
+                WaiterTurn::Behind => thread::park(),
+                WaiterTurn::First(moment) => thread::park_timeout(self.sleep_for(moment, now)),
             }
         }
     }

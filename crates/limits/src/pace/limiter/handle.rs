@@ -3,7 +3,7 @@
 use core::num::NonZeroUsize;
 
 use super::error::AcquireError;
-use super::shared::{PacedLimiterNow, Shared};
+use super::shared::{PacedLimiterNow, SharedPacer};
 use crate::clock::{Clock, MonotonicClock};
 use crate::pace::pacer::{ApplyError, Pacer};
 use crate::pace::rule::Pace;
@@ -23,7 +23,7 @@ use crate::time::Timestamp;
 /// ```
 #[derive(Debug)]
 pub struct PacedLimiter<C: Clock = MonotonicClock> {
-    pub(super) shared: Shared,
+    pub(super) shared: SharedPacer,
     pub(super) clock: C,
 }
 
@@ -48,7 +48,7 @@ impl<C: Clock> PacedLimiter<C> {
     /// A limiter with another capacity of the queue.
     #[must_use]
     pub fn with_waiting_max(pace: Pace, clock: C, waiting_max: NonZeroUsize) -> Self {
-        let shared = Shared::new(pace, waiting_max.get(), clock.now());
+        let shared = SharedPacer::new(pace, waiting_max.get(), clock.now());
         Self { shared, clock }
     }
 

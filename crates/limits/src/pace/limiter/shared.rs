@@ -24,7 +24,7 @@ use std::vec::Vec;
 use super::error::AcquireError;
 use super::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, spin_loop};
 use crate::pace::pacer::{Pacer, PoolsNow, pools_now};
-use crate::pace::pools::{Level, ticks};
+use crate::pace::pools::{PoolLevel, ticks};
 use crate::pace::rule::Pace;
 use crate::time::Timestamp;
 use crate::verdict::NotNow;
@@ -48,18 +48,18 @@ const BEHIND_THE_LOCK: i64 = i64::MAX;
 /// fields.
 #[repr(align(128))]
 #[derive(Debug, Default)]
-struct Alone<T>(T);
+struct CachePadded<T>(T);
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    pool: Alone<Pool>,
-    terms: Alone<Terms>,
-    behind: Alone<Mutex<Behind>>,
+pub(super) struct SharedPacer {
+    pool: CachePadded<SharedPool>,
+    terms: CachePadded<Terms>,
+    behind: CachePadded<Mutex<LockedPart>>,
 }
 
 /// The part that is written all the time.
 #[derive(Debug, Default)]
-struct Pool {
+struct SharedPool {
     /// The time that any thread may claim, in ticks; never below zero.
     active: AtomicI64,
     /// When it was last filled, in nanoseconds. Written after the pool, read before it.
@@ -83,12 +83,12 @@ struct Terms {
 
 /// The part that is behind the lock.
 #[derive(Debug)]
-struct Behind {
+struct LockedPart {
     /// The pools, of which the active one holds only tokens that are not published.
     paced: Pacer,
     /// Whether the pool can hold what there is.
     publishes: bool,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingOperation>,
     /// Operations that they wait for.
     queued: u64,
     /// Calls that wait no more and have not been polled since: how many ticks were granted, or that
@@ -106,14 +106,14 @@ struct Behind {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingOperation {
     n: u32,
     waker: Waker,
 }
 
 /// The state of a waiting call.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum WaiterTurn {
     /// Granted, or refused because it needs more at once than is allowed now.
     Ended(Result<(), AcquireError>),
     /// First in the queue. It must try again at this moment.
@@ -141,15 +141,15 @@ pub struct PacedLimiterNow {
     pub waiting: usize,
 }
 
-impl Shared {
+impl SharedPacer {
     pub(super) fn new(pace: Pace, waiting_max: usize, now: Timestamp) -> Self {
         let shared = Self {
-            pool: Alone(Pool {
+            pool: CachePadded(SharedPool {
                 active: AtomicI64::new(0),
                 filled_at: AtomicU64::new(now.as_nanos()),
             }),
-            terms: Alone::default(),
-            behind: Alone(Mutex::new(Behind {
+            terms: CachePadded::default(),
+            behind: CachePadded(Mutex::new(LockedPart {
                 paced: Pacer::new(now, pace),
                 publishes: false,
                 waiting: BTreeMap::new(),
@@ -171,7 +171,7 @@ impl Shared {
     }
 
     /// Works behind the lock, and then wakes the calls that were granted or refused.
-    fn locked<R>(&self, work: impl FnOnce(&mut Behind) -> R) -> R {
+    fn locked<R>(&self, work: impl FnOnce(&mut LockedPart) -> R) -> R {
         // Nothing in here panics, and a level is set in one step.
         let mut behind = self.behind.0.lock().unwrap_or_else(PoisonError::into_inner);
         let result = work(&mut behind);
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// Runs `work` behind the lock, after the inflow up to now has been given to waiting calls.
-    fn served<R>(&self, now: Timestamp, work: impl FnOnce(&mut Behind) -> R) -> R {
+    fn served<R>(&self, now: Timestamp, work: impl FnOnce(&mut LockedPart) -> R) -> R {
         self.locked(|behind| {
             self.fill(behind, now);
             self.serve(behind);
@@ -286,7 +286,7 @@ impl Shared {
 
     /// The first moment at which this much is available behind the queue, according to the last
     /// fill.
-    fn reached_at(&self, behind: &Behind, cost: i128, now: Timestamp) -> Timestamp {
+    fn reached_at(&self, behind: &LockedPart, cost: i128, now: Timestamp) -> Timestamp {
         let mut paced = behind.paced.clone();
         let mut level = self.level(behind);
         level.active -= i128::from(behind.queued) * paced.pace().price();
@@ -319,7 +319,7 @@ impl Shared {
     }
 
     /// The state of a waiting call, which this waker wakes.
-    pub(super) fn turn(&self, ticket: u64, waker: &Waker, now: Timestamp) -> Turn {
+    pub(super) fn turn(&self, ticket: u64, waker: &Waker, now: Timestamp) -> WaiterTurn {
         self.locked(|behind| {
             if !behind.ended.contains_key(&ticket) && behind.is_first(ticket) {
                 // The calling task need not be woken.
@@ -328,14 +328,14 @@ impl Shared {
                 self.serve(behind);
             }
             if let Some(result) = behind.ended.remove(&ticket) {
-                return Turn::Ended(result.map(|_| ()));
+                return WaiterTurn::Ended(result.map(|_| ()));
             }
             behind.set_waker(ticket, waker);
             if behind.is_first(ticket) && behind.paced.is_running() {
                 let wanted = behind.wanted_by_first().expect("a call is first");
-                Turn::First(behind.paced.reached_at(now, wanted))
+                WaiterTurn::First(behind.paced.reached_at(now, wanted))
             } else {
-                Turn::Behind
+                WaiterTurn::Behind
             }
         })
     }
@@ -377,7 +377,7 @@ impl Shared {
             // What was granted counts at the price that holds. All is behind the lock.
             behind.operations_before = behind.operations(behind.paced.pools().level());
             let result = change(&mut behind.paced);
-            let Level { active, waiting } = behind.paced.pools().level();
+            let PoolLevel { active, waiting } = behind.paced.pools().level();
             behind.supplied = active + waiting;
             self.set_terms(behind);
             behind.refuse_beyond(self.terms.0.largest.load(Relaxed));
@@ -409,7 +409,7 @@ impl Shared {
     }
 
     /// The level of the pools, with the published part. While calls wait, nothing is.
-    fn level(&self, behind: &Behind) -> Level {
+    fn level(&self, behind: &LockedPart) -> PoolLevel {
         let mut level = behind.paced.pools().level();
         level.active += i128::from(self.pool.0.active.load(Relaxed));
         level
@@ -417,7 +417,12 @@ impl Shared {
 
     /// Sets the level at `now` to what `level` makes of the pools, with what is published. A
     /// concurrent claim takes from the old contents: the same as if it had come just after this.
-    fn update(&self, behind: &mut Behind, now: Timestamp, level: impl FnOnce(&Pacer) -> Level) {
+    fn update(
+        &self,
+        behind: &mut LockedPart,
+        now: Timestamp,
+        level: impl FnOnce(&Pacer) -> PoolLevel,
+    ) {
         let published = i128::from(self.pool.0.active.load(Relaxed));
         behind.add(published);
         let mut level = level(&behind.paced);
@@ -426,7 +431,7 @@ impl Shared {
     }
 
     /// Adds the inflow since the last fill, and publishes it.
-    fn fill(&self, behind: &mut Behind, now: Timestamp) {
+    fn fill(&self, behind: &mut LockedPart, now: Timestamp) {
         behind.supplied += behind.paced.pools().elapsed(now);
         self.update(behind, now, |paced| paced.level(now));
         self.publish(behind);
@@ -435,7 +440,7 @@ impl Shared {
     }
 
     /// Publishes the contents if no call waits for them.
-    fn publish(&self, behind: &mut Behind) {
+    fn publish(&self, behind: &mut LockedPart) {
         let active = behind.paced.pools().level().active;
         if behind.publishes && behind.waiting.is_empty() && active > 0 {
             behind.add(-active);
@@ -445,13 +450,13 @@ impl Shared {
     }
 
     /// Takes back what can be claimed.
-    fn withdraw(&self, behind: &mut Behind) {
+    fn withdraw(&self, behind: &mut LockedPart) {
         let published = self.pool.0.active.swap(0, AcqRel);
         behind.add(published.into());
     }
 
     /// Grants the contents to waiting calls, in order, and publishes the rest once no call waits.
-    fn serve(&self, behind: &mut Behind) {
+    fn serve(&self, behind: &mut LockedPart) {
         let mut serves = false;
         while let Some(wanted) = behind.wanted_by_first() {
             if behind.paced.pools().level().active < wanted {
@@ -471,7 +476,7 @@ impl Shared {
         self.publish(behind);
     }
 
-    fn put_back(&self, behind: &mut Behind, ticks: i128, now: Timestamp) {
+    fn put_back(&self, behind: &mut LockedPart, ticks: i128, now: Timestamp) {
         self.fill(behind, now);
         self.update(behind, now, |paced| {
             let sizes = paced.pace().sizes();
@@ -480,7 +485,7 @@ impl Shared {
         self.serve(behind);
     }
 
-    fn set_terms(&self, behind: &mut Behind) {
+    fn set_terms(&self, behind: &mut LockedPart) {
         let pace = behind.paced.pace();
         let sizes = pace.sizes();
         behind.publishes = sizes.over < PUBLISHED_MAX;
@@ -541,7 +546,7 @@ impl Shared {
     }
 }
 
-impl Behind {
+impl LockedPart {
     /// The cost of `n` operations, in ticks.
     fn cost(&self, n: u32) -> i128 {
         i128::from(n) * self.paced.pace().price()
@@ -573,7 +578,7 @@ impl Behind {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.queued += u64::from(n);
-        self.waiting.insert(ticket, Waiting { n, waker });
+        self.waiting.insert(ticket, WaitingOperation { n, waker });
         Ok(ticket)
     }
 
@@ -615,7 +620,7 @@ impl Behind {
     }
 
     /// Operations granted, where this is what is left.
-    fn operations(&self, left: Level) -> f64 {
+    fn operations(&self, left: PoolLevel) -> f64 {
         let claimed = self.supplied - left.active - left.waiting;
         self.operations_before + claimed as f64 / self.paced.pace().price() as f64
     }

@@ -40,12 +40,12 @@ pub struct TimerThread {
 
 #[derive(Debug, Default)]
 struct Alarms {
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TimerState {
     /// By moment, and then in order of coming.
     due: BTreeMap<(Instant, u64), Waker>,
     next: u64,
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl Alarms {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TimerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

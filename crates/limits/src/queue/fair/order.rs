@@ -1,23 +1,23 @@
-//! The order of the lines at one limit.
+//! The order of the flows at one limit.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 
 use super::callers::Callers;
-use super::service::{Common, Entry, Part, Service};
+use super::service::{ClassFilter, FlowEntry, OrderSettings, TurnAdvance};
 use crate::call::{Call, Class};
-use crate::queue::bar::LineId;
+use crate::queue::bar::FlowId;
 
-/// The order in which the lines that wait at one limit go.
+/// The order in which the flows that wait at one limit go.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
-    pub(super) lines: u32,
-    /// The only line since there was none.
-    pub(super) only: Option<Entry>,
-    /// There is more than one line, or was since there was none.
+pub(crate) struct FairOrder {
+    pub(super) flows: u32,
+    /// The only flow since there was none.
+    pub(super) only: Option<FlowEntry>,
+    /// There is more than one flow, or was since there was none.
     pub(super) tags: Option<Box<Tags>>,
-    /// Lines go by arrival, whatever their caller. Classes still share by weight.
+    /// Flows go by arrival, whatever their caller. Classes still share by weight.
     pub(super) by_arrival: bool,
 }
 
@@ -34,13 +34,13 @@ pub(super) struct ClassTags {
     pub(super) start: u128,
     /// Where it started last: no refund takes it further back.
     pub(super) base: u128,
-    pub(super) lines: u32,
+    pub(super) flows: u32,
     pub(super) callers: Callers,
 }
 
 impl ClassTags {
     /// The tags of all classes, at the start.
-    fn all(common: Common, by_arrival: bool) -> Vec<Self> {
+    fn all(common: OrderSettings, by_arrival: bool) -> Vec<Self> {
         let new = |_| Self {
             callers: Callers::new(by_arrival, common.seed),
             ..Self::default()
@@ -50,19 +50,19 @@ impl ClassTags {
 
     /// A class that begins to wait has saved up no turns.
     fn catch_up(&mut self, virtual_time: u128) {
-        if self.lines == 0 && self.start < virtual_time {
+        if self.flows == 0 && self.start < virtual_time {
             (self.start, self.base) = (virtual_time, virtual_time);
         }
     }
 }
 
-impl Order {
+impl FairOrder {
     pub(crate) fn len(&self) -> u32 {
-        self.lines
+        self.flows
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lines == 0
+        self.flows == 0
     }
 
     /// Whether it remembers who had turns.
@@ -71,7 +71,7 @@ impl Order {
         self.tags.is_some()
     }
 
-    /// An order in which lines go by arrival, or in turn.
+    /// An order in which flows go by arrival, or in turn.
     pub(crate) fn new(by_arrival: bool) -> Self {
         Self {
             by_arrival,
@@ -83,22 +83,22 @@ impl Order {
         self.by_arrival
     }
 
-    /// All lines.
-    pub(crate) fn all(&self) -> Vec<LineId> {
+    /// All flows.
+    pub(crate) fn all(&self) -> Vec<FlowId> {
         let tags = self.tags.iter().flat_map(|tags| &tags.classes);
-        let flows = tags.flat_map(|class| &class.callers.known);
-        let lines = flows.flat_map(|(_, flow)| flow.lines.iter());
-        let lines = lines.map(|(_, line)| line);
+        let groups = tags.flat_map(|class| &class.callers.known);
+        let flows = groups.flat_map(|(_, group)| group.flows.iter());
+        let flows = flows.map(|(_, flow)| flow);
         self.only
-            .map(|only| only.line)
+            .map(|only| only.flow)
             .into_iter()
-            .chain(lines)
+            .chain(flows)
             .collect()
     }
 
-    /// A line begins to wait here.
-    pub(crate) fn insert(&mut self, entry: Entry, common: Common) {
-        self.lines += 1;
+    /// A flow begins to wait here.
+    pub(crate) fn insert(&mut self, entry: FlowEntry, common: OrderSettings) {
+        self.flows += 1;
         if let Some(tags) = &mut self.tags {
             tags.insert(entry);
         } else if let Some(before) = self.only.take() {
@@ -111,85 +111,93 @@ impl Order {
         }
     }
 
-    /// A line waits here no more.
-    pub(crate) fn remove(&mut self, entry: Entry) {
-        self.lines -= 1;
+    /// A flow waits here no more.
+    pub(crate) fn remove(&mut self, entry: FlowEntry) {
+        self.flows -= 1;
         if let Some(tags) = &mut self.tags {
             tags.remove(entry);
-            if self.lines == 0 {
+            if self.flows == 0 {
                 self.tags = None;
             }
         } else {
             let only = self.only.take();
-            debug_assert_eq!(only, Some(entry), "a line is removed as it was put in");
+            debug_assert_eq!(only, Some(entry), "a flow is removed as it was put in");
         }
     }
 
-    /// A line that waits here has another first call.
-    pub(crate) fn replace(&mut self, entry: Entry, arrival: u64) {
+    /// A flow that waits here has another first call.
+    pub(crate) fn replace(&mut self, entry: FlowEntry, arrival: u64) {
         match (&mut self.tags, &mut self.only) {
             (Some(tags), _) => {
                 let class = &mut tags.classes[entry.class.0 as usize];
                 class.callers.replace(entry, arrival);
             }
             (None, Some(only)) => only.arrival = arrival,
-            (None, None) => unreachable!("a line that waits here is there"),
+            (None, None) => unreachable!("a flow that waits here is there"),
         }
     }
 
-    /// The first line of a part.
+    /// The first flow of a part.
     #[inline]
-    pub(crate) fn first(&self, part: Part) -> Option<LineId> {
+    pub(crate) fn first(&self, part: ClassFilter) -> Option<FlowId> {
         if let Some(only) = &self.only {
-            return part.has(only.class.0 as usize).then_some(only.line);
+            return part.has(only.class.0 as usize).then_some(only.flow);
         }
         self.tags.as_ref()?.first(part)
     }
 
-    /// Whether a line of this part goes before this line, which is not in this order.
+    /// Whether a flow of this part goes before this flow, which is not in this order.
     #[inline]
-    pub(crate) fn is_behind(&self, entry: Entry, part: Part) -> bool {
+    pub(crate) fn is_behind(&self, entry: FlowEntry, part: ClassFilter) -> bool {
         if let Some(only) = &self.only {
-            let place = |entry: &Entry| (entry.class.0, entry.arrival);
+            let place = |entry: &FlowEntry| (entry.class.0, entry.arrival);
             return part.has(only.class.0 as usize) && place(only) < place(&entry);
         }
         let tags = self.tags.as_ref();
         tags.is_some_and(|tags| tags.is_behind(entry, part))
     }
 
-    /// Serves a call of a line, which need not be in this order. It counts if `counts`, or if
-    /// another line waits here. True if that may have changed the order.
+    /// Serves a call of a flow, which need not be in this order. It counts if `counts`, or if
+    /// another flow waits here. True if that may have changed the order.
     #[inline]
     pub(crate) fn serve(
         &mut self,
-        line: Entry,
-        service: Service,
+        flow: FlowEntry,
+        service: TurnAdvance,
         counts: bool,
-        common: Common,
+        common: OrderSettings,
     ) -> bool {
         if self.tags.is_none() {
-            if !counts && self.only.is_none_or(|only| only.line == line.line) {
+            if !counts && self.only.is_none_or(|only| only.flow == flow.flow) {
                 return false;
             }
             // Tags that begin with this call count it.
             let served = common.served.saturating_sub(1);
-            let mut tags = Box::new(Tags::new(Common { served, ..common }, self.by_arrival));
+            let mut tags = Box::new(Tags::new(
+                OrderSettings { served, ..common },
+                self.by_arrival,
+            ));
             if let Some(only) = self.only.take() {
                 tags.insert(only);
             }
             self.tags = Some(tags);
         }
         if let Some(tags) = &mut self.tags {
-            tags.serve(line, service, None);
+            tags.serve(flow, service, None);
         }
         true
     }
 
-    /// The first call of a line that waits here is served, and the one behind it, of this arrival, is
+    /// The first call of a flow that waits here is served, and the one behind it, of this arrival, is
     /// the first now: as [`serve`](Self::serve) and [`replace`](Self::replace), at once. False, and
     /// nothing done, if no tags are kept.
     #[inline]
-    pub(crate) fn serve_first(&mut self, entry: Entry, service: Service, arrival: u64) -> bool {
+    pub(crate) fn serve_first(
+        &mut self,
+        entry: FlowEntry,
+        service: TurnAdvance,
+        arrival: u64,
+    ) -> bool {
         let Some(tags) = &mut self.tags else {
             return false;
         };
@@ -199,7 +207,7 @@ impl Order {
 
     /// The call that was served with this number was not sent after all. True if its service is taken
     /// back: these tags had counted it.
-    pub(crate) fn unserve(&mut self, call: &Call, service: Service, served: u64) -> bool {
+    pub(crate) fn unserve(&mut self, call: &Call, service: TurnAdvance, served: u64) -> bool {
         match &mut self.tags {
             Some(tags) if tags.served_before < served => {
                 tags.unserve(call, service);
@@ -209,14 +217,14 @@ impl Order {
         }
     }
 
-    /// Removes all lines and replaces the classes: `places` maps each old class to its new one.
-    pub(crate) fn reload(self, places: &[Option<Class>], common: Common) -> Self {
+    /// Removes all flows and replaces the classes: `places` maps each old class to its new one.
+    pub(crate) fn reload(self, places: &[Option<Class>], common: OrderSettings) -> Self {
         let tags = self.tags.map(|mut tags| {
             let new = ClassTags::all(common, self.by_arrival);
             let old = mem::replace(&mut tags.classes, new);
             for (mut old, place) in old.into_iter().zip(places) {
                 if let Some(place) = place {
-                    old.lines = 0;
+                    old.flows = 0;
                     old.callers.clear();
                     tags.classes[place.0 as usize] = old;
                 }
@@ -229,16 +237,16 @@ impl Order {
         }
     }
 
-    /// Forgets the tags if no line waits.
+    /// Forgets the tags if no flow waits.
     pub(crate) fn tidy(&mut self) {
-        if self.lines == 0 {
+        if self.flows == 0 {
             self.tags = None;
         }
     }
 }
 
 impl Tags {
-    fn new(common: Common, by_arrival: bool) -> Self {
+    fn new(common: OrderSettings, by_arrival: bool) -> Self {
         Self {
             served_before: common.served,
             classes: ClassTags::all(common, by_arrival),
@@ -246,36 +254,36 @@ impl Tags {
         }
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: FlowEntry) {
         let class = &mut self.classes[entry.class.0 as usize];
         class.catch_up(self.virtual_time);
-        class.lines += 1;
+        class.flows += 1;
         class.callers.insert(entry);
     }
 
-    fn remove(&mut self, entry: Entry) {
+    fn remove(&mut self, entry: FlowEntry) {
         let class = &mut self.classes[entry.class.0 as usize];
-        class.lines -= 1;
+        class.flows -= 1;
         class.callers.remove(entry);
     }
 
-    fn first(&self, part: Part) -> Option<LineId> {
-        let mut first: Option<(u128, LineId)> = None;
+    fn first(&self, part: ClassFilter) -> Option<FlowId> {
+        let mut first: Option<(u128, FlowId)> = None;
         for (place, class) in self.classes.iter().enumerate() {
-            if let Some((_, line)) = class.callers.first()
+            if let Some((_, flow)) = class.callers.first()
                 && part.has(place)
                 && first.is_none_or(|(before, _)| class.start < before)
             {
-                first = Some((class.start, line));
+                first = Some((class.start, flow));
             }
         }
-        first.map(|(_, line)| line)
+        first.map(|(_, flow)| flow)
     }
 
-    fn is_behind(&self, entry: Entry, part: Part) -> bool {
+    fn is_behind(&self, entry: FlowEntry, part: ClassFilter) -> bool {
         let own = entry.class.0 as usize;
         let class = &self.classes[own];
-        let start = match class.lines {
+        let start = match class.flows {
             0 => class.start.max(self.virtual_time),
             _ => class.start,
         };
@@ -292,21 +300,21 @@ impl Tags {
         })
     }
 
-    fn serve(&mut self, line: Entry, service: Service, next: Option<u64>) {
-        let Entry { class, caller, .. } = line;
+    fn serve(&mut self, flow: FlowEntry, service: TurnAdvance, next: Option<u64>) {
+        let FlowEntry { class, caller, .. } = flow;
         let of = &mut self.classes[class.0 as usize];
         of.catch_up(self.virtual_time);
         let start = of.start;
         of.start += u128::from(service.class);
-        let next = next.map(|next| (line, next));
+        let next = next.map(|next| (flow, next));
         of.callers.serve(caller, service.caller, next);
         let others = self.classes.iter().enumerate();
-        let others = others.filter(|&(place, other)| place != class.0 as usize && other.lines > 0);
+        let others = others.filter(|&(place, other)| place != class.0 as usize && other.flows > 0);
         let passed = others.map(|(_, other)| other.start).fold(start, u128::min);
         self.virtual_time = self.virtual_time.max(passed);
     }
 
-    fn unserve(&mut self, call: &Call, service: Service) {
+    fn unserve(&mut self, call: &Call, service: TurnAdvance) {
         let of = &mut self.classes[call.class.0 as usize];
         let start = of.start.saturating_sub(u128::from(service.class));
         of.start = start.max(of.base);

@@ -4,19 +4,19 @@ use core::time::Duration;
 
 use crate::bucket::{TokenCount, Tokens};
 use crate::call::{Caller, Class, Weight};
-use crate::queue::bar::LineId;
+use crate::queue::bar::FlowId;
 
 /// The window of a limit that has none, for a call that meets no window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 
 /// How far the service of a call moves the start of its caller, and that of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Service {
+pub(crate) struct TurnAdvance {
     pub(super) caller: u64,
     pub(super) class: u64,
 }
 
-impl Service {
+impl TurnAdvance {
     /// The service where it is no loss to other classes.
     #[must_use]
     pub(crate) const fn within_its_class(self) -> Self {
@@ -44,26 +44,26 @@ impl Service {
     }
 }
 
-/// A line, as an entry of an order.
+/// A flow, as an entry of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct FlowEntry {
     pub(crate) class: Class,
     pub(crate) caller: Caller,
     /// Of its first call.
     pub(crate) arrival: u64,
-    pub(crate) line: LineId,
+    pub(crate) flow: FlowId,
 }
 
 /// The classes of an order to look at: a limit with a reserve answers the class with the reserve and all others
 /// separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ClassFilter {
     All,
     Only(Class),
     But(Class),
 }
 
-impl Part {
+impl ClassFilter {
     pub(super) fn has(self, class: usize) -> bool {
         match self {
             Self::All => true,
@@ -75,7 +75,7 @@ impl Part {
 
 /// The settings that all orders of a scheduler share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Common {
+pub(crate) struct OrderSettings {
     /// How many classes there are.
     pub(crate) classes: usize,
     /// Deals the hands of callers that are too many.

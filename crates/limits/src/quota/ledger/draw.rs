@@ -1,17 +1,19 @@
 //! When the store is asked, for what, and for how much.
 
-use super::page::Page;
-use super::{Change, Flight, Kind, Ledger, Purse, Speed, Stands, StoreReply, Window};
+use super::page::CurrentWindow;
+use super::{
+    Ledger, OpenQuestion, Purse, QuestionKind, RecordChange, Speed, StoreReply, StoreView, WindowId,
+};
 use crate::bucket::TokenCount;
-use crate::quota::Version;
-use crate::quota::record::Record;
-use crate::quota::rule::Ask;
+use crate::quota::RecordVersion;
+use crate::quota::record::QuotaRecord;
+use crate::quota::rule::DrawRequest;
 use crate::quota::store_time::StoreTime;
 use crate::time::{Timestamp, nanos};
 
 /// The calls that wait for tokens of this key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingCost {
     /// The cost of the first waiting call; 0 if there is none.
     pub next: u64,
     /// The sum of the costs, the first one included.
@@ -20,9 +22,9 @@ pub struct Waiting {
 
 /// The question that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Question(u64);
+pub struct QuestionId(u64);
 
-impl Question {
+impl QuestionId {
     /// The question of this number, as a log has it.
     #[must_use]
     pub const fn numbered(number: u64) -> Self {
@@ -43,25 +45,25 @@ pub enum Action {
     /// [`Ledger::told`].
     Sleep(Timestamp),
     /// Learn the store's time.
-    Time(Question),
+    Time(QuestionId),
     /// Read the record in the store.
-    Read(Question),
+    Read(QuestionId),
     /// Write this, if the store still contains what it replaces.
-    Write(Question, Write),
+    Write(QuestionId, RecordWrite),
 }
 
 /// A compare-and-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct RecordWrite {
     /// The version that the store must contain; `None` for no record.
-    pub replaces: Option<Version>,
+    pub replaces: Option<RecordVersion>,
     /// The new contents.
-    pub record: Record,
+    pub record: QuotaRecord,
 }
 
 impl Ledger {
     /// Chooses the next action, where these calls wait.
-    pub fn next(&mut self, waiting: Waiting, time: &StoreTime) -> Action {
+    pub fn next(&mut self, waiting: WaitingCost, time: &StoreTime) -> Action {
         let now = time.now();
         self.expire(time);
         if let Some(flight) = self.flight {
@@ -84,7 +86,8 @@ impl Ledger {
         // An account is paid as far as the rest goes; calls are not served in part.
         let needs = need > 0 || (self.wanted && self.is_unavailable());
         let purse = self.purse_in(page);
-        let is_low = |(record, purse): (Record, &Purse)| record.left() > 0 && self.is_low(purse);
+        let is_low =
+            |(record, purse): (QuotaRecord, &Purse)| record.left() > 0 && self.is_low(purse);
         let prefetches = !self.leaves && purse.is_some_and(is_low);
         // When a surplus is looked for.
         let held = purse.filter(|(_, purse)| purse.held > 0);
@@ -99,21 +102,21 @@ impl Ledger {
         if now < self.retry_at {
             return Action::Sleep(self.retry_at);
         }
-        if let Page::NotKnown = page {
-            return Action::Time(self.fly(Kind::Time, now));
+        if let CurrentWindow::NotKnown = page {
+            return Action::Time(self.fly(QuestionKind::Time, now));
         }
-        if self.told || matches!(self.stands, Stands::NotKnown | Stands::Unreadable(_)) {
+        if self.told || matches!(self.stands, StoreView::NotKnown | StoreView::Unreadable(_)) {
             self.told = false;
-            return Action::Read(self.fly(Kind::Read, now));
+            return Action::Read(self.fly(QuestionKind::Read, now));
         }
         let (record, opens) = match page {
-            Page::Running(record) => (record, false),
-            Page::Open(record) => (record, true),
-            Page::Between(until) => return Action::Sleep(until),
-            Page::NotKnown => unreachable!("the store's time was asked for"),
+            CurrentWindow::Running(record) => (record, false),
+            CurrentWindow::Open(record) => (record, true),
+            CurrentWindow::Between(until) => return Action::Sleep(until),
+            CurrentWindow::NotKnown => unreachable!("the store's time was asked for"),
         };
         if self.lost && !opens {
-            return self.write(Change::Close, record, now);
+            return self.write(RecordChange::Close, record, now);
         }
         if needs || prefetches {
             self.measure(now);
@@ -123,7 +126,7 @@ impl Ledger {
             }
             if self.is_unavailable() && needs {
                 // Nothing to draw, but whether the store is back can be found out.
-                return Action::Read(self.fly(Kind::Read, now));
+                return Action::Read(self.fly(QuestionKind::Read, now));
             }
         }
         if relinquishes <= now {
@@ -134,8 +137,8 @@ impl Ledger {
     }
 
     /// A grant for calls that lack this much, and cannot go without `need`.
-    fn ask(&self, missing: u64, need: u64) -> Ask {
-        Ask {
+    fn ask(&self, missing: u64, need: u64) -> DrawRequest {
+        DrawRequest {
             nodes: self.nodes,
             drawn: 0,
             alone: 0,
@@ -150,9 +153,9 @@ impl Ledger {
     /// there is no grant.
     fn draw(
         &mut self,
-        mut ask: Ask,
+        mut ask: DrawRequest,
         owed: u64,
-        record: Record,
+        record: QuotaRecord,
         opens: bool,
         now: Timestamp,
     ) -> Option<Action> {
@@ -176,12 +179,12 @@ impl Ledger {
         let record = record
             .less(grant)
             .expect("a grant is not above what is left");
-        Some(self.write(Change::Draw { grant, opens }, record, now))
+        Some(self.write(RecordChange::Draw { grant, opens }, record, now))
     }
 
     /// Returns a surplus: tokens beyond one grant, if they are more than this number of grants; all
     /// tokens if the key is to be forgotten.
-    fn relinquish(&mut self, record: Record, waiting: Waiting, now: Timestamp) -> Action {
+    fn relinquish(&mut self, record: QuotaRecord, waiting: WaitingCost, now: Timestamp) -> Action {
         let every = self.rule.relinquish_every();
         let above = u64::from(self.rule.settings().relinquish_above);
         let rate_now = self.pace.rate_now(now);
@@ -212,15 +215,15 @@ impl Ledger {
         };
         // First it leaves the purse: what may be in the record must not be spent here.
         purse.held = keep;
-        self.write(Change::Relinquish { back }, record, now)
+        self.write(RecordChange::Relinquish { back }, record, now)
     }
 
-    fn fly(&mut self, kind: Kind, now: Timestamp) -> Question {
+    fn fly(&mut self, kind: QuestionKind, now: Timestamp) -> QuestionId {
         self.asked += 1;
         self.wanted = false;
-        let question = Question(self.asked);
+        let question = QuestionId(self.asked);
         let timeout = self.rule.settings().draw_timeout;
-        self.flight = Some(Flight {
+        self.flight = Some(OpenQuestion {
             question,
             kind,
             asked_at: now,
@@ -230,16 +233,16 @@ impl Ledger {
         question
     }
 
-    fn write(&mut self, change: Change, record: Record, now: Timestamp) -> Action {
+    fn write(&mut self, change: RecordChange, record: QuotaRecord, now: Timestamp) -> Action {
         let replaces = match self.stands {
-            Stands::Is(version) => Some(version),
-            Stands::Absent => None,
-            Stands::NotKnown | Stands::Unreadable(_) => {
+            StoreView::Is(version) => Some(version),
+            StoreView::Absent => None,
+            StoreView::NotKnown | StoreView::Unreadable(_) => {
                 unreachable!("what stands there is read before it is replaced")
             }
         };
-        let question = self.fly(Kind::Write(change, record), now);
-        Action::Write(question, Write { replaces, record })
+        let question = self.fly(QuestionKind::Write(change, record), now);
+        Action::Write(question, RecordWrite { replaces, record })
     }
 
     /// Forgets what is over for certain.
@@ -271,15 +274,15 @@ impl Ledger {
     }
 
     /// The tokens of the window that runs, unless its record was lost.
-    fn purse_in(&self, page: Page) -> Option<(Record, &Purse)> {
+    fn purse_in(&self, page: CurrentWindow) -> Option<(QuotaRecord, &Purse)> {
         match page {
-            Page::Running(record) if !self.lost => Some((record, self.purse_of(&record)?)),
+            CurrentWindow::Running(record) if !self.lost => Some((record, self.purse_of(&record)?)),
             _ => None,
         }
     }
 
-    fn purse_of(&self, record: &Record) -> Option<&Purse> {
-        let window = Window::of(record);
+    fn purse_of(&self, record: &QuotaRecord) -> Option<&Purse> {
+        let window = WindowId::of(record);
         self.purse.as_ref().filter(|purse| purse.window == window)
     }
 

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use super::page::Page;
-use super::{Ledger, Stands};
-use crate::quota::Version;
-use crate::quota::record::{Record, RecordError};
+use super::page::CurrentWindow;
+use super::{Ledger, StoreView};
+use crate::quota::RecordVersion;
+use crate::quota::record::{QuotaRecord, RecordError};
 use crate::quota::store_time::StoreTime;
 use crate::time::Timestamp;
 
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerNow {
     /// The record last seen in the store, if any.
-    pub record: Option<Record>,
+    pub record: Option<QuotaRecord>,
     /// Tokens that were drawn and may be spent.
     pub held: u64,
     /// Tokens of the node's own share that may be spent.
@@ -21,16 +21,16 @@ pub struct LedgerNow {
     /// Tokens that the next draw must pay.
     pub owed: u64,
     /// The present trouble of the key.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<LedgerTrouble>,
     /// The events so far.
-    pub counts: Counts,
+    pub counts: LedgerCounts,
 }
 
 /// A condition that operators should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // A scheduler keeps the discriminant for each key.
 #[repr(u8)]
-pub enum Trouble {
+pub enum LedgerTrouble {
     /// The store is unavailable since this local moment.
     Away(Timestamp),
     /// The store contains no valid record.
@@ -52,11 +52,11 @@ macro_rules! counts {
     ($($(#[doc = $doc:literal])* $count:ident)*) => {
         /// How often something happened since the ledger was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts {
+        pub struct LedgerCounts {
             $($(#[doc = $doc])* pub $count: u64,)*
         }
 
-        impl Counts {
+        impl LedgerCounts {
             /// Adds what happened elsewhere.
             pub fn add(&mut self, other: &Self) {
                 $(self.$count = self.$count.saturating_add(other.$count);)*
@@ -107,37 +107,37 @@ impl Ledger {
     }
 
     /// A condition that operators should know.
-    pub(crate) fn trouble(&self, time: &StoreTime) -> Option<Trouble> {
+    pub(crate) fn trouble(&self, time: &StoreTime) -> Option<LedgerTrouble> {
         if let Some(since) = self.away_since {
-            return Some(Trouble::Away(since));
+            return Some(LedgerTrouble::Away(since));
         }
-        if let Stands::Unreadable(error) = self.stands {
-            return Some(Trouble::Unreadable(error));
+        if let StoreView::Unreadable(error) = self.stands {
+            return Some(LedgerTrouble::Unreadable(error));
         }
-        let Page::Running(record) = self.page(time) else {
+        let CurrentWindow::Running(record) = self.page(time) else {
             return None;
         };
         if self.lost {
-            return Some(Trouble::Lost);
+            return Some(LedgerTrouble::Lost);
         }
         if record.start() > time.latest() {
-            return Some(Trouble::Ahead(record.start() - time.latest()));
+            return Some(LedgerTrouble::Ahead(record.start() - time.latest()));
         }
         let reserved = record.reserved();
-        (reserved < self.rule.reserved()).then_some(Trouble::OtherReserve { reserved })
+        (reserved < self.rule.reserved()).then_some(LedgerTrouble::OtherReserve { reserved })
     }
 
     /// Takes the counts since they were last taken.
-    pub fn take_counts(&mut self) -> Counts {
+    pub fn take_counts(&mut self) -> LedgerCounts {
         core::mem::take(&mut self.counts)
     }
 
     /// The version of the record in the store, if known.
     #[must_use]
-    pub const fn version(&self) -> Option<Version> {
+    pub const fn version(&self) -> Option<RecordVersion> {
         match self.stands {
-            Stands::Is(version) => Some(version),
-            Stands::NotKnown | Stands::Absent | Stands::Unreadable(_) => None,
+            StoreView::Is(version) => Some(version),
+            StoreView::NotKnown | StoreView::Absent | StoreView::Unreadable(_) => None,
         }
     }
 
@@ -147,11 +147,15 @@ impl Ledger {
     pub fn window(&self, time: &StoreTime, spent_in: Option<u64>) -> (Option<u64>, u64) {
         let total = self.rule.settings().total;
         match self.page(time) {
-            Page::Running(record) if spent_in.is_none_or(|window| window == record.window()) => {
+            CurrentWindow::Running(record)
+                if spent_in.is_none_or(|window| window == record.window()) =>
+            {
                 (Some(record.window()), record.total())
             }
-            Page::Open(record) => (spent_in.or(Some(record.window())), total),
-            Page::Running(_) | Page::Between(_) | Page::NotKnown => (spent_in, total),
+            CurrentWindow::Open(record) => (spent_in.or(Some(record.window())), total),
+            CurrentWindow::Running(_) | CurrentWindow::Between(_) | CurrentWindow::NotKnown => {
+                (spent_in, total)
+            }
         }
     }
 
@@ -159,10 +163,10 @@ impl Ledger {
     #[must_use]
     pub fn begun(&self, time: &StoreTime) -> Option<Duration> {
         match self.page(time) {
-            Page::Running(record) | Page::Open(record) => {
+            CurrentWindow::Running(record) | CurrentWindow::Open(record) => {
                 Some(time.latest().saturating_sub(record.start()))
             }
-            Page::Between(_) | Page::NotKnown => None,
+            CurrentWindow::Between(_) | CurrentWindow::NotKnown => None,
         }
     }
 
@@ -172,7 +176,7 @@ impl Ledger {
     pub fn watches(&self, time: &StoreTime) -> bool {
         self.short
             && !self.told
-            && matches!(self.stands, Stands::Is(_))
-            && matches!(self.page(time), Page::Running(_))
+            && matches!(self.stands, StoreView::Is(_))
+            && matches!(self.page(time), CurrentWindow::Running(_))
     }
 }

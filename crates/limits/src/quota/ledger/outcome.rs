@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use super::page::Page;
-use super::{Change, Kind, Ledger, Purse, Question, Stands, Window};
-use crate::quota::record::{Record, RecordError};
+use super::page::CurrentWindow;
+use super::{Ledger, Purse, QuestionId, QuestionKind, RecordChange, StoreView, WindowId};
+use crate::quota::record::{QuotaRecord, RecordError};
 use crate::quota::store_time::StoreTime;
-use crate::quota::{Standing, Version};
+use crate::quota::{RecordVersion, StoredRecord};
 use crate::time::{Timestamp, nanos};
 
 /// After a conflict is waited at random up to this, twice as long after each further one.
@@ -26,9 +26,9 @@ pub enum StoreReply {
     /// The store's time is known.
     Time,
     /// The write did not happen, and the store contains this.
-    Stands(Standing),
+    Stands(StoredRecord),
     /// The record was written, and has this version.
-    Written(Version),
+    Written(RecordVersion),
     /// Unknown: the connection was lost, or the time was up, after the question was sent.
     Unknown,
     /// The store can't be reached, and did nothing.
@@ -48,7 +48,7 @@ impl Ledger {
     /// counts as [`StoreReply::Unknown`]. `entropy` is any number, another one each time.
     pub fn done(
         &mut self,
-        question: Question,
+        question: QuestionId,
         outcome: StoreReply,
         time: &StoreTime,
         entropy: u64,
@@ -64,8 +64,8 @@ impl Ledger {
             | StoreReply::NotYet => self.unanswered(flight.kind, outcome, now, entropy),
             StoreReply::Time => {
                 // An answer of another kind than the question is none.
-                let answers = matches!(flight.kind, Kind::Time);
-                if !answers || matches!(self.page(time), Page::NotKnown) {
+                let answers = matches!(flight.kind, QuestionKind::Time);
+                if !answers || matches!(self.page(time), CurrentWindow::NotKnown) {
                     // Its replies take too long to tell one window from the next.
                     self.unanswered(flight.kind, StoreReply::Unknown, now, entropy);
                 }
@@ -86,30 +86,36 @@ impl Ledger {
     }
 
     /// Takes an answer that shows what the store contains.
-    fn answered(&mut self, kind: Kind, outcome: StoreReply, time: &StoreTime, entropy: u64) {
+    fn answered(
+        &mut self,
+        kind: QuestionKind,
+        outcome: StoreReply,
+        time: &StoreTime,
+        entropy: u64,
+    ) {
         let now = time.now();
         match (kind, outcome) {
-            (Kind::Read, StoreReply::Stands(standing)) => {
+            (QuestionKind::Read, StoreReply::Stands(standing)) => {
                 self.counts.reads += 1;
                 self.learn(standing, time);
             }
-            (Kind::Write(..), StoreReply::Stands(standing)) => {
+            (QuestionKind::Write(..), StoreReply::Stands(standing)) => {
                 self.conflict(standing, time, entropy);
                 self.keep(kind, now);
             }
-            (Kind::Write(change, record), StoreReply::Written(version)) => {
-                self.stands = Stands::Is(version);
+            (QuestionKind::Write(change, record), StoreReply::Written(version)) => {
+                self.stands = StoreView::Is(version);
                 self.turn_to(record);
                 self.lost = false;
                 self.conflicts_in_a_row = 0;
                 match change {
-                    Change::Draw { grant, opens } => {
+                    RecordChange::Draw { grant, opens } => {
                         self.counts.draws += 1;
                         self.counts.opened += u64::from(opens);
                         self.granted(grant, &record, now);
                     }
-                    Change::Relinquish { .. } => self.counts.relinquished += 1,
-                    Change::Close => {}
+                    RecordChange::Relinquish { .. } => self.counts.relinquished += 1,
+                    RecordChange::Close => {}
                 }
             }
             // The driver mixed up two questions: the outcome of this one is unknown.
@@ -117,9 +123,9 @@ impl Ledger {
         }
     }
 
-    fn granted(&mut self, grant: u64, record: &Record, now: Timestamp) {
+    fn granted(&mut self, grant: u64, record: &QuotaRecord, now: Timestamp) {
         let purse = self.purse.get_or_insert(Purse {
-            window: Window::of(record),
+            window: WindowId::of(record),
             held: 0,
             grant: 0,
             drawn: 0,
@@ -144,7 +150,7 @@ impl Ledger {
         }
     }
 
-    fn conflict(&mut self, standing: Standing, time: &StoreTime, entropy: u64) {
+    fn conflict(&mut self, standing: StoredRecord, time: &StoreTime, entropy: u64) {
         self.counts.conflicts += 1;
         let doublings = self.conflicts_in_a_row.min(CONFLICT_DOUBLINGS);
         self.conflicts_in_a_row += 1;
@@ -154,7 +160,13 @@ impl Ledger {
     }
 
     /// Handles a question that may have been carried out, or not: the ledger asks again.
-    fn unanswered(&mut self, kind: Kind, outcome: StoreReply, now: Timestamp, entropy: u64) {
+    fn unanswered(
+        &mut self,
+        kind: QuestionKind,
+        outcome: StoreReply,
+        now: Timestamp,
+        entropy: u64,
+    ) {
         if matches!(outcome, StoreReply::Late | StoreReply::NotYet) {
             self.late = true;
         } else {
@@ -172,8 +184,8 @@ impl Ledger {
             self.keep(kind, again_at);
         } else {
             self.counts.unknown += 1;
-            if !matches!(kind, Kind::Time) {
-                self.stands = Stands::NotKnown;
+            if !matches!(kind, QuestionKind::Time) {
+                self.stands = StoreView::NotKnown;
             }
         }
     }
@@ -188,9 +200,9 @@ impl Ledger {
     }
 
     /// Handles a question that was not sent: the ledger asks again when a call needs it.
-    fn dropped(&mut self, kind: Kind, now: Timestamp) {
+    fn dropped(&mut self, kind: QuestionKind, now: Timestamp) {
         self.keep(kind, now + self.rule.relinquish_every());
-        if matches!(kind, Kind::Read) && !matches!(self.stands, Stands::NotKnown) {
+        if matches!(kind, QuestionKind::Read) && !matches!(self.stands, StoreView::NotKnown) {
             // It is still to be read, but only once a call asks.
             self.told = true;
             self.short = false;
@@ -201,10 +213,10 @@ impl Ledger {
     }
 
     /// Keeps tokens that were to be given back, if their window lasts, because the store did nothing.
-    fn keep(&mut self, kind: Kind, again_at: Timestamp) {
-        if let Kind::Write(Change::Relinquish { back }, record) = kind
+    fn keep(&mut self, kind: QuestionKind, again_at: Timestamp) {
+        if let QuestionKind::Write(RecordChange::Relinquish { back }, record) = kind
             && let Some(purse) = &mut self.purse
-            && purse.window == Window::of(&record)
+            && purse.window == WindowId::of(&record)
         {
             purse.held += back;
             purse.relinquish_at = again_at;
@@ -230,16 +242,18 @@ impl Ledger {
     }
 
     /// Stores what the store contains.
-    fn learn(&mut self, standing: Standing, time: &StoreTime) {
+    fn learn(&mut self, standing: StoredRecord, time: &StoreTime) {
         let standing = match standing {
-            Standing::Record { record, .. } if is_too_far(&record, time) => Standing::Unreadable {
-                error: RecordError::TooFarAhead(record.window()),
-            },
+            StoredRecord::Record { record, .. } if is_too_far(&record, time) => {
+                StoredRecord::Unreadable {
+                    error: RecordError::TooFarAhead(record.window()),
+                }
+            }
             standing => standing,
         };
         match standing {
-            Standing::Record { version, record } => {
-                self.stands = Stands::Is(version);
+            StoredRecord::Record { version, record } => {
+                self.stands = StoreView::Is(version);
                 if record.end() < self.opened_until {
                     self.lose(time);
                 } else {
@@ -247,23 +261,23 @@ impl Ledger {
                     self.turn_to(record);
                 }
             }
-            Standing::Absent => {
-                self.stands = Stands::Absent;
+            StoredRecord::Absent => {
+                self.stands = StoreView::Absent;
                 self.lose(time);
             }
-            Standing::Unreadable { error } => {
-                self.stands = Stands::Unreadable(error);
+            StoredRecord::Unreadable { error } => {
+                self.stands = StoreView::Unreadable(error);
                 self.retry_at = time.now() + UNREADABLE_WAIT;
             }
         }
     }
 
     /// The window of this record is the one that counts. Tokens of another one are worth nothing.
-    fn turn_to(&mut self, record: Record) {
+    fn turn_to(&mut self, record: QuotaRecord) {
         self.record = Some(record);
         self.short = false;
         self.opened_until = self.opened_until.max(record.end());
-        let window = Window::of(&record);
+        let window = WindowId::of(&record);
         self.purse = self.purse.filter(|purse| purse.window == window);
         self.settle(record.start());
     }
@@ -294,7 +308,7 @@ impl Ledger {
 
 /// Whether the window of a record is so far ahead that no clock that was set can be the reason. To
 /// follow it would keep the key closed until then.
-fn is_too_far(record: &Record, time: &StoreTime) -> bool {
+fn is_too_far(record: &QuotaRecord, time: &StoreTime) -> bool {
     let most = record.length().saturating_add(AHEAD_MAX);
     record.start() > time.latest().saturating_add(most)
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::Ledger;
-use crate::quota::record::Record;
+use crate::quota::record::QuotaRecord;
 use crate::quota::store_time::{StoreTime, drift};
 use crate::time::Timestamp;
 
@@ -13,11 +13,11 @@ const WIDTH_ONE_IN: u32 = 8;
 
 /// Where the store's time is among the windows.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Page {
+pub(super) enum CurrentWindow {
     /// In the window of the record that was last seen.
-    Running(Record),
+    Running(QuotaRecord),
     /// In this window, which no node is known to have opened.
-    Open(Record),
+    Open(QuotaRecord),
     /// The window may be this one or the next, until this local moment.
     Between(Timestamp),
     /// The window is not known well enough.
@@ -26,29 +26,29 @@ pub(super) enum Page {
 
 impl Ledger {
     /// Where the store's time is among the windows.
-    pub(super) fn page(&self, time: &StoreTime) -> Page {
+    pub(super) fn page(&self, time: &StoreTime) -> CurrentWindow {
         if let Some(record) = self.running(time) {
-            return Page::Running(record);
+            return CurrentWindow::Running(record);
         }
         if time.width() > self.rule.settings().length / WIDTH_ONE_IN {
-            return Page::NotKnown;
+            return CurrentWindow::NotKnown;
         }
         let Some(window) = self.rule.window_at(time.earliest()) else {
-            return Page::NotKnown;
+            return CurrentWindow::NotKnown;
         };
         if window.start() < self.opened_until {
             // A window of another length reaches into this one, or this one may be over.
             let next = window.end().max(self.opened_until);
-            return Page::Between(time.surely_at(next));
+            return CurrentWindow::Between(time.surely_at(next));
         }
         if time.latest() >= window.end() {
-            return Page::Between(time.surely_at(window.end()));
+            return CurrentWindow::Between(time.surely_at(window.end()));
         }
-        Page::Open(window)
+        CurrentWindow::Open(window)
     }
 
     /// The record that was last seen, unless its window may be over.
-    fn running(&self, time: &StoreTime) -> Option<Record> {
+    fn running(&self, time: &StoreTime) -> Option<QuotaRecord> {
         self.record.filter(|record| time.latest() < record.end())
     }
 }

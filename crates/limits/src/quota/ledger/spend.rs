@@ -1,16 +1,16 @@
 //! The answer of a ledger to a call, and how the call is paid.
 
-use super::page::{Page, surely_before};
-use super::{Account, Ledger, Stands, Window};
-use crate::quota::record::Record;
-use crate::quota::rule::{Away, Mode};
+use super::page::{CurrentWindow, surely_before};
+use super::{Ledger, Overdraft, StoreView, WindowId};
+use crate::quota::record::QuotaRecord;
+use crate::quota::rule::{DrawMode, OutagePolicy};
 use crate::quota::store_time::StoreTime;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
 /// The answer of a ledger to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Coverage {
     /// The call is covered.
     Covered,
     /// Not yet: a draw is due or under way, and may cover it.
@@ -34,13 +34,13 @@ pub enum Answer {
     Never,
 }
 
-impl From<Answer> for Verdict {
-    fn from(answer: Answer) -> Self {
+impl From<Coverage> for Verdict {
+    fn from(answer: Coverage) -> Self {
         match answer {
-            Answer::Covered => Self::Ready,
-            Answer::Draw | Answer::Away { .. } => Self::OnChange,
-            Answer::Exhausted { until } | Answer::Between { until } => Self::NotBefore(until),
-            Answer::Never => Self::Never,
+            Coverage::Covered => Self::Ready,
+            Coverage::Draw | Coverage::Away { .. } => Self::OnChange,
+            Coverage::Exhausted { until } | Coverage::Between { until } => Self::NotBefore(until),
+            Coverage::Never => Self::Never,
         }
     }
 }
@@ -48,7 +48,7 @@ impl From<Answer> for Verdict {
 /// The tokens that a call was paid with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "a call that is not sent gives it back"]
-pub struct Spent {
+pub struct Payment {
     /// The window whose tokens were spent or are owed; `None` without any.
     pub window: Option<u64>,
     /// Tokens that were drawn.
@@ -66,35 +66,39 @@ pub struct Spent {
 impl Ledger {
     /// Whether a call of this cost could go now. `time` is the store's, as known at this moment.
     #[must_use]
-    pub fn peek(&self, cost: u64, time: &StoreTime) -> Answer {
+    pub fn peek(&self, cost: u64, time: &StoreTime) -> Coverage {
         if self.rule.blocks() {
-            return Answer::Never;
+            return Coverage::Never;
         }
         if cost <= self.safe_now(time) + self.held_now(time) {
-            return Answer::Covered;
+            return Coverage::Covered;
         }
         let away = self.is_unavailable();
-        if away && self.rule.settings().away == Away::Allow {
-            return Answer::Covered;
+        if away && self.rule.settings().away == OutagePolicy::Allow {
+            return Coverage::Covered;
         }
         if cost > self.costliest() {
-            return Answer::Never;
+            return Coverage::Never;
         }
         let page = self.page(time);
         if let Some(until) = self.exhausted(cost, page, time) {
-            return Answer::Exhausted { until };
+            return Coverage::Exhausted { until };
         }
         if away {
-            return Answer::Away {
+            return Coverage::Away {
                 until: self.retry_at.max(time.now()),
             };
         }
         match page {
-            Page::Between(until) => Answer::Between { until },
-            Page::Running(record) | Page::Open(record) if self.may_owe(cost, &record, time) => {
-                Answer::Covered
+            CurrentWindow::Between(until) => Coverage::Between { until },
+            CurrentWindow::Running(record) | CurrentWindow::Open(record)
+                if self.may_owe(cost, &record, time) =>
+            {
+                Coverage::Covered
             }
-            Page::Running(_) | Page::Open(_) | Page::NotKnown => Answer::Draw,
+            CurrentWindow::Running(_) | CurrentWindow::Open(_) | CurrentWindow::NotKnown => {
+                Coverage::Draw
+            }
         }
     }
 
@@ -103,9 +107,9 @@ impl Ledger {
     /// # Errors
     ///
     /// Why they are not covered. Then nothing was taken.
-    pub fn take(&mut self, cost: u64, time: &StoreTime) -> Result<Spent, Answer> {
+    pub fn take(&mut self, cost: u64, time: &StoreTime) -> Result<Payment, Coverage> {
         match self.peek(cost, time) {
-            Answer::Covered => Ok(self.spend(cost, time)),
+            Coverage::Covered => Ok(self.spend(cost, time)),
             answer => {
                 self.missed(answer);
                 Err(answer)
@@ -127,15 +131,15 @@ impl Ledger {
 
     /// Notes that a call got this answer without an attempt to take tokens, and waits or was
     /// refused.
-    pub fn want(&mut self, answer: Answer) {
+    pub fn want(&mut self, answer: Coverage) {
         self.wanted = true;
-        self.short |= matches!(answer, Answer::Exhausted { .. });
+        self.short |= matches!(answer, Coverage::Exhausted { .. });
     }
 
-    fn missed(&mut self, answer: Answer) {
+    fn missed(&mut self, answer: Coverage) {
         self.want(answer);
         match answer {
-            Answer::Exhausted { .. } | Answer::Away { .. } | Answer::Never => {
+            Coverage::Exhausted { .. } | Coverage::Away { .. } | Coverage::Never => {
                 self.counts.refused += 1;
             }
             _ => self.counts.missed += 1,
@@ -143,9 +147,9 @@ impl Ledger {
     }
 
     /// Takes what [`Ledger::peek`] has found covered.
-    pub(crate) fn spend(&mut self, cost: u64, time: &StoreTime) -> Spent {
+    pub(crate) fn spend(&mut self, cost: u64, time: &StoreTime) -> Payment {
         self.counts.covered += 1;
-        let mut spent = Spent::default();
+        let mut spent = Payment::default();
         let own = self.safe_now(time);
         spent.safe = own.min(cost);
         if spent.safe > 0 {
@@ -180,13 +184,13 @@ impl Ledger {
             self.wanted = true;
             return spent;
         }
-        let (Page::Running(record) | Page::Open(record)) = self.page(time) else {
+        let (CurrentWindow::Running(record) | CurrentWindow::Open(record)) = self.page(time) else {
             unreachable!("nothing is owed but in a window");
         };
         spent.window = Some(record.window());
         spent.owed = rest;
-        self.account = Some(Account {
-            window: Window::of(&record),
+        self.account = Some(Overdraft {
+            window: WindowId::of(&record),
             owed: self.owed_in(&record) + rest,
         });
         self.wanted = true;
@@ -194,7 +198,7 @@ impl Ledger {
     }
 
     /// Takes back the payment of a call that was not sent, as far as it is still valid.
-    pub fn give_back(&mut self, spent: Spent) {
+    pub fn give_back(&mut self, spent: Payment) {
         if spent.share == self.safe.share {
             self.safe.left = (self.safe.left + spent.safe).min(self.rule.safe_share());
         }
@@ -217,11 +221,11 @@ impl Ledger {
     }
 
     /// The local moment up to which this is refused, if what is left can't cover it.
-    fn exhausted(&self, cost: u64, page: Page, time: &StoreTime) -> Option<Timestamp> {
-        let Page::Running(record) = page else {
+    fn exhausted(&self, cost: u64, page: CurrentWindow, time: &StoreTime) -> Option<Timestamp> {
+        let CurrentWindow::Running(record) = page else {
             return None;
         };
-        if self.told || matches!(self.stands, Stands::Unreadable(_)) {
+        if self.told || matches!(self.stands, StoreView::Unreadable(_)) {
             return None;
         }
         let covered = self.safe_now(time) + self.held_now(time) + record.left();
@@ -240,17 +244,17 @@ impl Ledger {
 
     /// Whether this much more may pass on account: up to the base, in a window that began in the
     /// lifetime of this ledger. An earlier run of the node may owe something in an older window.
-    fn may_owe(&self, cost: u64, record: &Record, time: &StoreTime) -> bool {
+    fn may_owe(&self, cost: u64, record: &QuotaRecord, time: &StoreTime) -> bool {
         let settings = self.rule.settings();
         let owed = self.owed_in(record).saturating_add(cost);
-        settings.mode == Mode::Optimistic
+        settings.mode == DrawMode::Optimistic
             && owed <= self.rule.base(u64::from(settings.nodes_expected))
             && owed <= record.left()
             && surely_before(self.made_at, record.start(), time)
     }
 
-    fn owed_in(&self, record: &Record) -> u64 {
-        let window = Window::of(record);
+    fn owed_in(&self, record: &QuotaRecord) -> u64 {
+        let window = WindowId::of(record);
         let account = self.account.filter(|account| account.window == window);
         account.map_or(0, |account| account.owed)
     }
@@ -274,6 +278,6 @@ impl Ledger {
     }
 
     pub(crate) fn is_unavailable(&self) -> bool {
-        self.away_since.is_some() || matches!(self.stands, Stands::Unreadable(_))
+        self.away_since.is_some() || matches!(self.stands, StoreView::Unreadable(_))
     }
 }

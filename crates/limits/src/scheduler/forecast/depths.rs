@@ -6,8 +6,8 @@
 
 use alloc::vec::Vec;
 
-use super::lately::Lately;
-use super::{Draw, Flow, Own};
+use super::lately::RecentArrivals;
+use super::{CallerLoad, DrawAmounts, OwnDraws};
 use crate::limiter::Unit;
 use crate::time::Timestamp;
 
@@ -15,18 +15,18 @@ use crate::time::Timestamp;
 #[derive(Debug, Default)]
 pub(super) struct Depths {
     /// By step, ascending; none is empty. Those that have had a turn are apart.
-    steps: Vec<((u8, bool), Step)>,
-    draw: Draw,
+    steps: Vec<((u8, bool), DepthStep)>,
+    draw: DrawAmounts,
     depth: u64,
-    flows: u32,
-    pub(super) lately: Lately,
+    loads: u32,
+    pub(super) lately: RecentArrivals,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
-    flows: u32,
+struct DepthStep {
+    loads: u32,
     depth: u64,
-    draw: Draw,
+    draw: DrawAmounts,
 }
 
 /// The step of a depth: four to each power of two.
@@ -47,44 +47,44 @@ impl Depths {
         self.draw.in_unit(unit)
     }
 
-    pub(super) fn insert(&mut self, flow: &Flow) {
-        if flow.calls == 0 {
+    pub(super) fn insert(&mut self, load: &CallerLoad) {
+        if load.calls == 0 {
             return;
         }
-        let of = (step(flow.depth), flow.had_turn);
+        let of = (step(load.depth), load.had_turn);
         let place = match self.steps.binary_search_by_key(&of, |(at, _)| *at) {
             Ok(place) => place,
             Err(place) => {
-                self.steps.insert(place, (of, Step::default()));
+                self.steps.insert(place, (of, DepthStep::default()));
                 place
             }
         };
         let (_, step) = &mut self.steps[place];
-        step.flows += 1;
-        step.depth += flow.depth;
-        step.draw += flow.draw;
-        self.draw += flow.draw;
-        self.depth += flow.depth;
-        self.flows += 1;
+        step.loads += 1;
+        step.depth += load.depth;
+        step.draw += load.draw;
+        self.draw += load.draw;
+        self.depth += load.depth;
+        self.loads += 1;
     }
 
     /// Takes a flow out that was put in as it is.
-    pub(super) fn remove(&mut self, flow: &Flow) {
-        if flow.calls == 0 {
+    pub(super) fn remove(&mut self, load: &CallerLoad) {
+        if load.calls == 0 {
             return;
         }
-        let of = (step(flow.depth), flow.had_turn);
+        let of = (step(load.depth), load.had_turn);
         let Ok(place) = self.steps.binary_search_by_key(&of, |(at, _)| *at) else {
             return;
         };
         let (_, step) = &mut self.steps[place];
-        step.flows -= 1;
-        step.depth -= flow.depth;
-        step.draw -= flow.draw;
-        self.draw -= flow.draw;
-        self.depth -= flow.depth;
-        self.flows -= 1;
-        if step.flows == 0 {
+        step.loads -= 1;
+        step.depth -= load.depth;
+        step.draw -= load.draw;
+        self.draw -= load.draw;
+        self.depth -= load.depth;
+        self.loads -= 1;
+        if step.loads == 0 {
             self.steps.remove(place);
         }
     }
@@ -98,36 +98,36 @@ impl Depths {
     /// The draws of other flows before a call that is this far behind in its own.
     pub(super) fn ahead(
         &self,
-        own: &Own,
+        own: &OwnDraws,
         unit: Unit,
         span: (Timestamp, Timestamp),
         coming: f64,
     ) -> f64 {
         // What comes is spread over the flows, also over its own. Of that, only what waits elsewhere is before it.
-        let flows = f64::from((self.flows + u32::from(own.flow.calls == 0)).max(1));
-        let from_elsewhere = coming / flows;
-        let comes = self.comes(span, unit) / flows + from_elsewhere;
+        let loads = f64::from((self.loads + u32::from(own.load.calls == 0)).max(1));
+        let from_elsewhere = coming / loads;
+        let comes = self.comes(span, unit) / loads + from_elsewhere;
         let deeper = from_elsewhere * self.depth as f64 / (self.draw(unit) as f64).max(1.0);
         // Flows in turn go before it with a call more. Of those that had a turn, it is half of them.
         let fresh = (own.depth + own.one) as f64 + deeper;
         let turned = own.depth as f64 + own.one as f64 / 2.0 + deeper;
         let mut ahead = from_elsewhere;
-        let itself = (step(own.flow.depth), own.flow.had_turn);
+        let itself = (step(own.load.depth), own.load.had_turn);
         for &(of, mut step) in &self.steps {
-            if of == itself && own.flow.calls > 0 {
-                step.flows -= 1;
-                step.depth -= own.flow.depth;
-                step.draw -= own.flow.draw;
+            if of == itself && own.load.calls > 0 {
+                step.loads -= 1;
+                step.depth -= own.load.depth;
+                step.draw -= own.load.draw;
             }
-            if step.flows == 0 {
+            if step.loads == 0 {
                 continue;
             }
             let until = if of.1 { turned } else { fresh };
-            let flows = f64::from(step.flows);
+            let loads = f64::from(step.loads);
             let draw = step.draw.in_unit(unit) as f64;
             let each = step.depth as f64 / draw.max(1.0);
-            let draw = draw + comes * flows;
-            let mean = draw * each / flows;
+            let draw = draw + comes * loads;
+            let mean = draw * each / loads;
             let part = if mean > until { until / mean } else { 1.0 };
             ahead += draw * part;
         }

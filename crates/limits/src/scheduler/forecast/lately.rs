@@ -13,7 +13,7 @@ const SPAN: Duration = Duration::from_millis(2_500);
 
 /// Calls that began to wait lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lately {
+pub(super) struct RecentArrivals {
     /// When the present span began, and the first call of the span before.
     since: Timestamp,
     first: Timestamp,
@@ -21,7 +21,7 @@ pub(super) struct Lately {
     last: u64,
 }
 
-impl Lately {
+impl RecentArrivals {
     pub(super) fn add(&mut self, now: Timestamp) {
         let age = now.since(self.since);
         if age >= SPAN || self.this == 0 {

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use super::estimate::{Estimate, Later};
-use crate::queue::{Bar, Ticket, Waiting};
-use crate::scheduler::refusal::{Reason, Refusal};
+use super::estimate::{Estimate, LaterArrivals};
+use crate::queue::{Budget, QueuedCall, Ticket};
+use crate::scheduler::refusal::{Refusal, RefusalReason};
 use crate::scheduler::{Scheduler, Step};
 use crate::time::Timestamp;
 
@@ -40,9 +40,9 @@ impl<T> Scheduler<T> {
         }
         let estimate = self.without_later(now, ticket, reopens)?;
         let is_in_order = match estimate.by {
-            Some(Bar::Limit(limit)) => {
+            Some(Budget::Limit(limit)) => {
                 let limit = self.bars.sets.first_peer(limit);
-                let Waiting { call, .. } = &self.queue.calls[ticket.0];
+                let QueuedCall { call, .. } = &self.queue.calls[ticket.0];
                 self.forecast.holds_only(limit, call.class, call.caller)
             }
             _ => false,
@@ -54,7 +54,7 @@ impl<T> Scheduler<T> {
         }
         let Step::Expired {
             payload, refusal, ..
-        } = self.expire(now, ticket.0, Reason::PredictedLate, estimate.by)
+        } = self.expire(now, ticket.0, RefusalReason::PredictedLate, estimate.by)
         else {
             return None;
         };
@@ -80,7 +80,7 @@ impl<T> Scheduler<T> {
         ticket: Ticket,
         reopens: Option<Timestamp>,
     ) -> Option<Estimate> {
-        let Waiting { call, meets, .. } = self.queue.calls.get(ticket.0)?;
-        Some(self.estimate(now, call, meets, None, reopens, Later::None))
+        let QueuedCall { call, meets, .. } = self.queue.calls.get(ticket.0)?;
+        Some(self.estimate(now, call, meets, None, reopens, LaterArrivals::None))
     }
 }

@@ -1,21 +1,21 @@
 //! The moments at which limits open for a call.
 
-use super::super::forecast::{Coming, Own, PlaceAt};
+use super::super::forecast::{ExpectedDraws, FlowPosition, OwnDraws};
 use super::super::state::Scheduler;
-use super::memo::Memo;
+use super::memo::PredictionMemo;
 use crate::bucket::TokenCount;
 use crate::call::{Call, Class};
-use crate::limiter::{Opening, Unit};
+use crate::limiter::{LimitOpening, Unit};
 use crate::policy::{LimitId, SetId};
-use crate::queue::fair::Service;
-use crate::queue::{Bar, Meets};
+use crate::queue::fair::TurnAdvance;
+use crate::queue::{Budget, BudgetSet};
 use crate::time::Timestamp;
 
 /// The estimate of a start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estimate {
     pub(super) starts: Option<Timestamp>,
-    pub(super) by: Option<Bar>,
+    pub(super) by: Option<Budget>,
     pub(super) ahead: u64,
 }
 
@@ -38,7 +38,7 @@ impl LastOpening {
 
 /// The calls that come later, and go before a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Later {
+pub(super) enum LaterArrivals {
     /// About half as many as came lately.
     AsLately,
     None,
@@ -64,10 +64,10 @@ impl<T> Scheduler<T> {
         &self,
         now: Timestamp,
         call: &Call,
-        meets: &Meets,
-        place: Option<&PlaceAt>,
+        meets: &BudgetSet,
+        place: Option<&FlowPosition>,
         reopens: Option<Timestamp>,
-        later: Later,
+        later: LaterArrivals,
     ) -> Estimate {
         let supplied = self.supplied_from(now, meets, reopens);
         // Where the start is unknown, it is counted where it would wait if all were open.
@@ -150,7 +150,7 @@ impl<T> Scheduler<T> {
         later: Later,
     ) -> (Option<(Timestamp, LimitId, u64)>, Option<Bar>) {
         let limits = self.bars.sets.limits(meets.set);
-        let memo = Memo::default();
+        let memo = PredictionMemo::default();
         let mut unknown = None;
         // Calls that other limits hold come here until it starts, and that depends on them.
         let mut until = from;
@@ -171,7 +171,7 @@ impl<T> Scheduler<T> {
                         }
                     }
                     Some(_) => {}
-                    None => unknown = unknown.or(Some(Bar::Limit(limit))),
+                    None => unknown = unknown.or(Some(Budget::Limit(limit))),
                 }
             }
             let Some((at, _, _)) = last else {
@@ -192,14 +192,14 @@ impl<T> Scheduler<T> {
         &self,
         from: Timestamp,
         call: &Call,
-        (meets, place): (&Meets, Option<&PlaceAt>),
-    ) -> Option<(Timestamp, Bar, u64)> {
+        (meets, place): (&BudgetSet, Option<&FlowPosition>),
+    ) -> Option<(Timestamp, Budget, u64)> {
         let key = meets.bucket?;
         let bucket = &self.bars.buckets.all[key];
         let queued = bucket.queued;
         // A call that is counted is among those that wait.
         let mine = TokenCount::of_turn(call.tokens).micros();
-        let (ahead, calls) = match place.map(|place| place.at(Bar::Bucket(key))) {
+        let (ahead, calls) = match place.map(|place| place.at(Budget::Bucket(key))) {
             Some(own) => {
                 let draw = own.draw.in_unit(Unit::Tokens);
                 (draw, draw / mine.max(1))
@@ -210,7 +210,7 @@ impl<T> Scheduler<T> {
             ),
         };
         let wait = bucket.wait_with(from, ahead, call.tokens);
-        (!wait.is_zero()).then(|| (from + wait, Bar::Bucket(key), calls))
+        (!wait.is_zero()).then(|| (from + wait, Budget::Bucket(key), calls))
     }
 
     /// When a limit opens for a call, at the earliest at `from`, and what is ahead of it there if it waits `until`.
@@ -220,33 +220,33 @@ impl<T> Scheduler<T> {
         (from, until): (Timestamp, Timestamp),
         limit: LimitId,
         call: &Call,
-        (meets, place): (&Meets, Option<&PlaceAt>),
-        (later, memo): (Later, &Memo),
+        (meets, place): (&BudgetSet, Option<&FlowPosition>),
+        (later, memo): (LaterArrivals, &PredictionMemo),
     ) -> Option<(Timestamp, u64)> {
         let first = self.bars.sets.first_peer(limit);
         let unit = self.bars.limits[limit as usize].unit();
-        let flow = memo.flow(first, || {
-            let flow = self.forecast.flows.get(&(first, call.class, call.caller));
-            flow.copied().unwrap_or_default()
+        let load = memo.load(first, || {
+            let load = self.forecast.loads.get(&(first, call.class, call.caller));
+            load.copied().unwrap_or_default()
         });
-        let own = Own {
-            one: Service::new(call.tokens, call.weight, 1).of_caller(),
-            flow,
+        let own = OwnDraws {
+            one: TurnAdvance::new(call.tokens, call.weight, 1).of_caller(),
+            load,
             ..place.map_or(
-                Own {
-                    depth: flow.depth,
-                    draw: flow.draw,
-                    ..Own::default()
+                OwnDraws {
+                    depth: load.depth,
+                    draw: load.draw,
+                    ..OwnDraws::default()
                 },
-                |place| place.at(Bar::Limit(first)),
+                |place| place.at(Budget::Limit(first)),
             )
         };
         let classes = self.policy.classes();
         let weight = |class: crate::Class| classes.get(class.0 as usize).map_or(1, |it| it.weight);
         let coming = self.coming_from_others((now, until), limit, call.class, place, memo);
         let span = match later {
-            Later::AsLately => (now, until),
-            Later::None => (now, now),
+            LaterArrivals::AsLately => (now, until),
+            LaterArrivals::None => (now, now),
         };
         let forecast = &self.forecast;
         let (all, in_class) = forecast.ahead((first, unit), call.class, own, span, coming, weight);
@@ -260,20 +260,20 @@ impl<T> Scheduler<T> {
         from: Timestamp,
         limit: LimitId,
         call: &Call,
-        meets: &Meets,
+        meets: &BudgetSet,
         ahead: u64,
         in_class: u64,
     ) -> Option<Timestamp> {
         let limiter = &self.bars.limits[limit as usize];
         match limiter.opening(from, call, ahead, in_class) {
-            Opening::At(at) => Some(at),
-            Opening::Unknown => None,
+            LimitOpening::At(at) => Some(at),
+            LimitOpening::Unknown => None,
             // The call that frees the room has not left yet. It leaves when its other limits let it.
-            Opening::After { behind, then } => {
+            LimitOpening::After { behind, then } => {
                 let mut leaves = from;
                 for (other, limiter) in self.bars.limits_of(meets) {
                     if other != limit
-                        && let Opening::At(at) = limiter.opening(from, call, behind, behind)
+                        && let LimitOpening::At(at) = limiter.opening(from, call, behind, behind)
                     {
                         leaves = leaves.max(at);
                     }
@@ -289,12 +289,12 @@ impl<T> Scheduler<T> {
         (now, at): (Timestamp, Timestamp),
         limit: LimitId,
         class: Class,
-        place: Option<&PlaceAt>,
-        memo: &Memo,
-    ) -> Coming {
+        place: Option<&FlowPosition>,
+        memo: &PredictionMemo,
+    ) -> ExpectedDraws {
         let unit = self.bars.limits[limit as usize].unit();
-        let mut coming = Coming::default();
-        let first = Bar::Limit(self.bars.sets.first_peer(limit));
+        let mut coming = ExpectedDraws::default();
+        let first = Budget::Limit(self.bars.sets.first_peer(limit));
         let sets = self.forecast.sets.iter().take(SETS_MAX);
         for (number, (&(by, set, of), &draw)) in sets.enumerate() {
             let Some(by) = by else { continue };
@@ -323,13 +323,13 @@ impl<T> Scheduler<T> {
     }
 
     /// When all that this holds has left it, if no other limit holds it up. `set` is of one of the calls.
-    fn drains(&self, now: Timestamp, by: Bar, set: SetId) -> Option<Timestamp> {
+    fn drains(&self, now: Timestamp, by: Budget, set: SetId) -> Option<Timestamp> {
         let call = Call::new("", now);
         match by {
-            Bar::Limit(first) => {
-                let meets = Meets {
+            Budget::Limit(first) => {
+                let meets = BudgetSet {
                     set,
-                    ..Meets::default()
+                    ..BudgetSet::default()
                 };
                 let peers = self.bars.limits_of(&meets);
                 let peers = peers.filter(|&(of, _)| self.bars.sets.first_peer(of) == first);
@@ -339,13 +339,13 @@ impl<T> Scheduler<T> {
                 });
                 ends.max()
             }
-            Bar::Bucket(bucket) => {
+            Budget::Bucket(bucket) => {
                 let bucket = self.bars.buckets.all.get(bucket)?;
                 let one = TokenCount::of_turn(call.tokens).micros();
                 let ahead = bucket.queued.draw.saturating_sub(one);
                 Some(now + bucket.wait_with(now, ahead, call.tokens))
             }
-            Bar::Quota(_) => None,
+            Budget::Quota(_) => None,
         }
     }
 
@@ -353,7 +353,7 @@ impl<T> Scheduler<T> {
     pub(super) fn drained(
         &self,
         now: Timestamp,
-        by: Bar,
+        by: Budget,
         set: SetId,
         reopens: Option<Timestamp>,
     ) -> Option<Timestamp> {
@@ -361,16 +361,16 @@ impl<T> Scheduler<T> {
         for &limit in self.bars.sets.limits(set).iter() {
             from = from.max(self.bars.limits[limit as usize].supplied_from(now, reopens)?);
         }
-        let Bar::Limit(first) = by else {
+        let Budget::Limit(first) = by else {
             return self.drains(from, by, set);
         };
         let call = Call::new("", now);
-        let meets = Meets {
+        let meets = BudgetSet {
             set,
-            ..Meets::default()
+            ..BudgetSet::default()
         };
         let mut last = None;
-        let memo = Memo::default();
+        let memo = PredictionMemo::default();
         for (limit, limiter) in self.bars.limits_of(&meets) {
             if self.bars.sets.first_peer(limit) != first {
                 continue;

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use super::super::forecast::Flow;
+use super::super::forecast::CallerLoad;
 use crate::policy::LimitId;
 use crate::time::Timestamp;
 
@@ -10,21 +10,21 @@ const KEPT: usize = 4;
 
 /// The results of this prediction so far, by place.
 #[derive(Default)]
-pub(super) struct Memo {
-    flows: [Cell<Option<(LimitId, Flow)>>; KEPT],
+pub(super) struct PredictionMemo {
+    loads: [Cell<Option<(LimitId, CallerLoad)>>; KEPT],
     /// When the sets of calls that others hold have left, in their order.
     drains: [Cell<Option<Option<Timestamp>>>; KEPT],
 }
 
-impl Memo {
-    pub(super) fn flow(&self, limit: LimitId, find: impl FnOnce() -> Flow) -> Flow {
-        let kept = &self.flows[limit as usize % KEPT];
+impl PredictionMemo {
+    pub(super) fn load(&self, limit: LimitId, find: impl FnOnce() -> CallerLoad) -> CallerLoad {
+        let kept = &self.loads[limit as usize % KEPT];
         match kept.get() {
-            Some((of, flow)) if of == limit => flow,
+            Some((of, load)) if of == limit => load,
             _ => {
-                let flow = find();
-                kept.set(Some((limit, flow)));
-                flow
+                let load = find();
+                kept.set(Some((limit, load)));
+                load
             }
         }
     }

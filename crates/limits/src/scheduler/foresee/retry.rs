@@ -2,14 +2,14 @@
 
 use alloc::vec::Vec;
 
-use super::super::forecast::{Counted, Draw, Own, PlaceAt};
-use super::super::refusal::Reason;
+use super::super::forecast::{DrawAmounts, FlowPosition, ForecastEntry, OwnDraws};
+use super::super::refusal::RefusalReason;
 use super::super::state::Scheduler;
-use super::estimate::{Later, SETS_MAX};
+use super::estimate::{LaterArrivals, SETS_MAX};
 use crate::call::Call;
 use crate::policy::SetId;
-use crate::queue::fair::Service;
-use crate::queue::{Bar, Meets};
+use crate::queue::fair::TurnAdvance;
+use crate::queue::{Budget, BudgetSet};
 use crate::time::Timestamp;
 
 impl<T> Scheduler<T> {
@@ -21,19 +21,20 @@ impl<T> Scheduler<T> {
     pub(in crate::scheduler) fn comes_back(
         &self,
         now: Timestamp,
-        reason: Reason,
+        reason: RefusalReason,
         call: &Call,
-        meets: &Meets,
-        counted: Option<Counted>,
+        meets: &BudgetSet,
+        counted: Option<ForecastEntry>,
     ) -> Option<Timestamp> {
         let waits = match reason {
-            Reason::QueueFull
-            | Reason::DeadlinePassed
-            | Reason::DeadlineUnreachable
-            | Reason::PredictedLate => true,
-            Reason::NeverPossible | Reason::RateLimited | Reason::StoreAway | Reason::Draining => {
-                false
-            }
+            RefusalReason::QueueFull
+            | RefusalReason::DeadlinePassed
+            | RefusalReason::DeadlineUnreachable
+            | RefusalReason::PredictedLate => true,
+            RefusalReason::NeverPossible
+            | RefusalReason::RateLimited
+            | RefusalReason::StoreAway
+            | RefusalReason::Draining => false,
         };
         let is_counted = self.queue.calls.is_empty() || !self.forecast.sets.is_empty();
         if !waits || !is_counted || self.policy.jitter(call.class).is_some() {
@@ -41,46 +42,58 @@ impl<T> Scheduler<T> {
         }
         let place = self.behind_its_own(call, meets, counted);
         // Behind the calls that wait: of those that come later, no call is promised a turn before it.
-        let starts = self.estimate(now, call, meets, Some(&place), self.reopens, Later::None);
+        let starts = self.estimate(
+            now,
+            call,
+            meets,
+            Some(&place),
+            self.reopens,
+            LaterArrivals::None,
+        );
         let starts = starts.starts?;
         Some(match reason {
-            Reason::QueueFull => starts.max(self.next_place(now).unwrap_or(starts)),
+            RefusalReason::QueueFull => starts.max(self.next_place(now).unwrap_or(starts)),
             _ => starts,
         })
     }
 
     /// The place behind all calls of its own flow, except itself.
-    fn behind_its_own(&self, call: &Call, meets: &Meets, counted: Option<Counted>) -> PlaceAt {
-        let one = Service::new(call.tokens, call.weight, 1).of_caller();
+    fn behind_its_own(
+        &self,
+        call: &Call,
+        meets: &BudgetSet,
+        counted: Option<ForecastEntry>,
+    ) -> FlowPosition {
+        let one = TurnAdvance::new(call.tokens, call.weight, 1).of_caller();
         let ahead = self.bars.of(meets).filter_map(|bar| {
-            let mut own = Own::default();
+            let mut own = OwnDraws::default();
             let bar = match bar {
-                Bar::Limit(limit) => {
+                Budget::Limit(limit) => {
                     let first = self.bars.sets.first_peer(limit);
-                    let flow = self.forecast.flows.get(&(first, call.class, call.caller));
-                    let flow = flow.copied().unwrap_or_default();
-                    (own.depth, own.draw) = (flow.depth, flow.draw);
-                    Bar::Limit(first)
+                    let load = self.forecast.loads.get(&(first, call.class, call.caller));
+                    let load = load.copied().unwrap_or_default();
+                    (own.depth, own.draw) = (load.depth, load.draw);
+                    Budget::Limit(first)
                 }
                 // All calls that meet it are in there, whatever holds them.
-                Bar::Bucket(bucket) => {
-                    own.draw = Draw::of_tokens(self.bars.buckets.all[bucket].queued.draw);
+                Budget::Bucket(bucket) => {
+                    own.draw = DrawAmounts::of_tokens(self.bars.buckets.all[bucket].queued.draw);
                     bar
                 }
-                Bar::Quota(_) => return None,
+                Budget::Quota(_) => return None,
             };
-            let is_bucket = matches!(bar, Bar::Bucket(_));
+            let is_bucket = matches!(bar, Budget::Bucket(_));
             if counted.is_some_and(|counted| is_bucket || counted.at == Some(bar)) {
                 own.depth = own.depth.saturating_sub(one);
-                own.draw = own.draw.without(Draw::of(call));
+                own.draw = own.draw.without(DrawAmounts::of(call));
             }
             Some((bar, own))
         });
         let itself = counted.map(|counted| {
             let set = (counted.at, meets.set, call.class);
-            (set, Draw::of(call))
+            (set, DrawAmounts::of(call))
         });
-        PlaceAt {
+        FlowPosition {
             ahead: ahead.collect(),
             behind: Vec::from_iter(itself),
         }
@@ -95,11 +108,11 @@ impl<T> Scheduler<T> {
     }
 
     /// When the first of the calls starts that meet these limits and wait for this.
-    fn first_starts(&self, now: Timestamp, at: Option<Bar>, set: SetId) -> Option<Timestamp> {
+    fn first_starts(&self, now: Timestamp, at: Option<Budget>, set: SetId) -> Option<Timestamp> {
         let call = Call::new("", now);
-        let meets = Meets {
+        let meets = BudgetSet {
             set,
-            ..Meets::default()
+            ..BudgetSet::default()
         };
         let mut from = now;
         for (_, limiter) in self.bars.limits_of(&meets) {
@@ -110,12 +123,12 @@ impl<T> Scheduler<T> {
             opens = opens.max(self.opening(from, limit, &call, &meets, 0, 0)?);
         }
         match at {
-            Some(Bar::Bucket(bucket)) => {
+            Some(Budget::Bucket(bucket)) => {
                 let bucket = self.bars.buckets.all.get(bucket)?;
                 Some(opens.max(from + bucket.wait_with(from, 0, call.tokens)))
             }
-            Some(Bar::Limit(_)) | None => Some(opens),
-            Some(Bar::Quota(_)) => None,
+            Some(Budget::Limit(_)) | None => Some(opens),
+            Some(Budget::Quota(_)) => None,
         }
     }
 }

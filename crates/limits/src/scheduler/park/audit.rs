@@ -1,9 +1,9 @@
 //! Facts that must hold between two questions.
 
-use super::line::Spot;
-use super::lines::Parking;
+use super::flow::WaitList;
+use super::flows::Parking;
 use crate::policy::LimitId;
-use crate::queue::Bar;
+use crate::queue::Budget;
 
 impl Parking {
     /// Checks the facts that must hold between calls to [`Scheduler::next`](crate::Scheduler::next) for nothing to
@@ -11,21 +11,21 @@ impl Parking {
     pub(crate) fn audit(&self) {
         assert!(self.woken.is_empty(), "every change has been looked at");
         assert!(self.changed.is_empty(), "every change has been looked at");
-        assert!(self.ready.is_empty(), "every ready line has been asked");
-        let limits = (0..self.limits.len() as LimitId).map(Bar::Limit);
-        let quotas = self.quotas.keys().map(|&quota| Bar::Quota(quota));
+        assert!(self.ready.is_empty(), "every ready flow has been asked");
+        let limits = (0..self.limits.len() as LimitId).map(Budget::Limit);
+        let quotas = self.quotas.keys().map(|&quota| Budget::Quota(quota));
         for bar in limits.chain(quotas) {
             let at = self.at(bar).expect("it is there");
             let first = |spot| self.first(spot);
             assert_eq!(
                 at.all.asked,
-                first(Spot::At(bar)),
-                "the first line parked at {bar:?} was asked last"
+                first(WaitList::At(bar)),
+                "the first flow parked at {bar:?} was asked last"
             );
-            if let (Some(_), Bar::Limit(limit)) = (at.kept_for, bar) {
+            if let (Some(_), Budget::Limit(limit)) = (at.kept_for, bar) {
                 assert_eq!(
                     at.kept.asked,
-                    first(Spot::Kept(limit)),
+                    first(WaitList::Kept(limit)),
                     "and so was that of the class for which it keeps something"
                 );
             }
@@ -46,12 +46,12 @@ impl Parking {
             parked += at.order.len() as usize + at.claims.len() - lapsing;
         }
         assert_eq!(lapses, self.lapses.len(), "every claim lapses");
-        let heads = self.lines.iter().filter(|line| line.head.is_some());
-        assert_eq!(parked, heads.count(), "every line with a head is parked");
+        let heads = self.flows.iter().filter(|flow| flow.head.is_some());
+        assert_eq!(parked, heads.count(), "every flow with a head is parked");
         assert_eq!(
-            self.lines.len(),
+            self.flows.len(),
             self.by_key.len() + self.free.len(),
-            "every line is in use or free"
+            "every flow is in use or free"
         );
     }
 }

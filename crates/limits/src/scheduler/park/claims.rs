@@ -4,26 +4,26 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::line::{Passed, RoomClaim, Spot};
-use super::lines::Parking;
-use crate::queue::{Bar, LineId};
+use super::flow::{PassedHead, RoomClaim, WaitList};
+use super::flows::Parking;
+use crate::queue::{Budget, FlowId};
 use crate::time::Timestamp;
 
 impl Parking {
-    /// The turn of a line came, and another bar than the present one bars it. True if it goes to
+    /// The turn of a flow came, and another bar than the present one bars it. True if it goes to
     /// the front there; then room is kept for it where its turn has come. `opens` is when that bar
     /// opens, if known. `claim` returns how long a claim at a limit lasts, and how much it is for.
     pub(crate) fn pass_over(
         &mut self,
-        line: LineId,
-        turn: Spot,
-        bar: Bar,
+        flow: FlowId,
+        turn: WaitList,
+        bar: Budget,
         opens: Option<Timestamp>,
         now: Timestamp,
-        claim: impl Fn(Bar) -> (Duration, u64),
+        claim: impl Fn(Budget) -> (Duration, u64),
     ) -> bool {
-        let mut passed = self.take_passed(line, now).unwrap_or_else(|| {
-            Box::new(Passed {
+        let mut passed = self.take_passed(flow, now).unwrap_or_else(|| {
+            Box::new(PassedHead {
                 due: now + claim(turn.bar()).0,
                 turns: Vec::new(),
                 lapses: 0,
@@ -39,18 +39,18 @@ impl Parking {
                 if opens.is_none_or(|opens| opens.since(now) <= window) {
                     let factor = 1_u32.checked_shl(passed.lapses).unwrap_or(u32::MAX);
                     let until = now + window.saturating_mul(factor);
-                    self.claim(at, line, draw, now, Some(until));
+                    self.claim(at, flow, draw, now, Some(until));
                 }
             }
         }
-        self.lines[line as usize].passed = Some(passed);
+        self.flows[flow as usize].passed = Some(passed);
         claims
     }
 
     pub(super) fn claim(
         &mut self,
-        bar: Bar,
-        line: LineId,
+        bar: Budget,
+        flow: FlowId,
         draw: u64,
         now: Timestamp,
         until: Option<Timestamp>,
@@ -61,23 +61,23 @@ impl Parking {
             since: now,
             until,
         };
-        self.insert_claim(bar, line, claim);
+        self.insert_claim(bar, flow, claim);
     }
 
-    pub(super) fn insert_claim(&mut self, bar: Bar, line: LineId, claim: RoomClaim) {
-        let own = (self.head(line).0, line);
+    pub(super) fn insert_claim(&mut self, bar: Budget, flow: FlowId, claim: RoomClaim) {
+        let own = (self.head(flow).0, flow);
         let at = self.make_at(bar);
         at.claimed += claim.draw;
         let before = at.claims.insert(own, claim);
         debug_assert!(before.is_none(), "a call claims once at a limit");
         if let Some(until) = claim.until {
-            self.lapses.insert((until, bar, line));
+            self.lapses.insert((until, bar, flow));
         }
     }
 
-    /// A line claims nothing here any more, if it did.
-    pub(super) fn drop_claim(&mut self, bar: Bar, line: LineId, now: Timestamp) {
-        let own = (self.head(line).0, line);
+    /// A flow claims nothing here any more, if it did.
+    pub(super) fn drop_claim(&mut self, bar: Budget, flow: FlowId, now: Timestamp) {
+        let own = (self.head(flow).0, flow);
         let Some(at) = self.at_mut(bar) else {
             return;
         };
@@ -89,49 +89,49 @@ impl Parking {
             let idle = now.since(claim.since);
             at.idle += idle;
             self.idle += idle;
-            self.lapses.remove(&(until, bar, line));
+            self.lapses.remove(&(until, bar, flow));
         }
         self.change(bar);
         self.forget_if_empty(bar);
     }
 
-    /// A line claims nothing any more. Returns what its head was passed over at.
-    pub(super) fn take_passed(&mut self, line: LineId, now: Timestamp) -> Option<Box<Passed>> {
-        self.leave_front(line, now);
-        let passed = self.lines[line as usize].passed.take()?;
+    /// A flow claims nothing any more. Returns what its head was passed over at.
+    pub(super) fn take_passed(&mut self, flow: FlowId, now: Timestamp) -> Option<Box<PassedHead>> {
+        self.leave_front(flow, now);
+        let passed = self.flows[flow as usize].passed.take()?;
         for &bar in &passed.turns {
-            self.drop_claim(bar, line, now);
+            self.drop_claim(bar, flow, now);
         }
         Some(passed)
     }
 
-    /// A line at the front of a limit joins the order of that limit.
-    pub(super) fn leave_front(&mut self, line: LineId, now: Timestamp) {
-        let Some(spot) = self.lines[line as usize].parked_at else {
+    /// A flow at the front of a limit joins the order of that limit.
+    pub(super) fn leave_front(&mut self, flow: FlowId, now: Timestamp) {
+        let Some(spot) = self.flows[flow as usize].parked_at else {
             return;
         };
-        let entry = self.entry(line);
+        let entry = self.entry(flow);
         let common = self.common;
-        let at = self.at_mut(spot.bar()).expect("the line is parked there");
-        let claim = at.claims.get(&(entry.arrival, line));
+        let at = self.at_mut(spot.bar()).expect("the flow is parked there");
+        let claim = at.claims.get(&(entry.arrival, flow));
         if claim.is_some_and(|claim| claim.until.is_none()) {
             at.order.insert(entry, common);
-            self.drop_claim(spot.bar(), line, now);
+            self.drop_claim(spot.bar(), flow, now);
         }
     }
 
-    /// How much is claimed here ahead of the head of this line.
+    /// How much is claimed here ahead of the head of this flow.
     ///
     /// A head that may claim here is only behind earlier heads, whether it claims yet or not.
     /// Otherwise two limits could send it back and forth: each would be closed until it was parked
     /// there.
     #[inline]
-    pub(crate) fn ahead(&self, line: LineId, bar: Bar, now: Timestamp) -> u64 {
+    pub(crate) fn ahead(&self, flow: FlowId, bar: Budget, now: Timestamp) -> u64 {
         let Some(at) = self.at(bar).filter(|at| !at.claims.is_empty()) else {
             return 0;
         };
-        let own = (self.head(line).0, line);
-        let passed = self.lines[line as usize].passed.as_ref();
+        let own = (self.head(flow).0, flow);
+        let passed = self.flows[flow as usize].passed.as_ref();
         let may_claim = passed.is_some_and(|passed| passed.may_claim(bar, now));
         if !may_claim && !at.claims.contains_key(&own) {
             return at.claimed;
@@ -141,7 +141,7 @@ impl Parking {
     }
 
     /// The claims on this budget now, and for how long claims have kept room.
-    pub(crate) fn claimed(&self, bar: Bar, now: Timestamp) -> (u64, Duration) {
+    pub(crate) fn claimed(&self, bar: Budget, now: Timestamp) -> (u64, Duration) {
         let Some(at) = self.at(bar) else {
             return (0, Duration::ZERO);
         };

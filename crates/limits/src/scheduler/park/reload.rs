@@ -2,16 +2,16 @@
 
 use alloc::vec::Vec;
 
-use super::line::{At, Carried};
-use super::lines::Parking;
+use super::flow::{BudgetQueue, CarriedFlow};
+use super::flows::Parking;
 use crate::call::Class;
 use crate::policy::LimitId;
-use crate::queue::LineId;
-use crate::queue::fair::Common;
+use crate::queue::FlowId;
+use crate::queue::fair::OrderSettings;
 use crate::time::Timestamp;
 
 impl Parking {
-    /// Continues without the lines, under another policy: `before` maps each limit to its former
+    /// Continues without the flows, under another policy: `before` maps each limit to its former
     /// one.
     pub(crate) fn reload(
         &mut self,
@@ -21,7 +21,7 @@ impl Parking {
         before: impl Fn(LimitId) -> Option<LimitId>,
     ) -> Self {
         let mut new = Self::new(classes, self.common.seed, kept_for);
-        let common = Common {
+        let common = OrderSettings {
             served: self.common.served,
             ..new.common
         };
@@ -34,10 +34,10 @@ impl Parking {
                 at.order = core::mem::take(&mut old.order).reload(places, common);
             }
         }
-        let reload = |old: At| At {
+        let reload = |old: BudgetQueue| BudgetQueue {
             order: old.order.reload(places, common),
             idle: old.idle,
-            ..At::default()
+            ..BudgetQueue::default()
         };
         new.buckets = self.buckets.drain(..).map(reload).collect();
         let quotas = core::mem::take(&mut self.quotas).into_iter();
@@ -45,20 +45,20 @@ impl Parking {
         new
     }
 
-    /// Takes the lines whose heads were passed over, before a reload rebuilds the lines.
-    pub(crate) fn take_carried(&mut self) -> Vec<Carried> {
+    /// Takes the flows whose heads were passed over, before a reload rebuilds the flows.
+    pub(crate) fn take_carried(&mut self) -> Vec<CarriedFlow> {
         let mut carried = Vec::new();
-        for line in 0..self.lines.len() as LineId {
-            let state = &mut self.lines[line as usize];
+        for flow in 0..self.flows.len() as FlowId {
+            let state = &mut self.flows[flow as usize];
             let (Some(head), Some(spot)) = (state.head, state.parked_at) else {
                 continue;
             };
             let Some(passed) = state.passed.take() else {
                 continue;
             };
-            let own = (head.0, line);
+            let own = (head.0, flow);
             let claim_at = |&bar| Some((bar, *self.at(bar)?.claims.get(&own)?));
-            carried.push(Carried {
+            carried.push(CarriedFlow {
                 head,
                 at: spot.bar(),
                 claims: passed.turns.iter().filter_map(claim_at).collect(),
@@ -68,17 +68,17 @@ impl Parking {
         carried
     }
 
-    /// Parks a line that is ready where it was parked before a reload, with what was remembered of
+    /// Parks a flow that is ready where it was parked before a reload, with what was remembered of
     /// its head.
-    pub(crate) fn restore(&mut self, line: LineId, carried: Carried, now: Timestamp) {
+    pub(crate) fn restore(&mut self, flow: FlowId, carried: CarriedFlow, now: Timestamp) {
         for (bar, claim) in carried.claims {
-            self.insert_claim(bar, line, claim);
+            self.insert_claim(bar, flow, claim);
         }
-        self.lines[line as usize].passed = Some(carried.passed);
-        self.park_again(line, carried.at, now);
+        self.flows[flow as usize].passed = Some(carried.passed);
+        self.park_again(flow, carried.at, now);
     }
 
-    /// All lines are back after a reload.
+    /// All flows are back after a reload.
     pub(crate) fn reloaded(&mut self) {
         let ats = self.limits.iter_mut().chain(&mut self.buckets);
         ats.for_each(|at| at.order.tidy());

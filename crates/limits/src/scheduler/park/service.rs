@@ -1,28 +1,28 @@
 //! Changes the orders by a service.
 
-use super::lines::Parking;
+use super::flows::Parking;
 use crate::call::Call;
-use crate::queue::fair::{Entry, Part, Service};
-use crate::queue::{Bar, LineId};
-use crate::slab::Key;
+use crate::queue::fair::{ClassFilter, FlowEntry, TurnAdvance};
+use crate::queue::{Budget, FlowId};
+use crate::slab::SlabKey;
 
 impl Parking {
-    /// The first call of this line runs, and draws from these, with its service there. `next` is the
+    /// The first call of this flow runs, and draws from these, with its service there. `next` is the
     /// one behind it. Returns which of all that were served it is.
     #[inline]
     pub(crate) fn served(
         &mut self,
-        line: LineId,
-        service: Service,
-        drawn_from: impl Iterator<Item = (Bar, Service)>,
-        next: Option<(u64, Key)>,
+        flow: FlowId,
+        service: TurnAdvance,
+        drawn_from: impl Iterator<Item = (Budget, TurnAdvance)>,
+        next: Option<(u64, SlabKey)>,
     ) -> u64 {
         self.common.served += 1;
-        let (entry, common) = (self.entry(line), self.common);
+        let (entry, common) = (self.entry(flow), self.common);
         // Several calls that came at once wait for each other wherever they meet.
         let counts = self.ready.len() > 1;
-        let state = &self.lines[line as usize];
-        // A line in the order, and not at the front, stays there with its next call.
+        let state = &self.flows[flow as usize];
+        // A flow in the order, and not at the front, stays there with its next call.
         let stands_at = state.parked_at.filter(|_| state.passed.is_none());
         if counts && state.parked_at.is_none() {
             self.ready.serve(entry, service, true, common);
@@ -33,8 +33,8 @@ impl Parking {
                 && let Some(at) = self.at_mut(bar)
                 && at.order.serve_first(entry, service, arrival)
             {
-                self.lines[line as usize].head = next;
-                self.has_new_head(line, spot);
+                self.flows[flow as usize].head = next;
+                self.has_new_head(flow, spot);
                 continue;
             }
             if let Some(at) = self.at_mut(bar)
@@ -51,12 +51,12 @@ impl Parking {
     }
 
     /// A call runs that never waited, while no other does. Changes what [`served`](Self::served) would have, for
-    /// a line with this call only.
+    /// a flow with this call only.
     pub(crate) fn served_alone(
         &mut self,
         call: &Call,
         arrival: u64,
-        drawn_from: impl Iterator<Item = (Bar, Service)>,
+        drawn_from: impl Iterator<Item = (Budget, TurnAdvance)>,
     ) -> u64 {
         self.common.served += 1;
         self.last_was_ready = Some(true);
@@ -69,12 +69,12 @@ impl Parking {
         self.common.served
     }
 
-    fn serve_tags(&mut self, call: &Call, arrival: u64, bar: Bar, service: Service) {
-        let entry = Entry {
+    fn serve_tags(&mut self, call: &Call, arrival: u64, bar: Budget, service: TurnAdvance) {
+        let entry = FlowEntry {
             class: call.class,
             caller: call.caller,
             arrival,
-            line: LineId::MAX,
+            flow: FlowId::MAX,
         };
         let common = self.common;
         let Some(at) = self.at_mut(bar) else { return };
@@ -82,7 +82,7 @@ impl Parking {
         self.tagged.push(bar);
     }
 
-    /// No line is ready any more: orders without lines start from zero.
+    /// No flow is ready any more: orders without flows start from zero.
     pub(super) fn tidy(&mut self) {
         while let Some(bar) = self.tagged.pop() {
             if let Some(at) = self.at_mut(bar) {
@@ -92,41 +92,41 @@ impl Parking {
         }
     }
 
-    /// Something that served a call has not after all. Another line may be first there:
+    /// Something that served a call has not after all. Another flow may be first there:
     /// [`change`](Self::change) has it looked at.
-    pub(crate) fn unserved(&mut self, bar: Bar, call: &Call, service: Service, served: u64) {
+    pub(crate) fn unserved(&mut self, bar: Budget, call: &Call, service: TurnAdvance, served: u64) {
         if let Some(at) = self.at_mut(bar) {
             at.order.unserve(call, service, served);
         }
     }
 
-    /// Whether a line with an earlier turn is parked here. `is_kept_for_it` returns whether the
+    /// Whether a flow with an earlier turn is parked here. `is_kept_for_it` returns whether the
     /// reserve of its class covers the head.
     #[inline]
     pub(crate) fn is_behind(
         &self,
-        line: LineId,
-        bar: Bar,
+        flow: FlowId,
+        bar: Budget,
         is_kept_for_it: impl FnOnce() -> bool,
     ) -> bool {
         let Some(at) = self.at(bar).filter(|at| !at.order.is_empty()) else {
             return false;
         };
-        let entry = self.entry(line);
-        if at.claims.contains_key(&(entry.arrival, line)) {
+        let entry = self.entry(flow);
+        if at.claims.contains_key(&(entry.arrival, flow)) {
             return false;
         }
-        // A line that is asked where it is parked is the first of its part.
-        let is_here = self.parked_at(line) == Some(bar);
+        // A flow that is asked where it is parked is the first of its part.
+        let is_here = self.parked_at(flow) == Some(bar);
         let is_behind = |part| at.order.is_behind(entry, part);
         match at.kept_for {
-            None => !is_here && is_behind(Part::All),
+            None => !is_here && is_behind(ClassFilter::All),
             Some(class) if class == entry.class => {
-                (!is_here && is_behind(Part::Only(class)))
-                    || (is_behind(Part::But(class)) && !is_kept_for_it())
+                (!is_here && is_behind(ClassFilter::Only(class)))
+                    || (is_behind(ClassFilter::But(class)) && !is_kept_for_it())
             }
-            Some(class) if is_here => is_behind(Part::Only(class)),
-            Some(_) => is_behind(Part::All),
+            Some(class) if is_here => is_behind(ClassFilter::Only(class)),
+            Some(_) => is_behind(ClassFilter::All),
         }
     }
 }

@@ -5,18 +5,21 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use crate::call::QuotaKey;
-use crate::quota::{Counts, LedgerNow, Question, Rule, Spent, Trouble, Version, Write};
+use crate::quota::{
+    LedgerCounts, LedgerNow, LedgerTrouble, Payment, QuestionId, RecordVersion, RecordWrite,
+    WindowRule,
+};
 use crate::scheduler::bucket::OnExcess;
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// A quota as a scheduler keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaRule {
     /// The rule for each key without a rule of its own: how much it may spend, and how it is drawn.
-    pub rule: Rule,
+    pub rule: WindowRule,
     /// The rules of the keys that have one. They hold from a key's first call.
-    pub own: Arc<BTreeMap<Arc<str>, Rule>>,
+    pub own: Arc<BTreeMap<Arc<str>, WindowRule>>,
     /// The fate of a call that the rest of the window does not cover.
     pub on_excess: OnExcess,
 }
@@ -24,14 +27,14 @@ pub struct QuotaRule {
 impl QuotaRule {
     /// The rule of a key.
     #[must_use]
-    pub fn of(&self, key: &str) -> Rule {
+    pub fn of(&self, key: &str) -> WindowRule {
         *self.own.get(key).unwrap_or(&self.rule)
     }
 }
 
 /// A key's budget, by a number that is never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QuotaRef(pub(in crate::scheduler) Key);
+pub struct QuotaRef(pub(in crate::scheduler) SlabKey);
 
 /// A question that the ledger of a key has for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,15 +51,15 @@ pub struct QuotaQuestion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaAsk {
     /// The store's time. To be answered when it is known better.
-    Time(Question),
+    Time(QuestionId),
     /// To read the record.
-    Read(Question),
+    Read(QuestionId),
     /// To write, if the store still contains what this replaces.
-    Write(Question, Write),
+    Write(QuestionId, RecordWrite),
     /// To report ([`Scheduler::tell_quota`](crate::Scheduler::tell_quota)), once, when the store
     /// contains another version than this one. Calls are refused because nothing is left, and
     /// another node may return tokens.
-    Watch(Option<Version>),
+    Watch(Option<RecordVersion>),
     /// To look up what the store configures for a key that is new. The key may spend its own share
     /// without any other question.
     Settings,
@@ -74,7 +77,7 @@ pub struct QuotaSpent {
     /// The cost of the call.   tokens
     pub cost: u64,
     /// The tokens that paid.
-    pub spent: Spent,
+    pub spent: Payment,
 }
 
 /// A key's budget as it is now.
@@ -85,7 +88,7 @@ pub struct QuotaNow {
     /// The quota and the key.
     pub of: QuotaKey,
     /// The rule for windows to be opened.
-    pub rule: Rule,
+    pub rule: WindowRule,
     /// The ledger: the record and the tokens held. Its counts are those since it was last looked after: the whole
     /// is in [`Scheduler::quota_counts`](crate::Scheduler::quota_counts).
     pub ledger: LedgerNow,
@@ -101,7 +104,7 @@ pub struct QuotaNow {
     pub used: Timestamp,
 }
 
-/// Counts of events at all keys of a quota since it was made, those forgotten included.
+/// LedgerCounts of events at all keys of a quota since it was made, those forgotten included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaCounts {
     /// Calls that it admitted without delay.
@@ -113,9 +116,9 @@ pub struct QuotaCounts {
     pub waited: u64,
     /// Calls that it refused, or held until their deadline.
     pub refused: u64,
-    /// Counts between its ledgers and the store. `refused` and `missed` are for direct users of a
+    /// LedgerCounts between its ledgers and the store. `refused` and `missed` are for direct users of a
     /// ledger and stay 0: calls are counted above.
-    pub ledgers: Counts,
+    pub ledgers: LedgerCounts,
     /// Keys that are known now.
     pub keys: usize,
     /// Keys that were forgotten, because there were too many; those included that give back what they
@@ -131,5 +134,5 @@ pub struct QuotaTrouble {
     /// The quota and the key.
     pub of: QuotaKey,
     /// The trouble from now on; `None` if there is none.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<LedgerTrouble>,
 }

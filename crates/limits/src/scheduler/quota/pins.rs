@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::kinds::QuotaRef;
-use super::table::{Found, Named, Quotas, Rests};
+use super::table::{KeyList, KeyMatch, NamedQuota, QuotaTable};
 use crate::call::{Call, QuotaKey};
 use crate::recency::Recency;
-use crate::slab::Key;
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// How many keys return their tokens at once: at most the maximum, and at most one in
@@ -23,9 +23,9 @@ const LEAVING_MIN: usize = 16;
 pub(crate) struct NoRoomForKeys;
 
 /// The limiters that a call holds on to.
-pub(crate) type Pinned = Option<Arc<[Key]>>;
+pub(crate) type Pinned = Option<Arc<[SlabKey]>>;
 
-impl Quotas {
+impl QuotaTable {
     /// The limiters of a call that comes in and for which this was found, made where there are none.
     /// They stay until [`unpin`](Self::unpin). Where there is no room for all of them nothing has
     /// changed.
@@ -33,20 +33,20 @@ impl Quotas {
         &mut self,
         now: Timestamp,
         call: &Call,
-        found: &[Found],
+        found: &[KeyMatch],
     ) -> Result<Pinned, NoRoomForKeys> {
         let Some(keys) = &call.quotas else {
             return Ok(None);
         };
-        let is_simple = |(at, one): (usize, &Found)| match one {
-            Found::Known(key) => {
-                self.all[*key].rests != Rests::Leaving && !found[..at].contains(one)
+        let is_simple = |(at, one): (usize, &KeyMatch)| match one {
+            KeyMatch::Known(key) => {
+                self.all[*key].rests != KeyList::Leaving && !found[..at].contains(one)
             }
-            Found::New { .. } => false,
+            KeyMatch::New { .. } => false,
         };
         if found.iter().enumerate().all(is_simple) {
-            let key = |&(Found::Known(key) | Found::New { named: key, .. }): &Found| key;
-            let pinned: Arc<[Key]> = found.iter().map(key).collect();
+            let key = |&(KeyMatch::Known(key) | KeyMatch::New { named: key, .. }): &KeyMatch| key;
+            let pinned: Arc<[SlabKey]> = found.iter().map(key).collect();
             for &key in pinned.iter() {
                 self.pin_one(now, key);
             }
@@ -69,11 +69,11 @@ impl Quotas {
     }
 
     /// Existing keys come first, so that none of them is evicted for another one.
-    fn pin_known(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Vec<Key> {
+    fn pin_known(&mut self, now: Timestamp, keys: &[QuotaKey]) -> Vec<SlabKey> {
         let mut pinned = Vec::with_capacity(keys.len());
         for of in keys {
             if let Some(&key) = self.by_key.get(of)
-                && self.all[key].rests != Rests::Leaving
+                && self.all[key].rests != KeyList::Leaving
             {
                 self.pin_once(now, key, &mut pinned);
             }
@@ -84,13 +84,13 @@ impl Quotas {
     /// Whether there is a rule for it and no ledger that stays.
     fn is_new(&self, of: &QuotaKey) -> bool {
         match self.by_key.get(of) {
-            Some(&key) => self.all[key].rests == Rests::Leaving,
+            Some(&key) => self.all[key].rests == KeyList::Leaving,
             None => self.by_name.contains_key(&of.quota),
         }
     }
 
     /// Makes the ledgers that a call still lacks, and adds them.
-    fn pin_new(&mut self, now: Timestamp, keys: &[QuotaKey], mut pinned: Vec<Key>) -> Pinned {
+    fn pin_new(&mut self, now: Timestamp, keys: &[QuotaKey], mut pinned: Vec<SlabKey>) -> Pinned {
         let known = pinned.len();
         for of in keys {
             if !self.is_new(of) {
@@ -108,20 +108,20 @@ impl Quotas {
         }
         if pinned.len() > known {
             // In the order in which the call names them.
-            let place = |key: &Key| keys.iter().position(|of| *of == self.all[*key].of);
+            let place = |key: &SlabKey| keys.iter().position(|of| *of == self.all[*key].of);
             pinned.sort_by_key(place);
         }
         (!pinned.is_empty()).then(|| pinned.into())
     }
 
-    fn pin_once(&mut self, now: Timestamp, key: Key, pinned: &mut Vec<Key>) {
+    fn pin_once(&mut self, now: Timestamp, key: SlabKey, pinned: &mut Vec<SlabKey>) {
         if !pinned.contains(&key) && self.named_mut(key).rule.is_some() {
             pinned.push(key);
             self.pin_one(now, key);
         }
     }
 
-    fn pin_one(&mut self, now: Timestamp, key: Key) {
+    fn pin_one(&mut self, now: Timestamp, key: SlabKey) {
         let limiter = &mut self.all[key];
         limiter.used = now;
         limiter.pins += 1;
@@ -131,7 +131,7 @@ impl Quotas {
     }
 
     /// A call that named these waits no more.
-    pub(crate) fn unpin(&mut self, now: Timestamp, keys: &[Key]) {
+    pub(crate) fn unpin(&mut self, now: Timestamp, keys: &[SlabKey]) {
         for &key in keys {
             let limiter = &mut self.all[key];
             limiter.used = now;
@@ -144,44 +144,44 @@ impl Quotas {
     }
 
     /// No call waits for a key any more: of those of its rule it was used last.
-    pub(in crate::scheduler) fn rest(&mut self, key: Key) {
+    pub(in crate::scheduler) fn rest(&mut self, key: SlabKey) {
         let limiter = &self.all[key];
         let holds = limiter.ledger.holds_tokens();
         let named = &mut self.named[limiter.named];
         let (list, rests) = if holds {
-            (&mut named.holding, Rests::Holding)
+            (&mut named.holding, KeyList::Holding)
         } else {
-            (&mut named.empty, Rests::Empty)
+            (&mut named.empty, KeyList::Empty)
         };
         list.push(&mut self.all, key);
         self.all[key].rests = rests;
     }
 
     /// A call waits for it, or it is on no list for another reason.
-    pub(in crate::scheduler) fn rouse(&mut self, key: Key) {
+    pub(in crate::scheduler) fn rouse(&mut self, key: SlabKey) {
         let limiter = &self.all[key];
         let (rests, named) = (limiter.rests, limiter.named);
         let named = &mut self.named[named];
         match rests {
-            Rests::Not => return,
-            Rests::Empty => named.empty.remove(&mut self.all, key),
-            Rests::Holding => named.holding.remove(&mut self.all, key),
-            Rests::Leaving => {
+            KeyList::Not => return,
+            KeyList::Empty => named.empty.remove(&mut self.all, key),
+            KeyList::Holding => named.holding.remove(&mut self.all, key),
+            KeyList::Leaving => {
                 self.leaving.remove(&mut self.all, key);
                 named.counts.keys += 1;
                 self.all[key].ledger.stay();
             }
         }
-        self.all[key].rests = Rests::Not;
+        self.all[key].rests = KeyList::Not;
     }
 
     /// A key that no call waits for may hold tokens now, or none any more.
-    pub(in crate::scheduler) fn rest_again(&mut self, key: Key) {
+    pub(in crate::scheduler) fn rest_again(&mut self, key: SlabKey) {
         let limiter = &self.all[key];
         let holds = limiter.ledger.holds_tokens();
         if matches!(
             (limiter.rests, holds),
-            (Rests::Empty, true) | (Rests::Holding, false)
+            (KeyList::Empty, true) | (KeyList::Holding, false)
         ) {
             self.rouse(key);
             self.rest(key);
@@ -205,7 +205,7 @@ impl Quotas {
         }
         let named = || self.named.iter().map(|(_, named)| named);
         let empty: usize = named().map(|named| named.empty.len()).sum();
-        let idle: usize = named().map(Named::idle).sum();
+        let idle: usize = named().map(NamedQuota::idle).sum();
         let to_leave = surplus.saturating_sub(empty);
         let is_free = self.leaving.len() + to_leave <= self.leaving_max();
         surplus <= idle && (is_free || self.next_to_drop().is_some())
@@ -215,7 +215,7 @@ impl Quotas {
     /// known: first keys without tokens. Others return their tokens first.
     pub(in crate::scheduler) fn make_room(&mut self, now: Timestamp, most: usize) {
         while self.known() > most {
-            let oldest = |of: fn(&Named) -> &Recency| {
+            let oldest = |of: fn(&NamedQuota) -> &Recency| {
                 let all = self.named.iter();
                 let all = all.filter_map(|(_, named)| of(named).oldest());
                 all.min_by_key(|&key| self.all[key].used)
@@ -244,7 +244,7 @@ impl Quotas {
 
     /// Of the keys that wait for the store to take their tokens back, the one that has waited
     /// longest, if the store does not answer it or contains an unreadable record.
-    fn next_to_drop(&self) -> Option<Key> {
+    fn next_to_drop(&self) -> Option<SlabKey> {
         let oldest = self.leaving.oldest();
         oldest.filter(|&key| {
             let ledger = &self.all[key].ledger;
@@ -253,10 +253,10 @@ impl Quotas {
     }
 
     /// Has a key give back what it holds, and forgets it then.
-    fn let_go(&mut self, key: Key) {
+    fn let_go(&mut self, key: SlabKey) {
         self.rouse(key);
         let limiter = &mut self.all[key];
-        limiter.rests = Rests::Leaving;
+        limiter.rests = KeyList::Leaving;
         limiter.ledger.leave();
         let counts = &mut self.named_mut(key).counts;
         counts.keys -= 1;
@@ -267,8 +267,8 @@ impl Quotas {
 
     /// Forgets a key that no call waits for. What was drawn for it, if anything is left of it, is lost
     /// with its window.
-    pub(in crate::scheduler) fn forget(&mut self, key: Key) {
-        let is_counted = self.all[key].rests == Rests::Leaving;
+    pub(in crate::scheduler) fn forget(&mut self, key: SlabKey) {
+        let is_counted = self.all[key].rests == KeyList::Leaving;
         self.rouse(key);
         let mut limiter = self.all.remove(key).expect("it was just found");
         self.by_key.remove(&limiter.of);

@@ -4,16 +4,16 @@ use core::mem;
 use core::time::Duration;
 
 use super::kinds::{QuotaAsk, QuotaQuestion, QuotaRef, QuotaTrouble};
-use super::table::{Quotas, Rests};
+use super::table::{KeyList, QuotaTable};
 use crate::bucket::Tokens;
-use crate::quota::{Action, Answer, StoreTime, Trouble, Waiting};
-use crate::slab::Key;
+use crate::quota::{Action, Coverage, LedgerTrouble, StoreTime, WaitingCost};
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// Troubles that wait to be taken; those beyond are only counted.
 const TROUBLES_MAX: usize = 1_024;
 
-impl Quotas {
+impl QuotaTable {
     /// No key needs work before the next moment.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
@@ -40,7 +40,7 @@ impl Quotas {
 
     /// Works on all marked keys: afterwards their questions to the store are on the list. `first`
     /// returns the cost of the first call that waits for a key.
-    pub(crate) fn settle(&mut self, now: Timestamp, first: impl Fn(Key) -> Option<Tokens>) {
+    pub(crate) fn settle(&mut self, now: Timestamp, first: impl Fn(SlabKey) -> Option<Tokens>) {
         let time = self.time.at(now);
         while let Some(key) = self.touched.pop() {
             let first = first(key);
@@ -48,7 +48,13 @@ impl Quotas {
         }
     }
 
-    fn look_after(&mut self, now: Timestamp, time: &StoreTime, key: Key, first: Option<Tokens>) {
+    fn look_after(
+        &mut self,
+        now: Timestamp,
+        time: &StoreTime,
+        key: SlabKey,
+        first: Option<Tokens>,
+    ) {
         let Some(limiter) = self.all.get_mut(key) else {
             return;
         };
@@ -57,13 +63,13 @@ impl Quotas {
         if self.nodes > 0 {
             ledger.set_nodes(self.nodes);
         }
-        let mut waiting = Waiting::default();
-        let mut answer = Answer::Covered;
+        let mut waiting = WaitingCost::default();
+        let mut answer = Coverage::Covered;
         if let Some(first) = first {
             waiting.next = first.whole();
             waiting.sum = limiter.queued.draw;
             answer = ledger.peek(waiting.next, time);
-            if answer != Answer::Covered {
+            if answer != Coverage::Covered {
                 ledger.want(answer);
             }
         }
@@ -85,7 +91,7 @@ impl Quotas {
         // A conclusion without an answer, such as a timeout, opens the key like an answer does.
         if first.is_some() {
             let after = ledger.peek(waiting.next, time);
-            if after == Answer::Covered || after != answer {
+            if after == Coverage::Covered || after != answer {
                 self.reopened.push(key);
             }
         }
@@ -96,7 +102,7 @@ impl Quotas {
         limiter.watched = watches;
         let trouble = ledger.trouble(time);
         let counts = ledger.take_counts();
-        let until = if limiter.rests == Rests::Leaving {
+        let until = if limiter.rests == KeyList::Leaving {
             until.min(ledger.worthless_at(time))
         } else {
             until
@@ -104,7 +110,7 @@ impl Quotas {
         self.wake_at(key, until.max(now + Duration::from_nanos(1)));
         self.named_mut(key).counts.ledgers.add(&counts);
         self.note_trouble(key, trouble);
-        if self.all[key].rests == Rests::Leaving {
+        if self.all[key].rests == KeyList::Leaving {
             if self.all[key].ledger.worthless_at(time) <= now {
                 self.forget(key);
                 self.make_room(now, self.keys_max);
@@ -135,7 +141,7 @@ impl Quotas {
     }
 
     /// Works on a key again at this moment; never at the greatest.
-    fn wake_at(&mut self, key: Key, at: Timestamp) {
+    fn wake_at(&mut self, key: SlabKey, at: Timestamp) {
         let wake = (at < Timestamp::MAX).then_some(at);
         let before = mem::replace(&mut self.all[key].wake, wake);
         if before != wake {
@@ -145,7 +151,7 @@ impl Quotas {
     }
 
     /// A key whose first waiting call must be asked again.
-    pub(crate) fn next_reopened(&mut self) -> Option<Key> {
+    pub(crate) fn next_reopened(&mut self) -> Option<SlabKey> {
         self.reopened.pop()
     }
 }

@@ -1,25 +1,25 @@
 //! The answers of keys to calls, and the draws of calls.
 
 use super::kinds::QuotaSpent;
-use super::table::{Found, Quotas, Rests};
+use super::table::{KeyList, KeyMatch, QuotaTable};
 use crate::bucket::Tokens;
 use crate::call::Call;
-use crate::quota::{Answer, Spent};
+use crate::quota::{Coverage, Payment};
 use crate::scheduler::bucket::OnExcess;
-use crate::scheduler::refusal::Reason;
-use crate::slab::Key;
+use crate::scheduler::refusal::RefusalReason;
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 use crate::verdict::Verdict;
 
-impl Quotas {
+impl QuotaTable {
     /// The answer of a quota to a call that arrives, and whether it refuses the call.
-    pub(crate) fn ask(&self, now: Timestamp, found: Found, call: &Call) -> (Answer, bool) {
+    pub(crate) fn ask(&self, now: Timestamp, found: KeyMatch, call: &Call) -> (Coverage, bool) {
         match found {
-            Found::Known(key) => {
+            KeyMatch::Known(key) => {
                 let answer = self.peek(now, key, call.tokens);
                 (answer, self.rejects(key, answer))
             }
-            Found::New { named, at } => {
+            KeyMatch::New { named, at } => {
                 let rule = self.named[named].rule.as_ref();
                 let rule = rule.expect("what is found has a rule");
                 let keys = call.quotas.as_deref().expect("it was found among them");
@@ -31,20 +31,20 @@ impl Quotas {
     }
 
     /// A call was refused on account of this.
-    pub(crate) fn refuse(&mut self, now: Timestamp, found: Found, tokens: Tokens) {
+    pub(crate) fn refuse(&mut self, now: Timestamp, found: KeyMatch, tokens: Tokens) {
         match found {
-            Found::Known(key) => {
+            KeyMatch::Known(key) => {
                 let answer = self.peek(now, key, tokens);
                 self.held(key, answer);
                 self.refused(key);
                 let limiter = &mut self.all[key];
                 limiter.used = now;
-                if matches!(limiter.rests, Rests::Empty | Rests::Holding) {
+                if matches!(limiter.rests, KeyList::Empty | KeyList::Holding) {
                     self.rouse(key);
                     self.rest(key);
                 }
             }
-            Found::New { named, .. } => {
+            KeyMatch::New { named, .. } => {
                 let named = &mut self.named[named];
                 named.counts.refused += 1;
             }
@@ -52,13 +52,19 @@ impl Quotas {
     }
 
     /// The answer of a quota to a call of this cost.
-    pub(crate) fn peek(&self, now: Timestamp, key: Key, tokens: Tokens) -> Answer {
+    pub(crate) fn peek(&self, now: Timestamp, key: SlabKey, tokens: Tokens) -> Coverage {
         let ledger = &self.all[key].ledger;
         ledger.peek(tokens.whole(), &self.time.at(now))
     }
 
     /// The answer as a verdict, for a call behind claims of `ahead`.
-    pub(crate) fn verdict(&self, now: Timestamp, key: Key, ahead: u64, tokens: Tokens) -> Verdict {
+    pub(crate) fn verdict(
+        &self,
+        now: Timestamp,
+        key: SlabKey,
+        ahead: u64,
+        tokens: Tokens,
+    ) -> Verdict {
         let ledger = &self.all[key].ledger;
         let cost = tokens.whole().saturating_add(ahead);
         match ledger.verdict(cost, &self.time.at(now)) {
@@ -69,24 +75,24 @@ impl Quotas {
     }
 
     /// Whether a call with this answer is refused instead of waiting.
-    pub(crate) fn rejects(&self, key: Key, answer: Answer) -> bool {
+    pub(crate) fn rejects(&self, key: SlabKey, answer: Coverage) -> bool {
         rejects(self.all[key].on_excess, answer)
     }
 
     /// Whether a call that is not covered waits because the store does not answer.
-    pub(crate) fn is_unanswered(&self, key: Key) -> bool {
+    pub(crate) fn is_unanswered(&self, key: SlabKey) -> bool {
         let limiter = self.all.get(key);
         limiter.is_some_and(|limiter| limiter.ledger.is_unanswered())
     }
 
     /// A call was held or refused by this answer.
-    pub(crate) fn held(&mut self, key: Key, answer: Answer) {
+    pub(crate) fn held(&mut self, key: SlabKey, answer: Coverage) {
         self.all[key].ledger.want(answer);
         self.touch(key);
     }
 
     /// Counts a call that was refused, or whose deadline passed.
-    pub(crate) fn refused(&mut self, key: Key) {
+    pub(crate) fn refused(&mut self, key: SlabKey) {
         if self.all.get(key).is_some() {
             self.named_mut(key).counts.refused += 1;
         }
@@ -96,7 +102,7 @@ impl Quotas {
     pub(crate) fn take(
         &mut self,
         now: Timestamp,
-        key: Key,
+        key: SlabKey,
         tokens: Tokens,
         came: Timestamp,
         was_held_by: impl Fn(&str) -> bool,
@@ -133,7 +139,7 @@ impl Quotas {
     }
 
     /// The call that was paid with this never left.
-    pub(crate) fn give_back(&mut self, key: Key, spent: Spent) {
+    pub(crate) fn give_back(&mut self, key: SlabKey, spent: Payment) {
         if let Some(limiter) = self.all.get_mut(key) {
             limiter.ledger.give_back(spent);
             self.touch(key);
@@ -141,28 +147,28 @@ impl Quotas {
     }
 
     /// The moment before which coming back makes no sense for a call of this cost.
-    pub(crate) fn opens(&self, now: Timestamp, key: Key, tokens: Tokens) -> Timestamp {
+    pub(crate) fn opens(&self, now: Timestamp, key: SlabKey, tokens: Tokens) -> Timestamp {
         if self.all.get(key).is_none() {
             return now;
         }
         match self.peek(now, key, tokens) {
-            Answer::Covered | Answer::Draw | Answer::Never => now,
-            Answer::Exhausted { until } | Answer::Between { until } | Answer::Away { until } => {
-                until
-            }
+            Coverage::Covered | Coverage::Draw | Coverage::Never => now,
+            Coverage::Exhausted { until }
+            | Coverage::Between { until }
+            | Coverage::Away { until } => until,
         }
     }
 }
 
 /// The reason of a refusal with this answer.
-pub(crate) fn reason(answer: Answer) -> Reason {
+pub(crate) fn reason(answer: Coverage) -> RefusalReason {
     match answer {
-        Answer::Away { .. } => Reason::StoreAway,
-        _ => Reason::RateLimited,
+        Coverage::Away { .. } => RefusalReason::StoreAway,
+        _ => RefusalReason::RateLimited,
     }
 }
 
-fn rejects(on_excess: OnExcess, answer: Answer) -> bool {
+fn rejects(on_excess: OnExcess, answer: Coverage) -> bool {
     on_excess == OnExcess::Reject
-        && matches!(answer, Answer::Exhausted { .. } | Answer::Away { .. })
+        && matches!(answer, Coverage::Exhausted { .. } | Coverage::Away { .. })
 }

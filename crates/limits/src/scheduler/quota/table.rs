@@ -8,26 +8,26 @@ use core::time::Duration;
 
 use super::kinds::{QuotaAsk, QuotaCounts, QuotaQuestion, QuotaRef, QuotaRule, QuotaTrouble};
 use crate::call::{Call, QuotaKey};
-use crate::queue::Queued;
-use crate::quota::{Ledger, StoreTime, Trouble};
+use crate::queue::QueueTotals;
+use crate::quota::{Ledger, LedgerTrouble, StoreTime};
 use crate::recency::{Linked, Links, Recency};
 use crate::scheduler::bucket::OnExcess;
-use crate::slab::{Key, Slab};
+use crate::slab::{Slab, SlabKey};
 use crate::time::Timestamp;
 
 /// The limiter of a key.
 #[derive(Debug)]
-pub(in crate::scheduler) struct Limiter {
+pub(in crate::scheduler) struct QuotaLimiter {
     pub(in crate::scheduler) of: QuotaKey,
     /// The quota with its rule.
-    pub(in crate::scheduler) named: Key,
+    pub(in crate::scheduler) named: SlabKey,
     pub(in crate::scheduler) ledger: Ledger,
     pub(in crate::scheduler) on_excess: OnExcess,
     /// Whether the rule is neither the quota's nor one that the quota has for the key.
     pub(in crate::scheduler) is_overruled: bool,
     /// Calls that wait for it. While there are any it is not forgotten.
     pub(in crate::scheduler) pins: u64,
-    pub(in crate::scheduler) queued: Queued,
+    pub(in crate::scheduler) queued: QueueTotals,
     pub(in crate::scheduler) used: Timestamp,
     /// When it spent anything last.
     pub(in crate::scheduler) spent: Timestamp,
@@ -39,14 +39,14 @@ pub(in crate::scheduler) struct Limiter {
     pub(in crate::scheduler) watched: bool,
     /// The kind of trouble when the key was looked after last. That the store is unavailable is the store's
     /// trouble.
-    pub(in crate::scheduler) trouble: Option<Discriminant<Trouble>>,
-    pub(in crate::scheduler) rests: Rests,
+    pub(in crate::scheduler) trouble: Option<Discriminant<LedgerTrouble>>,
+    pub(in crate::scheduler) rests: KeyList,
     pub(in crate::scheduler) links: Links,
 }
 
 /// On which list a key is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::scheduler) enum Rests {
+pub(in crate::scheduler) enum KeyList {
     /// On none: calls wait for it.
     #[default]
     Not,
@@ -58,7 +58,7 @@ pub(in crate::scheduler) enum Rests {
     Leaving,
 }
 
-impl Linked for Limiter {
+impl Linked for QuotaLimiter {
     fn links(&mut self) -> &mut Links {
         &mut self.links
     }
@@ -70,7 +70,7 @@ impl Linked for Limiter {
 
 /// A rule, and what its keys have in common.
 #[derive(Debug, Default)]
-pub(in crate::scheduler) struct Named {
+pub(in crate::scheduler) struct NamedQuota {
     /// `None` while it is removed.
     pub(in crate::scheduler) rule: Option<QuotaRule>,
     pub(in crate::scheduler) counts: QuotaCounts,
@@ -80,7 +80,7 @@ pub(in crate::scheduler) struct Named {
     pub(in crate::scheduler) holding: Recency,
 }
 
-impl Named {
+impl NamedQuota {
     pub(in crate::scheduler) const fn idle(&self) -> usize {
         self.empty.len() + self.holding.len()
     }
@@ -88,13 +88,13 @@ impl Named {
 
 /// A quota of a call that comes in, before anything is made for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum KeyMatch {
     /// The ledger exists.
-    Known(Key),
+    Known(SlabKey),
     /// The ledger is to be made.
     New {
         /// By this quota.
-        named: Key,
+        named: SlabKey,
         /// The key's index among those of the call.
         at: usize,
     },
@@ -102,22 +102,22 @@ pub(crate) enum Found {
 
 /// All quotas.
 #[derive(Debug, Default)]
-pub(crate) struct Quotas {
-    pub(in crate::scheduler) named: Slab<Named>,
-    pub(in crate::scheduler) by_name: BTreeMap<Arc<str>, Key>,
-    pub(in crate::scheduler) by_key: BTreeMap<QuotaKey, Key>,
-    pub(in crate::scheduler) all: Slab<Limiter>,
+pub(crate) struct QuotaTable {
+    pub(in crate::scheduler) named: Slab<NamedQuota>,
+    pub(in crate::scheduler) by_name: BTreeMap<Arc<str>, SlabKey>,
+    pub(in crate::scheduler) by_key: BTreeMap<QuotaKey, SlabKey>,
+    pub(in crate::scheduler) all: Slab<QuotaLimiter>,
     pub(in crate::scheduler) keys_max: usize,
     pub(in crate::scheduler) nodes: u32,
     pub(in crate::scheduler) time: StoreTime,
-    pub(in crate::scheduler) touched: Vec<Key>,
-    pub(in crate::scheduler) wakes: BTreeSet<(Timestamp, Key)>,
+    pub(in crate::scheduler) touched: Vec<SlabKey>,
+    pub(in crate::scheduler) wakes: BTreeSet<(Timestamp, SlabKey)>,
     pub(in crate::scheduler) questions: Vec<QuotaQuestion>,
     /// Keys that give back what they hold before they are forgotten.
     pub(in crate::scheduler) leaving: Recency,
     pub(in crate::scheduler) forgotten: Vec<QuotaRef>,
     /// Keys whose first waiting call must be asked again.
-    pub(in crate::scheduler) reopened: Vec<Key>,
+    pub(in crate::scheduler) reopened: Vec<SlabKey>,
     /// Troubles that began or ended.
     pub(in crate::scheduler) troubles: Vec<QuotaTrouble>,
     /// Unknown keys have spent nothing after this.
@@ -130,26 +130,26 @@ pub(crate) struct Quotas {
     pub(in crate::scheduler) shares_until: Duration,
 }
 
-impl Quotas {
-    pub(in crate::scheduler) fn named_mut(&mut self, key: Key) -> &mut Named {
+impl QuotaTable {
+    pub(in crate::scheduler) fn named_mut(&mut self, key: SlabKey) -> &mut NamedQuota {
         &mut self.named[self.all[key].named]
     }
 
-    pub(in crate::scheduler) fn find(&self, name: &str) -> Option<&Named> {
+    pub(in crate::scheduler) fn find(&self, name: &str) -> Option<&NamedQuota> {
         Some(&self.named[*self.by_name.get(name)?])
     }
 
     /// Finds the keys that a call names, if there is a rule for them. Makes nothing.
-    pub(crate) fn find_all(&self, call: &Call) -> Vec<Found> {
+    pub(crate) fn find_all(&self, call: &Call) -> Vec<KeyMatch> {
         let Some(keys) = &call.quotas else {
             return Vec::new();
         };
         let found = |(at, of): (usize, &QuotaKey)| {
             let (named, found) = match self.by_key.get(of) {
-                Some(&key) => (self.all[key].named, Found::Known(key)),
+                Some(&key) => (self.all[key].named, KeyMatch::Known(key)),
                 None => {
                     let &named = self.by_name.get(&of.quota)?;
-                    (named, Found::New { named, at })
+                    (named, KeyMatch::New { named, at })
                 }
             };
             self.named[named].rule.as_ref().map(|_| found)
@@ -158,10 +158,10 @@ impl Quotas {
     }
 
     /// The name of a quota.
-    pub(crate) fn name_of(&self, found: Found) -> Option<Arc<str>> {
+    pub(crate) fn name_of(&self, found: KeyMatch) -> Option<Arc<str>> {
         match found {
-            Found::Known(key) => self.name(key),
-            Found::New { named, .. } => {
+            KeyMatch::Known(key) => self.name(key),
+            KeyMatch::New { named, .. } => {
                 let mut names = self.by_name.iter();
                 let (name, _) = names.find(|&(_, &one)| one == named)?;
                 Some(Arc::clone(name))
@@ -170,24 +170,24 @@ impl Quotas {
     }
 
     /// Makes the ledger of a key by the rule of its quota; `None` if the quota is removed.
-    pub(in crate::scheduler) fn make(&mut self, of: &QuotaKey, named: Key) -> Option<Key> {
+    pub(in crate::scheduler) fn make(&mut self, of: &QuotaKey, named: SlabKey) -> Option<SlabKey> {
         let rule = self.named[named].rule.as_ref()?;
         let (ledger, on_excess) = (self.ledger(rule, &of.key), rule.on_excess);
-        let key = self.all.insert(Limiter {
+        let key = self.all.insert(QuotaLimiter {
             of: of.clone(),
             named,
             ledger,
             on_excess,
             is_overruled: false,
             pins: 0,
-            queued: Queued::default(),
+            queued: QueueTotals::default(),
             used: self.unknown_since,
             spent: self.unknown_since,
             touched: false,
             wake: None,
             watched: false,
             trouble: None,
-            rests: Rests::Not,
+            rests: KeyList::Not,
             links: Links::default(),
         });
         self.by_key.insert(of.clone(), key);
@@ -212,7 +212,7 @@ impl Quotas {
         ledger
     }
 
-    pub(in crate::scheduler) fn touch(&mut self, key: Key) {
+    pub(in crate::scheduler) fn touch(&mut self, key: SlabKey) {
         if let Some(limiter) = self.all.get_mut(key)
             && !limiter.touched
         {
@@ -221,7 +221,7 @@ impl Quotas {
         }
     }
 
-    pub(crate) fn name(&self, key: Key) -> Option<Arc<str>> {
+    pub(crate) fn name(&self, key: SlabKey) -> Option<Arc<str>> {
         Some(Arc::clone(&self.all.get(key)?.of.quota))
     }
 
@@ -235,16 +235,16 @@ impl Quotas {
                 || self
                     .all
                     .iter()
-                    .all(|(_, one)| one.pins > 0 || one.rests == Rests::Leaving),
+                    .all(|(_, one)| one.pins > 0 || one.rests == KeyList::Leaving),
             "no more keys are known than may be"
         );
         for (_, limiter) in self.all.iter() {
             assert_eq!(limiter.pins, limiter.queued.calls, "what waits is pinned");
             let holds = limiter.ledger.holds_tokens();
             let rests = match limiter.rests {
-                Rests::Not => limiter.pins > 0,
-                Rests::Empty => limiter.pins == 0 && !holds,
-                Rests::Holding | Rests::Leaving => limiter.pins == 0 && holds,
+                KeyList::Not => limiter.pins > 0,
+                KeyList::Empty => limiter.pins == 0 && !holds,
+                KeyList::Holding | KeyList::Leaving => limiter.pins == 0 && holds,
             };
             assert!(rests, "every key is on the list of those like it");
         }
@@ -253,12 +253,12 @@ impl Quotas {
 }
 
 /// The existing keys.
-pub(crate) fn known(found: &[Found]) -> Option<Arc<[Key]>> {
+pub(crate) fn known(found: &[KeyMatch]) -> Option<Arc<[SlabKey]>> {
     let known = found.iter().filter_map(|found| match found {
-        Found::Known(key) => Some(*key),
-        Found::New { .. } => None,
+        KeyMatch::Known(key) => Some(*key),
+        KeyMatch::New { .. } => None,
     });
-    let known: Arc<[Key]> = known.collect();
+    let known: Arc<[SlabKey]> = known.collect();
     (!known.is_empty()).then_some(known)
 }
 
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_key_stays_small() {
         // There may be a million, each with its name besides.
-        let bytes = size_of::<Limiter>();
+        let bytes = size_of::<QuotaLimiter>();
         assert!(bytes <= 768, "{bytes} bytes for each key");
     }
 }

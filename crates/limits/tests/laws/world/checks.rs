@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_limits::policy::{LimitRule, Postpone};
-use tidegate_limits::scheduler::{Cause, Reason, Refusal, Waited};
+use tidegate_limits::scheduler::{DelayCause, Refusal, RefusalReason, WaitReport};
 use tidegate_limits::{Call, Limit};
 
 use super::{Status, Submitted, World};
@@ -12,7 +12,11 @@ use crate::{at, nanos};
 
 impl World {
     /// A call waits no more. Checks what it reports to have waited for.
-    pub(super) fn check_waited(&mut self, call: usize, waited: &Waited) -> Result<(), Violation> {
+    pub(super) fn check_waited(
+        &mut self,
+        call: usize,
+        waited: &WaitReport,
+    ) -> Result<(), Violation> {
         let wait = nanos(self.now - self.calls[call].waits_since);
         if waited.delays.total() != wait {
             return Err(format!(
@@ -22,9 +26,11 @@ impl World {
         }
         for delay in waited.delays.iter() {
             let limit = match &delay.cause {
-                Cause::Limit(name) => Some(name.clone()),
-                Cause::Turn => None,
-                Cause::Others => return Err(format!("few limits, and not told apart: {waited:?}")),
+                DelayCause::Limit(name) => Some(name.clone()),
+                DelayCause::Turn => None,
+                DelayCause::Others => {
+                    return Err(format!("few limits, and not told apart: {waited:?}"));
+                }
             };
             *self.waits.told.entry(limit).or_default() += delay.time;
         }
@@ -100,9 +106,9 @@ impl World {
         }
         let mut own = self.oracle.rules().iter().filter(|rule| meets(rule, call));
         match refusal.reason {
-            Reason::QueueFull if !full => wrong("there was room"),
-            Reason::QueueFull => Ok(()),
-            Reason::NeverPossible => {
+            RefusalReason::QueueFull if !full => wrong("there was room"),
+            RefusalReason::QueueFull => Ok(()),
+            RefusalReason::NeverPossible => {
                 let never = own
                     .any(|rule| draw(&rule.limit, call) > self.oracle.reach(rule, call, self.now));
                 if never {
@@ -111,7 +117,7 @@ impl World {
                     wrong("every limit is large enough")
                 }
             }
-            Reason::DeadlineUnreachable => {
+            RefusalReason::DeadlineUnreachable => {
                 let deadline = call
                     .deadline
                     .expect("what has no deadline can reach it")
@@ -128,11 +134,11 @@ impl World {
                     wrong("its limits open in time")
                 }
             }
-            Reason::RateLimited => Ok(()),
-            Reason::DeadlinePassed
-            | Reason::PredictedLate
-            | Reason::StoreAway
-            | Reason::Draining => wrong("there is no such reason"),
+            RefusalReason::RateLimited => Ok(()),
+            RefusalReason::DeadlinePassed
+            | RefusalReason::PredictedLate
+            | RefusalReason::StoreAway
+            | RefusalReason::Draining => wrong("there is no such reason"),
         }
     }
 

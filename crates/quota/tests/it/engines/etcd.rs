@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate_limits::quota::StoreTime;
-use tidegate_quota::etcd::{Settings, start};
-use tidegate_quota::{Engine, Error, Key};
+use tidegate_quota::etcd::{EtcdStoreSettings, start};
+use tidegate_quota::{Engine, RecordKey, StoreError};
 use tidegate_runtime::election::TimeToLive;
-use tidegate_runtime::etcd::{Change, Credentials, Range, Watched};
+use tidegate_runtime::etcd::{Credentials, KeyChange, Range, WatchEvent};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
@@ -17,7 +17,7 @@ use crate::stores::{self, Etcd};
 use crate::support::PATIENCE;
 
 fn node(urls: &[String]) -> Node {
-    let mut settings = Settings::new(stores::settings(urls));
+    let mut settings = EtcdStoreSettings::new(stores::settings(urls));
     settings.time_to_live = TimeToLive::new(Duration::from_secs(2)).expect("it is in range");
     Node::new(|clock| start(settings, clock))
 }
@@ -51,7 +51,7 @@ async fn a_write_that_etcd_did_not_answer_is_left_open() {
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
     let lost = lossy.try_swap(&key, Some(version), "2").await;
-    assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
+    assert!(matches!(lost, Err(StoreError::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(&etcd.urls()).get(&key).await;
     assert_eq!(found.expect("it was written").text, b"2");
@@ -118,11 +118,11 @@ async fn a_record_ends_with_its_lease_also_when_no_sidecar_runs() {
     node.put_for(&key("short"), "1", short).await;
     node.put_for(&key("long"), "1", long).await;
     drop(node);
-    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let client = tidegate_runtime::etcd::EtcdClient::new(etcd.settings());
     let mut watch = client.watch(Range::key(b"/tidegate/quota/records/short"), 1);
     let removed = async {
-        while let Ok(Watched::Changes(changes)) = watch.next().await {
-            let is_removal = |change: &Change| matches!(change, Change::Deleted { .. });
+        while let Ok(WatchEvent::Changes(changes)) = watch.next().await {
+            let is_removal = |change: &KeyChange| matches!(change, KeyChange::Deleted { .. });
             if changes.changes.iter().any(is_removal) {
                 return;
             }
@@ -140,7 +140,7 @@ async fn many_records_share_a_lease_and_a_lease_that_etcd_forgot_is_replaced() {
     let etcd = Etcd::start(1);
     let node = node(&etcd.urls());
     node.in_time().await;
-    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let client = tidegate_runtime::etcd::EtcdClient::new(etcd.settings());
     let leases = async || {
         let records = Range::prefix(b"/tidegate/quota/records/");
         let records = client.range(&records).await.expect("etcd is up");
@@ -171,7 +171,7 @@ async fn many_records_share_a_lease_and_a_lease_that_etcd_forgot_is_replaced() {
 #[tokio::test]
 async fn a_foreign_time_record_is_not_changed_and_the_time_is_unknown() {
     let etcd = Etcd::start(1);
-    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let client = tidegate_runtime::etcd::EtcdClient::new(etcd.settings());
     let foreign = client.put(b"/tidegate/quota/time", b"noon", None).await;
     foreign.expect("etcd is up");
     let node = node(&etcd.urls());
@@ -204,20 +204,26 @@ async fn an_etcd_that_wants_a_password_is_reported() {
             password: password.into(),
         });
         store.credentials = credentials.into();
-        Node::new(|clock| start(Settings::new(store), clock))
+        Node::new(|clock| start(EtcdStoreSettings::new(store), clock))
     };
     for wrong in [None, Some(("root", "wrong"))] {
         let told = of(wrong).store.get(&key("a")).await;
-        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        assert!(
+            matches!(told, Err(StoreError::Unauthenticated(_))),
+            "{told:?}"
+        );
         let told = of(wrong).try_swap(&key("a"), None, "1").await;
-        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        assert!(
+            matches!(told, Err(StoreError::Unauthenticated(_))),
+            "{told:?}"
+        );
     }
     // A user that is known, and may not.
     let reader = Some(("reader", "weak"));
     let told = of(reader).store.get(&key("a")).await;
-    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Denied(_))), "{told:?}");
     let told = of(reader).try_swap(&key("a"), None, "1").await;
-    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Denied(_))), "{told:?}");
     of(Some(("root", "secret"))).put(&key("a"), None, "1").await;
 }
 
@@ -232,11 +238,11 @@ async fn an_etcd_without_space_reads_and_is_unavailable_all_the_same() {
     let version = node.put(&key, None, "1").await;
     node.store.try_out().await.expect("it has space");
     assert_eq!(
-        node.store.get(&Key::trial()).await.expect("it is up"),
+        node.store.get(&RecordKey::trial()).await.expect("it is up"),
         None,
         "a trial writes nothing"
     );
-    let client = tidegate_runtime::etcd::Client::new(etcd.settings());
+    let client = tidegate_runtime::etcd::EtcdClient::new(etcd.settings());
     let page = vec![b'x'; 100_000];
     let full = async {
         let mut number = 0;
@@ -251,10 +257,10 @@ async fn an_etcd_without_space_reads_and_is_unavailable_all_the_same() {
     let full = tokio::time::timeout(crate::support::PATIENCE, full).await;
     full.expect("its space has an end");
     let told = node.try_swap(&key, Some(version), "2").await;
-    assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
     assert_eq!(node.get(&key).await, entry(version, "1"));
     let told = node.store.try_out().await.expect_err("it does not write");
-    assert!(matches!(told, Error::Unavailable(_)), "{told:?}");
+    assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
     assert!(told.with_cause().contains("alarm disarm"), "{told:?}");
 }
 
@@ -272,7 +278,7 @@ async fn a_renewed_password_of_etcd_is_used_without_a_restart() {
             password: password.into(),
         };
         store.credentials = Some(credentials).into();
-        Settings::new(store)
+        EtcdStoreSettings::new(store)
     };
     let settings = of("old");
     let engine = Engine::Etcd(settings.clone());
@@ -287,7 +293,10 @@ async fn a_renewed_password_of_etcd_is_used_without_a_restart() {
     assert!(shell.status().is_ok_and(|it| it.success()));
     // The change ends the tokens of the old password.
     let told = node.try_swap(&key("a"), Some(version), "2").await;
-    assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+    assert!(
+        matches!(told, Err(StoreError::Unauthenticated(_))),
+        "{told:?}"
+    );
     engine.renew_secrets(&Engine::Etcd(of("new")));
     node.put(&key("a"), Some(version), "3").await;
 }
@@ -295,10 +304,10 @@ async fn a_renewed_password_of_etcd_is_used_without_a_restart() {
 #[tokio::test]
 async fn a_server_that_is_not_etcd_is_reported() {
     let nonsense = super::answers(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnope").await;
-    let settings = Settings::new(stores::settings(&[format!("http://{nonsense}")]));
+    let settings = EtcdStoreSettings::new(stores::settings(&[format!("http://{nonsense}")]));
     let node = Node::new(|clock| start(settings, clock));
     let told = node.store.get(&key("a")).await;
-    assert!(matches!(told, Err(Error::Garbage(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Garbage(_))), "{told:?}");
     let told = node.try_swap(&key("a"), None, "1").await;
     assert!(told.is_err_and(|error| error.is_open()));
 }

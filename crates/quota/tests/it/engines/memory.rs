@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_limits::quota::Version;
+use tidegate_limits::quota::RecordVersion;
 use tidegate_quota::memory::Memory;
-use tidegate_quota::{QuotaStore, Swapped};
+use tidegate_quota::{QuotaStore, SwapResult};
 use tidegate_runtime::Clock;
 
 use super::{KEPT, Node, entry, key};
@@ -24,18 +24,21 @@ async fn memory_conforms() {
 async fn a_record_that_another_program_sets_or_removes_never_has_an_earlier_version() {
     let (memory, key) = (Memory::default(), key("a"));
     let node = memory.node();
-    for (expected, version) in [(None, 1), (Some(Version(1)), 2)] {
+    for (expected, version) in [(None, 1), (Some(RecordVersion(1)), 2)] {
         let swapped = node.compare_and_set(&key, expected, b"1", KEPT).await;
-        assert_eq!(swapped.expect("it is up"), Swapped::Done(Version(version)));
+        assert_eq!(
+            swapped.expect("it is up"),
+            SwapResult::Done(RecordVersion(version))
+        );
     }
     memory.tamper(&key, Some(b"12"));
     let found = node.get(&key).await.expect("it is up");
-    assert_eq!(found, entry(Version(3), "12"));
+    assert_eq!(found, entry(RecordVersion(3), "12"));
     memory.tamper(&key, None);
     assert_eq!(node.get(&key).await.expect("it is up"), None);
     // Made again, it does not pass for what it was.
     let made = node.compare_and_set(&key, None, b"3", KEPT).await;
-    assert_eq!(made.expect("it is up"), Swapped::Done(Version(4)));
+    assert_eq!(made.expect("it is up"), SwapResult::Done(RecordVersion(4)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,8 +6,8 @@ mod unfit;
 
 use std::time::{Duration, Instant};
 
-use tidegate_quota::redis::{Settings, start};
-use tidegate_quota::{Engine, Error, Swapped};
+use tidegate_quota::redis::{RedisSettings, start};
+use tidegate_quota::{Engine, StoreError, SwapResult};
 use tidegate_runtime::Clock;
 
 use super::{Node, comes_back, entry, is_unavailable, key, until};
@@ -19,7 +19,7 @@ use crate::support::PATIENCE;
 const DEADLINE: Duration = Duration::from_millis(500);
 
 fn node(address: impl std::fmt::Display) -> Node {
-    let mut settings = Settings::new(&format!("redis://{address}")).expect("it is an address");
+    let mut settings = RedisSettings::new(&format!("redis://{address}")).expect("it is an address");
     settings.deadline = DEADLINE;
     settings.member_ttl = Duration::from_secs(2);
     Node::new(|clock| start(settings, clock))
@@ -49,10 +49,10 @@ async fn redis_conforms() {
 #[test]
 fn an_address_of_redis_is_checked_and_its_password_never_shown() {
     for wrong in ["", "localhost", "http://a:1", "redis://a:port"] {
-        let error = Settings::new(wrong).expect_err(wrong);
+        let error = RedisSettings::new(wrong).expect_err(wrong);
         assert!(error.to_string().contains("redis://"), "{error}");
     }
-    let settings = Settings::new("redis://user:secret@127.0.0.1:7/3").expect("it is one");
+    let settings = RedisSettings::new("redis://user:secret@127.0.0.1:7/3").expect("it is one");
     assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
 }
 
@@ -66,7 +66,7 @@ async fn a_write_that_redis_did_not_answer_is_left_open() {
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
     let lost = lossy.try_swap(&key, Some(version), "2").await;
-    assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
+    assert!(matches!(lost, Err(StoreError::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(redis.addr()).get(&key).await;
     assert_eq!(found.expect("it was written").text, b"2");
@@ -94,7 +94,7 @@ async fn an_unavailable_redis_is_reported_in_time_and_found_again() {
         while began.elapsed() < DEADLINE {
             let asked = Instant::now();
             let told = near.store.get(&key("a")).await;
-            assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
+            assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
             waits += u32::from(asked.elapsed() > DEADLINE / 2);
             tokio::task::yield_now().await;
         }
@@ -173,7 +173,7 @@ async fn a_user_who_may_not_let_records_expire_is_served_all_the_same() {
     );
     // The probe says what to do.
     let address = format!("redis://{}", redis.addr());
-    let engine = Engine::Redis(Settings::new(&address).expect("it is an address"));
+    let engine = Engine::Redis(RedisSettings::new(&address).expect("it is an address"));
     let obstacle = engine.try_out(Clock::start()).await;
     let told = format!("{obstacle:?}");
     assert!(
@@ -205,9 +205,9 @@ async fn a_foreign_value_at_a_record_is_reported_and_not_changed() {
     for id in ["text", "hash"] {
         let key = key(id);
         let told = node.store.get(&key).await;
-        assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
+        assert!(matches!(told, Err(StoreError::Refused(_))), "{told:?}");
         let told = node.try_swap(&key, None, "1").await;
-        assert!(matches!(told, Err(Error::Refused(_))), "{told:?}");
+        assert!(matches!(told, Err(StoreError::Refused(_))), "{told:?}");
     }
     assert_eq!(
         control(&redis, &["get", "tidegate:quota:record:text"]),
@@ -223,9 +223,15 @@ async fn a_redis_that_wants_a_password_is_reported() {
     let addr = redis.addr();
     for wrong in [format!("{addr}"), format!(":wrong@{addr}")] {
         let told = node(&wrong).store.get(&key("a")).await;
-        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        assert!(
+            matches!(told, Err(StoreError::Unauthenticated(_))),
+            "{told:?}"
+        );
         let told = node(&wrong).try_swap(&key("a"), None, "1").await;
-        assert!(matches!(told, Err(Error::Unauthenticated(_))), "{told:?}");
+        assert!(
+            matches!(told, Err(StoreError::Unauthenticated(_))),
+            "{told:?}"
+        );
     }
     node(format!(":secret@{addr}"))
         .put(&key("a"), None, "1")
@@ -237,7 +243,7 @@ async fn a_redis_that_refuses_writes_is_unavailable_and_has_done_nothing() {
     let redis = Redis::start(&["--min-replicas-to-write", "1"]);
     let node = node(redis.addr());
     let told = node.try_swap(&key("a"), None, "1").await;
-    assert!(matches!(told, Err(Error::Unavailable(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Unavailable(_))), "{told:?}");
     assert_eq!(
         control(&redis, &["exists", "tidegate:quota:record:a"]),
         "0\n"
@@ -258,12 +264,12 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
     let mut count_on = async || {
         let text = (confirmed + 1).to_string();
         let swapped = node.try_swap(&key, version, &text).await?;
-        let Swapped::Done(written) = swapped else {
+        let SwapResult::Done(written) = swapped else {
             panic!("no other client writes");
         };
         version = Some(written);
         confirmed += 1;
-        Ok::<_, Error>(confirmed)
+        Ok::<_, StoreError>(confirmed)
     };
     // The replica must be there before anything is written.
     let replicated = async { while count_on().await.is_err() {} };
@@ -284,7 +290,7 @@ async fn a_fail_over_forgets_what_the_replica_was_behind_and_no_more() {
         }
     };
     let lag = began.elapsed();
-    assert!(matches!(told, Error::Unavailable(_)), "{told:?}");
+    assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
     primary.kill();
     control(&replica, &["replicaof", "no", "one"]);
     let found = self::node(replica.addr()).get(&key).await;

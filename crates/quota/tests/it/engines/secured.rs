@@ -1,6 +1,6 @@
 //! A client's side of TLS, as a config makes it.
 
-use tidegate_runtime::tls::{self, Identity, TlsClient};
+use tidegate_runtime::tls::{self, TlsClient, TlsIdentity};
 
 use crate::authority::{Authority, Issued};
 
@@ -14,7 +14,7 @@ pub(super) fn tls(
     let read = |path| std::fs::read(path).expect("a test wrote it");
     let shows = shows.map(|shows| (read(&shows.cert), read(&shows.key)));
     let own = shows.as_ref().map(|(cert, key)| {
-        let certified = Identity { cert, key }.certified();
+        let certified = TlsIdentity { cert, key }.certified();
         certified.expect("they belong together")
     });
     let ca = tls::authorities(ca.pem().as_bytes()).expect("it is one");

@@ -4,20 +4,20 @@ mod secured;
 
 use std::time::Duration;
 
-use tidegate_limits::quota::Record;
-use tidegate_quota::zookeeper::{Settings, start};
-use tidegate_quota::{Configured, Error, Swapped};
-use tidegate_runtime::zookeeper::{self, Client};
+use tidegate_limits::quota::QuotaRecord;
+use tidegate_quota::zookeeper::{ZooKeeperStoreSettings, start};
+use tidegate_quota::{StoreError, StoredSettings, SwapResult};
+use tidegate_runtime::zookeeper::{self, ZooKeeperClient};
 
 use super::{Node, comes_back, entry, is_unavailable, key, until};
 use crate::relay::{Mode, Relay};
 use crate::stores::ZooKeeper;
 use crate::support::PATIENCE;
 
-fn settings(servers: impl std::fmt::Display) -> Settings {
-    let mut store = zookeeper::Settings::new(servers.to_string());
+fn settings(servers: impl std::fmt::Display) -> ZooKeeperStoreSettings {
+    let mut store = zookeeper::ZooKeeperSettings::new(servers.to_string());
     store.session_timeout = Duration::from_secs(2);
-    Settings::new(store)
+    ZooKeeperStoreSettings::new(store)
 }
 
 fn node(servers: impl std::fmt::Display) -> Node {
@@ -56,7 +56,7 @@ async fn a_write_that_zookeeper_did_not_answer_is_left_open() {
     let version = lossy.put(&key, None, "1").await;
     relay.set(Mode::Deaf);
     let lost = lossy.try_swap(&key, Some(version), "2").await;
-    assert!(matches!(lost, Err(Error::Unknown(_))), "{lost:?}");
+    assert!(matches!(lost, Err(StoreError::Unknown(_))), "{lost:?}");
     // It was done, as it happens.
     let found = node(zookeeper.servers()).get(&key).await;
     assert_eq!(found.expect("it was written").text, b"2");
@@ -90,7 +90,7 @@ async fn an_unavailable_zookeeper_is_reported_in_time_and_found_with_a_new_sessi
 #[tokio::test]
 async fn records_stand_where_the_design_has_them() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(zookeeper::ZooKeeperSettings::new(zookeeper.servers()));
     node(zookeeper.servers())
         .put(&key("eve/\u{1}"), None, "text")
         .await;
@@ -103,14 +103,14 @@ async fn records_stand_where_the_design_has_them() {
 fn record_of(node: &Node, ago: Duration) -> String {
     let length = Duration::from_secs(1);
     let window = (node.now().earliest() - ago).as_secs();
-    let record = Record::new(window, 5, 10, 0, length);
+    let record = QuotaRecord::new(window, 5, 10, 0, length);
     record.expect("it is one").to_string()
 }
 
 #[tokio::test]
 async fn records_of_long_ago_are_removed_with_their_nodes_and_nothing_else_is() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(zookeeper::ZooKeeperSettings::new(zookeeper.servers()));
     let sweeping = || {
         let mut settings = settings(zookeeper.servers());
         settings.sweep_every = Duration::from_millis(50);
@@ -159,7 +159,7 @@ async fn records_of_long_ago_are_removed_with_their_nodes_and_nothing_else_is() 
     for (id, old) in [("configured", configured), ("written", written)] {
         let made = node.put(&key(id), None, &new).await;
         let swapped = node.swap(&key(id), Some(old), "stale").await;
-        let Swapped::Conflict(Some(found)) = swapped else {
+        let SwapResult::Conflict(Some(found)) = swapped else {
             panic!("it was replaced by the version of a removed one: {swapped:?}");
         };
         assert_eq!(found.text, new.as_bytes());
@@ -169,8 +169,8 @@ async fn records_of_long_ago_are_removed_with_their_nodes_and_nothing_else_is() 
     // A record that stayed is written on by what was known of it: at most after one more read.
     for (id, version) in [("foreign", foreign), ("recent", recent)] {
         match node.swap(&key(id), Some(version), "1").await {
-            Swapped::Done(_) => {}
-            Swapped::Conflict(found) => {
+            SwapResult::Done(_) => {}
+            SwapResult::Conflict(found) => {
                 let found = found.expect("it stays").version;
                 node.put(&key(id), Some(found), "1").await;
             }
@@ -182,7 +182,7 @@ async fn records_of_long_ago_are_removed_with_their_nodes_and_nothing_else_is() 
 #[tokio::test]
 async fn nothing_is_removed_beside_a_member_that_would_not_notice() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(zookeeper::ZooKeeperSettings::new(zookeeper.servers()));
     let member = client.put_ephemeral("/tidegate/quota/members/0", b"").await;
     member.expect("it is up");
     let mut settings = settings(zookeeper.servers());
@@ -232,7 +232,7 @@ async fn a_node_watches_no_more_records_than_it_waits_for() {
 }
 
 /// Reads what ZooKeeper says of a key until it is so.
-async fn says(node: &Node, known: &mut Configured, is_so: impl Fn(&Configured) -> bool) {
+async fn says(node: &Node, known: &mut StoredSettings, is_so: impl Fn(&StoredSettings) -> bool) {
     let reads = async {
         loop {
             let says = node.store.configured(&key("sri"), known).await;
@@ -249,10 +249,10 @@ async fn says(node: &Node, known: &mut Configured, is_so: impl Fn(&Configured) -
 #[tokio::test]
 async fn totals_in_zookeeper_are_read_and_impossible_ones_change_nothing() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(zookeeper::ZooKeeperSettings::new(zookeeper.servers()));
     let node = node(zookeeper.servers());
     assert!(node.store.configures());
-    let mut known = Configured::default();
+    let mut known = StoredSettings::default();
     says(&node, &mut known, |says| says.total.is_none()).await;
     let mut versions = [None, None];
     let names = ["/quota/sri/total", "/quota/sri/base"];
@@ -291,7 +291,7 @@ async fn totals_in_zookeeper_are_read_and_impossible_ones_change_nothing() {
 #[tokio::test]
 async fn another_program_that_writes_the_designs_own_nodes_is_noticed() {
     let zookeeper = ZooKeeper::start(1).await;
-    let client = Client::new(zookeeper::Settings::new(zookeeper.servers()));
+    let client = ZooKeeperClient::new(zookeeper::ZooKeeperSettings::new(zookeeper.servers()));
     // Left behind long ago.
     client
         .create("/quota/sri/usable", b"70")
@@ -302,7 +302,7 @@ async fn another_program_that_writes_the_designs_own_nodes_is_noticed() {
         .await
         .expect("it is up");
     let node = node(zookeeper.servers());
-    let mut known = Configured::default();
+    let mut known = StoredSettings::default();
     says(&node, &mut known, |says| says.total == Some(100)).await;
     assert_eq!(known.foreign_writer, None);
     let set = client.set("/quota/sri/usable", b"65", 0).await;
@@ -322,10 +322,10 @@ async fn a_zookeeper_that_wants_a_password_is_reported() {
     let version = owner.put(&key("a"), None, "1").await;
     let stranger = node(zookeeper.servers());
     let told = stranger.store.get(&key("a")).await;
-    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Denied(_))), "{told:?}");
     for (id, expected) in [("a", Some(version)), ("b", None)] {
         let told = stranger.try_swap(&key(id), expected, "2").await;
-        assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+        assert!(matches!(told, Err(StoreError::Denied(_))), "{told:?}");
     }
     assert_eq!(owner.get(&key("a")).await, entry(version, "1"));
 }

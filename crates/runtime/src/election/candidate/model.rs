@@ -13,9 +13,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tidegate_limits::Timestamp;
 
-use super::super::register::{Entry, Record, Swapped, Version};
+use super::super::register::{CandidateRecord, RegisterEntry, RegisterSwap, RegisterVersion};
 use super::super::{Mastership, TimeToLive};
-use super::{Candidate, Step};
+use super::{Candidate, CandidateStep};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -40,7 +40,7 @@ enum Counts {
 
 #[derive(Clone, Debug)]
 struct Kept {
-    entry: Entry,
+    entry: RegisterEntry,
     /// Real time.
     ends: u64,
 }
@@ -49,15 +49,15 @@ struct Kept {
 enum Ask {
     Read,
     Write {
-        expected: Option<Version>,
-        record: Record,
+        expected: Option<RegisterVersion>,
+        record: CandidateRecord,
     },
 }
 
 #[derive(Clone, Debug)]
 enum Answer {
-    Read(Option<Entry>),
-    Write(Swapped),
+    Read(Option<RegisterEntry>),
+    Write(RegisterSwap),
 }
 
 #[derive(Clone, Debug)]
@@ -143,7 +143,7 @@ struct World {
     players: Vec<Player>,
     kept: Option<Kept>,
     /// Earlier records, for old reads.
-    past: Vec<(u64, Option<Entry>)>,
+    past: Vec<(u64, Option<RegisterEntry>)>,
     revision: u64,
     /// Two fences at one real moment: when, and of which candidates.
     overlaps: Vec<(u64, usize, usize)>,
@@ -323,14 +323,14 @@ impl World {
         }
         let own = player.clock(self.now);
         let ask = match player.candidate.next(own) {
-            Step::Wait(until) => {
+            CandidateStep::Wait(until) => {
                 assert!(until > own, "a wait for nothing is a busy loop");
                 let delay = player.real(until).saturating_sub(self.now).max(1);
                 self.after(delay, who, Event::Turn);
                 return;
             }
-            Step::Read => Ask::Read,
-            Step::Write { expected, record } => {
+            CandidateStep::Read => Ask::Read,
+            CandidateStep::Write { expected, record } => {
                 self.players[who].candidate.sent(own);
                 Ask::Write { expected, record }
             }
@@ -367,11 +367,11 @@ impl World {
             Ask::Write { expected, record } => {
                 if current.as_ref().map(|entry| entry.version) == *expected {
                     self.revision += 1;
-                    let version = Version {
+                    let version = RegisterVersion {
                         revision: self.revision,
                         writes: current.map_or(0, |entry| entry.version.writes + 1),
                     };
-                    let entry = Entry {
+                    let entry = RegisterEntry {
                         version,
                         record: record.clone(),
                     };
@@ -380,9 +380,9 @@ impl World {
                         Kind::Leased => now + record.ttl_ms * MS + self.up_to(SECOND / 2),
                     };
                     self.keep(Some(Kept { entry, ends }));
-                    Answer::Write(Swapped::Done(version))
+                    Answer::Write(RegisterSwap::Done(version))
                 } else {
-                    Answer::Write(Swapped::Refused(current))
+                    Answer::Write(RegisterSwap::Refused(current))
                 }
             }
         };

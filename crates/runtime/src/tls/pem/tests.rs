@@ -76,7 +76,7 @@ fn rsa_of(bits: usize) -> Vec<u8> {
 
 #[track_caller]
 fn check(cert: &str, key: &str, words: &[&str]) {
-    let identity = Identity {
+    let identity = TlsIdentity {
         cert: cert.as_bytes(),
         key: key.as_bytes(),
     };
@@ -130,7 +130,7 @@ fn a_key_of_another_certificate_and_one_of_a_later_certificate_differ() {
     let ((first, first_key), (second, second_key)) = (pair(), pair());
     let good = |cert: &str, key: &str| {
         let (cert, key) = (cert.as_bytes(), key.as_bytes());
-        let certified = Identity { cert, key }.certified();
+        let certified = TlsIdentity { cert, key }.certified();
         certified.expect("they belong together").cert.len()
     };
     assert_eq!(good(&first, &first_key), 1);
@@ -222,7 +222,7 @@ fn no_error_quotes_the_file() {
     for text in &bent {
         let combined = format!("{cert}{text}");
         for (cert, key) in [(&cert, text), (text, &key), (&combined, &combined)] {
-            let identity = Identity {
+            let identity = TlsIdentity {
                 cert: cert.as_bytes(),
                 key: key.as_bytes(),
             };

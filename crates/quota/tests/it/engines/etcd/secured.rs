@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use tidegate_quota::Error;
-use tidegate_quota::etcd::{Settings, start};
+use tidegate_quota::StoreError;
+use tidegate_quota::etcd::{EtcdStoreSettings, start};
 use tidegate_runtime::election::TimeToLive;
 use tidegate_runtime::etcd::Credentials;
 use tidegate_runtime::tls::TlsClient;
@@ -13,7 +13,7 @@ use super::super::{Node, key, secured};
 use crate::authority::{Authority, Issued};
 use crate::stores::{Etcd, enable_users, secured_etcd};
 
-fn settings(etcd: &Etcd, tls: TlsClient, user: &str, password: &str) -> Settings {
+fn settings(etcd: &Etcd, tls: TlsClient, user: &str, password: &str) -> EtcdStoreSettings {
     let mut store = etcd.settings();
     store.tls = Some(tls);
     store.credentials = Some(Credentials {
@@ -21,7 +21,7 @@ fn settings(etcd: &Etcd, tls: TlsClient, user: &str, password: &str) -> Settings
         password: password.to_owned(),
     })
     .into();
-    let mut settings = Settings::new(store);
+    let mut settings = EtcdStoreSettings::new(store);
     settings.time_to_live = TimeToLive::new(Duration::from_secs(2)).expect("it is in range");
     settings
 }
@@ -50,7 +50,7 @@ async fn check(etcd: &Etcd, tls: TlsClient, words: &[&str]) {
     let told = node(etcd, tls, "tidegate", "password");
     let told = told.store.get(&key("a")).await;
     let error = told.expect_err("the set-up is wrong");
-    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     let told = error.with_cause();
     for words in words {
         assert!(told.contains(words), "{words:?}: {told}");
@@ -75,12 +75,12 @@ async fn etcd_with_tls_certificates_and_a_user_of_few_rights_conforms() {
         .get(&key("a"))
         .await
         .expect_err("a wrong password");
-    assert!(matches!(error, Error::Unauthenticated(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Unauthenticated(_)), "{error:?}");
     let text = error.with_cause();
     assert!(text.contains("check user and password"), "{text}");
     let told = node(&etcd, good(), "stranger", "password");
     let error = told.store.get(&key("a")).await.expect_err("no permission");
-    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Denied(_)), "{error:?}");
     let text = error.with_cause();
     assert!(text.contains("role grant-permission"), "{text}");
 }

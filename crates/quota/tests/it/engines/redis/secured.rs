@@ -1,7 +1,7 @@
 //! Redis with TLS, client certificates and a user of its own.
 
-use tidegate_quota::Error;
-use tidegate_quota::redis::{Settings, start};
+use tidegate_quota::StoreError;
+use tidegate_quota::redis::{RedisSettings, start};
 use tidegate_runtime::tls::TlsClient;
 
 use super::super::{Node, comes_back, key, secured};
@@ -13,9 +13,9 @@ pub(super) fn tls(ca: &Authority, shows: Option<&Issued>, name: Option<&str>) ->
     secured::tls(ca, shows, name, &[])
 }
 
-fn settings(redis: &Redis, client: TlsClient) -> Settings {
+fn settings(redis: &Redis, client: TlsClient) -> RedisSettings {
     let address = format!("rediss://{}", redis.addr());
-    let mut settings = Settings::new(&address).expect("it is an address");
+    let mut settings = RedisSettings::new(&address).expect("it is an address");
     settings.tls = Some(client);
     // A handshake takes longer than a call.
     settings.deadline = 2 * DEADLINE;
@@ -30,7 +30,7 @@ fn node(redis: &Redis, client: TlsClient) -> Node {
 async fn told(node: &Node) -> String {
     let told = node.store.get(&key("a")).await;
     let error = told.expect_err("the set-up is wrong");
-    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     error.with_cause()
 }
 
@@ -118,7 +118,7 @@ async fn a_user_with_the_documented_rights_is_enough_and_one_without_gets_a_cure
     super::control(&redis, &poor);
     let told = super::node(address("poor:pw")).store.get(&key).await;
     let error = told.expect_err("it may not");
-    assert!(matches!(error, Error::Denied(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Denied(_)), "{error:?}");
     assert!(
         error.with_cause().contains("docs/how-to/quotas.md"),
         "{error:?}"

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_quota::redis::{Settings, start};
-use tidegate_quota::{Error, Swapped};
+use tidegate_quota::redis::{RedisSettings, start};
+use tidegate_quota::{StoreError, SwapResult};
 
 use super::super::{Node, key};
 use super::control;
@@ -16,10 +16,14 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-fn node(sentinels: &[u16], change: impl FnOnce(Settings) -> Settings, scheme: &str) -> Node {
+fn node(
+    sentinels: &[u16],
+    change: impl FnOnce(RedisSettings) -> RedisSettings,
+    scheme: &str,
+) -> Node {
     let mut all = sentinels.iter().map(|port| {
         let address = format!("{scheme}://127.0.0.1:{port}");
-        Settings::new(&address).expect("it is an address")
+        RedisSettings::new(&address).expect("it is an address")
     });
     let mut settings = all.next().expect("there are some");
     settings.servers.extend(all.flat_map(|it| it.servers));
@@ -54,7 +58,7 @@ async fn spend_over(node: &Node, failover: impl FnOnce()) -> Duration {
             .try_swap(&key, version, &(number + 1).to_string())
             .await
         {
-            Ok(Swapped::Done(version)) => {
+            Ok(SwapResult::Done(version)) => {
                 number += 1;
                 confirmed += 1;
                 entry = super::super::entry(version, &number.to_string());
@@ -68,7 +72,7 @@ async fn spend_over(node: &Node, failover: impl FnOnce()) -> Duration {
                     failover();
                 }
             }
-            Ok(Swapped::Conflict(found)) => {
+            Ok(SwapResult::Conflict(found)) => {
                 // A write without an answer was done, or one that was confirmed is lost.
                 let found_number = found.as_ref().map_or(0, super::super::count);
                 assert!(
@@ -78,7 +82,7 @@ async fn spend_over(node: &Node, failover: impl FnOnce()) -> Duration {
                 number = found_number;
                 entry = found;
             }
-            Err(Error::Unavailable(_) | Error::Unknown(_)) => {
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {
                 assert!(failover.is_none(), "it was there");
                 lost_since.get_or_insert(since);
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -123,12 +127,12 @@ async fn a_failover_is_followed_over_tls_with_passwords_and_nothing_replicated_i
     sentinels.each_until("+sentinel ", 2);
     sentinels.each_until("+slave ", 1);
     let shows = ca.issue(&["sidecar"]);
-    let secured = |settings: Settings| Settings {
+    let secured = |settings: RedisSettings| RedisSettings {
         tls: Some(tls(&ca, Some(&shows), None)),
         ..settings.with_credentials(None, "secret")
     };
     let ports = sentinels.ports().to_vec();
-    let with = |login| move |it: Settings| it.with_sentinel("mymaster", login);
+    let with = |login| move |it: RedisSettings| it.with_sentinel("mymaster", login);
     let node = node(
         &ports,
         |it| with(Some((None, "watched")))(secured(it)),
@@ -171,7 +175,7 @@ async fn no_write_is_lost_over_orderly_failovers() {
     sentinels.each_until("+sentinel ", 2);
     sentinels.each_until("+slave ", 1);
     let ports = sentinels.ports();
-    let found = |it: Settings| it.with_sentinel("mymaster", None);
+    let found = |it: RedisSettings| it.with_sentinel("mymaster", None);
     let disturb = async || {
         for round in 1..=3 {
             let new = &servers[round % 2];
@@ -218,7 +222,7 @@ async fn a_primary_that_is_demoted_or_hangs_is_left_for_the_next_one() {
     sentinels.each_until("+sentinel ", 2);
     sentinels.each_until("+slave ", 1);
     let ports = sentinels.ports();
-    let found = |name: &'static str| move |it: Settings| it.with_sentinel(name, None);
+    let found = |name: &'static str| move |it: RedisSettings| it.with_sentinel(name, None);
     let node = node(ports, found("mymaster"), "redis");
     node.in_time().await;
     let sentinel = ports[0].to_string();

@@ -1,7 +1,7 @@
 //! Servers of Redis that cannot hold quotas, that stop doing so, or that lose records.
 
-use tidegate_quota::redis::{Settings, start};
-use tidegate_quota::{Engine, Error, Key, Swapped};
+use tidegate_quota::redis::{RedisSettings, start};
+use tidegate_quota::{Engine, RecordKey, StoreError, SwapResult};
 use tidegate_runtime::Clock;
 
 use super::super::{Node, key};
@@ -31,9 +31,11 @@ async fn a_redis_that_was_demoted_behind_its_address_is_left_for_the_new_one() {
         loop {
             let version = known.as_ref().map(|entry| entry.version);
             match node.try_swap(&key("a"), version, "2").await {
-                Ok(Swapped::Done(_)) => break,
-                Ok(Swapped::Conflict(found)) => known = found,
-                Err(Error::Unavailable(_) | Error::Unknown(_)) => tokio::task::yield_now().await,
+                Ok(SwapResult::Done(_)) => break,
+                Ok(SwapResult::Conflict(found)) => known = found,
+                Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => {
+                    tokio::task::yield_now().await
+                }
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -50,7 +52,7 @@ async fn a_replica_is_no_store_and_says_so() {
     let replica = Redis::start(&["--replicaof", "127.0.0.1", &of]);
     let told = node(replica.addr()).store.get(&key("a")).await;
     let error = told.expect_err("it does not write");
-    assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     assert!(error.with_cause().contains("is a replica"), "{error:?}");
 }
 
@@ -62,7 +64,7 @@ async fn a_node_of_a_cluster_and_a_sentinel_are_refused_by_name_with_the_cure() 
     for id in ["a", "b", "c", "d"] {
         let told = node(cluster.addr()).store.get(&key(id)).await;
         let error = told.expect_err("it has a part of the keys");
-        assert!(matches!(error, Error::Unsuitable(_)), "{error:?}");
+        assert!(matches!(error, StoreError::Unsuitable(_)), "{error:?}");
         let text = error.with_cause();
         assert!(text.contains("node of a Redis Cluster"), "{text}");
         assert!(text.contains("name a Redis without a cluster"), "{text}");
@@ -72,7 +74,7 @@ async fn a_node_of_a_cluster_and_a_sentinel_are_refused_by_name_with_the_cure() 
     let address = format!("127.0.0.1:{}", sentinels.ports()[0]);
     let error = node(address).store.get(&key("a")).await;
     let error = error.expect_err("it keeps nothing");
-    assert!(matches!(error, Error::Unsuitable(_)), "{error:?}");
+    assert!(matches!(error, StoreError::Unsuitable(_)), "{error:?}");
     assert!(error.with_cause().contains("set sentinel"), "{error:?}");
 }
 
@@ -98,12 +100,13 @@ async fn an_idle_connection_that_redis_closed_costs_no_call() {
         };
         within("it closes the connection", closed).await;
         let told = node.try_swap(&key(&round.to_string()), None, "1").await;
-        assert!(matches!(told, Ok(Swapped::Done(_))), "{round}: {told:?}");
+        assert!(matches!(told, Ok(SwapResult::Done(_))), "{round}: {told:?}");
     }
 }
 
-fn settings(redis: &Redis) -> Settings {
-    let mut settings = Settings::new(&format!("redis://{}", redis.addr())).expect("an address");
+fn settings(redis: &Redis) -> RedisSettings {
+    let mut settings =
+        RedisSettings::new(&format!("redis://{}", redis.addr())).expect("an address");
     settings.deadline = DEADLINE;
     settings
 }
@@ -147,11 +150,11 @@ async fn a_user_that_may_nothing_is_found_out_by_a_trial_of_no_key() {
     control(&redis, &poor);
     let node = node(format!("poor:pw@{}", redis.addr()));
     let told = node.store.try_out().await;
-    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Denied(_))), "{told:?}");
     let good = self::node(redis.addr());
     good.store.try_out().await.expect("it may");
     assert_eq!(
-        good.get(&Key::trial()).await,
+        good.get(&RecordKey::trial()).await,
         None,
         "a trial leaves nothing"
     );
@@ -161,7 +164,7 @@ async fn a_user_that_may_nothing_is_found_out_by_a_trial_of_no_key() {
     let node = self::node(format!("reader:pw@{}", redis.addr()));
     assert_eq!(node.get(&key("a")).await, None);
     let told = node.store.try_out().await;
-    assert!(matches!(told, Err(Error::Denied(_))), "{told:?}");
+    assert!(matches!(told, Err(StoreError::Denied(_))), "{told:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! ZooKeeper with TLS and client certificates.
 
-use tidegate_quota::Error;
+use tidegate_quota::StoreError;
 use tidegate_quota::zookeeper::start;
 use tidegate_runtime::tls::TlsClient;
 
@@ -28,7 +28,7 @@ async fn check(zookeeper: &ZooKeeper, client: TlsClient, words: &[&str]) {
         while !words.iter().all(|words| told.contains(words)) {
             let found = node.store.get(&key("a")).await;
             let error = found.expect_err("the set-up is wrong");
-            assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
             told = error.with_cause();
         }
     };

@@ -1,4 +1,4 @@
-//! Lines of calls, and what waits at one limit, bucket or quota.
+//! Flows of calls, and what waits at one limit, bucket or quota.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -8,22 +8,22 @@ use core::time::Duration;
 
 use crate::call::{Call, Caller, Class};
 use crate::policy::LimitId;
-use crate::queue::account::Account;
-use crate::queue::fair::{Order, Part};
-use crate::queue::{Bar, LineId, Meets};
-use crate::slab::Key;
+use crate::queue::account::WaitAccount;
+use crate::queue::fair::{ClassFilter, FairOrder};
+use crate::queue::{Budget, BudgetSet, FlowId};
+use crate::slab::SlabKey;
 use crate::time::Timestamp;
 
 /// The properties that all calls of a flow share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LineKey {
+pub(crate) struct FlowKey {
     pub(crate) caller: Caller,
     pub(crate) class: Class,
-    pub(crate) meets: Meets,
+    pub(crate) meets: BudgetSet,
 }
 
-impl LineKey {
-    pub(crate) fn of(call: &Call, meets: &Meets) -> Self {
+impl FlowKey {
+    pub(crate) fn of(call: &Call, meets: &BudgetSet) -> Self {
         Self {
             caller: call.caller,
             class: call.class,
@@ -33,30 +33,30 @@ impl LineKey {
 }
 
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) key: LineKey,
-    /// The first call of this line, with its arrival.
-    pub(super) head: Option<(u64, Key)>,
-    /// Where it is parked; a line with a head and no spot is ready.
-    pub(super) parked_at: Option<Spot>,
+pub(super) struct Flow {
+    pub(super) key: FlowKey,
+    /// The first call of this flow, with its arrival.
+    pub(super) head: Option<(u64, SlabKey)>,
+    /// Where it is parked; a flow with a head and no spot is ready.
+    pub(super) parked_at: Option<WaitList>,
     /// The budget at which the head was passed over, if it was.
-    pub(super) passed: Option<Box<Passed>>,
+    pub(super) passed: Option<Box<PassedHead>>,
     pub(super) is_resting: bool,
     /// The causes of the wait of its calls.
-    pub(super) account: Account,
+    pub(super) account: WaitAccount,
     /// The present account, for calls that join before it changes.
-    pub(super) noted: Option<Arc<Account>>,
+    pub(super) noted: Option<Arc<WaitAccount>>,
 }
 
-impl Line {
-    pub(super) fn new(key: LineKey) -> Self {
+impl Flow {
+    pub(super) fn new(key: FlowKey) -> Self {
         Self {
             key,
             head: None,
             parked_at: None,
             passed: None,
             is_resting: false,
-            account: Account::new(),
+            account: WaitAccount::new(),
             noted: None,
         }
     }
@@ -64,27 +64,27 @@ impl Line {
 
 /// A head was passed over.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct PassedHead {
     /// From when on it may claim.
     pub(super) due: Timestamp,
     /// Where its turn has come and there was room.
-    pub(super) turns: Vec<Bar>,
+    pub(super) turns: Vec<Budget>,
     /// Claims of this call that lapsed unused.
     pub(super) lapses: u32,
 }
 
-/// A line whose head was passed over, during a reload.
-pub(crate) struct Carried {
-    pub(crate) head: (u64, Key),
-    /// Where the line is parked.
-    pub(crate) at: Bar,
-    pub(super) passed: Box<Passed>,
-    pub(super) claims: Vec<(Bar, RoomClaim)>,
+/// A flow whose head was passed over, during a reload.
+pub(crate) struct CarriedFlow {
+    pub(crate) head: (u64, SlabKey),
+    /// Where the flow is parked.
+    pub(crate) at: Budget,
+    pub(super) passed: Box<PassedHead>,
+    pub(super) claims: Vec<(Budget, RoomClaim)>,
 }
 
-impl Carried {
+impl CarriedFlow {
     /// The flow under another policy: `heir` maps each budget to its present one, if the call still meets it.
-    pub(crate) fn map(mut self, heir: impl Fn(Bar) -> Option<Bar>) -> Option<Self> {
+    pub(crate) fn map(mut self, heir: impl Fn(Budget) -> Option<Budget>) -> Option<Self> {
         self.at = heir(self.at)?;
         let turns = self.passed.turns.into_iter();
         self.passed.turns = turns.filter_map(&heir).collect();
@@ -95,87 +95,87 @@ impl Carried {
     }
 }
 
-impl Passed {
-    pub(super) fn may_claim(&self, bar: Bar, now: Timestamp) -> bool {
+impl PassedHead {
+    pub(super) fn may_claim(&self, bar: Budget, now: Timestamp) -> bool {
         self.due <= now && self.turns.contains(&bar)
     }
 }
 
-/// Lines that are looked at together.
+/// Flows that are looked at together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Spot {
+pub(crate) enum WaitList {
     /// At a limit, bucket or quota.
-    At(Bar),
+    At(Budget),
     /// At a limit, those of the class for which it keeps something.
     Kept(LimitId),
 }
 
-impl Spot {
-    pub(crate) const fn bar(self) -> Bar {
+impl WaitList {
+    pub(crate) const fn bar(self) -> Budget {
         match self {
             Self::At(bar) => bar,
-            Self::Kept(limit) => Bar::Limit(limit),
+            Self::Kept(limit) => Budget::Limit(limit),
         }
     }
 }
 
 /// The flows that wait at a limit, bucket or quota.
 #[derive(Debug, Default)]
-pub(super) struct At {
-    pub(super) order: Order,
+pub(super) struct BudgetQueue {
+    pub(super) order: FairOrder,
     /// By arrival.
-    pub(super) claims: BTreeMap<(u64, LineId), RoomClaim>,
+    pub(super) claims: BTreeMap<(u64, FlowId), RoomClaim>,
     /// The sum of the claims.
     pub(super) claimed: u64,
     /// For how long room was kept, over all claims that are over.
     pub(super) idle: Duration,
     /// The class for which it keeps something.
     pub(super) kept_for: Option<Class>,
-    pub(super) all: Look,
+    pub(super) all: LastCheck,
     /// The class for which it keeps something.
-    pub(super) kept: Look,
+    pub(super) kept: LastCheck,
 }
 
-/// A line is first among those at a limit, or has room kept there.
+/// A flow is first among those at a limit, or has room kept there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoomClaim {
     /// How much of the limit it is for.
     pub(super) draw: u64,
     pub(super) since: Timestamp,
-    /// `None` if the line is here, at the front; or else when the claim lapses.
+    /// `None` if the flow is here, at the front; or else when the claim lapses.
     pub(super) until: Option<Timestamp>,
 }
 
-/// The line that was asked last, and the result.
+/// The flow that was asked last, and the result.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Look {
-    pub(super) asked: Option<LineId>,
+pub(super) struct LastCheck {
+    pub(super) asked: Option<FlowId>,
     /// The moment in `openings`.
     pub(super) opens: Option<Timestamp>,
     /// On the `changed` list.
     pub(super) changed: bool,
 }
 
-impl At {
+impl BudgetQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty() && self.claims.is_empty()
     }
 
     #[inline]
-    pub(super) fn look(&mut self, spot: Spot) -> &mut Look {
+    pub(super) fn look(&mut self, spot: WaitList) -> &mut LastCheck {
         match spot {
-            Spot::At(_) => &mut self.all,
-            Spot::Kept(_) => &mut self.kept,
+            WaitList::At(_) => &mut self.all,
+            WaitList::Kept(_) => &mut self.kept,
         }
     }
 
-    /// The lines of the order that wait at this spot.
+    /// The flows of the order that wait at this spot.
     #[inline]
-    pub(super) fn part(&self, spot: Spot) -> Part {
+    pub(super) fn part(&self, spot: WaitList) -> ClassFilter {
         match (self.kept_for, spot) {
-            (None, _) => Part::All,
-            (Some(class), Spot::Kept(_)) => Part::Only(class),
-            (Some(class), Spot::At(_)) => Part::But(class),
+            (None, _) => ClassFilter::All,
+            (Some(class), WaitList::Kept(_)) => ClassFilter::Only(class),
+            (Some(class), WaitList::At(_)) => ClassFilter::But(class),
         }
     }
 }
