@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use tidegate_runtime::metric::Longest;
+use tidegate_runtime::metric::TimeLimits;
 use tidegate_runtime::{Clock, Live, ProcessName};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -120,7 +120,7 @@ impl Shared {
 }
 
 fn metrics_of(config: &Config) -> Arc<Metrics> {
-    let longest = Longest {
+    let longest = TimeLimits {
         wait: config.admit.max_wait,
         reply: config.forward.bounds.response_timeout,
     };

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tidegate::app::App;
 use tidegate_limits::Timestamp;
-use tidegate_limits::quota::{QuotaRecord, StoreTime, RecordVersion};
+use tidegate_limits::quota::{QuotaRecord, RecordVersion, StoreTime};
 use tidegate_quota::memory::{self, Memory};
 use tidegate_quota::{self as store, QuotaStore, RecordKey, StoreEntry, StoreError, SwapResult};
 use tidegate_runtime::Clock;
@@ -167,9 +167,9 @@ impl QuotaStore for Switch {
 
     fn configured<'a>(
         &'a self,
-        key: &'a Key,
-        known: &'a store::Configured,
-    ) -> store::Answer<'a, store::Configured> {
+        key: &'a RecordKey,
+        known: &'a store::StoredSettings,
+    ) -> store::StoreCall<'a, store::StoredSettings> {
         self.node.configured(key, known)
     }
 }

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use tidegate_limits::call::{BucketId, QuotaKey};
 use tidegate_limits::policy::{ClassShare, LimitRule, Postpone, WhenFull};
-use tidegate_limits::quota::{DrawMode, OutagePolicy, QuestionId, RuleSettings, WindowRule, StoreReply, StoreTime};
+use tidegate_limits::quota::{
+    DrawMode, OutagePolicy, QuestionId, RuleSettings, StoreReply, StoreTime, WindowRule,
+};
 use tidegate_limits::scheduler::{
     BucketLimit, BucketMode, BucketOrder, BucketRule, OnExcess, Outcome, QuotaAsk, QuotaQuestion,
     QuotaRef, QuotaRule, QuotaSpent, Refusal, RefusalReason, Settlement,

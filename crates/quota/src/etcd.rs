@@ -37,7 +37,7 @@ use super::node::{StoreNode, sleep_about};
 use super::obstacle::{NAME, Obstacle, StoreStep};
 use super::remote::{Remote, StoreMember};
 use super::waiters::Waiters;
-use super::{Configured, StoreEntry, StoreError, RecordKey, QuotaStore, SwapResult};
+use super::{QuotaStore, RecordKey, StoreEntry, StoreError, StoredSettings, SwapResult};
 
 /// The place of the records, and the count of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -427,7 +427,11 @@ impl Remote for Etcd {
     }
 
     // This engine has no settings for the quotas of keys.
-    async fn configured(&self, _: &Key, known: &Configured) -> Result<Configured, Error> {
+    async fn configured(
+        &self,
+        _: &RecordKey,
+        known: &StoredSettings,
+    ) -> Result<StoredSettings, StoreError> {
         Ok(known.clone())
     }
 }

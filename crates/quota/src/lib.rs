@@ -246,7 +246,11 @@ pub trait QuotaStore: Send + Sync {
     /// # Errors
     ///
     /// Any except [`Error::Unknown`].
-    fn configured<'a>(&'a self, key: &'a RecordKey, known: &'a StoredSettings) -> StoreCall<'a, StoredSettings>;
+    fn configured<'a>(
+        &'a self,
+        key: &'a RecordKey,
+        known: &'a StoredSettings,
+    ) -> StoreCall<'a, StoredSettings>;
 }
 
 /// The value at a key.

@@ -12,7 +12,7 @@ use tidegate_limits::quota::{RecordVersion, StoreTime};
 use tidegate_runtime::Clock;
 use tokio::sync::watch;
 
-use super::{StoreCall, Configured, StoreEntry, RecordKey, QuotaStore, SwapResult};
+use super::{QuotaStore, RecordKey, StoreCall, StoreEntry, StoredSettings, SwapResult};
 
 /// The records of one process, at first without a node. Its time is the process's clock.
 #[derive(Clone)]
@@ -188,7 +188,11 @@ impl QuotaStore for MemoryNode {
         false
     }
 
-    fn configured<'a>(&'a self, _: &'a Key, known: &'a Configured) -> Answer<'a, Configured> {
+    fn configured<'a>(
+        &'a self,
+        _: &'a RecordKey,
+        known: &'a StoredSettings,
+    ) -> StoreCall<'a, StoredSettings> {
         Box::pin(async { Ok(known.clone()) })
     }
 }

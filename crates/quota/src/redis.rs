@@ -49,7 +49,7 @@ use super::node::{AGAIN, StoreNode, sleep_about};
 use super::obstacle::{Obstacle, StoreStep};
 use super::remote::{Remote, StoreMember};
 use super::waiters::Waiters;
-use super::{Cause, Configured, StoreEntry, StoreError, RecordKey, QuotaStore, SwapResult};
+use super::{Cause, QuotaStore, RecordKey, StoreEntry, StoreError, StoredSettings, SwapResult};
 
 /// The settings to check when a server rejects the user.
 const OF_SERVER: &str = "check user and password in [quota]";
@@ -537,7 +537,11 @@ impl Remote for Redis {
     }
 
     // This engine has no settings for the quotas of keys.
-    async fn configured(&self, _: &Key, known: &Configured) -> Result<Configured, Error> {
+    async fn configured(
+        &self,
+        _: &RecordKey,
+        known: &StoredSettings,
+    ) -> Result<StoredSettings, StoreError> {
         Ok(known.clone())
     }
 }

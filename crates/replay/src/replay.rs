@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use foldhash::HashMap;
-use tidegate_limits::scheduler::{Jitter, Outcome, QuotaQuestion, QuotaSpent, Refusal, Waited};
+use tidegate_limits::scheduler::{Jitter, Outcome, QuotaQuestion, QuotaSpent, Refusal, WaitReport};
 use tidegate_limits::{Call, Hold, Scheduler, Step, Ticket, Timestamp, Tokens};
 
 use crate::agenda::{Agenda, Ranked};
@@ -28,7 +28,7 @@ pub enum Decision<C> {
         /// The call.
         call: C,
         /// The causes of its wait.
-        waited: Waited,
+        waited: WaitReport,
         /// Tokens that it drew from quotas.
         spent: Vec<QuotaSpent>,
     },
@@ -39,7 +39,7 @@ pub enum Decision<C> {
         /// The reason, and when to come back.
         refusal: Refusal,
         /// The causes of its wait.
-        waited: Waited,
+        waited: WaitReport,
     },
 }
 
@@ -356,7 +356,7 @@ impl<C: Copy + Eq + Hash, E: Ranked> Replay<C, E> {
                 return Some(Decision::Refused {
                     call,
                     refusal,
-                    waited: Waited::default(),
+                    waited: WaitReport::default(),
                 });
             }
             if self.ticket(call) == Some(ticket) {

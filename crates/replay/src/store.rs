@@ -2,19 +2,21 @@
 
 use foldhash::HashMap;
 use tidegate_limits::call::QuotaKey;
-use tidegate_limits::quota::{Question, Record, Standing, StoreReply, Version, Write};
+use tidegate_limits::quota::{
+    QuestionId, QuotaRecord, RecordVersion, RecordWrite, StoreReply, StoredRecord,
+};
 use tidegate_limits::scheduler::QuotaAsk;
 
 /// Records by key, changed only by comparing versions. A question is answered as it would be at the moment at which
 /// it reaches a store: how long that takes, and what is lost on the way, is up to the user.
 #[derive(Clone, Debug, Default)]
 pub struct RecordStore {
-    records: HashMap<QuotaKey, (Version, Record)>,
+    records: HashMap<QuotaKey, (RecordVersion, QuotaRecord)>,
 }
 
 impl RecordStore {
     /// The answer to a question. `None` to a watch, and to a question for settings: a stand-in has none.
-    pub fn answer(&mut self, of: &QuotaKey, ask: QuotaAsk) -> Option<(Question, StoreReply)> {
+    pub fn answer(&mut self, of: &QuotaKey, ask: QuotaAsk) -> Option<(QuestionId, StoreReply)> {
         match ask {
             QuotaAsk::Time(question) => Some((question, StoreReply::Time)),
             QuotaAsk::Read(question) => Some((question, self.read(of))),
@@ -25,7 +27,7 @@ impl RecordStore {
 
     /// The record of a key.
     #[must_use]
-    pub fn get(&self, of: &QuotaKey) -> Option<(Version, Record)> {
+    pub fn get(&self, of: &QuotaKey) -> Option<(RecordVersion, QuotaRecord)> {
         self.records.get(of).copied()
     }
 
@@ -33,13 +35,13 @@ impl RecordStore {
     #[must_use]
     pub fn read(&self, of: &QuotaKey) -> StoreReply {
         StoreReply::Stands(match self.get(of) {
-            None => Standing::Absent,
-            Some((version, record)) => Standing::Record { version, record },
+            None => StoredRecord::Absent,
+            Some((version, record)) => StoredRecord::Record { version, record },
         })
     }
 
     /// Replaces a record if its version is the one that the write expects, and returns the reply.
-    pub fn write(&mut self, of: &QuotaKey, write: Write) -> StoreReply {
+    pub fn write(&mut self, of: &QuotaKey, write: RecordWrite) -> StoreReply {
         let version = self.get(of).map(|(version, _)| version);
         if version != write.replaces {
             return self.read(of);
@@ -48,9 +50,9 @@ impl RecordStore {
     }
 
     /// Sets a record whatever its version is, as another program would.
-    pub fn put(&mut self, of: &QuotaKey, record: Record) -> Version {
+    pub fn put(&mut self, of: &QuotaKey, record: QuotaRecord) -> RecordVersion {
         let version = self.get(of).map_or(0, |(version, _)| version.0);
-        let version = Version(version + 1);
+        let version = RecordVersion(version + 1);
         self.records.insert(of.clone(), (version, record));
         version
     }

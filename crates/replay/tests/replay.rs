@@ -6,8 +6,10 @@ use tidegate_limits::call::QuotaKey;
 use tidegate_limits::policy::{
     ClassShare, LimitRule, Postpone, WhenFull, WindowShape, WindowStamp,
 };
-use tidegate_limits::quota::{Question, Record, Standing, StoreReply, Version, Write};
-use tidegate_limits::scheduler::{Outcome, QuotaAsk, Reason, Supplier, Supply};
+use tidegate_limits::quota::{
+    QuestionId, QuotaRecord, RecordVersion, RecordWrite, StoreReply, StoredRecord,
+};
+use tidegate_limits::scheduler::{Outcome, QuotaAsk, RefusalReason, Supplier, Supply};
 use tidegate_limits::{Call, Limit, Policy, Scheduler, Timestamp};
 use tidegate_replay::{Agenda, Decision, Predictions, Ranked, RecordStore, Replay};
 
@@ -54,7 +56,7 @@ fn window(micros: u64) -> Limit {
 }
 
 /// The calls that are admitted and refused now.
-fn decide(replay: &mut Replay<u32, Happens>) -> (Vec<u32>, Vec<(u32, Reason)>) {
+fn decide(replay: &mut Replay<u32, Happens>) -> (Vec<u32>, Vec<(u32, RefusalReason)>) {
     let (mut admitted, mut refused) = (Vec::new(), Vec::new());
     while let Some(decision) = replay.decide(&mut || 0) {
         match decision {
@@ -178,7 +180,7 @@ fn the_timer_fires_exactly_or_at_its_next_step_or_late() {
 
 #[test]
 fn a_call_is_refused_early_only_if_that_is_asked_for() {
-    let check = |predictions, expected: &[(u32, Reason)]| {
+    let check = |predictions, expected: &[(u32, RefusalReason)]| {
         let mut replay = replay(window(1_000_000));
         replay.set_predictions(predictions);
         for nth in 1..=4 {
@@ -202,7 +204,10 @@ fn a_call_is_refused_early_only_if_that_is_asked_for() {
     };
     check(Predictions::Off, &[]);
     check(Predictions::Starts, &[]);
-    check(Predictions::RefuseLate, &[(4, Reason::PredictedLate)]);
+    check(
+        Predictions::RefuseLate,
+        &[(4, RefusalReason::PredictedLate)],
+    );
 }
 
 #[test]
@@ -220,38 +225,39 @@ fn the_timer_wakes_a_scheduler_whose_limit_an_operator_closed() {
 
 #[test]
 fn a_record_is_replaced_only_by_a_write_that_expects_its_version() {
-    let record = |left| Record::new(1, left, 100, 0, Duration::from_secs(60)).expect("it is sound");
+    let record =
+        |left| QuotaRecord::new(1, left, 100, 0, Duration::from_secs(60)).expect("it is sound");
     let of = QuotaKey {
         quota: "quota".into(),
         key: "key".into(),
     };
     let mut store = RecordStore::default();
-    let question = Question::numbered(1);
+    let question = QuestionId::numbered(1);
     let mut answer = |ask| store.answer(&of, ask).map(|(_, reply)| reply);
     let write = |replaces, left| {
         let record = record(left);
-        QuotaAsk::Write(question, Write { replaces, record })
+        QuotaAsk::Write(question, RecordWrite { replaces, record })
     };
     let stands = |version, left| {
-        let (version, record) = (Version(version), record(left));
-        Some(StoreReply::Stands(Standing::Record { version, record }))
+        let (version, record) = (RecordVersion(version), record(left));
+        Some(StoreReply::Stands(StoredRecord::Record { version, record }))
     };
     assert_eq!(answer(QuotaAsk::Time(question)), Some(StoreReply::Time));
     assert_eq!(
         answer(QuotaAsk::Read(question)),
-        Some(StoreReply::Stands(Standing::Absent))
+        Some(StoreReply::Stands(StoredRecord::Absent))
     );
     assert_eq!(
         answer(write(None, 90)),
-        Some(StoreReply::Written(Version(1)))
+        Some(StoreReply::Written(RecordVersion(1)))
     );
     assert_eq!(answer(write(None, 80)), stands(1, 90));
     assert_eq!(
-        answer(write(Some(Version(1)), 70)),
-        Some(StoreReply::Written(Version(2)))
+        answer(write(Some(RecordVersion(1)), 70)),
+        Some(StoreReply::Written(RecordVersion(2)))
     );
     assert_eq!(answer(QuotaAsk::Read(question)), stands(2, 70));
     assert_eq!(answer(QuotaAsk::Settings), None);
-    assert_eq!(store.put(&of, record(60)), Version(3));
-    assert_eq!(store.get(&of), Some((Version(3), record(60))));
+    assert_eq!(store.put(&of, record(60)), RecordVersion(3));
+    assert_eq!(store.get(&of), Some((RecordVersion(3), record(60))));
 }

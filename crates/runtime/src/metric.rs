@@ -211,16 +211,16 @@ macro_rules! kinds {
         #[derive(Debug)]
         pub enum $kind {}
 
-        impl Kind for $kind {
+        impl MetricKind for $kind {
             const TYPE: &'static str = $word;
             type Alone = prometheus::$alone;
             type Family = prometheus::$family;
 
-            fn alone(opts: Opts, longest: Longest) -> Self::Alone {
+            fn alone(opts: Opts, longest: TimeLimits) -> Self::Alone {
                 prometheus::$alone::with_opts($options(opts, longest)).expect("a legal name")
             }
 
-            fn family(opts: Opts, longest: Longest, labels: &[&str]) -> Self::Family {
+            fn family(opts: Opts, longest: TimeLimits, labels: &[&str]) -> Self::Family {
                 prometheus::$family::new($options(opts, longest), labels).expect("legal names")
             }
         }
@@ -244,10 +244,10 @@ kinds! {
     /// Parts of a whole: 0.05 is 5 %.
     RatioHistogram "histogram": Histogram, HistogramVec,
         |opts, _| HistogramOpts::from(opts).buckets(RATIOS.to_vec());
-    /// Times that a call waits, with the [`buckets()`] for [`Longest::wait`].
+    /// Times that a call waits, with the [`buckets()`] for [`TimeLimits::wait`].
     WaitHistogram "histogram": Histogram, HistogramVec,
         |opts, longest: TimeLimits| HistogramOpts::from(opts).buckets(buckets(longest.wait));
-    /// Times that a backend takes, with the [`buckets()`] for [`Longest::reply`].
+    /// Times that a backend takes, with the [`buckets()`] for [`TimeLimits::reply`].
     ReplyHistogram "histogram": Histogram, HistogramVec,
         |opts, longest: TimeLimits| HistogramOpts::from(opts).buckets(buckets(longest.reply));
 }
@@ -339,8 +339,8 @@ pub fn retain<T: MetricVecBuilder>(
 /// value; with several it takes a struct of them, which has the name of the metric.
 #[macro_export]
 macro_rules! metrics {
-    (@field $kind:ident) => { <$crate::metric::$kind as $crate::metric::Kind>::Alone };
-    (@field $kind:ident $labels:tt) => { <$crate::metric::$kind as $crate::metric::Kind>::Family };
+    (@field $kind:ident) => { <$crate::metric::$kind as $crate::metric::MetricKind>::Alone };
+    (@field $kind:ident $labels:tt) => { <$crate::metric::$kind as $crate::metric::MetricKind>::Family };
 
     (@make $next:ident $kind:ident) => { $next.alone::<$crate::metric::$kind>() };
     (@make $next:ident $kind:ident $labels:tt) => { $next.family::<$crate::metric::$kind>() };
@@ -355,7 +355,7 @@ macro_rules! metrics {
     (@method $vis:vis $Metrics:ident [$($help:literal)+] $name:ident $kind:ident) => {
         impl $Metrics {
             $(#[doc = $help])+
-            $vis fn $name(&self) -> &<$crate::metric::$kind as $crate::metric::Kind>::Alone {
+            $vis fn $name(&self) -> &<$crate::metric::$kind as $crate::metric::MetricKind>::Alone {
                 &self.$name
             }
         }
@@ -363,7 +363,7 @@ macro_rules! metrics {
     (@method $vis:vis $Metrics:ident [$($help:literal)+] $name:ident $kind:ident ($label:ident)) => {
         impl $Metrics {
             $(#[doc = $help])+
-            $vis fn $name(&self, $label: &str) -> <$crate::metric::$kind as $crate::metric::Kind>::Alone {
+            $vis fn $name(&self, $label: &str) -> <$crate::metric::$kind as $crate::metric::MetricKind>::Alone {
                 self.$name.with_label_values(&[$label])
             }
         }
@@ -378,7 +378,7 @@ macro_rules! metrics {
 
         impl $Metrics {
             $(#[doc = $help])+
-            $vis fn $name(&self, labels: $name<'_>) -> <$crate::metric::$kind as $crate::metric::Kind>::Alone {
+            $vis fn $name(&self, labels: $name<'_>) -> <$crate::metric::$kind as $crate::metric::MetricKind>::Alone {
                 self.$name.with_label_values(&[$(labels.$label),+])
             }
         }
@@ -404,7 +404,7 @@ macro_rules! metrics {
             $vis const DEFINITIONS: &'static [$crate::metric::Definition] = &[$(
                 $crate::metric::Definition {
                     name: concat!($prefix, stringify!($name)),
-                    kind: <$crate::metric::$kind as $crate::metric::Kind>::TYPE,
+                    kind: <$crate::metric::$kind as $crate::metric::MetricKind>::TYPE,
                     labels: &[$($(stringify!($label)),+)?],
                     unit: $unit,
                     help: concat!($($help),+),

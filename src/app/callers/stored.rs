@@ -41,18 +41,18 @@ struct StoredState {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SavedRow", deny_unknown_fields)]
 struct StoredRow {
-    #[serde(flatten, with = "Caller")]
+    #[serde(flatten, with = "StoredCaller")]
     caller: CallerRow,
-    #[serde(flatten, with = "Counted")]
+    #[serde(flatten, with = "StoredTally")]
     total: UsageTally,
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Row")]
-struct Caller {
+#[serde(remote = "CallerRow")]
+struct StoredCaller {
     #[serde(with = "Id")]
     id: CallerId,
-    #[serde(with = "RowKind")]
+    #[serde(with = "StoredKind")]
     kind: RowKind,
     #[serde(serialize_with = "some_text", deserialize_with = "label")]
     label: Option<Label>,
@@ -76,8 +76,8 @@ struct Caller {
 struct Id(u64);
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Kind", rename_all = "snake_case")]
-enum RowKind {
+#[serde(remote = "RowKind", rename_all = "snake_case")]
+enum StoredKind {
     #[serde(rename = "config")]
     Static,
     Made,
@@ -98,8 +98,8 @@ enum RowCharge {
 struct Reference(u32);
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Tally")]
-struct Counted {
+#[serde(remote = "UsageTally")]
+struct StoredTally {
     calls: u64,
     #[serde(rename = "micro_tokens", serialize_with = "micros")]
     #[serde(deserialize_with = "tokens")]

@@ -359,7 +359,7 @@ impl Carrying {
     fn take_request(
         &mut self,
         driver: &Arc<Driver>,
-        settings: &tidegate_quota::Quotas,
+        settings: &tidegate_quota::QuotaSettings,
         QuotaAsked { at, of, ask }: QuotaAsked,
         now: Instant,
     ) {

@@ -111,8 +111,8 @@ impl ServerStream {
 macro_rules! on {
     ($this:expr, $stream:ident => $done:expr) => {
         match &mut $this.stream {
-            Stream::Plain($stream) => $done,
-            Stream::Secured($stream) => $done,
+            ServerStream::Plain($stream) => $done,
+            ServerStream::Secured($stream) => $done,
         }
     };
 }

@@ -19,7 +19,7 @@ pub(super) trait ServerReply: Default {
 
 macro_rules! replies {
     ($($Response:ident),+) => {$(
-        impl Reply for wire::$Response {
+        impl ServerReply for wire::$Response {
             fn set_master(&mut self, master: Mastership) {
                 self.mastership = Some(master);
             }

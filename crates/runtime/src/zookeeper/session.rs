@@ -315,7 +315,7 @@ impl SessionTask {
     }
 
     /// Fails the requests that were not answered over a lost connection.
-    fn fail_sent(&mut self, open: Open, failure: &Failure) {
+    fn fail_sent(&mut self, open: OpenRequests, failure: &SessionFailure) {
         self.removals = open.removals;
         let is_removal = |sent: &SentCall| sent.op == Op::RemoveWatches;
         if open.sent.iter().any(is_removal) {
@@ -328,7 +328,7 @@ impl SessionTask {
 }
 
 /// Sends the end of the session, and waits until the server closes the connection behind its answer.
-async fn close_session(requests: &mut Outgoing, answers: &mut ServerMessages) {
+async fn close_session(requests: &mut OutgoingBytes, answers: &mut ServerMessages) {
     if requests.send().await.is_ok() {
         while let Some(Ok(_)) = answers.next().await {}
     }

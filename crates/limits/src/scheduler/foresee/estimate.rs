@@ -22,12 +22,12 @@ pub(super) struct Estimate {
 /// The bar that opens last for a call, of those looked at so far.
 struct LastOpening {
     at: Timestamp,
-    by: Option<Bar>,
+    by: Option<Budget>,
     ahead: u64,
 }
 
 impl LastOpening {
-    fn add(&mut self, at: Timestamp, by: Bar, ahead: u64) {
+    fn add(&mut self, at: Timestamp, by: Budget, ahead: u64) {
         if at > self.at || self.by.is_none() {
             self.by = Some(by);
             self.ahead = ahead;
@@ -79,13 +79,13 @@ impl<T> Scheduler<T> {
         };
         let (limit, unknown) = self.last_limit((now, from), call, (meets, place), later);
         if let Some((at, limit, ahead)) = limit {
-            last.add(at, Bar::Limit(limit), ahead);
+            last.add(at, Budget::Limit(limit), ahead);
         }
         if let Some((at, bar, ahead)) = self.bucket_opens(from, call, (meets, place)) {
             last.add(at, bar, ahead);
         }
         for bar in meets.quotas() {
-            if let Bar::Quota(quota) = bar {
+            if let Budget::Quota(quota) = bar {
                 let opens = self.bars.quotas.opens(from, quota, call.tokens);
                 if opens > from {
                     last.add(opens, bar, 0);
@@ -105,7 +105,7 @@ impl<T> Scheduler<T> {
                 let opens = self.opening(from, limit, call, meets, MANY, MANY);
                 opens.unwrap_or(from)
             });
-            by = slowest.map(Bar::Limit).or(by);
+            by = slowest.map(Budget::Limit).or(by);
         }
         // Without a figure for one limit, those of the others are the best there is.
         if start <= from && unknown.is_some() {
@@ -129,7 +129,7 @@ impl<T> Scheduler<T> {
     fn supplied_from(
         &self,
         now: Timestamp,
-        meets: &Meets,
+        meets: &BudgetSet,
         reopens: Option<Timestamp>,
     ) -> Option<Timestamp> {
         let mut from = Some(now);
@@ -146,9 +146,9 @@ impl<T> Scheduler<T> {
         &self,
         (now, from): (Timestamp, Timestamp),
         call: &Call,
-        (meets, place): (&Meets, Option<&PlaceAt>),
-        later: Later,
-    ) -> (Option<(Timestamp, LimitId, u64)>, Option<Bar>) {
+        (meets, place): (&BudgetSet, Option<&FlowPosition>),
+        later: LaterArrivals,
+    ) -> (Option<(Timestamp, LimitId, u64)>, Option<Budget>) {
         let limits = self.bars.sets.limits(meets.set);
         let memo = PredictionMemo::default();
         let mut unknown = None;

@@ -121,11 +121,11 @@ impl QuotaTable {
     }
 
     /// Reports a trouble of a key when it begins, changes or ends.
-    fn note_trouble(&mut self, key: Key, trouble: Option<Trouble>) {
+    fn note_trouble(&mut self, key: SlabKey, trouble: Option<LedgerTrouble>) {
         let limiter = &mut self.all[key];
         let (had, has) = (limiter.trouble, trouble.as_ref().map(mem::discriminant));
         // While the store is unavailable nothing new is known of the key.
-        if has == had || matches!(trouble, Some(Trouble::Away(_))) {
+        if has == had || matches!(trouble, Some(LedgerTrouble::Away(_))) {
             return;
         }
         limiter.trouble = has;
