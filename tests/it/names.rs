@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 const PRONOUN_DOCS_MAX: usize = 1465;
 
 /// Type names of one crate that are defined again in it. The allowance may only shrink; the aim is 0.
-const REPEATED_IN_A_CRATE_MAX: usize = 218;
+const REPEATED_IN_A_CRATE_MAX: usize = 161;
 
 /// Type names that are defined more than twice. The allowance may only shrink; the aim is 0.
-const REPEATED_IN_THE_WORKSPACE_MAX: usize = 147;
+const REPEATED_IN_THE_WORKSPACE_MAX: usize = 86;
 
 /// First words of a doc that does not name its subject.
 const PRONOUNS: [&str; 14] = [
